@@ -1,0 +1,40 @@
+"""minibert: BERT and DistilBERT written by hand, to be read, checked and used.
+
+    encoder = minibert.load("distilbert-base-uncased")
+    tokenizer = minibert.load_tokenizer("distilbert-base-uncased")
+    vectors = minibert.embed(["a visually stunning rumination on love"])
+
+Each name is imported when it is first used, so that `import minibert` stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from minibert.checkpoint import load, save
+    from minibert.config import Config
+    from minibert.features import TextFeatures, embed
+    from minibert.model import Encoder
+    from minibert.tokenizer import Tokenizer, load_tokenizer
+
+ROOMS = {
+    "Config": "config",
+    "Encoder": "model",
+    "load": "checkpoint",
+    "save": "checkpoint",
+    "Tokenizer": "tokenizer",
+    "load_tokenizer": "tokenizer",
+    "TextFeatures": "features",
+    "embed": "features",
+}
+__all__ = ["Config", "Encoder", "TextFeatures", "Tokenizer", "embed", "load", "load_tokenizer", "save"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in ROOMS:
+        raise AttributeError(f"module 'minibert' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"minibert.{ROOMS[name]}"), name)

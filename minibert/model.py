@@ -1,0 +1,227 @@
+"""BERT and DistilBERT, forward: from token ids to one vector per token, in the order a token meets the steps.
+
+Letters for shapes, here and in every room:
+
+    B  texts in the batch        D  hidden size             F  feed-forward size
+    S  tokens in a row           H  attention heads         V  vocabulary size
+    L  layers                    W  width of a head, D / H
+
+The equations are those of "BERT" (Devlin et al. 2018), whose layers are the encoder layers of "Attention Is All
+You Need" (Vaswani et al. 2017). Every operation stands in the order of transformers 5.23's eager path, so that
+in float32 on a CPU the two are equal bit for bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minibert.config import Config
+from minibert.inputs import check_inputs
+
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor, nn.Dropout], tuple[Tensor, Tensor | None]]
+
+
+@dataclass
+class EncoderOutput:
+    """What the encoder returns, under the names that transformers uses."""
+
+    last_hidden_state: Tensor  # (B, S, D)
+    pooler_output: Tensor | None = None  # (B, D); None: the checkpoint has no pooler
+    hidden_states: tuple[Tensor, ...] | None = None  # L + 1 of (B, S, D), the embeddings first
+    attentions: tuple[Tensor, ...] | None = None  # L of (B, H, S, S)
+
+
+class Embeddings(nn.Module):
+    """x = LayerNorm(token + segment + position). Mirrors BertEmbeddings and DistilBERT's Embeddings.
+
+    DistilBERT has no segments (type_vocab_size 0). BERT, section 3: "the sum of the token embeddings, the
+    segmentation embeddings and the position embeddings".
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        D = config.hidden_size
+        self.token = nn.Embedding(config.vocab_size, D, padding_idx=config.pad_token_id)
+        self.segment = nn.Embedding(config.type_vocab_size, D) if config.type_vocab_size else None
+        self.position = nn.Embedding(config.max_position_embeddings, D)
+        self.norm = nn.LayerNorm(D, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, input_ids: Tensor, segments: Tensor) -> Tensor:
+        positions = torch.arange(input_ids.shape[1], device=input_ids.device)  # (S)
+        x = self.token(input_ids)  # (B,S) -> (B,S,D)
+        if self.segment is not None:
+            x = x + self.segment(segments)
+        x = x + self.position(positions)  # (B,S,D) + (S,D) -> (B,S,D)
+        return self.dropout(self.norm(x))
+
+
+def eager_attention(
+    query: Tensor, key: Tensor, value: Tensor, keep: Tensor, dropout: nn.Dropout
+) -> tuple[Tensor, Tensor]:
+    """Attention(Q, K, V) = softmax(Q Kᵀ / √W) V, written out (Vaswani et al. 2017, equation 1).
+
+    Every token may look at every real token: `keep`, (B,1,1,S), is False for padding. A score of padding becomes
+    the lowest number of the dtype and not -inf, so that a row of nothing but padding stays finite.
+    """
+    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5  # (B,H,S,W) @ (B,H,W,S) -> (B,H,S,S)
+    scores = scores.masked_fill(~keep, torch.finfo(scores.dtype).min)
+    probs = dropout(scores.softmax(dim=-1))  # each row sums to 1 over the keys
+    context = probs @ value  # (B,H,S,S) @ (B,H,S,W) -> (B,H,S,W)
+    return context, probs
+
+
+def sdpa_attention(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, dropout: nn.Dropout) -> tuple[Tensor, None]:
+    """The same by torch's fused kernel, which never stores the scores and so cannot return probs."""
+    p = dropout.p if dropout.training else 0.0
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=keep, dropout_p=p), None
+
+
+ATTENTION: dict[str, Attend] = {"eager": eager_attention, "sdpa": sdpa_attention}
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention: H heads of width W side by side, then Concat(heads) Wᴼ (Vaswani et al. 3.2.2).
+
+    Mirrors BertSelfAttention with the projection of BertSelfOutput, and DistilBertSelfAttention.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        D = config.hidden_size
+        self.head_size = config.head_size
+        self.query = nn.Linear(D, D)
+        self.key = nn.Linear(D, D)
+        self.value = nn.Linear(D, D)
+        self.output = nn.Linear(D, D)
+        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (B,S,D) -> (B,S,H,W) -> (B,H,S,W)
+
+    def forward(self, x: Tensor, keep: Tensor, attend: Attend) -> tuple[Tensor, Tensor | None]:
+        query, key, value = (self.split_heads(linear(x)) for linear in (self.query, self.key, self.value))
+        context, probs = attend(query, key, value, keep, self.dropout)  # (B,H,S,W), (B,H,S,S)
+        context = context.transpose(1, 2).flatten(2)  # (B,H,S,W) -> (B,S,H,W) -> (B,S,D)
+        return self.output(context), probs
+
+
+def gelu_new(x: Tensor) -> Tensor:
+    """GELU by tanh as Google's BERT wrote it; torch's own kernel ("gelu_pytorch_tanh") rounds differently."""
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU by tanh in one kernel of torch."""
+    return F.gelu(x, approximate="tanh")
+
+
+ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,  # x Φ(x) by the error function, the default of BERT
+    "gelu_new": gelu_new,
+    "gelu_pytorch_tanh": gelu_tanh,
+    "relu": F.relu,
+    "silu": F.silu,
+}
+
+
+class FeedForward(nn.Module):
+    """FFN(x) = activation(x W₁ + b₁) W₂ + b₂, each token by itself. Mirrors BertIntermediate with BertOutput; FFN."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.expand = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.contract = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.activation = ACTIVATION[config.hidden_act]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.contract(self.activation(self.expand(x)))  # (B,S,D) -> (B,S,F) -> (B,S,D)
+
+
+class Layer(nn.Module):
+    """x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x)). Mirrors BertLayer and TransformerBlock.
+
+    The norm stands after the sum ("post-norm"), as in 2017. Dropout comes before each sum; after attention only
+    BERT has it (in DistilBERT its probability is 0).
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config)
+        self.attention_dropout = nn.Dropout(config.attention_output_dropout_prob)
+        self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, x: Tensor, keep: Tensor, attend: Attend) -> tuple[Tensor, Tensor | None]:
+        attended, probs = self.attention(x, keep, attend)
+        x = self.attention_norm(self.attention_dropout(attended) + x)
+        x = self.feed_forward_norm(self.feed_forward_dropout(self.feed_forward(x)) + x)
+        return x, probs
+
+
+class Pooler(nn.Module):
+    """pooled = tanh(W x[CLS] + b), trained by next sentence prediction. Mirrors BertPooler."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.dense(x[:, 0]))  # (B,S,D) -> (B,D)
+
+
+class Encoder(nn.Module):
+    """Token ids to vectors: embeddings, L layers, and the pooler where the checkpoint has one.
+
+    Mirrors BertModel and DistilBertModel. `attention` is "eager" (written out) or "sdpa" (torch's fused kernel).
+    """
+
+    def __init__(self, config: Config, attention: str = "eager", pooler: bool = True) -> None:
+        super().__init__()
+        if attention not in ATTENTION:
+            raise ValueError(f"attention {attention!r} is not known; choose from {', '.join(ATTENTION)}")
+        self.config = config
+        self.attend = ATTENTION[attention]
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.pooler = Pooler(config) if pooler else None
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        *,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        output_hidden_states: bool = False,
+        output_attentions: bool = False,
+    ) -> EncoderOutput:
+        """Encode (B, S) token ids; arguments and fields are named as in transformers.
+
+        Without attention_mask, padding is recognised by pad_token_id. Asked for attentions, the written-out
+        attention computes them, whichever is set. Raises ValueError or TypeError for inputs that the checkpoint
+        cannot take (minibert/inputs.py).
+        """
+        input_ids, keep, segments = check_inputs(self.config, input_ids, attention_mask, token_type_ids)
+        keep = keep[:, None, None, :]  # (B,S) -> (B,1,1,S): the same keys for every head and every query
+        attend = eager_attention if output_attentions and self.attend is sdpa_attention else self.attend
+
+        x = self.embeddings(input_ids, segments)  # (B,S) -> (B,S,D)
+        hidden_states, attentions = [x], []
+        for layer in self.layers:
+            x, probs = layer(x, keep, attend)  # (B,S,D) -> (B,S,D), (B,H,S,S)
+            hidden_states.append(x)
+            attentions.append(probs)
+        return EncoderOutput(
+            last_hidden_state=x,
+            pooler_output=None if self.pooler is None else self.pooler(x),
+            hidden_states=tuple(hidden_states) if output_hidden_states else None,
+            attentions=tuple(attentions) if output_attentions else None,
+        )

@@ -1,0 +1,568 @@
+"""Text to ids: the `tokenizers` library does the work, this file decides what goes in and says what was lost.
+
+    texts -> as_texts (what is no text is refused, by row) -> pieces (the library) -> [CLS] a [SEP] b [SEP]
+          -> cut to max_length, counted -> padded to the longest row of the batch -> Batch
+
+How the pieces come about is written out in `minibert.wordpiece`. B batch, S tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+import torch
+from torch import Tensor
+
+from minibert import hub
+from minibert.config import Config
+from minibert.tensor_files import listing
+
+DEFAULT_MAX_LENGTH = 512
+LARGEST_SANE_LENGTH = 100_000  # transformers writes 1e30 into model_max_length where nobody knows
+CHUNK = 4096  # texts handed to the library at once: bounds what its intermediate results take
+SPECIAL_TOKENS = {
+    "cls_token": "[CLS]",
+    "sep_token": "[SEP]",
+    "pad_token": "[PAD]",
+    "mask_token": "[MASK]",
+    "unk_token": "[UNK]",
+}
+# What the library's normalizer calls the settings, and what tokenizer_config.json calls them.
+NORMALIZER_SETTINGS = {
+    "lowercase": "do_lower_case",
+    "strip_accents": "strip_accents",
+    "handle_chinese_chars": "tokenize_chinese_chars",
+}
+
+
+class TruncationWarning(UserWarning):
+    """Texts were longer than max_length, and their ends were cut off."""
+
+
+class UnknownTokensWarning(UserWarning):
+    """Most of the text is not in the vocabulary: it reached the model as [UNK]."""
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What counts as texts
+
+
+def as_texts(texts: object, *, missing: str = "error") -> list[str]:
+    """Make a list of str from any column of texts: list, tuple, 1-D array, Series of any index, generator.
+
+    missing: "error" refuses None, NaN and pandas.NA; "empty" makes each an empty text.
+    Raises TypeError for another container or a row that is no text, ValueError for a lone surrogate; both name
+    the row. A generator is consumed, once.
+    """
+    if missing not in ("error", "empty"):
+        raise ValueError(f"missing is {missing!r}; it must be 'error' or 'empty'")
+    if isinstance(texts, str):
+        raise TypeError("texts is one str, not a list of texts; write [text] for a list of one")
+    if isinstance(texts, (bytes, bytearray, Mapping, set, frozenset)) or not isinstance(texts, Iterable):
+        raise TypeError(f"texts is of type {type(texts).__name__}; a list, a tuple, a 1-D array, a Series or a "
+                        "generator of texts is wanted")  # fmt: skip
+    dimensions = getattr(texts, "ndim", 1)  # numpy arrays and pandas frames say how many they have
+    if dimensions != 1:
+        raise TypeError(f"texts is a {type(texts).__name__} with {dimensions} dimensions, one column is wanted; "
+                        "pass pairs as two columns: tokenizer(first, second)")  # fmt: skip
+    return [_as_text(text, row, missing) for row, text in enumerate(texts)]
+
+
+def _as_text(text: object, row: int, missing: str) -> str:
+    if not isinstance(text, str):
+        if (name := _name_of_missing(text)) is None:
+            hint = "; pass pairs as two columns: tokenizer(first, second)" if isinstance(text, (list, tuple)) else ""
+            raise TypeError(f"row {row} is of type {type(text).__name__}, not a text{hint}")
+        if missing == "error":
+            raise TypeError(f"row {row} is {name}, not a text; use missing='empty' to treat it as an empty text")
+        return ""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"row {row} has a lone surrogate (U+{ord(text[error.start]):04X}, half a character) at "
+                         f"character {error.start}; read the text as UTF-8, or use "
+                         "text.encode(errors='replace').decode() to put ? there") from None  # fmt: skip
+    return text
+
+
+def _name_of_missing(value: object) -> str | None:
+    """How a missing text is called in a message, None where the value is not missing; needs no pandas."""
+    if value is None:
+        return "None"
+    if isinstance(value, (float, np.floating)) and math.isnan(value):
+        return "NaN"
+    return {"NAType": "NA", "NaTType": "NaT"}.get(type(value).__name__)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The tokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """The tokens of B texts or pairs, padded on the right to the longest of them, S.
+
+    Tensors are long, (B, S). Lists have a row per text and S entries in it: offsets are (start, end) into the
+    original text, in characters as Python counts them, (0, 0) for special tokens and padding; word_ids count the
+    words of each text from 0, None for special tokens and padding.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor  # 1 token, 0 padding
+    token_type_ids: Tensor  # 0 first text, 1 second text
+    special_tokens_mask: Tensor  # 1 for [CLS], [SEP], [PAD], [MASK], also where they were typed in the text
+    tokens: list[list[str]]
+    offsets: list[list[tuple[int, int]]]
+    word_ids: list[list[int | None]]
+    truncated: int  # how many rows lost tokens
+    longest: int  # tokens of the longest row before truncation, special tokens included
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch with its tensors on another device."""
+        names = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+
+class Tokenizer:
+    """BERT's tokenizer: texts in, ids out, equal to transformers 5.23 BertTokenizer.
+
+    definition: the content of a tokenizer.json. limit: how many positions the model has. max_length: what a text
+    is cut to unless a call says otherwise. special_tokens_in_text: "parse" reads a typed "[SEP]" as that token, as
+    transformers does; "literal" reads it as five characters. settings: the content of tokenizer_config.json.
+    """
+
+    def __init__(
+        self,
+        definition: Mapping[str, Any],
+        *,
+        limit: int = DEFAULT_MAX_LENGTH,
+        max_length: int | None = None,
+        special_tokens_in_text: str = "parse",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        if special_tokens_in_text not in ("parse", "literal"):
+            raise ValueError(f"special_tokens_in_text is {special_tokens_in_text!r}; "
+                             "it must be 'parse' or 'literal'")  # fmt: skip
+        # A saved tokenizer.json may cut and pad on its own: cutting unseen is what this class is here to prevent.
+        self._definition = dict(definition) | {"truncation": None, "padding": None}
+        self._settings = dict(settings or {})
+        self.special_tokens_in_text = special_tokens_in_text
+        self._backend = self._build()
+        self.vocab: dict[str, int] = self._backend.get_vocab()  # token to id, added tokens included
+        special = _special_tokens(self._settings)
+        for token in special.values():
+            if token not in self.vocab:
+                raise ValueError(f"the vocabulary has no {token}; BERT needs {', '.join(special.values())}")
+        self.cls_id, self.sep_id, self.pad_id, self.mask_id, self.unk_id = (self.vocab[t] for t in special.values())
+        added = {id for id, token in self._backend.get_added_tokens_decoder().items() if token.special}
+        # [UNK] stands for a word of the text, so it does not count as special in special_tokens_mask.
+        self._control_ids = (added | {self.vocab[t] for t in special.values()}) - {self.unk_id}
+        self.limit = limit
+        self.max_length = min(DEFAULT_MAX_LENGTH, limit)
+        self.max_length = self._checked_length(max_length, pairs=False)
+        if special_tokens_in_text == "literal":
+            self._check_literal(special)
+
+    # -- texts to ids
+
+    def __call__(
+        self,
+        texts: object,
+        pairs: object = None,
+        *,
+        max_length: int | None = None,
+        truncation: str = "warn",
+        missing: str = "error",
+    ) -> Batch:
+        """Tokenize texts, or pairs of texts, into a padded Batch; one str makes a batch of one row.
+
+        max_length: tokens per row with special tokens, at most the model's positions; of a pair the longer text is
+        cut first. truncation: "warn" cuts and warns once, "error" raises ValueError. missing: see as_texts.
+        """
+        max_length = self._checked_length(max_length, pairs=pairs is not None)
+        first, second = _columns(texts, pairs, missing)
+        room = max_length - (2 if second is None else 3)
+        rows: list[tuple[list[Any], ...]] = []
+        lengths: list[int] = []
+        for a, b in zip(self._encode(first), repeat(None) if second is None else self._encode(second)):
+            lengths.append(len(a) + (2 if b is None else len(b) + 3))
+            rows.append(self._row(a, b, room))
+        truncated = _report_truncation(lengths, max_length, truncation)
+        self._report_unknown([ids for ids, *_ in rows], specials=2 if second is None else 3)
+        return self._pad(rows, truncated, max(lengths, default=0))
+
+    def ids(
+        self,
+        texts: object,
+        *,
+        max_length: int | None = None,
+        truncation: str = "warn",
+        missing: str = "error",
+    ) -> list[list[int]]:
+        """The ids of each text, [CLS] and [SEP] included, cut but not padded: the fast way for many texts."""
+        max_length = self._checked_length(max_length, pairs=False)
+        texts = as_texts(texts, missing=missing)
+        rows: list[list[int]] = []
+        lengths: list[int] = []
+        for start in range(0, len(texts), CHUNK):
+            chunk = self._backend.encode_batch_fast(texts[start : start + CHUNK], add_special_tokens=False)
+            lengths.extend(len(text) + 2 for text in chunk)
+            rows.extend([self.cls_id, *text.ids[: max_length - 2], self.sep_id] for text in chunk)
+        _report_truncation(lengths, max_length, truncation)
+        self._report_unknown(rows, specials=2)
+        return rows
+
+    def _encode(self, texts: list[str]) -> list[tokenizers.Encoding]:
+        return self._backend.encode_batch(texts, add_special_tokens=False)
+
+    def _row(self, a: tokenizers.Encoding, b: tokenizers.Encoding | None, room: int) -> tuple[list[Any], ...]:
+        """One row, unpadded: ids, segments, special tokens mask, tokens, offsets, word ids."""
+        n, m = _shares(len(a), 0 if b is None else len(b), room)
+
+        def frame(start: Any, end: Any, field: str) -> list[Any]:
+            """[CLS] a [SEP] b [SEP], of one field (Devlin et al. 2018, figure 2)."""
+            row = [start, *getattr(a, field)[:n], end]
+            return row if b is None else [*row, *getattr(b, field)[:m], end]
+
+        ids = frame(self.cls_id, self.sep_id, "ids")
+        segments = [0] * (n + 2) + ([] if b is None else [1] * (m + 1))
+        special = [int(id in self._control_ids) for id in ids]
+        tokens = frame(self._pieces[self.cls_id], self._pieces[self.sep_id], "tokens")
+        return ids, segments, special, tokens, frame((0, 0), (0, 0), "offsets"), frame(None, None, "word_ids")
+
+    def _pad(self, rows: list[tuple[list[Any], ...]], truncated: int, longest: int) -> Batch:
+        width = max((len(ids) for ids, *_ in rows), default=0)
+
+        def padded(field: int, filler: Any) -> list[list[Any]]:
+            return [row[field] + [filler] * (width - len(row[field])) for row in rows]
+
+        def tensor(values: list[list[int]]) -> Tensor:
+            return torch.tensor(values, dtype=torch.long).reshape(len(rows), width)
+
+        return Batch(
+            input_ids=tensor(padded(0, self.pad_id)),
+            attention_mask=tensor([[1] * len(ids) + [0] * (width - len(ids)) for ids, *_ in rows]),
+            token_type_ids=tensor(padded(1, 0)),
+            special_tokens_mask=tensor(padded(2, 1)),
+            tokens=padded(3, self._pieces[self.pad_id]),
+            offsets=padded(4, (0, 0)),
+            word_ids=padded(5, None),
+            truncated=truncated,
+            longest=longest,
+        )
+
+    def _report_unknown(self, rows: list[list[int]], specials: int) -> None:
+        unknown = sum(row.count(self.unk_id) for row in rows)
+        total = sum(map(len, rows)) - specials * len(rows)
+        if 2 * unknown > total:
+            warnings.warn(f"{unknown} of {total} tokens are {self._pieces[self.unk_id]}: the vocabulary does not know "
+                          "this language or script; choose a checkpoint that was trained on it",
+                          UnknownTokensWarning, stacklevel=3)  # fmt: skip
+
+    def _checked_length(self, max_length: int | None, pairs: bool) -> int:
+        """The max_length that counts. Raises ValueError where no token of text would fit, or too many for the model."""
+        max_length = self.max_length if max_length is None else max_length
+        if not isinstance(max_length, int) or isinstance(max_length, bool):
+            raise TypeError(f"max_length is of type {type(max_length).__name__}; it must be an int")
+        minimum = 4 if pairs else 3  # the special tokens and one token of text
+        if not minimum <= max_length <= self.limit:
+            raise ValueError(f"max_length is {max_length}; {'for pairs ' if pairs else ''}it must be at least {minimum} "
+                             f"and at most {self.limit}, the number of positions of the model")  # fmt: skip
+        return max_length
+
+    # -- ids to text, and the vocabulary
+
+    def decode(self, ids: Sequence[int] | Tensor, *, skip_special_tokens: bool = False) -> str:
+        """The text of one row of ids, as close as pieces allow: case, accents and some spaces do not come back."""
+        ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+        return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    @property
+    def vocab_size(self) -> int:
+        """V: how many tokens there are, added ones included."""
+        return len(self.vocab)
+
+    def token_to_id(self, token: str) -> int | None:
+        """The id of a token; None where the vocabulary has no such token."""
+        return self.vocab.get(token)
+
+    def id_to_token(self, id: int) -> str | None:
+        """The token of an id; None where the vocabulary has no such id."""
+        return self._pieces.get(id)
+
+    @cached_property
+    def _pieces(self) -> dict[int, str]:
+        return {id: token for token, id in self.vocab.items()}
+
+    # -- identity, files, pickles
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 (hexadecimal) of all that determines ids: vocabulary, rules, special tokens, max_length."""
+        parts = [self._definition, _special_tokens(self._settings), self.special_tokens_in_text, self.max_length]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def save(self, folder: str | Path) -> None:
+        """Write tokenizer.json and tokenizer_config.json, which transformers and minibert load as this tokenizer."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        normalizer = self._definition["normalizer"] or {}
+        casing = {theirs: normalizer[ours] for ours, theirs in NORMALIZER_SETTINGS.items() if ours in normalizer}
+        settings = {"tokenizer_class": "BertTokenizer"} | self._settings | _special_tokens(self._settings) | casing
+        _write(folder / "tokenizer.json", self._definition)
+        _write(folder / "tokenizer_config.json", settings | {"model_max_length": self.max_length})
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The library's own pickle forgets encode_special_tokens, so the backend is built again from its definition.
+        return {name: value for name, value in self.__dict__.items() if name != "_backend"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._backend = self._build()
+
+    def _build(self) -> tokenizers.Tokenizer:
+        backend = tokenizers.Tokenizer.from_str(json.dumps(self._definition))
+        backend.encode_special_tokens = self.special_tokens_in_text == "literal"
+        return backend
+
+    def _check_literal(self, special: Mapping[str, str]) -> None:
+        """Special tokens without punctuation, such as "CLS", could be words of a text: then literal cannot be kept."""
+        for token in special.values():
+            if self._control_ids.intersection(self._backend.encode(token, add_special_tokens=False).ids):
+                raise ValueError(f"special_tokens_in_text='literal' is not possible with this vocabulary: "
+                                 f"the word {token!r} itself is a special token; use 'parse'")  # fmt: skip
+
+
+def _columns(texts: object, pairs: object, missing: str) -> tuple[list[str], list[str] | None]:
+    """Texts and their partners as lists of the same length; two str are one pair."""
+    first = as_texts([texts] if isinstance(texts, str) else texts, missing=missing)
+    if pairs is None:
+        return first, None
+    if isinstance(texts, str) != isinstance(pairs, str):
+        raise TypeError(f"texts is of type {type(texts).__name__} and pairs of type {type(pairs).__name__}; "
+                        "pass two texts or two lists of texts")  # fmt: skip
+    second = as_texts([pairs] if isinstance(pairs, str) else pairs, missing=missing)
+    if len(first) != len(second):
+        raise ValueError(f"there are {len(first)} texts and {len(second)} pairs; each text needs one partner")
+    return first, second
+
+
+def _shares(first: int, second: int, room: int) -> tuple[int, int]:
+    """How many tokens of each text of a pair stay: the longer one is cut first, to half of the room if need be."""
+    if first + second <= room:
+        return first, second
+    if first <= second:
+        first = min(first, room // 2)
+        return first, room - first
+    second = min(second, room // 2)
+    return room - second, second
+
+
+def _report_truncation(lengths: list[int], max_length: int, truncation: str) -> int:
+    """Count the rows that are too long; warn about them, or raise ValueError for the first."""
+    if truncation not in ("warn", "error"):
+        raise ValueError(f"truncation is {truncation!r}; it must be 'warn' or 'error'")
+    too_long = [row for row, length in enumerate(lengths) if length > max_length]
+    if too_long and truncation == "error":
+        row = too_long[0]
+        raise ValueError(f"row {row} has {lengths[row]} tokens, more than max_length {max_length}; shorten it, "
+                         "or use truncation='warn' to cut it")  # fmt: skip
+    if too_long:
+        warnings.warn(f"{len(too_long)} of {len(lengths)} texts are longer than {max_length} tokens (the longest has "
+                      f"{max(lengths)}): what comes after was cut off", TruncationWarning, stacklevel=3)  # fmt: skip
+    return len(too_long)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Files
+
+
+def load_tokenizer(
+    name: str | Path,
+    *,
+    lowercase: bool | None = None,
+    max_length: int | None = None,
+    special_tokens_in_text: str = "parse",
+) -> Tokenizer:
+    """The tokenizer of a checkpoint, by Hub name or folder, from tokenizer.json or else from vocab.txt.
+
+    lowercase: None takes what the files say. max_length: None takes the smallest of 512, model_max_length and the
+    model's positions. special_tokens_in_text: see Tokenizer. Raises FileNotFoundError where a folder has neither
+    file, ValueError where a file is broken or the vocabulary is larger than the model's.
+    """
+    folder = hub.locate(name).folder
+    settings = _read_settings(folder)
+    if (folder / "tokenizer.json").is_file():
+        definition = _read_definition(folder / "tokenizer.json")
+    elif (folder / "vocab.txt").is_file():
+        definition = _definition_from_vocab(folder / "vocab.txt", settings, lowercase)
+    else:
+        raise FileNotFoundError(f"{folder} has neither tokenizer.json nor vocab.txt; it holds: {listing(folder)}")
+    _set_normalizer(definition, settings, lowercase)
+    default, limit = _lengths(folder, definition, settings)
+    return Tokenizer(
+        definition,
+        limit=limit,
+        max_length=default if max_length is None else max_length,
+        special_tokens_in_text=special_tokens_in_text,
+        settings=settings,
+    )
+
+
+def _lengths(folder: Path, definition: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[int, int]:
+    """The max_length of a checkpoint and the most it can take; checks that the vocabulary fits the model, too."""
+    stated = settings.get("model_max_length")
+    stated = stated if isinstance(stated, int) and stated <= LARGEST_SANE_LENGTH else DEFAULT_MAX_LENGTH
+    if not (folder / "config.json").is_file():
+        return min(DEFAULT_MAX_LENGTH, stated), stated
+    config = Config.from_file(folder / "config.json")
+    added = [token["id"] for token in definition["added_tokens"]]
+    tokens = 1 + max([*definition["model"]["vocab"].values(), *added])
+    if tokens > config.vocab_size:
+        raise ValueError(f"the tokenizer of {folder} has {tokens} tokens, the model only {config.vocab_size} "
+                         "(vocab_size in config.json); the files belong to different checkpoints")  # fmt: skip
+    limit = config.max_position_embeddings
+    return min(DEFAULT_MAX_LENGTH, stated, limit), limit
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}, not an object of names and values")
+    return content
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json, with the names of special tokens from special_tokens_map.json where it has none."""
+    settings: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).is_file():
+            settings |= _read_json(folder / name)
+    return settings
+
+
+def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The five special tokens by their role; the files give each as a str or as {"content": str, ...}."""
+    given = {role: settings.get(role) or token for role, token in SPECIAL_TOKENS.items()}
+    return {role: token["content"] if isinstance(token, dict) else token for role, token in given.items()}
+
+
+def _read_definition(path: Path) -> dict[str, Any]:
+    definition = _read_json(path)
+    model = definition.get("model") or {}
+    if model.get("type", "WordPiece") != "WordPiece" or not isinstance(model.get("vocab"), dict):
+        raise ValueError(f"{path} holds a {model.get('type')} model; BERT needs a WordPiece model with a vocabulary")
+    return definition | {"added_tokens": definition.get("added_tokens") or []}
+
+
+def _definition_from_vocab(path: Path, settings: Mapping[str, Any], lowercase: bool | None) -> dict[str, Any]:
+    """What tokenizer.json would say, from the file that BERT was released with: a piece a line, its id the line."""
+    vocab = _read_vocab(path)
+    special = _special_tokens(settings)
+    for token in special.values():
+        if token not in vocab:
+            raise ValueError(f"{path} has no {token}; BERT needs {', '.join(special.values())}")
+    if lowercase is None and "do_lower_case" not in settings:
+        lowercase = _guess_lowercase(path, vocab)
+    backend = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocab, unk_token=special["unk_token"]))
+    backend.add_special_tokens(sorted(special.values(), key=vocab.__getitem__))
+    backend.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase is not False)
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    backend.decoder = tokenizers.decoders.WordPiece()
+    cls, sep = special["cls_token"], special["sep_token"]
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(cls, vocab[cls]), (sep, vocab[sep])],
+    )
+    definition: dict[str, Any] = json.loads(backend.to_str())
+    return definition
+
+
+def _read_vocab(path: Path) -> dict[str, int]:
+    """vocab.txt as piece to id. UTF-8 everywhere; CRLF, a byte order mark and blank lines at the end do no harm."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")  # read_text makes CRLF one \n
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8: {error}") from None
+    vocab: dict[str, int] = {}
+    for id, piece in enumerate(lines):
+        if piece == "":
+            raise ValueError(f"{path}, line {id + 1} is empty; every line must hold one piece")
+        if piece in vocab:
+            raise ValueError(f"{path}, line {id + 1} repeats {piece!r} of line {vocab[piece] + 1}; pieces must differ")
+        vocab[piece] = id
+    return vocab
+
+
+def _guess_lowercase(path: Path, vocab: Iterable[str]) -> bool:
+    """An uncased vocabulary has no upper-case pieces; [CLS] and [unused1] stand outside of that."""
+    cased = any(piece != piece.lower() for piece in vocab if not piece.startswith("["))
+    if cased:
+        warnings.warn(f"{path.parent} does not say do_lower_case, and its vocabulary has upper-case pieces: texts keep "
+                      "their case; pass lowercase=True or False to decide", stacklevel=4)  # fmt: skip
+    return not cased
+
+
+def _set_normalizer(definition: dict[str, Any], settings: Mapping[str, Any], lowercase: bool | None) -> None:
+    """An explicit lowercase wins over tokenizer_config.json, and that over tokenizer.json, as in transformers."""
+    normalizer = definition.get("normalizer") or {}
+    if normalizer.get("type") != "BertNormalizer":
+        if lowercase is not None:
+            raise ValueError(f"lowercase={lowercase} is not possible: this tokenizer.json has the normalizer "
+                             f"{normalizer.get('type')}, not BertNormalizer")  # fmt: skip
+        return
+    given = {ours: settings[theirs] for ours, theirs in NORMALIZER_SETTINGS.items() if theirs in settings}
+    if lowercase is not None:
+        given["lowercase"] = lowercase
+    definition["normalizer"] = normalizer | given
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON under a temporary name, then rename: a reader never sees half a file."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Forks
+
+
+def _before_fork() -> None:
+    """Switch the library's threads off for a forked child, where they would hang, before it has to warn of it."""
+    global _switched_off
+    _switched_off = "TOKENIZERS_PARALLELISM" not in os.environ
+    if _switched_off:
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+def _after_fork_in_parent() -> None:
+    if _switched_off:
+        os.environ.pop("TOKENIZERS_PARALLELISM", None)
+
+
+_switched_off = False
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent)

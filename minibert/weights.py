@@ -1,0 +1,223 @@
+"""Official weights into our modules and back: a table you can read, and an account of every tensor.
+
+Each row names one module in minibert, in BERT's files and in DistilBERT's; `{}` is the layer. Its .weight and
+.bias keep their names. Upstream names: transformers 5.23 BertModel, DistilBertModel and their heads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from minibert.config import Config
+from minibert.model import Encoder
+from minibert.tensor_files import WEIGHTS_FILE, StoredTensor, list_tensors, read_tensors
+
+# minibert                              BERT                                            DistilBERT
+ENCODER = (
+    ("embeddings.token",                "embeddings.word_embeddings",                   "embeddings.word_embeddings"),
+    ("embeddings.segment",              "embeddings.token_type_embeddings",             None),
+    ("embeddings.position",             "embeddings.position_embeddings",               "embeddings.position_embeddings"),
+    ("embeddings.norm",                 "embeddings.LayerNorm",                         "embeddings.LayerNorm"),
+    ("layers.{}.attention.query",       "encoder.layer.{}.attention.self.query",        "transformer.layer.{}.attention.q_lin"),
+    ("layers.{}.attention.key",         "encoder.layer.{}.attention.self.key",          "transformer.layer.{}.attention.k_lin"),
+    ("layers.{}.attention.value",       "encoder.layer.{}.attention.self.value",        "transformer.layer.{}.attention.v_lin"),
+    ("layers.{}.attention.output",      "encoder.layer.{}.attention.output.dense",      "transformer.layer.{}.attention.out_lin"),
+    ("layers.{}.attention_norm",        "encoder.layer.{}.attention.output.LayerNorm",  "transformer.layer.{}.sa_layer_norm"),
+    ("layers.{}.feed_forward.expand",   "encoder.layer.{}.intermediate.dense",          "transformer.layer.{}.ffn.lin1"),
+    ("layers.{}.feed_forward.contract", "encoder.layer.{}.output.dense",                "transformer.layer.{}.ffn.lin2"),
+    ("layers.{}.feed_forward_norm",     "encoder.layer.{}.output.LayerNorm",            "transformer.layer.{}.output_layer_norm"),
+    ("pooler.dense",                    "pooler.dense",                                 None),
+)  # fmt: skip
+# The heads, when a model with a head is loaded; the encoder then stands under its prefix, bert. or distilbert.
+HEADS = (
+    ("transform",                       "cls.predictions.transform.dense",              "vocab_transform"),
+    ("transform_norm",                  "cls.predictions.transform.LayerNorm",          "vocab_layer_norm"),
+    ("decoder",                         "cls.predictions.decoder",                      "vocab_projector"),
+    ("next_sentence",                   "cls.seq_relationship",                         None),
+    ("pre_classifier",                  None,                                           "pre_classifier"),
+    ("classifier",                      "classifier",                                   "classifier"),
+    ("qa_outputs",                      "qa_outputs",                                   "qa_outputs"),
+)  # fmt: skip
+# Other names under which official files hold a tensor of the table.
+LAYER_NORM_ENDINGS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
+ALIASES = {"cls.predictions.bias": "cls.predictions.decoder.bias"}
+PREFIXES = ("module.", "_orig_mod.", "bert.", "distilbert.")
+# Tensors of official files that no module of ours needs, and why.
+LEFT_OUT = {
+    "embeddings.position_ids": "positions are counted, not stored",
+    "embeddings.token_type_ids": "segments are given with each batch, not stored",
+}
+COLUMN = {"bert": 1, "distilbert": 2}
+
+
+class UnknownTensors(UserWarning):
+    """The file holds tensors that no row of the table knows; they were not loaded."""
+
+
+@dataclass
+class LoadReport:
+    """What became of every tensor of a checkpoint, under the names that its file uses."""
+
+    source: str
+    dtypes: tuple[str, ...] = ()  # as stored, for example ("F32",)
+    loaded: dict[str, str] = field(default_factory=dict)  # name in the file -> name in the state_dict
+    ignored: dict[str, str] = field(default_factory=dict)  # name in the file -> why
+    missing: list[str] = field(default_factory=list)  # names in the state_dict, freshly initialised
+    wrong_shape: dict[str, str] = field(default_factory=dict)  # name in the file -> both shapes
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.loaded)} tensors loaded ({', '.join(self.dtypes)}) from {self.source}"]
+        lines += [f"ignored: {name} ({why})" for name, why in self.ignored.items()]
+        lines += [f"missing, freshly initialised: {name}" for name in self.missing]
+        lines += [f"wrong shape: {name} ({shapes})" for name, shapes in self.wrong_shape.items()]
+        return "\n".join(lines)
+
+
+def official_name(name: str) -> str:
+    """The name without wrapper or model prefix, LayerNorm's gamma and beta as weight and bias."""
+    while prefix := next((p for p in PREFIXES if name.startswith(p)), ""):
+        name = name.removeprefix(prefix)
+    for old, new in LAYER_NORM_ENDINGS:
+        if name == old or name.endswith("." + old):
+            name = name.removesuffix(old) + new
+    return ALIASES.get(name, name)
+
+
+def name_in_file(model_type: str, ours: str) -> str:
+    """The official name, without prefix, of a tensor of our state_dict: the table read from left to right."""
+    module, _, kind = ours.removeprefix("encoder.").rpartition(".")
+    layer = module.split(".")[1] if module.startswith("layers.") else ""
+    row = next(row for row in ENCODER + HEADS if row[0].format(layer) == module)
+    theirs = row[COLUMN[model_type]]
+    if theirs is None:
+        raise ValueError(f"{model_type} has no {module}")
+    return f"{theirs.format(layer)}.{kind}"
+
+
+def why_left_out(model_type: str, name: str) -> str:
+    """The reason why an official tensor has no place in the model being loaded; "" if none is known."""
+    if name in LEFT_OUT:
+        return LEFT_OUT[name]
+    columns = [row[COLUMN[model_type]] for row in HEADS + ENCODER[-1:]]  # heads and the pooler
+    if any(column and name.startswith(column + ".") for column in columns):
+        return "belongs to a head that was not asked for"
+    return ""
+
+
+def by_official_name(tensors: dict[str, StoredTensor], model_type: str, source: str) -> dict[str, StoredTensor]:
+    """The file's tensors under their official names. Raises ValueError where two claim one name."""
+    found: dict[str, StoredTensor] = {}
+    for stored in tensors.values():
+        name = official_name(stored.name)
+        if name in found:
+            raise ValueError(f"{source} has both {found[name].name} and {stored.name}: which is {name} is ambiguous")
+        found[name] = stored
+    other = next(kind for kind in COLUMN if kind != model_type)
+    layers = {kind: ENCODER[4][column].split("{}")[0] for kind, column in COLUMN.items()}  # type: ignore[union-attr]
+    if not any(n.startswith(layers[model_type]) for n in found) and any(n.startswith(layers[other]) for n in found):
+        raise ValueError(f"{source}: config.json says {model_type}, but the tensors are those of a {other}")
+    return found
+
+
+def has_pooler(tensors: dict[str, StoredTensor]) -> bool:
+    """Whether the checkpoint carries the pooler; files of masked language models do not."""
+    return any(official_name(name).startswith("pooler.") for name in tensors)
+
+
+def fill(model: nn.Module, config: Config, tensors: dict[str, StoredTensor], source: str, dtype: torch.dtype,
+         new_head: bool = False) -> LoadReport:  # fmt: skip
+    """Read a checkpoint into `model`, whose parameters may be on the meta device, and account for every tensor.
+
+    With `new_head`, the parameters outside the encoder are initialised afresh as BERT does. Raises ValueError, naming
+    the tensors, for a parameter that is missing or of another shape; warns of tensors that no row of the table knows.
+    """
+    found = by_official_name(tensors, config.model_type, source)
+    report = LoadReport(source, tuple(sorted({stored.dtype for stored in tensors.values()})))
+    state: dict[str, Tensor] = {}
+    wanted: dict[str, str] = {}  # name in the file -> name in the state_dict
+    for ours, parameter in model.state_dict().items():
+        if new_head and not ours.startswith("encoder."):
+            report.missing.append(ours)
+            state[ours] = fresh(ours, parameter.shape, config.initializer_range).to(dtype)
+        elif (stored := found.pop(name_in_file(config.model_type, ours), None)) is None:
+            report.missing.append(ours)
+        elif stored.shape != tuple(parameter.shape):
+            report.wrong_shape[stored.name] = f"{stored.shape} in the file, {tuple(parameter.shape)} by config.json"
+        else:
+            wanted[stored.name] = ours
+    for name, stored in found.items():
+        report.ignored[stored.name] = why_left_out(config.model_type, name) or "unknown to minibert"
+    check_complete(report, [ours for ours in report.missing if ours not in state])
+
+    for stored, tensor in read_tensors([tensors[name] for name in wanted]):
+        if not torch.isfinite(tensor).all():
+            raise ValueError(f"{source}: tensor {stored.name} holds NaN or infinite values")
+        report.loaded[stored.name] = wanted[stored.name]
+        state[wanted[stored.name]] = tensor.to(dtype, copy=True)  # the file may change while the model lives
+    model.load_state_dict(state, assign=True)
+    return report
+
+
+def check_complete(report: LoadReport, missing: list[str]) -> None:
+    """Raise ValueError for tensors that are missing or of the wrong shape; warn of unknown ones."""
+    if report.wrong_shape:
+        name, shapes = next(iter(report.wrong_shape.items()))
+        raise ValueError(f"{report.source}: {len(report.wrong_shape)} tensors of the wrong shape: {name}, {shapes}")
+    if missing:
+        way_out = "" if missing[0].startswith(("encoder.", "embeddings.", "layers.")) else "; new_head=True makes one"
+        raise ValueError(f"{report.source} lacks {len(missing)} tensors, {missing[0]} the first{way_out}")
+    unknown = [name for name, why in report.ignored.items() if why == "unknown to minibert"]
+    if unknown:
+        warnings.warn(f"{report.source}: {len(unknown)} tensors are unknown to minibert and were not loaded: "
+                      f"{', '.join(unknown[:5])}", UnknownTensors, stacklevel=4)  # fmt: skip
+
+
+def fresh(name: str, shape: torch.Size, std: float) -> Tensor:
+    """A new parameter as BERT initialises it: normal matrices, zero biases, LayerNorm weights of one."""
+    if name.endswith("bias"):
+        return torch.zeros(shape)
+    return torch.ones(shape) if len(shape) == 1 else torch.empty(shape).normal_(std=std)
+
+
+def load_encoder(folder: Path, *, dtype: torch.dtype = torch.float32, attention: str = "eager"
+                 ) -> tuple[Encoder, LoadReport]:  # fmt: skip
+    """The encoder of the checkpoint in `folder`, in eval mode on the CPU, and the account of its tensors."""
+    config = Config.from_file(folder / "config.json")
+    tensors = list_tensors(folder)
+    with torch.device("meta"):  # sizes without memory: every value comes from the file
+        encoder = Encoder(config, attention, pooler=has_pooler(tensors))
+    report = fill(encoder, config, tensors, str(folder), dtype)
+    return encoder.eval(), report
+
+
+def save_folder(model: nn.Module, config: Config, folder: Path, architecture: str) -> None:
+    """Write config.json and model.safetensors under the official names; each file appears whole or not at all.
+
+    `architecture` is the upstream class that the folder is for. A bare encoder is written without prefix.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {}
+    for ours, tensor in model.state_dict().items():
+        ours = ours.removeprefix("_orig_mod.").removeprefix("module.")
+        prefix = f"{config.model_type}." if ours.startswith("encoder.") else ""
+        tensors[prefix + name_in_file(config.model_type, ours)] = tensor.detach().cpu().contiguous()
+    temporary = folder / f".{WEIGHTS_FILE}.{os.getpid()}"
+    save_file(tensors, temporary, metadata={"format": "pt"})
+    os.replace(temporary, folder / WEIGHTS_FILE)
+    stored = config.to_dict() | {"architectures": [architecture]}
+    write_whole(folder / "config.json", json.dumps(stored, indent=2) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file under a temporary name, then rename it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)

@@ -1,0 +1,155 @@
+"""WordPiece by hand: from text to ids in the order in which things happen.
+
+    "Café-Bar 東京"  clean, space out Chinese, strip accents, lower-case  ->  "cafe-bar  東  京 "
+                     split on spaces and punctuation                      ->  cafe | - | bar | 東 | 京
+                     longest pieces first                                 ->  cafe | - | bar | 東 | 京
+
+The algorithm is BERT's (Devlin et al. 2018, section 3, and tokenization.py of its release); where that and the
+`tokenizers` library differ, this file does what the library does (tokenizers 0.23 BertNormalizer,
+BertPreTokenizer, WordPiece), and a test holds the two together on all of Unicode. This file is for reading;
+`minibert.tokenizer` does the work at the library's speed and also knows where in the text each token came from.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MAX_WORD_LENGTH = 100  # characters; what is longer is rarely a word, and matching takes quadratic time
+
+# Blocks of Chinese characters. Japanese kana and Korean hangul are not here: those languages are written in words.
+CHINESE = (
+    (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B920, 0x2CEAF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
+
+# The library's table of categories is that of Unicode 8.0. Here are all marks (Mn), punctuation (P.) and format
+# characters (Cf) that Unicode 17.0 has and 8.0 had not; the library takes them for letters. Other characters in
+# these ranges are letters or unassigned in both, so that the ranges may be generous.
+AFTER_UNICODE_8 = (
+    (0x05C8, 0x05C9), (0x061D, 0x061D), (0x07FD, 0x07FD), (0x0890, 0x08E2), (0x09FD, 0x09FE), (0x0A76, 0x0A76),
+    (0x0AFA, 0x0AFF), (0x0B53, 0x0B55), (0x0C04, 0x0C3C), (0x0C77, 0x0C77), (0x0C84, 0x0C84), (0x0D00, 0x0D00),
+    (0x0D3B, 0x0D3C), (0x0D81, 0x0D81), (0x0EBA, 0x0EBA), (0x0ECE, 0x0ECE), (0x180F, 0x1886), (0x1ABF, 0x1AF0),
+    (0x1B4E, 0x1B4F), (0x1B7D, 0x1B7F), (0x1DF6, 0x1DFB), (0x2E43, 0x2E63), (0xA82C, 0xA82C), (0xA8C5, 0xA8C5),
+    (0xA8FF, 0xA8FF), (0xA9BD, 0xA9BD), (0x10D24, 0x10F89), (0x11070, 0x11074), (0x110C2, 0x110CD),
+    (0x111CF, 0x111CF), (0x1123E, 0x11241), (0x1133B, 0x1133B), (0x113BB, 0x1145E), (0x11660, 0x1166C),
+    (0x116B9, 0x116B9), (0x1182F, 0x11FFF), (0x12FF1, 0x1612F), (0x16D6D, 0x16F4F), (0x16FE2, 0x16FE4),
+    (0x1CF00, 0x1D128), (0x1D25B, 0x1D25C), (0x1E000, 0x1E6F5), (0x1E944, 0x1E95F),
+)  # fmt: skip
+# Characters that 8.0 had in another category: Canadian chi sign, Sharada sandhi mark, Hanunoo pamudpod, Ahom medial.
+CATEGORY_IN_UNICODE_8 = {"\u166d": "Po", "\U000111c9": "Po", "\u1734": "Mn", "\U0001171e": "Mn"}
+
+
+@cache
+def category(character: str) -> str:
+    """The general category that the character has in Unicode 8.0; "Lo", a letter, for what came later."""
+    code = ord(character)
+    if any(first <= code <= last for first, last in AFTER_UNICODE_8):
+        return "Lo"
+    return CATEGORY_IN_UNICODE_8.get(character) or unicodedata.category(character)
+
+
+def clean(text: str) -> str:
+    """Drop what cannot be seen (control, format and private-use characters); every white space is one space."""
+    kept = []
+    for character in text:
+        if character in "\t\n\r":  # control characters by category, white space by use
+            kept.append(" ")
+        elif character != "\ufffd" and category(character) not in ("Cc", "Cf", "Co"):
+            kept.append(" " if character.isspace() else character)
+    return "".join(kept)
+
+
+def space_out_chinese(text: str) -> str:
+    """Put spaces around every Chinese character: there are none between words, so each one is a word."""
+    return "".join(f" {c} " if any(a <= ord(c) <= z for a, z in CHINESE) else c for c in text)
+
+
+def strip_accents(text: str) -> str:
+    """Take the accents off the letters, so that café finds cafe: decompose (NFD), then drop the marks."""
+    return "".join(c for c in unicodedata.normalize("NFD", text) if category(c) != "Mn")
+
+
+def lower(text: str) -> str:
+    """Lower-case each character alone; str.lower() on the whole text would choose Greek ς or σ by its place."""
+    return "".join(c.lower() for c in text)
+
+
+def is_punctuation(character: str) -> bool:
+    """All of ASCII but letters and digits, $ + < = > ^ ` | ~ too, and what Unicode calls punctuation."""
+    return character in "$+<=>^`|~" or category(character).startswith("P")
+
+
+def split_words(text: str) -> list[str]:
+    """Split at spaces, and make every punctuation mark a word of its own."""
+    return "".join(f" {c} " if is_punctuation(c) else c for c in text).split(" ")
+
+
+class WordPiece:
+    """A vocabulary and the rules that turn text into its ids, without [CLS] and [SEP] around it.
+
+    vocab: piece to id; a piece that continues a word starts with "##". strip_accents=None does as lowercase does.
+    special_tokens are recognised where they are typed in a text; () reads such text literally.
+    """
+
+    def __init__(
+        self,
+        vocab: Mapping[str, int],
+        lowercase: bool = True,
+        strip_accents: bool | None = None,
+        split_chinese: bool = True,
+        special_tokens: Sequence[str] = SPECIAL_TOKENS,
+    ) -> None:
+        self.vocab = vocab
+        self.lowercase = lowercase
+        self.strip_accents = lowercase if strip_accents is None else strip_accents
+        self.split_chinese = split_chinese
+        self.special_tokens = frozenset(special_tokens)
+
+    def split(self, text: str) -> list[str]:
+        """The words of a text, normalized: all steps before the vocabulary is asked."""
+        text = clean(text)
+        if self.split_chinese:
+            text = space_out_chinese(text)
+        if self.strip_accents:
+            text = strip_accents(text)
+        if self.lowercase:
+            text = lower(text)
+        return [word for word in split_words(text) if word]
+
+    def pieces(self, word: str) -> list[str]:
+        """Cut a word, from its start, into the longest pieces that the vocabulary has; ["[UNK]"] if that fails."""
+        if len(word) > MAX_WORD_LENGTH:
+            return ["[UNK]"]
+        pieces, start = [], 0
+        while start < len(word):
+            prefix = "##" if start else ""
+            ends = range(len(word), start, -1)  # the longest candidate first
+            end = next((end for end in ends if prefix + word[start:end] in self.vocab), None)
+            if end is None:
+                return ["[UNK]"]
+            pieces.append(prefix + word[start:end])
+            start = end
+        return pieces
+
+    def tokens(self, text: str) -> list[str]:
+        """The pieces of all words of a text; a special token typed in it stays whole."""
+        tokens = []
+        for part in self._cut_at_special_tokens(text):
+            if part in self.special_tokens:
+                tokens.append(part)
+            else:
+                tokens.extend(piece for word in self.split(part) for piece in self.pieces(word))
+        return tokens
+
+    def ids(self, text: str) -> list[int]:
+        """The ids of the tokens of a text."""
+        return [self.vocab[token] for token in self.tokens(text)]
+
+    def _cut_at_special_tokens(self, text: str) -> list[str]:
+        if not self.special_tokens:
+            return [text]
+        return re.split("(" + "|".join(map(re.escape, sorted(self.special_tokens, reverse=True))) + ")", text)
