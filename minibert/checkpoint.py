@@ -8,15 +8,19 @@ from typing import Any
 import torch
 
 from minibert import hub
+from minibert.heads import Head, head_class
 from minibert.model import Encoder
-from minibert.weights import load_encoder, save_folder
+from minibert.weights import LoadReport, load_encoder, load_head, save_folder
 
-ARCHITECTURE = {"bert": "BertModel", "distilbert": "DistilBertModel"}
+ARCHITECTURE = {"bert": "Bert", "distilbert": "DistilBert"}  # and after it Model, ForMaskedLM, ...
 
 
 def load(
     name: str | Path = "distilbert-base-uncased",
     *,
+    head: str | None = None,
+    num_labels: int | None = None,
+    new_head: bool = False,
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
     attention: str = "eager",
@@ -25,12 +29,25 @@ def load(
     """Load a checkpoint by Hub name or folder, in eval mode; where it is looked for stands in minibert/hub.py.
 
     `attention` is "eager" (written out, bit-equal to transformers' eager path in float32 on a CPU) or "sdpa" (torch's
-    fused kernel). Returns the Encoder; with report=True, (Encoder, LoadReport). Raises FileNotFoundError where the
-    checkpoint is not found, ValueError for a file or config.json that is not what it should be.
+    fused kernel). Returns the Encoder; with report=True, (Encoder, LoadReport). `head` returns a model with that head
+    in the Encoder's place: masked-lm, next-sentence, pretraining, sequence-classification, token-classification,
+    question-answering or multiple-choice. A checkpoint without it is refused, unless new_head=True asks for a fresh
+    one, untrained, with `num_labels` labels. Raises FileNotFoundError where the checkpoint is not found, ValueError
+    for a file, a config.json or a number of labels that is not what it should be.
     """
     check_device(device)
+    if head is not None:
+        head_class(head)  # an unknown name is refused before anything is looked for
+    elif new_head or num_labels is not None:
+        raise ValueError("new_head and num_labels speak of a head, and none was named; add head='...'")
     source = hub.locate(name)
-    model, account = load_encoder(source.folder, dtype=dtype, attention=attention)
+    model: Encoder | Head
+    account: LoadReport
+    if head is None:
+        model, account = load_encoder(source.folder, dtype=dtype, attention=attention)
+    else:
+        model, account = load_head(source.folder, head, num_labels=num_labels, new_head=new_head, dtype=dtype,
+                                   attention=attention)  # fmt: skip
     model = model.to(device)
     return (model, account) if report else model
 
@@ -44,6 +61,7 @@ def check_device(device: str | torch.device) -> None:
         raise ValueError("device 'mps' was asked for, and torch sees no such device here; use device='cpu'")
 
 
-def save(model: Encoder, folder: str | Path) -> None:
+def save(model: Encoder | Head, folder: str | Path) -> None:
     """Write a folder that transformers loads bit-equal and that minibert loads back (without the tokenizer)."""
-    save_folder(model, model.config, Path(folder), ARCHITECTURE[model.config.model_type])
+    architecture = ARCHITECTURE[model.config.model_type] + getattr(model, "upstream", "Model")
+    save_folder(model, model.config, Path(folder), architecture)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ DISTILBERT_NAMES = {
 DISTILBERT_FIXED = {"type_vocab_size": 0, "layer_norm_eps": 1e-12}
 DISTILBERT_DEFAULTS = {"num_hidden_layers": 6, "classifier_dropout": 0.2}
 
+# The smallest whole number that each size may be.
+LEAST = dict.fromkeys(("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                       "intermediate_size", "max_position_embeddings"), 1) | {"type_vocab_size": 0, "pad_token_id": 0}  # fmt: skip
 # Variants of BERT that config.json can ask for and this encoder does not compute: name -> the accepted values.
 NOT_IMPLEMENTED = {
     "position_embedding_type": (None, "absolute"),
@@ -66,16 +69,14 @@ class Config:
     extra: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if self.model_type not in MODEL_TYPES:
-            known = ", ".join(MODEL_TYPES)
-            raise ValueError(f"model_type {self.model_type!r} is not supported; supported: {known}")
-        if self.hidden_act not in ACTIVATIONS:
-            known = ", ".join(ACTIVATIONS)
-            raise ValueError(f"hidden_act {self.hidden_act!r} is not supported; supported: {known}")
-        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-                     "intermediate_size", "max_position_embeddings"):  # fmt: skip
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be a whole number of at least 1")
+        for name, known in (("model_type", MODEL_TYPES), ("hidden_act", ACTIVATIONS)):
+            if (value := getattr(self, name)) not in known:
+                raise ValueError(f"{name} {value!r} is not supported; supported: {', '.join(known)}")
+        for name, least in LEAST.items():
+            if not isinstance(value := getattr(self, name), int) or value < least:
+                raise ValueError(f"{name} is {value!r}; it must be a whole number of at least {least}")
+        if self.pad_token_id >= self.vocab_size:
+            raise ValueError(f"pad_token_id {self.pad_token_id} is outside the vocabulary of {self.vocab_size}")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of "
                              f"num_attention_heads {self.num_attention_heads}")  # fmt: skip
@@ -93,26 +94,18 @@ class Config:
         """How many labels a classification head tells apart."""
         return len(self.id2label)
 
-    @property
-    def attention_output_dropout_prob(self) -> float:
-        """Dropout after attention's output projection: BERT has it, DistilBERT does not."""
-        return 0.0 if self.model_type == "distilbert" else self.hidden_dropout_prob
-
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> Config:
         """Read the keys of a config.json; a key under BERT's name is accepted for DistilBERT too."""
         values = {name: value for name, value in raw.items() if name not in ("num_labels", "label2id")}
-        if "model_type" not in raw:
-            raise ValueError(f"config.json has no model_type; supported: {', '.join(MODEL_TYPES)}")
-        if raw["model_type"] == "distilbert":
+        if raw.get("model_type") == "distilbert":
             renamed = {ours: values.pop(theirs) for ours, theirs in DISTILBERT_NAMES.items() if theirs in values}
             values = DISTILBERT_DEFAULTS | values | renamed | DISTILBERT_FIXED
-        if values.get("id2label") is None and raw.get("num_labels") is not None:
-            values["id2label"] = {i: f"LABEL_{i}" for i in range(raw["num_labels"])}
-        if values.get("id2label") is not None:  # JSON has only strings as keys
-            values["id2label"] = {int(i): label for i, label in values["id2label"].items()}
+        labels = raw.get("id2label") or {i: f"LABEL_{i}" for i in range(raw.get("num_labels") or 2)}
+        values["id2label"] = {int(i): label for i, label in labels.items()}  # JSON has only strings as keys
         names = {f.name for f in fields(cls)} - {"extra"}
         known = {name: value for name, value in values.items() if name in names and value is not None}
+        known["model_type"] = raw.get("model_type")  # the one that has no default: a file without it is refused
         return cls(**known, extra={name: value for name, value in values.items() if name not in names})
 
     @classmethod
@@ -120,7 +113,7 @@ class Config:
         """Read config.json. Raises ValueError, with the line, where it is not JSON."""
         try:
             raw = json.loads(path.read_text(encoding="utf-8-sig"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is not valid JSON: {error}") from None
         if not isinstance(raw, dict):
             raise ValueError(f"{path} holds a {type(raw).__name__}, not an object of names and values")
@@ -128,11 +121,12 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         """The content of config.json, under the names that transformers uses for this model type."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "extra"}
+        values = asdict(self)
+        extra = values.pop("extra")
         values["label2id"] = {label: i for i, label in self.id2label.items()}
         if self.model_type == "distilbert":
-            values = {name: value for name, value in values.items() if name not in DISTILBERT_FIXED}
-            values = {DISTILBERT_NAMES.get(name, name): value for name, value in values.items()}
+            unfixed = {name: value for name, value in values.items() if name not in DISTILBERT_FIXED}
+            values = {DISTILBERT_NAMES.get(name, name): value for name, value in unfixed.items()}
         else:
             del values["qa_dropout"]
-        return self.extra | values
+        return extra | values

@@ -23,17 +23,12 @@ def check_inputs(
     DistilBERT has no segments: whatever is given for them is ignored.
     """
     ids = check_ids(config, input_ids)
-    if attention_mask is None:
-        keep = ids != config.pad_token_id
-    else:
-        keep = check_mask(attention_mask, ids)
+    keep = ids != config.pad_token_id if attention_mask is None else check_mask(attention_mask, ids)
+    check_padding_side(keep)
     if token_type_ids is None or not config.type_vocab_size:
-        segments = torch.zeros_like(ids)
-    else:
-        segments = check_integers("token_type_ids", token_type_ids, config.type_vocab_size, "type_vocab_size")
-        if segments.shape != ids.shape:
-            raise ValueError(f"token_type_ids are {tuple(segments.shape)}, input_ids {tuple(ids.shape)}")
-    return ids, keep, segments
+        return ids, keep, torch.zeros_like(ids)
+    check_shape("token_type_ids", token_type_ids, ids)
+    return ids, keep, check_integers("token_type_ids", token_type_ids, config.type_vocab_size, "type_vocab_size")
 
 
 def check_ids(config: Config, input_ids: Tensor) -> Tensor:
@@ -63,18 +58,32 @@ def check_integers(name: str, values: Tensor, limit: int, limit_name: str) -> Te
     return values
 
 
+def check_shape(name: str, values: Tensor, ids: Tensor) -> None:
+    """One value for each token id; otherwise TypeError or ValueError."""
+    if not isinstance(values, Tensor):
+        raise TypeError(f"{name} must be a tensor (batch, tokens), not {type(values).__name__}")
+    if values.shape != ids.shape:
+        raise ValueError(f"{name} has shape {tuple(values.shape)} and input_ids {tuple(ids.shape)}; both must be the same")
+
+
 def check_mask(attention_mask: Tensor, ids: Tensor) -> Tensor:
     """A mask of 1 for real tokens and 0 for padding, of any dtype, as booleans (B, S)."""
-    if attention_mask.shape != ids.shape:
-        raise ValueError(f"attention_mask is {tuple(attention_mask.shape)}, input_ids {tuple(ids.shape)}")
+    check_shape("attention_mask", attention_mask, ids)
     keep = attention_mask != 0
     if not bool(((attention_mask == 1) | ~keep).all()):
         value = attention_mask[keep & (attention_mask != 1)][0].item()
-        raise ValueError(f"attention_mask holds {value}; expected 1 for a token and 0 for padding, not an additive mask")
-    # Rows that begin at different places were padded on the left to equal length, and the shorter ones would
-    # be read at the wrong positions. (Rows without any token have no beginning.)
+        raise ValueError(f"attention_mask holds {value}; it must hold 1 for a token and 0 for padding; "
+                         "an additive mask is not taken")  # fmt: skip
+    return keep
+
+
+def check_padding_side(keep: Tensor) -> None:
+    """Raise ValueError where rows begin at different places.
+
+    They were padded on the left to equal length, and the shorter ones would be read at the wrong positions. Rows
+    without any token have no beginning and are let through.
+    """
     starts = keep[keep.any(dim=1)].int().argmax(dim=1)
     if len(starts) and bool((starts != starts[0]).any()):
-        raise ValueError(f"the batch is padded on the left (its rows begin at positions {sorted(set(starts.tolist()))});"
-                         " pad on the right, so that every row begins at position 0")  # fmt: skip
-    return keep
+        raise ValueError("the batch is padded on the left (its rows begin at positions "
+                         f"{sorted(set(starts.tolist()))}); pad on the right, so that all begin at 0")  # fmt: skip

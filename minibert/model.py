@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -54,12 +55,14 @@ class Embeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, input_ids: Tensor, segments: Tensor) -> Tensor:
+        """Token ids and segments, each (B,S), to (B,S,D)."""
         positions = torch.arange(input_ids.shape[1], device=input_ids.device)  # (S)
-        x = self.token(input_ids)  # (B,S) -> (B,S,D)
+        x: Tensor = self.token(input_ids)  # (B,S) -> (B,S,D)
         if self.segment is not None:
             x = x + self.segment(segments)
         x = x + self.position(positions)  # (B,S,D) + (S,D) -> (B,S,D)
-        return self.dropout(self.norm(x))
+        x = self.dropout(self.norm(x))
+        return x
 
 
 def eager_attention(
@@ -103,9 +106,11 @@ class SelfAttention(nn.Module):
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def split_heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)  # (B,S,D) -> (B,S,H,W) -> (B,H,S,W)
+        """(B,S,D) -> (B,S,H,W) -> (B,H,S,W)."""
+        return x.view(*x.shape[:2], -1, self.head_size).transpose(1, 2)
 
     def forward(self, x: Tensor, keep: Tensor, attend: Attend) -> tuple[Tensor, Tensor | None]:
+        """Tokens (B,S,D) to what each gathered from the others (B,S,D), and the probabilities if `attend` has them."""
         query, key, value = (self.split_heads(linear(x)) for linear in (self.query, self.key, self.value))
         context, probs = attend(query, key, value, keep, self.dropout)  # (B,H,S,W), (B,H,S,S)
         context = context.transpose(1, 2).flatten(2)  # (B,H,S,W) -> (B,S,H,W) -> (B,S,D)
@@ -113,19 +118,14 @@ class SelfAttention(nn.Module):
 
 
 def gelu_new(x: Tensor) -> Tensor:
-    """GELU by tanh as Google's BERT wrote it; torch's own kernel ("gelu_pytorch_tanh") rounds differently."""
+    """GELU by tanh as Google's BERT wrote it; torch's one kernel for it, gelu_pytorch_tanh, rounds differently."""
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
-
-
-def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU by tanh in one kernel of torch."""
-    return F.gelu(x, approximate="tanh")
 
 
 ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,  # x Φ(x) by the error function, the default of BERT
     "gelu_new": gelu_new,
-    "gelu_pytorch_tanh": gelu_tanh,
+    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
     "relu": F.relu,
     "silu": F.silu,
 }
@@ -141,26 +141,29 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATION[config.hidden_act]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.contract(self.activation(self.expand(x)))  # (B,S,D) -> (B,S,F) -> (B,S,D)
+        """(B,S,D) -> (B,S,F) -> (B,S,D)."""
+        x = self.contract(self.activation(self.expand(x)))
+        return x
 
 
 class Layer(nn.Module):
     """x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x)). Mirrors BertLayer and TransformerBlock.
 
-    The norm stands after the sum ("post-norm"), as in 2017. Dropout comes before each sum; after attention only
-    BERT has it (in DistilBERT its probability is 0).
+    The norm stands after the sum ("post-norm"), as in 2017. Dropout comes before each sum; DistilBERT has none
+    after attention.
     """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.attention = SelfAttention(config)
-        self.attention_dropout = nn.Dropout(config.attention_output_dropout_prob)
+        self.attention_dropout = nn.Dropout(0.0 if config.model_type == "distilbert" else config.hidden_dropout_prob)
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
         self.feed_forward_dropout = nn.Dropout(config.hidden_dropout_prob)
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, x: Tensor, keep: Tensor, attend: Attend) -> tuple[Tensor, Tensor | None]:
+        """(B,S,D) -> (B,S,D), and the attention probabilities (B,H,S,S) if `attend` returns them."""
         attended, probs = self.attention(x, keep, attend)
         x = self.attention_norm(self.attention_dropout(attended) + x)
         x = self.feed_forward_norm(self.feed_forward_dropout(self.feed_forward(x)) + x)
@@ -175,7 +178,8 @@ class Pooler(nn.Module):
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(self.dense(x[:, 0]))  # (B,S,D) -> (B,D)
+        """(B,S,D) -> (B,D)."""
+        return torch.tanh(self.dense(x[:, 0]))
 
 
 class Encoder(nn.Module):

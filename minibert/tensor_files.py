@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 WEIGHTS_FILE = "model.safetensors"
@@ -68,22 +68,24 @@ def list_shards(folder: Path) -> dict[str, StoredTensor]:
     """The tensors of all shards that the index names, each exactly where the index says."""
     index_path = folder / INDEX_FILE
     try:
-        where: dict[str, str] = json.loads(index_path.read_text(encoding="utf-8"))["weight_map"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        where: dict[str, str] = dict(json.loads(index_path.read_text(encoding="utf-8"))["weight_map"])
+        shards = sorted(set(where.values()))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"{index_path} is not an index of shards: {error!r}") from None
     tensors: dict[str, StoredTensor] = {}
-    for shard in sorted(set(where.values())):
-        if Path(shard).name != shard:
+    for shard in shards:
+        if not isinstance(shard, str) or Path(shard).name != shard:
             raise ValueError(f"{index_path} names the shard {shard!r}, which is outside the folder")
         if not (folder / shard).exists():
-            raise FileNotFoundError(f"{index_path} names the shard {shard}, which is missing; it holds: {listing(folder)}")
+            raise FileNotFoundError(f"{index_path} names the shard {shard}, which is missing; "
+                                    f"the folder holds: {listing(folder)}")  # fmt: skip
         for name, stored in read_header(folder / shard).items():
             if name in tensors:
                 raise ValueError(f"tensor {name} is in two shards, {tensors[name].file.name} and {shard}")
             tensors[name] = stored
-    absent = [name for name in where if name not in tensors]
-    if absent:
-        raise ValueError(f"{index_path} says that {where[absent[0]]} holds {absent[0]}, and it does not")
+    for name, shard in where.items():
+        if name not in tensors or tensors[name].file.name != shard:
+            raise ValueError(f"{index_path} says that {shard} holds {name}, and it does not")
     return tensors
 
 
@@ -93,19 +95,19 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         raise ValueError(f"{path} is a folder, not a safetensors file")
     size = path.stat().st_size
     with path.open("rb") as file:
-        start = file.read(8)
+        start = file.read(40)
         for magic, what in DISGUISES:
-            if (start + file.read(32)).startswith(magic):
+            if start.startswith(magic) and start[8:9] != b"{":  # a header's length can look like a magic number
                 raise ValueError(f"{path} ({size} bytes) is {what}")
-            file.seek(8)
-        length = int.from_bytes(start, "little")
+        length = int.from_bytes(start[:8], "little")
         if len(start) < 8 or length > size - 8 or length > MAX_HEADER:
             raise ValueError(f"{path} is cut short or is no safetensors file: it has {size} bytes and its header "
                              f"would need {length + 8}; download it again")  # fmt: skip
+        file.seek(8)
         raw = file.read(length)
     try:
-        header = json.loads(raw, object_pairs_hook=unique_names)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        header = json.loads(raw.decode("utf-8"), object_pairs_hook=unique_names)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} has a damaged header: {error}") from None
     if not isinstance(header, dict):
         raise ValueError(f"{path} has a damaged header: not an object of names")
@@ -128,12 +130,13 @@ def check_layout(path: Path, header: dict[str, Any], data_bytes: int) -> None:
     for name, row in header.items():
         try:
             dtype, shape, (begin, end) = row["dtype"], row["shape"], row["data_offsets"]
-            whole = all(type(n) is int and n >= 0 for n in (*shape, begin, end))
+            whole = type(shape) is list and all(type(n) is int and n >= 0 for n in (*shape, begin, end))
+            item_size = ITEM_SIZE.get(dtype)
         except (KeyError, TypeError, ValueError):
             raise ValueError(f"{path} has a damaged header: tensor {name} lacks dtype, shape or offsets") from None
-        if dtype not in ITEM_SIZE:
+        if item_size is None:
             raise ValueError(f"{path}: tensor {name} has dtype {dtype!r}; supported: {', '.join(ITEM_SIZE)}")
-        if not whole or end - begin != math.prod(shape) * ITEM_SIZE[dtype]:
+        if not whole or end - begin != math.prod(shape) * item_size:
             raise ValueError(f"{path} has a damaged header: tensor {name} of shape {shape} and dtype {dtype} "
                              f"cannot stand at bytes {begin} to {end}")  # fmt: skip
         spans.append((begin, end, name))
@@ -149,12 +152,15 @@ def check_layout(path: Path, header: dict[str, Any], data_bytes: int) -> None:
 
 
 def read_tensors(stored: list[StoredTensor]) -> Iterator[tuple[StoredTensor, Tensor]]:
-    """Read tensors, file by file, in the order given within each file."""
+    """Read tensors, file by file, in the order given within each file. ValueError for what the library refuses."""
     for path in dict.fromkeys(tensor.file for tensor in stored):
-        with safe_open(path, framework="pt") as file:
-            for tensor in stored:
-                if tensor.file == path:
-                    yield tensor, file.get_tensor(tensor.name)
+        try:
+            with safe_open(path, framework="pt") as file:
+                for tensor in stored:
+                    if tensor.file == path:
+                        yield tensor, file.get_tensor(tensor.name)
+        except SafetensorError as error:
+            raise ValueError(f"{path} is damaged: {error}; download it again") from None
 
 
 def sha256(path: Path) -> str:
@@ -173,5 +179,5 @@ def weights_sha256(folder: Path) -> str:
 
 def listing(folder: Path, most: int = 12) -> str:
     """The names in a folder, for an error message."""
-    names = sorted(path.name for path in folder.iterdir())
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "") if names else "nothing"

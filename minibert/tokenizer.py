@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,9 +27,9 @@ from torch import Tensor
 from minibert import hub
 from minibert.config import Config
 from minibert.tensor_files import listing
+from minibert.weights import write_whole
 
 DEFAULT_MAX_LENGTH = 512
-LARGEST_SANE_LENGTH = 100_000  # transformers writes 1e30 into model_max_length where nobody knows
 CHUNK = 4096  # texts handed to the library at once: bounds what its intermediate results take
 SPECIAL_TOKENS = {
     "cls_token": "[CLS]",
@@ -196,14 +195,15 @@ class Tokenizer:
         """
         max_length = self._checked_length(max_length, pairs=pairs is not None)
         first, second = _columns(texts, pairs, missing)
-        room = max_length - (2 if second is None else 3)
+        specials = 2 if second is None else 3
+        partners = repeat(None) if second is None else self._encode(second)
         rows: list[tuple[list[Any], ...]] = []
         lengths: list[int] = []
-        for a, b in zip(self._encode(first), repeat(None) if second is None else self._encode(second)):
-            lengths.append(len(a) + (2 if b is None else len(b) + 3))
-            rows.append(self._row(a, b, room))
+        for a, b in zip(self._encode(first), partners, strict=False):  # repeat has no end
+            lengths.append(len(a) + (0 if b is None else len(b)) + specials)
+            rows.append(self._row(a, b, room=max_length - specials))
         truncated = _report_truncation(lengths, max_length, truncation)
-        self._report_unknown([ids for ids, *_ in rows], specials=2 if second is None else 3)
+        self._report_unknown([ids for ids, *_ in rows], specials)
         return self._pad(rows, truncated, max(lengths, default=0))
 
     def ids(
@@ -281,8 +281,8 @@ class Tokenizer:
             raise TypeError(f"max_length is of type {type(max_length).__name__}; it must be an int")
         minimum = 4 if pairs else 3  # the special tokens and one token of text
         if not minimum <= max_length <= self.limit:
-            raise ValueError(f"max_length is {max_length}; {'for pairs ' if pairs else ''}it must be at least {minimum} "
-                             f"and at most {self.limit}, the number of positions of the model")  # fmt: skip
+            raise ValueError(f"max_length is {max_length}; {'for pairs ' if pairs else ''}it must be at least "
+                             f"{minimum} and at most {self.limit}, the number of positions of the model")  # fmt: skip
         return max_length
 
     # -- ids to text, and the vocabulary
@@ -321,11 +321,12 @@ class Tokenizer:
         """Write tokenizer.json and tokenizer_config.json, which transformers and minibert load as this tokenizer."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        normalizer = self._definition["normalizer"] or {}
+        normalizer = self._definition.get("normalizer") or {}
         casing = {theirs: normalizer[ours] for ours, theirs in NORMALIZER_SETTINGS.items() if ours in normalizer}
         settings = {"tokenizer_class": "BertTokenizer"} | self._settings | _special_tokens(self._settings) | casing
-        _write(folder / "tokenizer.json", self._definition)
-        _write(folder / "tokenizer_config.json", settings | {"model_max_length": self.max_length})
+        settings |= {"model_max_length": self.max_length}
+        for name, content in (("tokenizer.json", self._definition), ("tokenizer_config.json", settings)):
+            write_whole(folder / name, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
 
     def __getstate__(self) -> dict[str, Any]:
         # The library's own pickle forgets encode_special_tokens, so the backend is built again from its definition.
@@ -336,7 +337,10 @@ class Tokenizer:
         self._backend = self._build()
 
     def _build(self) -> tokenizers.Tokenizer:
-        backend = tokenizers.Tokenizer.from_str(json.dumps(self._definition))
+        try:
+            backend = tokenizers.Tokenizer.from_str(json.dumps(self._definition))
+        except Exception as error:  # the library raises nothing narrower
+            raise ValueError(f"tokenizers {tokenizers.__version__} cannot read this tokenizer.json: {error}") from None
         backend.encode_special_tokens = self.special_tokens_in_text == "literal"
         return backend
 
@@ -426,18 +430,14 @@ def load_tokenizer(
 
 def _lengths(folder: Path, definition: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[int, int]:
     """The max_length of a checkpoint and the most it can take; checks that the vocabulary fits the model, too."""
-    stated = settings.get("model_max_length")
-    stated = stated if isinstance(stated, int) and stated <= LARGEST_SANE_LENGTH else DEFAULT_MAX_LENGTH
-    if not (folder / "config.json").is_file():
-        return min(DEFAULT_MAX_LENGTH, stated), stated
+    stated = settings.get("model_max_length") or DEFAULT_MAX_LENGTH  # 1e30 where nobody knows
     config = Config.from_file(folder / "config.json")
     added = [token["id"] for token in definition["added_tokens"]]
     tokens = 1 + max([*definition["model"]["vocab"].values(), *added])
     if tokens > config.vocab_size:
         raise ValueError(f"the tokenizer of {folder} has {tokens} tokens, the model only {config.vocab_size} "
                          "(vocab_size in config.json); the files belong to different checkpoints")  # fmt: skip
-    limit = config.max_position_embeddings
-    return min(DEFAULT_MAX_LENGTH, stated, limit), limit
+    return int(min(DEFAULT_MAX_LENGTH, stated, config.max_position_embeddings)), config.max_position_embeddings
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -480,7 +480,7 @@ def _definition_from_vocab(path: Path, settings: Mapping[str, Any], lowercase: b
     for token in special.values():
         if token not in vocab:
             raise ValueError(f"{path} has no {token}; BERT needs {', '.join(special.values())}")
-    if lowercase is None and "do_lower_case" not in settings:
+    if lowercase is None and settings.get("do_lower_case") is None:
         lowercase = _guess_lowercase(path, vocab)
     backend = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocab, unk_token=special["unk_token"]))
     backend.add_special_tokens(sorted(special.values(), key=vocab.__getitem__))
@@ -530,39 +530,7 @@ def _set_normalizer(definition: dict[str, Any], settings: Mapping[str, Any], low
             raise ValueError(f"lowercase={lowercase} is not possible: this tokenizer.json has the normalizer "
                              f"{normalizer.get('type')}, not BertNormalizer")  # fmt: skip
         return
-    given = {ours: settings[theirs] for ours, theirs in NORMALIZER_SETTINGS.items() if theirs in settings}
+    given = {ours: settings.get(theirs) for ours, theirs in NORMALIZER_SETTINGS.items()}
     if lowercase is not None:
         given["lowercase"] = lowercase
-    definition["normalizer"] = normalizer | given
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON under a temporary name, then rename: a reader never sees half a file."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Forks
-
-
-def _before_fork() -> None:
-    """Switch the library's threads off for a forked child, where they would hang, before it has to warn of it."""
-    global _switched_off
-    _switched_off = "TOKENIZERS_PARALLELISM" not in os.environ
-    if _switched_off:
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"
-
-
-def _after_fork_in_parent() -> None:
-    if _switched_off:
-        os.environ.pop("TOKENIZERS_PARALLELISM", None)
-
-
-_switched_off = False
-if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent)
+    definition["normalizer"] = normalizer | {ours: value for ours, value in given.items() if value is not None}

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from minibert.config import Config
+from minibert.heads import Head, TokenPrediction, head_class, with_num_labels
 from minibert.model import Encoder
 from minibert.tensor_files import WEIGHTS_FILE, StoredTensor, list_tensors, read_tensors
 
@@ -48,8 +49,14 @@ HEADS = (
 )  # fmt: skip
 # Other names under which official files hold a tensor of the table.
 LAYER_NORM_ENDINGS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
-ALIASES = {"cls.predictions.bias": "cls.predictions.decoder.bias"}
 PREFIXES = ("module.", "_orig_mod.", "bert.", "distilbert.")
+# Tensors that official files may hold a second time, under a second name -> the name in the table.
+TOKEN_EMBEDDING = "embeddings.word_embeddings.weight"
+SECOND_NAMES = {
+    "cls.predictions.bias": "cls.predictions.decoder.bias",
+    "cls.predictions.decoder.weight": TOKEN_EMBEDDING,
+    "vocab_projector.weight": TOKEN_EMBEDDING,
+}
 # Tensors of official files that no module of ours needs, and why.
 LEFT_OUT = {
     "embeddings.position_ids": "positions are counted, not stored",
@@ -88,7 +95,7 @@ def official_name(name: str) -> str:
     for old, new in LAYER_NORM_ENDINGS:
         if name == old or name.endswith("." + old):
             name = name.removesuffix(old) + new
-    return ALIASES.get(name, name)
+    return name
 
 
 def name_in_file(model_type: str, ours: str) -> str:
@@ -107,7 +114,7 @@ def why_left_out(model_type: str, name: str) -> str:
     if name in LEFT_OUT:
         return LEFT_OUT[name]
     columns = [row[COLUMN[model_type]] for row in HEADS + ENCODER[-1:]]  # heads and the pooler
-    if any(column and name.startswith(column + ".") for column in columns):
+    if name in SECOND_NAMES or any(column and name.startswith(column + ".") for column in columns):
         return "belongs to a head that was not asked for"
     return ""
 
@@ -127,27 +134,56 @@ def by_official_name(tensors: dict[str, StoredTensor], model_type: str, source: 
     return found
 
 
+def drop_second_names(found: dict[str, StoredTensor], tied: bool, report: LoadReport) -> None:
+    """Leave the tensors of the decoder under one name each, so that none is loaded twice or passed over unseen.
+
+    `tied` is config.tie_word_embeddings. Raises ValueError where two names of one tensor hold different values; an
+    untied decoder keeps its own weight, and of two biases the one named decoder.bias, which transformers reads.
+    """
+    for second, name in SECOND_NAMES.items():
+        if second not in found or (name == TOKEN_EMBEDDING and not tied):
+            continue
+        stored = found.pop(second)
+        if name not in found:
+            found[name] = stored
+            continue
+        report.ignored[stored.name] = f"a second name of {found[name].name}"
+        (_, one), (_, other) = read_tensors([stored, found[name]])
+        if tied and not torch.equal(one, other):
+            raise ValueError(f"{report.source}: {stored.name} differs from {found[name].name}, and config.json ties the "
+                             "decoder to the token embedding; tie_word_embeddings: false keeps them apart")  # fmt: skip
+
+
+def may_be_fresh(ours: str) -> bool:
+    """Whether a new head may bring this tensor of its state_dict along: all but the encoder, of which the pooler."""
+    return ours.startswith("encoder.pooler.") or not ours.startswith("encoder.")
+
+
 def has_pooler(tensors: dict[str, StoredTensor]) -> bool:
     """Whether the checkpoint carries the pooler; files of masked language models do not."""
     return any(official_name(name).startswith("pooler.") for name in tensors)
 
 
-def fill(model: nn.Module, config: Config, tensors: dict[str, StoredTensor], source: str, dtype: torch.dtype,
+def fill(model: Encoder | Head, config: Config, tensors: dict[str, StoredTensor], source: str, dtype: torch.dtype,
          new_head: bool = False) -> LoadReport:  # fmt: skip
     """Read a checkpoint into `model`, whose parameters may be on the meta device, and account for every tensor.
 
-    With `new_head`, the parameters outside the encoder are initialised afresh as BERT does. Raises ValueError, naming
-    the tensors, for a parameter that is missing or of another shape; warns of tensors that no row of the table knows.
+    With `new_head`, the parameters outside the encoder, and a pooler that the file lacks, are initialised afresh as
+    BERT does. Raises ValueError, naming the tensors, for a parameter that is missing or of another shape; warns of
+    tensors that no row of the table knows.
     """
     found = by_official_name(tensors, config.model_type, source)
     report = LoadReport(source, tuple(sorted({stored.dtype for stored in tensors.values()})))
+    if isinstance(model, TokenPrediction) and not new_head:
+        drop_second_names(found, config.tie_word_embeddings, report)
     state: dict[str, Tensor] = {}
     wanted: dict[str, str] = {}  # name in the file -> name in the state_dict
     for ours, parameter in model.state_dict().items():
-        if new_head and not ours.startswith("encoder."):
+        name = name_in_file(config.model_type, ours)
+        if new_head and may_be_fresh(ours) and (name not in found or not ours.startswith("encoder.")):
             report.missing.append(ours)
             state[ours] = fresh(ours, parameter.shape, config.initializer_range).to(dtype)
-        elif (stored := found.pop(name_in_file(config.model_type, ours), None)) is None:
+        elif (stored := found.pop(name, None)) is None:
             report.missing.append(ours)
         elif stored.shape != tuple(parameter.shape):
             report.wrong_shape[stored.name] = f"{stored.shape} in the file, {tuple(parameter.shape)} by config.json"
@@ -155,7 +191,8 @@ def fill(model: nn.Module, config: Config, tensors: dict[str, StoredTensor], sou
             wanted[stored.name] = ours
     for name, stored in found.items():
         report.ignored[stored.name] = why_left_out(config.model_type, name) or "unknown to minibert"
-    check_complete(report, [ours for ours in report.missing if ours not in state])
+    missing = [ours for ours in report.missing if ours not in state]
+    check_complete(report, missing, model.name if isinstance(model, Head) else "")
 
     for stored, tensor in read_tensors([tensors[name] for name in wanted]):
         if not torch.isfinite(tensor).all():
@@ -166,14 +203,18 @@ def fill(model: nn.Module, config: Config, tensors: dict[str, StoredTensor], sou
     return report
 
 
-def check_complete(report: LoadReport, missing: list[str]) -> None:
-    """Raise ValueError for tensors that are missing or of the wrong shape; warn of unknown ones."""
+def check_complete(report: LoadReport, missing: list[str], head: str) -> None:
+    """Raise ValueError for tensors that are missing or of the wrong shape; warn of unknown ones. "": no head."""
     if report.wrong_shape:
         name, shapes = next(iter(report.wrong_shape.items()))
-        raise ValueError(f"{report.source}: {len(report.wrong_shape)} tensors of the wrong shape: {name}, {shapes}")
+        way_out = f"; new_head=True makes a fresh head {head!r}" if name.startswith(("classifier.", "qa_outputs.")) else ""
+        raise ValueError(f"{report.source}: {len(report.wrong_shape)} tensors of the wrong shape: "
+                         f"{name}, {shapes}{way_out}")  # fmt: skip
     if missing:
-        way_out = "" if missing[0].startswith(("encoder.", "embeddings.", "layers.")) else "; new_head=True makes one"
-        raise ValueError(f"{report.source} lacks {len(missing)} tensors, {missing[0]} the first{way_out}")
+        if head and all(may_be_fresh(ours) for ours in missing):
+            raise ValueError(f"{report.source} lacks {len(missing)} tensors of the head {head!r}, {missing[0]} the "
+                             "first; new_head=True makes a fresh head")  # fmt: skip
+        raise ValueError(f"{report.source} lacks {len(missing)} tensors, {missing[0]} the first")
     unknown = [name for name, why in report.ignored.items() if why == "unknown to minibert"]
     if unknown:
         warnings.warn(f"{report.source}: {len(unknown)} tensors are unknown to minibert and were not loaded: "
@@ -198,6 +239,17 @@ def load_encoder(folder: Path, *, dtype: torch.dtype = torch.float32, attention:
     return encoder.eval(), report
 
 
+def load_head(folder: Path, head: str, *, num_labels: int | None = None, new_head: bool = False,
+              dtype: torch.dtype = torch.float32, attention: str = "eager") -> tuple[Head, LoadReport]:  # fmt: skip
+    """The checkpoint in `folder` as a model with this head, in eval mode on the CPU, and the account of its tensors."""
+    config = with_num_labels(Config.from_file(folder / "config.json"), head, num_labels, new_head)
+    with torch.device("meta"):
+        model = head_class(head)(config, attention)
+    report = fill(model, config, list_tensors(folder), str(folder), dtype, new_head)
+    model.head_is_trained = not new_head
+    return model.eval(), report
+
+
 def save_folder(model: nn.Module, config: Config, folder: Path, architecture: str) -> None:
     """Write config.json and model.safetensors under the official names; each file appears whole or not at all.
 
@@ -209,6 +261,10 @@ def save_folder(model: nn.Module, config: Config, folder: Path, architecture: st
         ours = ours.removeprefix("_orig_mod.").removeprefix("module.")
         prefix = f"{config.model_type}." if ours.startswith("encoder.") else ""
         tensors[prefix + name_in_file(config.model_type, ours)] = tensor.detach().cpu().contiguous()
+    if (bias := tensors.get("cls.predictions.decoder.bias")) is not None:
+        tensors["cls.predictions.bias"] = bias.clone()  # transformers reads this name where the decoder is tied,
+        if config.tie_word_embeddings:  # and the other where it is not
+            del tensors["cls.predictions.decoder.bias"]
     temporary = folder / f".{WEIGHTS_FILE}.{os.getpid()}"
     save_file(tensors, temporary, metadata={"format": "pt"})
     os.replace(temporary, folder / WEIGHTS_FILE)

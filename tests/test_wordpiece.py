@@ -149,3 +149,8 @@ def test_a_word_is_cut_into_its_longest_pieces():
 
 def test_a_word_with_one_unknown_piece_is_unknown_as_a_whole():
     assert WordPiece(VOCAB).pieces("unbelievably😀") == ["[UNK]"]
+
+
+def test_of_two_special_tokens_that_begin_alike_the_longer_one_is_recognised():
+    vocab = {"<m": 0, "<m>": 1, "a": 2}
+    assert WordPiece(vocab, special_tokens=("<m", "<m>")).ids("a<m>a<ma") == [2, 1, 2, 0, 2]

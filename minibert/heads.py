@@ -1,0 +1,396 @@
+"""What is put on top of the encoder: one class for each task that BERT is trained or fine-tuned for.
+
+A head is a model of its own: the encoder under `.encoder`, and the few layers that read what the encoder returns.
+Arguments, fields and losses carry the names of transformers 5.23, the losses stand in losses.py. Sections are those
+of "BERT" (Devlin et al. 2018). Beside the letters of model.py:
+
+    K  labels that a classifier tells apart        C  choices of a multiple-choice question
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypedDict, Unpack
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minibert.config import Config
+from minibert.losses import PROBLEM_TYPES, cross_entropy, position_cross_entropy, text_loss, token_cross_entropy
+from minibert.model import ACTIVATION, Encoder, EncoderOutput
+
+
+class EncoderInputs(TypedDict, total=False):
+    """What every head hands on to Encoder.forward beside input_ids."""
+
+    attention_mask: Tensor | None
+    token_type_ids: Tensor | None
+    output_hidden_states: bool
+    output_attentions: bool
+
+
+@dataclass
+class Output:
+    """Scores before softmax, and the mean loss where labels were given."""
+
+    logits: Tensor  # (B,S,V) masked LM, (B,2) next sentence, (B,K) or (B,S,K) classification, (B,C) multiple choice
+    loss: Tensor | None = None  # ()
+    hidden_states: tuple[Tensor, ...] | None = None  # as in EncoderOutput
+    attentions: tuple[Tensor, ...] | None = None
+
+
+class NextSentenceOutput(Output):
+    """Output of NextSentence; class 0 means that the second text follows the first."""
+
+    @property
+    def p_is_next(self) -> Tensor:
+        """(B): the probability that the second text follows the first."""
+        return self.logits.softmax(dim=-1)[:, 0]  # (B,2) -> (B)
+
+
+@dataclass
+class PretrainingOutput:
+    """Both scores of BERT's pretraining; the loss is the sum of both losses."""
+
+    prediction_logits: Tensor  # (B,S,V)
+    seq_relationship_logits: Tensor  # (B,2)
+    loss: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class QuestionAnsweringOutput:
+    """How well each token would begin the answer, and how well it would end it."""
+
+    start_logits: Tensor  # (B,S)
+    end_logits: Tensor  # (B,S)
+    loss: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+class Head(nn.Module):
+    """An encoder with something on top. Raises ValueError where the model type has no such head.
+
+    `head_is_trained` is False until a checkpoint has filled the head: who trains a fresh head sets it to True, who
+    predicts with it refuses while it is False.
+    """
+
+    name: ClassVar[str]  # as in minibert.load(..., head=name)
+    upstream: ClassVar[str]  # the class in transformers, after Bert or DistilBert
+    reads_pooler: ClassVar[bool] = False
+    has_labels: ClassVar[bool] = False  # whether num_labels speaks of this head
+    in_distilbert: ClassVar[bool] = True
+
+    def __init__(self, config: Config, attention: str = "eager") -> None:
+        super().__init__()
+        is_bert = config.model_type == "bert"
+        if not is_bert and not self.in_distilbert:
+            raise ValueError(f"{config.model_type} has no head {self.name!r}: it was not trained on next sentences")
+        self.config = config
+        self.head_is_trained = False
+        self.encoder = Encoder(config, attention, pooler=self.reads_pooler and is_bert)
+
+
+class Decoder(nn.Module):
+    """logits = x Eᵀ + b, a score for each token of the vocabulary, where E is the token embedding itself.
+
+    E is passed in and not kept, so that the two cannot come apart: one parameter, one gradient, saved once. Only
+    where config.tie_word_embeddings is false does a weight of its own take E's place.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        own = None
+        if not config.tie_word_embeddings:
+            own = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size).normal_(std=config.initializer_range))
+        self.weight = own  # (V,D)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # (V)
+
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        """Score every token of the vocabulary; `embedding`, (V, D), is the token embedding."""
+        return F.linear(x, embedding if self.weight is None else self.weight, self.bias)  # (B,S,D) -> (B,S,V)
+
+
+class TokenPrediction(Head):
+    """logits = LayerNorm(activation(x W + a)) Eᵀ + b: what MaskedLM and Pretraining share.
+
+    Mirrors BertLMPredictionHead; in DistilBertForMaskedLM vocab_transform, vocab_layer_norm, vocab_projector.
+    """
+
+    def __init__(self, config: Config, attention: str = "eager") -> None:
+        super().__init__(config, attention)
+        self.transform = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATION[config.hidden_act]
+        self.transform_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.decoder = Decoder(config)
+
+    def predict_tokens(self, encoded: EncoderOutput) -> Tensor:
+        """Score every token of the vocabulary at every place."""
+        x = self.transform_norm(self.activation(self.transform(encoded.last_hidden_state)))  # (B,S,D)
+        logits: Tensor = self.decoder(x, self.encoder.embeddings.token.weight)  # (B,S,D) -> (B,S,V)
+        return logits
+
+
+class MaskedLM(TokenPrediction):
+    """p(token at i | text) = softmax(logits_i), learned where tokens were masked (section 3.1, task 1).
+
+    labels: (B, S), -100 wherever nothing is to be predicted. Mirrors Bert- and DistilBertForMaskedLM.
+    """
+
+    name = "masked-lm"
+    upstream = "ForMaskedLM"
+
+    def forward(self, input_ids: Tensor, *, labels: Tensor | None = None, **inputs: Unpack[EncoderInputs]) -> Output:
+        """Logits (B, S, V)."""
+        encoded = self.encoder(input_ids, **inputs)
+        logits = self.predict_tokens(encoded)
+        loss = None if labels is None else token_cross_entropy(logits, labels)
+        return Output(logits, loss, encoded.hidden_states, encoded.attentions)
+
+
+class NextSentence(Head):
+    """p(second text follows the first) = softmax(c W + b)₀, c the pooler's output (section 3.1, task 2).
+
+    labels: (B), 0 for "is next", 1 for "is random". Mirrors BertForNextSentencePrediction.
+    """
+
+    name = "next-sentence"
+    upstream = "ForNextSentencePrediction"
+    reads_pooler = True
+    in_distilbert = False
+
+    def __init__(self, config: Config, attention: str = "eager") -> None:
+        super().__init__(config, attention)
+        self.next_sentence = nn.Linear(config.hidden_size, 2)
+
+    def forward(
+        self, input_ids: Tensor, *, labels: Tensor | None = None, **inputs: Unpack[EncoderInputs]
+    ) -> NextSentenceOutput:
+        """Logits (B, 2)."""
+        encoded = self.encoder(input_ids, **inputs)
+        logits = self.next_sentence(encoded.pooler_output)  # (B,D) -> (B,2)
+        loss = None if labels is None else cross_entropy(logits, labels)
+        return NextSentenceOutput(logits, loss, encoded.hidden_states, encoded.attentions)
+
+
+class Pretraining(TokenPrediction):
+    """Both of the above on one encoder; loss = masked LM loss + next sentence loss (section 3.1, appendix A.2).
+
+    labels: (B, S) and next_sentence_label: (B), both or neither. Mirrors BertForPreTraining.
+    """
+
+    name = "pretraining"
+    upstream = "ForPreTraining"
+    reads_pooler = True
+    in_distilbert = False
+
+    def __init__(self, config: Config, attention: str = "eager") -> None:
+        super().__init__(config, attention)
+        self.next_sentence = nn.Linear(config.hidden_size, 2)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        *,
+        labels: Tensor | None = None,
+        next_sentence_label: Tensor | None = None,
+        **inputs: Unpack[EncoderInputs],
+    ) -> PretrainingOutput:
+        """Prediction logits (B, S, V) and next sentence logits (B, 2)."""
+        encoded = self.encoder(input_ids, **inputs)
+        tokens = self.predict_tokens(encoded)
+        relationship = self.next_sentence(encoded.pooler_output)  # (B,D) -> (B,2)
+        loss = None
+        if labels is not None and next_sentence_label is not None:
+            next_loss = cross_entropy(relationship, next_sentence_label, "next_sentence_label")
+            loss = token_cross_entropy(tokens, labels) + next_loss
+        elif labels is not None or next_sentence_label is not None:
+            raise ValueError("the loss needs both labels and next_sentence_label, and one of them is missing")
+        return PretrainingOutput(tokens, relationship, loss, encoded.hidden_states, encoded.attentions)
+
+
+class TextClassifier(Head):
+    """scores = Dropout(c) W + b, c one vector for the whole text: what the next two heads share.
+
+    In BERT c is the pooler's output, tanh(x[CLS] V + a), in DistilBERT relu(x[CLS] V + a), its `pre_classifier`.
+    """
+
+    reads_pooler = True
+
+    def __init__(self, config: Config, attention: str, outputs: int) -> None:
+        super().__init__(config, attention)
+        D = config.hidden_size
+        self.pre_classifier = nn.Linear(D, D) if self.encoder.pooler is None else None
+        self.dropout = nn.Dropout(classifier_dropout(config))
+        self.classifier = nn.Linear(D, outputs)
+
+    def score(self, encoded: EncoderOutput) -> Tensor:
+        """One row of scores for each text, (B, outputs)."""
+        c = encoded.pooler_output
+        if self.pre_classifier is not None:
+            c = F.relu(self.pre_classifier(encoded.last_hidden_state[:, 0]))  # (B,S,D) -> (B,D)
+        scores: Tensor = self.classifier(self.dropout(c))
+        return scores
+
+
+def classifier_dropout(config: Config) -> float:
+    """The dropout before a classifier; where the checkpoint names none, that of the encoder."""
+    return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout
+
+
+class SequenceClassification(TextClassifier):
+    """p(label | text) = softmax(Dropout(c) W + b) (section 4.1). Mirrors Bert- and DistilBertForSequenceClassification.
+
+    labels: (B) whole numbers for one label a text; (B, K) floats for several; (B) floats for a regression, when
+    there is one output. config.problem_type decides where that is not what is wanted (losses.text_loss).
+    """
+
+    name = "sequence-classification"
+    upstream = "ForSequenceClassification"
+    has_labels = True
+
+    def __init__(self, config: Config, attention: str = "eager") -> None:
+        super().__init__(config, attention, config.num_labels)
+        if config.problem_type not in (None, *PROBLEM_TYPES):
+            raise ValueError(f"problem_type {config.problem_type!r} is not known: {', '.join(PROBLEM_TYPES)}")
+
+    def forward(self, input_ids: Tensor, *, labels: Tensor | None = None, **inputs: Unpack[EncoderInputs]) -> Output:
+        """Logits (B, K)."""
+        encoded = self.encoder(input_ids, **inputs)
+        logits = self.score(encoded)
+        loss = None if labels is None else text_loss(logits, labels, self.config.problem_type)
+        return Output(logits, loss, encoded.hidden_states, encoded.attentions)
+
+
+class MultipleChoice(TextClassifier):
+    """p(choice i) = softmax over the choices of Dropout(c_i) w + b (section 4.4, SWAG).
+
+    All inputs are (B, C, S): every choice written out as a text, or pair, of its own. labels: (B), the right one.
+    Hidden states and attentions are those of B·C texts. Mirrors Bert- and DistilBertForMultipleChoice.
+    """
+
+    name = "multiple-choice"
+    upstream = "ForMultipleChoice"
+
+    def __init__(self, config: Config, attention: str = "eager") -> None:
+        super().__init__(config, attention, 1)
+
+    def forward(self, input_ids: Tensor, *, labels: Tensor | None = None, **inputs: Unpack[EncoderInputs]) -> Output:
+        """Logits (B, C)."""
+        if input_ids.dim() != 3:
+            raise ValueError(f"input_ids have shape {tuple(input_ids.shape)}; expected (batch, choices, tokens)")
+        shape = input_ids.shape
+        inputs["attention_mask"] = one_text_each("attention_mask", inputs.get("attention_mask"), shape)
+        inputs["token_type_ids"] = one_text_each("token_type_ids", inputs.get("token_type_ids"), shape)
+        encoded = self.encoder(input_ids.flatten(0, 1), **inputs)  # (B,C,S) -> (B·C,S)
+        logits = self.score(encoded).view(shape[:2])  # (B·C,1) -> (B,C)
+        loss = None if labels is None else cross_entropy(logits, labels)
+        return Output(logits, loss, encoded.hidden_states, encoded.attentions)
+
+
+def one_text_each(name: str, given: Tensor | None, shape: torch.Size) -> Tensor | None:
+    """(B, C, S) -> (B·C, S). Raises ValueError for another shape than that of input_ids."""
+    if given is None:
+        return None
+    if given.shape != shape:
+        raise ValueError(f"{name} have shape {tuple(given.shape)}, input_ids {tuple(shape)}")
+    return given.flatten(0, 1)
+
+
+class TokenClassification(Head):
+    """p(label of token i) = softmax(Dropout(x_i) W + b) (figure 4d; named entities in section 5.3).
+
+    labels: (B, S), -100 at tokens that have none. Mirrors Bert- and DistilBertForTokenClassification.
+    """
+
+    name = "token-classification"
+    upstream = "ForTokenClassification"
+    has_labels = True
+
+    def __init__(self, config: Config, attention: str = "eager") -> None:
+        super().__init__(config, attention)
+        is_bert = config.model_type == "bert"  # DistilBERT's classifier_dropout is for whole texts only
+        self.dropout = nn.Dropout(classifier_dropout(config) if is_bert else config.hidden_dropout_prob)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+
+    def forward(self, input_ids: Tensor, *, labels: Tensor | None = None, **inputs: Unpack[EncoderInputs]) -> Output:
+        """Logits (B, S, K)."""
+        encoded = self.encoder(input_ids, **inputs)
+        logits = self.classifier(self.dropout(encoded.last_hidden_state))  # (B,S,D) -> (B,S,K)
+        loss = None if labels is None else token_cross_entropy(logits, labels)
+        return Output(logits, loss, encoded.hidden_states, encoded.attentions)
+
+
+class QuestionAnswering(Head):
+    """p(answer begins at i) = exp(s·x_i) / Σ_j exp(s·x_j), and with e for s where it ends (sections 4.2, 4.3).
+
+    start_positions and end_positions: (B), both or neither; the loss is the mean of both. A position past the last
+    token does not count. Only DistilBERT has dropout here. Mirrors Bert- and DistilBertForQuestionAnswering.
+    """
+
+    name = "question-answering"
+    upstream = "ForQuestionAnswering"
+    has_labels = True
+
+    def __init__(self, config: Config, attention: str = "eager") -> None:
+        super().__init__(config, attention)
+        if config.num_labels != 2:
+            raise ValueError(f"num_labels is {config.num_labels}; question answering has 2 outputs, start and end")
+        self.dropout = nn.Dropout(0.0 if config.model_type == "bert" else config.qa_dropout)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)  # the vectors s and e
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        *,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        **inputs: Unpack[EncoderInputs],
+    ) -> QuestionAnsweringOutput:
+        """Start and end logits, (B, S) each."""
+        encoded = self.encoder(input_ids, **inputs)
+        logits = self.qa_outputs(self.dropout(encoded.last_hidden_state))  # (B,S,D) -> (B,S,2)
+        start, end = (part.contiguous() for part in logits.unbind(dim=-1))  # (B,S,2) -> (B,S), (B,S)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            start_loss = position_cross_entropy(start, start_positions, "start_positions")
+            loss = (start_loss + position_cross_entropy(end, end_positions, "end_positions")) / 2
+        elif start_positions is not None or end_positions is not None:
+            raise ValueError("the loss needs both start_positions and end_positions, and one of them is missing")
+        return QuestionAnsweringOutput(start, end, loss, encoded.hidden_states, encoded.attentions)
+
+
+CLASSES = (MaskedLM, NextSentence, Pretraining, SequenceClassification, TokenClassification, QuestionAnswering,
+           MultipleChoice)  # fmt: skip
+HEAD_CLASSES: dict[str, type[Head]] = {head.name: head for head in CLASSES}
+
+
+def head_class(name: str) -> type[Head]:
+    """The class of a head. Raises ValueError, naming those that are known, for any other name."""
+    if name not in HEAD_CLASSES:
+        raise ValueError(f"head {name!r} is not known; choose from {', '.join(HEAD_CLASSES)}")
+    return HEAD_CLASSES[name]
+
+
+def with_num_labels(config: Config, head: str, num_labels: int | None, new_head: bool) -> Config:
+    """The config with as many labels as asked for; new ones are called LABEL_0, LABEL_1, ...
+
+    Raises ValueError where the head has no labels to count, or where the checkpoint has another number of them and
+    no new head was asked for.
+    """
+    if num_labels is None and new_head and head == QuestionAnswering.name:
+        num_labels = 2  # whatever the checkpoint told apart before
+    if num_labels is None or (num_labels == config.num_labels and head_class(head).has_labels):
+        return config
+    if not head_class(head).has_labels:
+        raise ValueError(f"num_labels is {num_labels}, and the head {head!r} has no labels to count; leave it out")
+    if num_labels < 1:
+        raise ValueError(f"num_labels is {num_labels}; it must be at least 1")
+    if not new_head:
+        names = ", ".join(config.id2label.values())
+        raise ValueError(f"num_labels is {num_labels}, and the checkpoint has {config.num_labels}: {names}; "
+                         "new_head=True makes a fresh head")  # fmt: skip
+    return replace(config, id2label={i: f"LABEL_{i}" for i in range(num_labels)}, problem_type=None)

@@ -1,0 +1,165 @@
+"""Matrix products at hardware speed: which way a linear layer takes on this machine, and proof that it is right.
+
+Nearly all of BERT's time is x Wᵀ + b. On a CPU torch sends float32 products to MKL, which is fast on Intel and
+takes a slower path elsewhere; oneDNN, which torch carries too, is fast on every x86 CPU. Three ways, best first:
+
+    PackedLinear     oneDNN with the weights reordered once for its kernels, activation and residual fused in.
+                     Operators that torch has for its own compiler: not public, so they may change or vanish.
+    PermittedLinear  the public switch torch.backends.mkldnn.matmul.fp32_precision = "bf16", set around each product.
+                     It permits bfloat16 and thereby chooses oneDNN; a CPU without AMX still computes in float32.
+    Linear           F.linear as it is: the way on every other device, and the last resort.
+
+None is trusted by name: `choose_linear` compares each with a float64 product on the machine itself and takes the
+first one that is right. No way changes a setting of torch beyond its own call.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minibert.model import ACTIVATION
+
+# What oneDNN calls the activations: (name, algorithm).
+ONEDNN_ACTIVATION = {
+    None: ("none", ""),
+    "gelu": ("gelu", "none"),
+    "gelu_new": ("gelu", "tanh"),
+    "gelu_pytorch_tanh": ("gelu", "tanh"),
+    "relu": ("relu", ""),
+    "silu": ("swish", ""),
+}
+# Largest error against float64, relative to the largest value. Measured: 1e-6 in float32; 4e-3 where bfloat16 is
+# used. A "float32" product that really computes in bfloat16 therefore fails.
+LARGEST_ERROR = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+PACKED_FOR = 1024  # tokens the weights are reordered for; other numbers run as fast
+
+
+class Linear:
+    """activation(x Wᵀ + b), or x Wᵀ + b + residual; several layers of one input become one product.
+
+    x, (T, in), must have the dtype of the weights; the result has it too, except that a sum with a residual stays
+    in the residual's float32.
+    """
+
+    words = "F.linear"
+
+    def __init__(
+        self, layers: Sequence[nn.Linear], dtype: torch.dtype, device: torch.device, activation: str | None = None
+    ) -> None:
+        self.weight = torch.cat([layer.weight.detach() for layer in layers]).to(device, dtype)  # (out, in)
+        self.bias = torch.cat([layer.bias.detach() for layer in layers]).to(device, dtype)  # (out)
+        self.activation = activation
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        y = F.linear(x, self.weight, self.bias)  # (T, in) -> (T, out)
+        if self.activation is not None:
+            y = ACTIVATION[self.activation](y)
+        return y if residual is None else residual + y
+
+
+class PermittedLinear(Linear):
+    """The same with torch's public permission to use oneDNN; float32 only."""
+
+    words = "F.linear by oneDNN"
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        with permission():
+            return super().__call__(x, residual)
+
+
+@contextmanager
+def permission() -> Iterator[None]:
+    """Let float32 products go to oneDNN in this block, and leave the setting as it was found."""
+    setting = torch.backends.mkldnn.matmul
+    before = setting.fp32_precision
+    setting.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        setting.fp32_precision = before
+
+
+class PackedLinear(Linear):
+    """The same by oneDNN with packed weights; activation and float32 residual are added inside the kernel."""
+
+    words = "packed oneDNN"
+
+    def __init__(
+        self, layers: Sequence[nn.Linear], dtype: torch.dtype, device: torch.device, activation: str | None = None
+    ) -> None:
+        super().__init__(layers, dtype, device, activation)
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, PACKED_FOR)
+        self.attribute, self.algorithm = ONEDNN_ACTIVATION[activation]
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        operator = torch.ops.mkldnn._linear_pointwise
+        if residual is not None and residual.dtype == x.dtype:
+            return operator.binary(x, residual, self.weight, self.bias, "add")
+        y: Tensor = operator(x, self.weight, self.bias, self.attribute, [], self.algorithm)
+        return y if residual is None else residual + y
+
+
+def choose_linear(dtype: torch.dtype, device: torch.device) -> type[Linear]:
+    """The fastest way that is right for products of this dtype on this device."""
+    if device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64"):
+        fast = [PackedLinear, PermittedLinear] if dtype == torch.float32 else [PackedLinear]
+        for way in fast:
+            if is_right(way, dtype):
+                return way
+    return Linear
+
+
+def is_right(way: type[Linear], dtype: torch.dtype) -> bool:
+    """True where this build of torch has the way and it agrees with a float64 product within LARGEST_ERROR.
+
+    Tried are a plain product, every activation and a residual, at a number of tokens that fills no block of a kernel.
+    """
+    device = torch.device("cpu")
+    random = torch.Generator().manual_seed(0)  # the caller's random numbers stay as they are
+    x, residual = torch.randn(67, 256, generator=random), torch.randn(67, 320, generator=random)
+    layer = nn.utils.skip_init(nn.Linear, 256, 320)
+    with torch.inference_mode():
+        layer.weight.copy_(torch.randn(320, 256, generator=random) / 16)
+        layer.bias.copy_(torch.randn(320, generator=random))
+        exact = x.double() @ layer.weight.double().T + layer.bias.double()
+        try:
+            errors = [relative_error(way([layer], dtype, device, name)(x.to(dtype)),
+                                     exact if name is None else ACTIVATION[name](exact))
+                      for name in ONEDNN_ACTIVATION]  # fmt: skip
+            errors.append(relative_error(way([layer], dtype, device)(x.to(dtype), residual), exact + residual))
+        except (AttributeError, RuntimeError, TypeError):  # no such operator or setting, or its arguments changed
+            return False
+    return all(error <= LARGEST_ERROR[dtype] for error in errors)
+
+
+def relative_error(y: Tensor, exact: Tensor) -> float:
+    """Largest difference relative to the largest value; infinite where the shapes differ or a value is not finite."""
+    if y.shape != exact.shape or not bool(y.isfinite().all()):
+        return float("inf")
+    return float((y - exact).abs().max() / exact.abs().max())
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """True where the hardware multiplies bfloat16: AVX512_BF16 or AMX on a CPU, compute capability 8 on CUDA.
+
+    Without it torch still computes bfloat16 products, about 100 times slower than float32.
+    """
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device)[0] >= 8
+    return device.type == "cpu" and bool(cpu_features() & {"avx512_bf16", "amx_bf16"})
+
+
+def cpu_features() -> set[str]:
+    """The instruction sets of this CPU, lower case, as torch or else the operating system names them."""
+    if hasattr(torch.cpu, "get_capabilities"):
+        return {name for name, present in torch.cpu.get_capabilities().items() if present is True}
+    listing = Path("/proc/cpuinfo")
+    lines = listing.read_text(encoding="utf-8").splitlines() if listing.exists() else []
+    return {name for line in lines if line.startswith("flags") for name in line.split()}

@@ -1,0 +1,106 @@
+"""Every column of texts is accepted; what is no text is refused with its row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers import minilm_folder
+
+from minibert.tokenizer import as_texts, load_tokenizer
+
+TOKENIZER = load_tokenizer(minilm_folder())
+CLS, SEP, PAD = 101, 102, 0
+
+CONTAINERS = {
+    "list": lambda: ["b", "a"],
+    "tuple": lambda: ("b", "a"),
+    "str array": lambda: np.array(["b", "a"]),
+    "object array": lambda: np.array(["b", "a"], dtype=object),
+    "StringDType array": lambda: np.array(["b", "a"], dtype=np.dtypes.StringDType()),
+    "Series with gaps": lambda: pd.Series(["b", "a"], index=[9, 5]),
+    "object Series": lambda: pd.Series(["b", "a"], index=["x", "x"], dtype=object),
+    "Index": lambda: pd.Index(["b", "a"]),
+    "generator": lambda: (text for text in "ba"),
+    "map": lambda: map(str.lower, "BA"),
+    "dict view": lambda: {"b": 1, "a": 2}.keys(),
+}
+
+
+@pytest.mark.parametrize("container", CONTAINERS.values(), ids=CONTAINERS)
+def test_every_column_of_texts_gives_the_same_rows(container: Callable[[], object]):
+    assert as_texts(container()) == ["b", "a"]
+    assert TOKENIZER.ids(container()) == [[CLS, 1038, SEP], [CLS, 1037, SEP]]
+    assert TOKENIZER(container()).input_ids.tolist() == [[CLS, 1038, SEP], [CLS, 1037, SEP]]
+
+
+def test_a_generator_is_consumed_once():
+    texts: Iterator[str] = iter(["b", "a"])
+    assert as_texts(texts) == ["b", "a"]
+    assert list(texts) == []
+
+
+@pytest.mark.parametrize(("value", "name"), [(None, "None"), (float("nan"), "NaN"), (np.float32("nan"), "NaN"),
+                                             (pd.NA, "NA"), (pd.NaT, "NaT")])  # fmt: skip
+def test_a_missing_text_is_an_error_that_names_the_row_or_an_empty_text(value: object, name: str):
+    texts = ["hello"] * 7 + [value]
+    message = f"row 7 is {name}, not a text; use missing='empty' to treat it as an empty text"
+    for call in (as_texts, TOKENIZER, TOKENIZER.ids):
+        with pytest.raises(TypeError, match=message):
+            call(texts)
+    assert as_texts(texts, missing="empty")[7] == ""
+    assert TOKENIZER.ids(texts, missing="empty")[7] == [CLS, SEP]
+    assert TOKENIZER(texts, missing="empty").input_ids[7].tolist() == [CLS, SEP, PAD]
+
+
+def test_missing_texts_of_a_series_are_found():
+    with pytest.raises(TypeError, match="row 1 is NaN"):
+        as_texts(pd.Series(["a", None], index=[4, 2], dtype="str"))
+    assert as_texts(pd.Series(["a", None], index=[4, 2], dtype="string"), missing="empty") == ["a", ""]
+
+
+def test_another_value_of_missing_is_refused():
+    with pytest.raises(ValueError, match="'drop'; it must be 'error' or 'empty'"):
+        as_texts(["a"], missing="drop")
+
+
+@pytest.mark.parametrize("value", [7, 2.5, b"hello", {"text": "hello"}, ["a", "b"], ("a", "b")], ids=repr)
+@pytest.mark.parametrize("missing", ["error", "empty"])
+def test_a_row_that_is_no_text_is_refused_with_its_type_and_row(value: object, missing: str):
+    with pytest.raises(TypeError, match=f"row 1 is of type {type(value).__name__}"):
+        as_texts(["hello", value], missing=missing)
+
+
+@pytest.mark.parametrize("texts", [7, b"hello", {"a": "b"}, {"a", "b"}, None], ids=repr)
+def test_what_is_no_column_of_texts_is_refused_with_its_type(texts: object):
+    for call in (as_texts, TOKENIZER.ids, TOKENIZER):
+        with pytest.raises(TypeError, match=f"texts is of type {type(texts).__name__}"):
+            call(texts)
+
+
+@pytest.mark.parametrize("call", [as_texts, TOKENIZER.ids])
+def test_a_bare_string_is_not_a_list_of_its_characters(call: Callable[[str], object]):
+    with pytest.raises(TypeError, match=r"write \[text\]"):
+        call("hello")
+
+
+@pytest.mark.parametrize("table", [np.array([["a", "b"]]), pd.DataFrame({"x": ["a"], "y": ["b"]}), np.array("a")],
+                         ids=["2-D", "frame", "0-D"])  # fmt: skip
+def test_a_table_is_refused_and_told_how_to_pass_pairs(table: object):
+    with pytest.raises(TypeError, match=r"one column is wanted; pass pairs as two columns: tokenizer\(first, second\)"):
+        TOKENIZER(table)
+
+
+def test_a_lone_surrogate_is_refused_with_its_row():
+    for call in (as_texts, TOKENIZER, TOKENIZER.ids):
+        with pytest.raises(ValueError, match=r"row 1 has a lone surrogate \(U\+D800, .* at character 2"):
+            call(["hello", "ab\ud800c"])
+
+
+def test_pairs_of_other_number_or_kind_are_refused():
+    with pytest.raises(ValueError, match="2 texts and 1 pairs"):
+        TOKENIZER(["a", "b"], ["c"])
+    with pytest.raises(TypeError, match="pass two texts or two lists of texts"):
+        TOKENIZER(["a"], "c")
