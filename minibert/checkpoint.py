@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from minibert import hub
 from minibert.heads import Head, head_class
@@ -61,7 +62,18 @@ def check_device(device: str | torch.device) -> None:
         raise ValueError("device 'mps' was asked for, and torch sees no such device here; use device='cpu'")
 
 
-def save(model: Encoder | Head, folder: str | Path) -> None:
-    """Write a folder that transformers loads bit-equal and that minibert loads back (without the tokenizer)."""
-    architecture = ARCHITECTURE[model.config.model_type] + getattr(model, "upstream", "Model")
-    save_folder(model, model.config, Path(folder), architecture)
+def save(model: nn.Module, folder: str | Path) -> None:
+    """Write a folder that transformers loads bit-equal and that minibert loads back (without the tokenizer).
+
+    `model` is an Encoder or a model with a head, bare or in the wrappers of torch.compile and DataParallel.
+    """
+    bare: Any = unwrapped(model)
+    architecture = ARCHITECTURE[bare.config.model_type] + getattr(bare, "upstream", "Model")
+    save_folder(bare, bare.config, Path(folder), architecture)
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside the wrappers of torch.compile (_orig_mod) and of DataParallel and its kin (module)."""
+    while inner := [child for name, child in model.named_children() if name in ("_orig_mod", "module")]:
+        model = inner[0]
+    return model

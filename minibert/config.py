@@ -26,8 +26,8 @@ DISTILBERT_FIXED = {"type_vocab_size": 0, "layer_norm_eps": 1e-12}
 DISTILBERT_DEFAULTS = {"num_hidden_layers": 6, "classifier_dropout": 0.2}
 
 # The smallest whole number that each size may be.
-LEAST = dict.fromkeys(("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-                       "intermediate_size", "max_position_embeddings"), 1) | {"type_vocab_size": 0, "pad_token_id": 0}  # fmt: skip
+LEAST = {"vocab_size": 1, "hidden_size": 1, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 1,
+         "max_position_embeddings": 1, "type_vocab_size": 0, "pad_token_id": 0}  # fmt: skip
 # Variants of BERT that config.json can ask for and this encoder does not compute: name -> the accepted values.
 NOT_IMPLEMENTED = {
     "position_embedding_type": (None, "absolute"),
@@ -122,11 +122,11 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """The content of config.json, under the names that transformers uses for this model type."""
         values = asdict(self)
-        extra = values.pop("extra")
+        del values["extra"]
         values["label2id"] = {label: i for i, label in self.id2label.items()}
         if self.model_type == "distilbert":
             unfixed = {name: value for name, value in values.items() if name not in DISTILBERT_FIXED}
             values = {DISTILBERT_NAMES.get(name, name): value for name, value in unfixed.items()}
         else:
             del values["qa_dropout"]
-        return extra | values
+        return self.extra | values

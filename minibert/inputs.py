@@ -63,7 +63,7 @@ def check_shape(name: str, values: Tensor, ids: Tensor) -> None:
     if not isinstance(values, Tensor):
         raise TypeError(f"{name} must be a tensor (batch, tokens), not {type(values).__name__}")
     if values.shape != ids.shape:
-        raise ValueError(f"{name} has shape {tuple(values.shape)} and input_ids {tuple(ids.shape)}; both must be the same")
+        raise ValueError(f"{name} has shape {tuple(values.shape)}; input_ids have {tuple(ids.shape)}")
 
 
 def check_mask(attention_mask: Tensor, ids: Tensor) -> Tensor:

@@ -17,8 +17,15 @@ IGNORED = -100  # the label of a token at which there is nothing to predict
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 
 
+def check_tensor(name: str, labels: Tensor) -> None:
+    """Raise TypeError for anything but a tensor."""
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"{name} must be a tensor, not {type(labels).__name__}")
+
+
 def check_classes(name: str, labels: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The labels as int64 in this shape (one more axis of length 1 is dropped); otherwise ValueError."""
+    check_tensor(name, labels)
     if labels.dtype not in WHOLE_NUMBERS:
         raise ValueError(f"{name} are {labels.dtype}; cross entropy needs whole numbers (torch.int64)")
     if labels.shape == (*shape, 1):
@@ -72,6 +79,7 @@ def text_loss(logits: Tensor, labels: Tensor, problem_type: str | None) -> Tenso
     classes (B); multi_label_classification: binary cross entropy of numbers between 0 and 1 (B, K). None chooses
     as upstream does: one output is a regression, whole numbers are single labels, floats are multiple labels.
     """
+    check_tensor("labels", labels)
     if problem_type is None:
         classes = "single_label_classification" if labels.dtype in WHOLE_NUMBERS else "multi_label_classification"
         problem_type = "regression" if logits.shape[1] == 1 else classes

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -128,7 +130,7 @@ def by_official_name(tensors: dict[str, StoredTensor], model_type: str, source: 
             raise ValueError(f"{source} has both {found[name].name} and {stored.name}: which is {name} is ambiguous")
         found[name] = stored
     other = next(kind for kind in COLUMN if kind != model_type)
-    layers = {kind: ENCODER[4][column].split("{}")[0] for kind, column in COLUMN.items()}  # type: ignore[union-attr]
+    layers = {kind: ENCODER[4][column].split("{}")[0] for kind, column in COLUMN.items()}
     if not any(n.startswith(layers[model_type]) for n in found) and any(n.startswith(layers[other]) for n in found):
         raise ValueError(f"{source}: config.json says {model_type}, but the tensors are those of a {other}")
     return found
@@ -159,9 +161,9 @@ def may_be_fresh(ours: str) -> bool:
     return ours.startswith("encoder.pooler.") or not ours.startswith("encoder.")
 
 
-def has_pooler(tensors: dict[str, StoredTensor]) -> bool:
-    """Whether the checkpoint carries the pooler; files of masked language models do not."""
-    return any(official_name(name).startswith("pooler.") for name in tensors)
+def has_pooler(tensors: dict[str, StoredTensor], model_type: str) -> bool:
+    """Whether the checkpoint carries the pooler: files of masked language models do not, DistilBERT has none."""
+    return model_type == "bert" and any(official_name(name).startswith("pooler.") for name in tensors)
 
 
 def fill(model: Encoder | Head, config: Config, tensors: dict[str, StoredTensor], source: str, dtype: torch.dtype,
@@ -195,10 +197,12 @@ def fill(model: Encoder | Head, config: Config, tensors: dict[str, StoredTensor]
     check_complete(report, missing, model.name if isinstance(model, Head) else "")
 
     for stored, tensor in read_tensors([tensors[name] for name in wanted]):
-        if not torch.isfinite(tensor).all():
-            raise ValueError(f"{source}: tensor {stored.name} holds NaN or infinite values")
+        value = tensor.to(dtype, copy=True)  # the file may change while the model lives
+        if not torch.isfinite(value).all():
+            raise ValueError(f"{source}: tensor {stored.name} ({stored.dtype}) holds NaN, infinite values or numbers "
+                             f"too large for {dtype}")  # fmt: skip
         report.loaded[stored.name] = wanted[stored.name]
-        state[wanted[stored.name]] = tensor.to(dtype, copy=True)  # the file may change while the model lives
+        state[wanted[stored.name]] = value
     model.load_state_dict(state, assign=True)
     return report
 
@@ -234,7 +238,7 @@ def load_encoder(folder: Path, *, dtype: torch.dtype = torch.float32, attention:
     config = Config.from_file(folder / "config.json")
     tensors = list_tensors(folder)
     with torch.device("meta"):  # sizes without memory: every value comes from the file
-        encoder = Encoder(config, attention, pooler=has_pooler(tensors))
+        encoder = Encoder(config, attention, pooler=has_pooler(tensors, config.model_type))
     report = fill(encoder, config, tensors, str(folder), dtype)
     return encoder.eval(), report
 
@@ -258,22 +262,33 @@ def save_folder(model: nn.Module, config: Config, folder: Path, architecture: st
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {}
     for ours, tensor in model.state_dict().items():
-        ours = ours.removeprefix("_orig_mod.").removeprefix("module.")
         prefix = f"{config.model_type}." if ours.startswith("encoder.") else ""
         tensors[prefix + name_in_file(config.model_type, ours)] = tensor.detach().cpu().contiguous()
     if (bias := tensors.get("cls.predictions.decoder.bias")) is not None:
         tensors["cls.predictions.bias"] = bias.clone()  # transformers reads this name where the decoder is tied,
         if config.tie_word_embeddings:  # and the other where it is not
             del tensors["cls.predictions.decoder.bias"]
-    temporary = folder / f".{WEIGHTS_FILE}.{os.getpid()}"
-    save_file(tensors, temporary, metadata={"format": "pt"})
-    os.replace(temporary, folder / WEIGHTS_FILE)
-    stored = config.to_dict() | {"architectures": [architecture]}
+    with written_whole(folder / WEIGHTS_FILE) as temporary:
+        save_file(tensors, temporary, metadata={"format": "pt"})
+    # transformers loads in the dtype that config.json names, whatever the file holds.
+    dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+    stored = config.to_dict() | {"architectures": [architecture], "dtype": dtype}
+    stored.pop("torch_dtype", None)  # what transformers 4 called it
     write_whole(folder / "config.json", json.dumps(stored, indent=2) + "\n")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file under a temporary name, then rename it."""
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """A temporary name beside `path`: renamed to it when all is written, removed when writing fails."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file so that it appears whole or not at all."""
+    with written_whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

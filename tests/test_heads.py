@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,15 @@ def write_checkpoint(folder: Path, head: str | None, model_type: str, **changes:
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Matrices this small are not worth the wait of one thread for the other, which is long on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """The folder of a random checkpoint, written once."""
@@ -76,7 +85,18 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 def upstream(folder: Path, head: str | None, model_type: str) -> Any:
-    return upstream_class(head, model_type).from_pretrained(folder, attn_implementation="eager")
+    return aligned(upstream_class(head, model_type).from_pretrained(folder, attn_implementation="eager"))
+
+
+def aligned(model: Any) -> Any:
+    """The same model with its parameters in memory of their own.
+
+    transformers leaves them where the file put them, at any multiple of 4 bytes, and there a product with a matrix
+    of one row (the classifier of multiple choice) rounds differently than at a multiple of 64.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    return model
 
 
 def text_batch(seed: int = 0, shape: tuple[int, ...] = (B, S)) -> dict[str, Tensor]:
@@ -214,7 +234,7 @@ def test_a_saved_head_is_loaded_by_transformers_and_by_minibert_bit_for_bit(head
     kind = upstream_class(head, model_type)
     theirs, info = kind.from_pretrained(tmp_path / "saved", attn_implementation="eager", output_loading_info=True)
     assert not any(info.values()), info
-    assert differences(outcome(theirs, with_labels(head)), outcome(model, with_labels(head))) == []
+    assert differences(outcome(aligned(theirs), with_labels(head)), outcome(model, with_labels(head))) == []
     again = minibert.load(tmp_path / "saved", head=head)
     assert differences(dict(again.state_dict()), dict(model.state_dict())) == []
     original = load_file(checkpoint(head, model_type) / "model.safetensors")
@@ -249,7 +269,8 @@ def test_20_steps_of_adamw_with_dropout_end_at_the_same_weights(head, model_type
 
 
 def twice_biased(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model.decoder, "forward", lambda x, E: F.linear(x, E, model.decoder.bias) + model.decoder.bias)
+    once = model.decoder.forward
+    monkeypatch.setattr(model.decoder, "forward", lambda *given: once(*given) + model.decoder.bias)
 
 
 def untied(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +358,7 @@ def test_the_decoder_is_the_token_embedding_and_not_saved_twice(checkpoint, tmp_
         assert [tuple(t.shape) for t in stored.values()].count((V,)) == 1
 
 
-@pytest.mark.parametrize("which", itertools.product([False, True], ["bias", "decoder.bias", "both"]))
+@pytest.mark.parametrize("which", list(itertools.product([False, True], ["bias", "decoder.bias", "both"])))
 @pytest.mark.parametrize("head", ["masked-lm", "pretraining"])
 def test_berts_decoder_loads_under_any_of_its_names(head, which, checkpoint, tmp_path):
     weight, bias = which
@@ -372,19 +393,19 @@ def test_distilberts_decoder_loads_with_and_without_a_weight_of_its_own(keep, ch
 
 
 @pytest.mark.parametrize(
-    ("model_type", "name"),
+    ("model_type", "name", "other"),
     [
-        ("bert", "cls.predictions.decoder.weight"),
-        ("bert", "cls.predictions.decoder.bias"),
-        ("distilbert", "vocab_projector.weight"),
+        ("bert", "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
+        ("bert", "cls.predictions.decoder.bias", "cls.predictions.bias"),
+        ("distilbert", "vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),
     ],
 )
-def test_a_decoder_that_differs_from_what_it_is_tied_to_is_refused(model_type, name, checkpoint, tmp_path):
+def test_a_decoder_that_differs_from_what_it_is_tied_to_is_refused(model_type, name, other, checkpoint, tmp_path):
     def change(tensors: dict[str, Tensor]) -> None:
         tensors[name] = torch.randn((V, 32) if name.endswith("weight") else (V,))
 
     folder = rewritten(checkpoint("masked-lm", model_type), tmp_path / "changed", change)
-    with pytest.raises(ValueError, match=f"{name} differs .* tie_word_embeddings"):
+    with pytest.raises(ValueError, match=f"({name} differs from {other}|{other} differs from {name}), .* tie_word_emb"):
         minibert.load(folder, head="masked-lm")
     minibert.load(folder)  # the encoder does not need it
 
@@ -457,7 +478,7 @@ def test_a_new_head_has_the_labels_asked_for_and_is_saved_with_them(checkpoint, 
 
 def test_a_pooler_that_the_checkpoint_lacks_comes_with_the_new_head(checkpoint):
     folder = checkpoint("masked-lm", "bert")
-    with pytest.raises(ValueError, match="head 'sequence-classification'.*new_head=True"):
+    with pytest.raises(ValueError, match=r"head 'sequence-classification'.*new_head=True"):
         minibert.load(folder, head="sequence-classification")
     _, report = minibert.load(folder, head="sequence-classification", new_head=True, report=True)
     pooler = ["encoder.pooler.dense.weight", "encoder.pooler.dense.bias"]
@@ -476,7 +497,7 @@ def test_a_lost_encoder_tensor_is_no_matter_of_the_head(checkpoint, tmp_path):
 def test_another_number_of_labels_is_refused_with_both_numbers_and_the_names(checkpoint):
     labels = {0: "NEGATIVE", 1: "POSITIVE"}
     folder = checkpoint("sequence-classification", "distilbert", id2label=labels, num_labels=2)
-    with pytest.raises(ValueError, match="num_labels is 3, and the checkpoint has 2: NEGATIVE, POSITIVE; new_head=True"):
+    with pytest.raises(ValueError, match=r"num_labels is 3, .* has 2: NEGATIVE, POSITIVE; new_head=True"):
         minibert.load(folder, head="sequence-classification", num_labels=3)
     assert minibert.load(folder, head="sequence-classification", num_labels=2).config.id2label == labels
     changed = minibert.load(folder, head="sequence-classification", num_labels=3, new_head=True)
@@ -509,7 +530,7 @@ def test_distilbert_has_no_next_sentence_head(head, checkpoint):
         ({"head": "masked-lm", "num_labels": 3, "new_head": True}, "'masked-lm' has no labels to count"),
         ({"head": "multiple-choice", "num_labels": 2}, "'multiple-choice' has no labels to count"),
         ({"head": "token-classification", "num_labels": 0, "new_head": True}, "num_labels is 0"),
-        ({"head": "question-answering", "num_labels": 3, "new_head": True}, "num_labels is 3; question answering has 2"),
+        ({"head": "question-answering", "num_labels": 3, "new_head": True}, r"num_labels is 3; .* has 2 outputs"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused(arguments, match, checkpoint):
@@ -542,7 +563,7 @@ def put(shape: tuple[int, ...], place: tuple[int, ...], value: float, dtype: tor
 @pytest.mark.parametrize(
     ("head", "labels", "match"),
     [
-        ("masked-lm", put((B, S), (1, 3), V), rf"labels\[1, 3\] is {V}; it must be from 0 to {V - 1}, or -100"),
+        ("masked-lm", put((B, S), (1, 3), V), r"labels\[1, 3\] is 61; it must be from 0 to 60, or -100"),
         ("masked-lm", put((B, S), (2, 0), -1), r"labels\[2, 0\] is -1"),
         ("masked-lm", torch.zeros(B, S), "labels are torch.float32; cross entropy needs whole numbers"),
         ("masked-lm", torch.zeros(S, B).long(), r"labels have shape \(8, 3\); these logits need \(3, 8\)"),
@@ -550,7 +571,7 @@ def put(shape: tuple[int, ...], place: tuple[int, ...], value: float, dtype: tor
         ("next-sentence", torch.tensor([0, 1, -100]), r"labels\[2\] is -100"),
         ("sequence-classification", torch.tensor([0, 5, 1]), r"labels\[1\] is 5; it must be from 0 to 2"),
         ("sequence-classification", torch.tensor([0, -100, 1]), r"labels\[1\] is -100"),
-        ("sequence-classification", torch.tensor([0.0, 1.0, 2.0]), r"torch.float32 .*multi_label.*\(3, 3\).*whole numbers"),
+        ("sequence-classification", torch.tensor([0.0, 1.0, 2.0]), r"float32 .*multi_label.*\(3, 3\).*whole numbers"),
         ("sequence-classification", torch.zeros(B, 3).long(), r"labels have shape \(3, 3\); these logits need \(3,\)"),
         ("sequence-classification", put((B, 3), (1, 2), 2.0, torch.float), r"labels\[1, 2\] is 2.0; .*from 0 to 1"),
         ("sequence-classification", put((B, 3), (0, 1), float("nan"), torch.float), r"labels\[0, 1\] is nan"),
@@ -568,14 +589,21 @@ def test_labels_that_cannot_be_are_refused_with_value_place_and_limit(head, labe
 def test_float_labels_are_refused_where_the_checkpoint_says_single_label(checkpoint):
     folder = checkpoint("sequence-classification", "bert", problem_type="single_label_classification")
     model = minibert.load(folder, head="sequence-classification")
-    with pytest.raises(ValueError, match="labels are torch.float32; cross entropy needs whole numbers"):
+    with pytest.raises(ValueError, match=r"labels are torch\.float32; cross entropy needs whole numbers"):
         model(**text_batch(), labels=torch.tensor([0.0, 1.0, 2.0]))
+
+
+def test_labels_that_are_no_tensor_are_a_type_error(checkpoint):
+    for head in ("masked-lm", "sequence-classification"):
+        model = minibert.load(checkpoint(head, "bert"), head=head)
+        with pytest.raises(TypeError, match="labels must be a tensor, not list"):
+            model(**text_batch(), labels=[0, 1, 2])
 
 
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"start_positions": None}, "both start_positions and end_positions"),
+        ({"start_positions": None}, "needs both start_positions and end"),
         ({"start_positions": torch.zeros(B)}, "start_positions are torch.float32"),
         ({"end_positions": torch.zeros(B, 2).long()}, r"end_positions have shape \(3, 2\); these logits need \(3,\)"),
     ],

@@ -135,7 +135,7 @@ class WatchAttention(TorchFunctionMode):
         self.layer: int | None = None  # the attention being computed
         self.awaits_product = False
 
-    def enter(self, layer: int, *_: object) -> None:
+    def enter(self, layer: int | None, *_: object) -> None:
         """An attention module begins."""
         self.layer, self.awaits_product = layer, False
 
@@ -177,14 +177,9 @@ def recording(model: nn.Module) -> Iterator[Tensors]:
             if what in (IN, OUT):
                 stack.callback(module.register_forward_hook(partial(keep, place, what)).remove)
             elif what == SCORES:
-                stack.callback(module.register_forward_pre_hook(partial(watch_layer, watch, place.layer)).remove)
+                stack.callback(module.register_forward_pre_hook(partial(watch.enter, place.layer)).remove)
                 stack.callback(module.register_forward_hook(watch.leave).remove)
         yield kept
-
-
-def watch_layer(watch: WatchAttention, layer: int, *_: object) -> None:
-    """The pre-hook of an attention module."""
-    watch.enter(layer)
 
 
 def forward(model: nn.Module, batch: Batch, labels: dict[str, Tensor] | None = None) -> Any:

@@ -1,0 +1,370 @@
+"""Texts to classes: features and logistic regression, trained, measured, saved without a pickle.
+
+    texts -> TextFeatures (N, D), encoded once -> StandardScaler -> LogisticRegression -> a label by name
+
+A saved classifier is a folder with classifier.safetensors (the numbers) and classifier.json (everything else). It
+holds no encoder: it names its checkpoint and the SHA-256 of its weights, and refuses any other.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sklearn
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+from sklearn.model_selection import StratifiedKFold, cross_val_score
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+from tqdm import tqdm
+
+import minibert
+from minibert.datasets import appears_whole
+from minibert.features import TextFeatures
+from minibert.tensor_files import sha256
+from minibert.tokenizer import as_texts
+
+TENSORS_FILE = "classifier.safetensors"
+DETAILS_FILE = "classifier.json"
+FORMAT = 1  # of the folder; a later one is refused
+RECIPE = ("pooling", "layers", "combine", "precision", "truncation", "missing")  # the settings that a vector depends on
+GRIDS = {
+    "tutorial": np.linspace(0.0001, 100, 20),  # "A Visual Guide to Using BERT for the First Time"
+    "log": np.logspace(-4, 2, 13),
+}
+
+
+class OneClassPredicted(UserWarning):
+    """Every text was given the same class, so the accuracy says nothing."""
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What counts as labels
+
+
+def as_labels(labels: object) -> list[str]:
+    """The names of the classes, row by row; whole numbers become names. Raises ValueError for NaN, None or empty."""
+    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable) or getattr(labels, "ndim", 1) != 1:
+        raise TypeError(f"labels are of type {type(labels).__name__}; one column of names or whole numbers is wanted")
+    return [as_label(label, row) for row, label in enumerate(labels)]
+
+
+def as_label(label: object, row: int) -> str:
+    """The name of one class."""
+    if isinstance(label, str) and label.strip():
+        return str(label)
+    if isinstance(label, int | np.integer | np.bool_):
+        return str(label)
+    shown = "an empty label" if isinstance(label, str) else f"the label {label!r}"
+    raise ValueError(f"row {row} has {shown}; each row needs the name of its class, a str or a whole number")
+
+
+def check_classes(labels: Sequence[str], rows: int, least: int) -> None:
+    """Raise ValueError where no classifier can be trained: other lengths, one class, a class of fewer rows than `least`."""
+    counts = Counter(labels)
+    if len(labels) != rows:
+        raise ValueError(f"there are {rows} texts and {len(labels)} labels; each text needs one label")
+    if len(counts) < 2:
+        raise ValueError(f"all {rows} labels are {labels[0]!r}; a classifier needs two classes" if labels else
+                         "there are no rows; a classifier needs texts of two classes")  # fmt: skip
+    if len(counts) == rows > 2:
+        raise ValueError(f"there are {len(counts)} classes in {rows} rows: each row has a label of its own, so the labels "
+                         "are no classes")  # fmt: skip
+    label, fewest = min(counts.items(), key=lambda item: item[1])
+    if fewest < least:
+        raise ValueError(f"class {label!r} has {fewest} rows, and {least} are needed, one for each fold; add rows, or use "
+                         "fewer folds (at least 2)")  # fmt: skip
+
+
+def as_grid(grid: str | Sequence[float] | None) -> list[float]:
+    """The values of C to try: none, those of a named grid, or the given ones."""
+    if grid is None:
+        return []
+    if isinstance(grid, str):
+        if grid not in GRIDS:
+            raise ValueError(f"grid is {grid!r}; choose from {', '.join(GRIDS)}, or give the values of C")
+        grid = GRIDS[grid].tolist()
+    values = [float(C) for C in grid]
+    if not values or not all(0 < C < math.inf for C in values):
+        raise ValueError(f"grid is {values}; it must hold values of C, each larger than 0")
+    return values
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The classifier
+
+
+@dataclass(frozen=True)
+class Score:
+    """Accuracy over the folds of a cross-validation at one C."""
+
+    C: float
+    mean: float
+    std: float
+
+
+@dataclass
+class Classifier:
+    """Features and the scikit-learn pipeline on top of them, both fitted."""
+
+    features: TextFeatures
+    head: Pipeline  # StandardScaler, LogisticRegression
+    rows: int  # that it was trained on
+    folds: int = 0  # 0: not cross-validated
+    scores: list[Score] = field(default_factory=list)
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the classes, in the order of predict_proba's columns."""
+        return [str(label) for label in self.head[-1].classes_]
+
+    @property
+    def C(self) -> float:  # noqa: N802  # the name that scikit-learn gives it
+        """The inverse strength of regularisation."""
+        return float(self.head[-1].C)
+
+    @property
+    def score(self) -> Score | None:
+        """The cross-validated accuracy at the C that was chosen, None where it was not measured."""
+        return next((score for score in self.scores if score.C == self.C), None)
+
+    def predict(self, texts: object) -> NDArray[np.str_]:
+        """The name of the class of each text, (N,)."""
+        vectors = self.features.transform(texts)
+        return np.asarray(self.head.predict(vectors) if len(vectors) else [], dtype=self.head[-1].classes_.dtype)
+
+    def predict_proba(self, texts: object) -> NDArray[np.floating[Any]]:
+        """The probability of each class for each text, (N, classes), columns in the order of `labels`."""
+        vectors = self.features.transform(texts)
+        return np.asarray(self.head.predict_proba(vectors) if len(vectors) else np.empty((0, len(self.labels))))
+
+    def details(self) -> dict[str, Any]:
+        """Everything but the numbers: what classifier.json holds."""
+        model = str(self.features.model)
+        return {
+            "format": FORMAT,
+            "model": os.path.abspath(model) if os.path.isdir(model) else model,
+            "weights_sha256": self.features.weights_sha256_,
+            "tokenizer_fingerprint": self.features.tokenizer_fingerprint_,
+            **{name: getattr(self.features, name) for name in RECIPE},
+            "labels": self.labels,
+            "C": self.C,
+            "rows": self.rows,
+            "folds": self.folds,
+            "scores": [asdict(score) for score in self.scores],
+            "minibert": minibert.__version__,
+            "scikit_learn": sklearn.__version__,
+        }
+
+    def save(self, folder: str | Path) -> None:
+        """Write the folder; each file appears whole, and the second names the SHA-256 of the first."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        scaler, regression = self.head[0], self.head[-1]
+        arrays = {"mean": scaler.mean_, "scale": scaler.scale_, "coef": regression.coef_, "intercept": regression.intercept_}
+        with appears_whole(folder / TENSORS_FILE) as temporary:
+            save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary)
+            details = self.details() | {"tensors_sha256": sha256(temporary)}
+        with appears_whole(folder / DETAILS_FILE) as temporary:
+            temporary.write_text(json.dumps(details, indent=2, default=list) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(
+        cls, folder: str | Path, *, model: str | None = None, device: str = "auto", batch_tokens: int = 4096
+    ) -> Classifier:
+        """Read a folder that `save` wrote; `model` says where its checkpoint is now, if it was moved.
+
+        Raises FileNotFoundError where the folder or the checkpoint is missing, ValueError where the folder is damaged
+        or the checkpoint is not the one that it was trained on.
+        """
+        folder = Path(folder)
+        details = read_details(folder)
+        head = read_head(folder, details)
+        settings = {name: details[name] for name in RECIPE} | {"layers": as_layers(details["layers"])}
+        features = TextFeatures(model or details["model"], device=device, batch_tokens=batch_tokens, **settings).fit([])
+        check_identity(folder, details, features)
+        if features.n_features_out_ != head[0].n_features_in_:
+            raise damaged(folder, f"{head[0].n_features_in_} columns, {features.n_features_out_} by its settings")
+        return cls(features, head, details["rows"], details["folds"], [Score(**score) for score in details["scores"]])
+
+
+def as_layers(layers: Any) -> Any:
+    """JSON has lists where the settings have tuples."""
+    return tuple(layers) if isinstance(layers, list) else layers
+
+
+def new_head(C: float = 1.0) -> Pipeline:
+    """The recipe on top of the features; scaled, because logistic regression converges slowly on raw vectors."""
+    return make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=1000))
+
+
+def train(
+    texts: object,
+    labels: object,
+    *,
+    C: float = 1.0,
+    grid: str | Sequence[float] | None = None,
+    folds: int = 5,
+    **recipe: Any,
+) -> Classifier:
+    """Train logistic regression on the features of labelled texts, which are encoded once.
+
+    recipe: the settings of TextFeatures, `model` first. grid: values of C to choose from by cross-validated accuracy,
+    or "tutorial" or "log"; of equals the smallest C is taken. folds: of the cross-validation, stratified; without a
+    grid, C itself is measured if each class has enough rows; 0 measures nothing.
+    Raises ValueError or TypeError for labels that cannot be learned, before anything is encoded, and what TextFeatures
+    raises.
+    """
+    rows, names, candidates = as_texts(texts, missing=recipe.get("missing", "error")), as_labels(labels), as_grid(grid)
+    if folds < 0 or folds == 1 or (candidates and not folds):
+        raise ValueError(f"folds is {folds}; cross-validation needs at least 2")
+    check_classes(names, len(rows), folds if candidates else 1)
+    if min(Counter(names).values()) < folds:
+        folds = 0
+    features = TextFeatures(**recipe)
+    vectors = features.fit_transform(rows)
+    scores = cross_validate(vectors, names, sorted(candidates) or [C], folds) if folds else []
+    best = max(scores, key=lambda score: score.mean).C if scores else C
+    return Classifier(features, new_head(best).fit(vectors, names), len(rows), folds, scores)
+
+
+def cross_validate(vectors: NDArray[np.float32], labels: Sequence[str], grid: Sequence[float], folds: int) -> list[Score]:
+    """Accuracy at each C, the scaler fitted afresh in each fold; the folds are the same for all and at every run."""
+    splits = StratifiedKFold(folds, shuffle=True, random_state=0)
+    scores = []
+    for C in tqdm(grid, unit="C", delay=2, disable=None):
+        accuracies = cross_val_score(new_head(C), vectors, labels, cv=splits)
+        scores.append(Score(C, float(accuracies.mean()), float(accuracies.std())))
+    return scores
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Reading a saved classifier
+
+
+def damaged(folder: Path, what: str) -> ValueError:
+    """The error for a folder that is not as `save` left it."""
+    return ValueError(f"the classifier in {folder} is damaged ({what}); train it again")
+
+
+def read_details(folder: Path) -> dict[str, Any]:
+    """classifier.json, with every entry that is needed."""
+    if not (folder / DETAILS_FILE).is_file():
+        raise FileNotFoundError(f"{folder} holds no classifier: there is no {DETAILS_FILE}; "
+                                "`minibert classify train` makes one")  # fmt: skip
+    try:
+        details = json.loads((folder / DETAILS_FILE).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise damaged(folder, f"{DETAILS_FILE}: {error}") from None
+    if not isinstance(details, dict) or "format" not in details:
+        raise damaged(folder, f"{DETAILS_FILE} is not what minibert writes")
+    if details["format"] != FORMAT:
+        raise ValueError(f"the classifier in {folder} has format {details['format']!r}, this minibert reads {FORMAT}; "
+                         "update minibert, or train it again")  # fmt: skip
+    needed = ("model", "weights_sha256", "tokenizer_fingerprint", *RECIPE, "labels", "C", "rows", "folds", "scores",
+              "tensors_sha256")  # fmt: skip
+    if absent := [name for name in needed if name not in details]:
+        raise damaged(folder, f"{DETAILS_FILE} lacks {', '.join(absent)}")
+    return details
+
+
+def read_head(folder: Path, details: dict[str, Any]) -> Pipeline:
+    """The fitted scikit-learn pipeline, put together from its numbers."""
+    path = folder / TENSORS_FILE
+    if not path.is_file():
+        raise damaged(folder, f"{TENSORS_FILE} is missing")
+    if sha256(path) != details["tensors_sha256"]:
+        raise damaged(folder, f"{TENSORS_FILE} is not the file that {DETAILS_FILE} was written for")
+    try:
+        arrays = load_file(path)
+        mean, scale, coef, intercept = (arrays[name] for name in ("mean", "scale", "coef", "intercept"))
+    except (SafetensorError, KeyError) as error:
+        raise damaged(folder, f"{TENSORS_FILE}: {error}") from None
+    head = new_head(details["C"])
+    scaler, regression = head[0], head[-1]
+    scaler.mean_, scaler.scale_, scaler.var_ = mean, scale, scale**2
+    scaler.n_features_in_ = regression.n_features_in_ = len(mean)
+    regression.coef_, regression.intercept_ = coef, intercept
+    regression.classes_ = np.array(details["labels"])
+    return head
+
+
+def check_identity(folder: Path, details: dict[str, Any], features: TextFeatures) -> None:
+    """Raise ValueError unless the checkpoint at hand is the one that the classifier was trained on."""
+    for what, trained, found in (
+        ("weights of sha256", details["weights_sha256"], features.weights_sha256_),
+        ("a tokenizer of fingerprint", details["tokenizer_fingerprint"], features.tokenizer_fingerprint_),
+    ):
+        if trained != found:
+            raise ValueError(f"the classifier in {folder} was trained on {details['model']} with {what} {trained}, and "
+                             f"{features.model} has {found}; name the folder of the right checkpoint with model= "
+                             "(--model), or train again")  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Measuring
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """How well one class is told from the others."""
+
+    precision: float
+    recall: float
+    f1: float
+    rows: int  # of this class
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Predictions compared with the truth."""
+
+    rows: int
+    accuracy: float
+    standard_error: float  # of the accuracy, sqrt(p (1 - p) / rows)
+    labels: list[str]
+    classes: dict[str, ClassScore]
+    confusion: list[list[int]]  # [true class][predicted class], in the order of labels
+
+
+def evaluate(classifier: Classifier, texts: object, labels: object) -> Evaluation:
+    """Predict the labels of texts and compare. Raises ValueError for a label that the classifier does not know."""
+    rows, names = as_texts(texts, missing=classifier.features.missing), as_labels(labels)
+    if len(rows) != len(names) or not rows:
+        raise ValueError(f"there are {len(rows)} texts and {len(names)} labels; each text needs one label, at least one row")
+    for row, name in enumerate(names):
+        if name not in classifier.labels:
+            raise ValueError(f"row {row} ({rows[row][:40]!r}) has the label {name!r}, which the classifier does not know; "
+                             f"it knows {', '.join(classifier.labels)}")  # fmt: skip
+    return compare(names, classifier.predict(rows).tolist(), classifier.labels)
+
+
+def compare(true: Sequence[str], predicted: Sequence[str], labels: Sequence[str]) -> Evaluation:
+    """Accuracy, scores by class and confusion matrix; warns where every prediction is the same class."""
+    if len(set(predicted)) == 1 and len(predicted) > 1:
+        warnings.warn(f"all {len(predicted)} texts were predicted to be {predicted[0]!r}", OneClassPredicted, stacklevel=2)
+    precision, recall, f1, counts = precision_recall_fscore_support(true, predicted, labels=labels, zero_division=0.0)
+    accuracy = sum(t == p for t, p in zip(true, predicted, strict=True)) / len(true)
+    return Evaluation(
+        rows=len(true),
+        accuracy=accuracy,
+        standard_error=math.sqrt(accuracy * (1 - accuracy) / len(true)),
+        labels=list(labels),
+        classes={
+            label: ClassScore(float(precision[i]), float(recall[i]), float(f1[i]), int(counts[i]))
+            for i, label in enumerate(labels)
+        },
+        confusion=confusion_matrix(true, predicted, labels=labels).tolist(),
+    )

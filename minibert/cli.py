@@ -1,0 +1,376 @@
+"""The `minibert` command.
+
+    COMMANDS, at the end: name -> help, arguments, function  ->  parser  ->  main
+
+A function takes the parsed arguments, prints a report for people and returns its figures, which `--json` prints once
+more as the last line. It imports the room that does the work when it is called, so that `--help` is instant.
+Exit status: 0 done, 1 the work failed, 2 the request was wrong, 130 interrupted, 141 nobody reads the output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import itertools
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, BinaryIO, NoReturn, TextIO
+
+from minibert import __version__
+
+Arguments = argparse.Namespace
+Figures = dict[str, Any]
+DEFAULT_MODEL = "distilbert-base-uncased"
+WRONG_REQUEST = (ValueError, TypeError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
+FAILURE = (OSError, RuntimeError, MemoryError, ImportError)
+TEXTS_AT_ONCE = 64  # that predict reads before it answers
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What commands share
+
+
+def add_features(parser: argparse.ArgumentParser) -> None:
+    """The settings of a vector, and of the machine that computes it."""
+    add = parser.add_argument
+    add("--model", default=DEFAULT_MODEL, metavar="NAME", help="checkpoint: a Hub name or a folder (%(default)s)")
+    add("--pooling", default="cls", metavar="HOW", help="cls, mean, max or pooler (%(default)s)")
+    add("--layers", default="-1", type=whole_numbers, metavar="N,N", help="0: embeddings, -1: last layer; several as in "
+        "--layers=-4,-3,-2,-1 (%(default)s)")  # fmt: skip
+    add("--combine", default="concat", metavar="HOW", help="how layers are put together: concat, sum or mean (%(default)s)")
+    add("--precision", default="float32", metavar="TYPE", help="float32, bfloat16, float16 or auto (%(default)s)")
+    add("--truncation", default="warn", metavar="HOW", help="a text that is too long is cut (warn) or refused (error)")
+    add_machine(parser)
+
+
+def add_machine(parser: argparse.ArgumentParser) -> None:
+    """Where to compute, and in what portions."""
+    parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (%(default)s)")
+    parser.add_argument("--batch-tokens", default=4096, type=int, metavar="N", help="tokens in a batch (%(default)s)")
+
+
+def features_settings(args: Arguments) -> dict[str, Any]:
+    """The settings that add_features reads, by the names of TextFeatures."""
+    names = ("model", "pooling", "layers", "combine", "precision", "truncation", "device", "batch_tokens")
+    return {name: getattr(args, name) for name in names}
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """ "-2,-1" as (-2, -1)."""
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as -2,-1") from None
+
+
+def grid(text: str) -> str | list[float]:
+    """The name of a grid, or values of C."""
+    try:
+        return text if text.isalpha() else [float(number) for number in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither tutorial, log nor a list of numbers such as 0.1,1") from None
+
+
+def read_lines(stream: BinaryIO, name: str) -> Iterator[str]:
+    """The lines of a UTF-8 stream, as they come; an empty line is a text like any other."""
+    for number, line in enumerate(stream, 1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{name}, line {number}, is not UTF-8 (byte 0x{line[error.start]:02X})") from None
+        yield text.removesuffix("\n").removesuffix("\r")
+
+
+def standard_input() -> BinaryIO:
+    """Standard input as bytes, which are UTF-8 whatever the locale says."""
+    if sys.stdin.isatty():
+        print("one text a line; end with Ctrl-D", file=sys.stderr)
+    return sys.stdin.buffer
+
+
+def portions(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Lists of up to `size` texts."""
+    texts = iter(texts)
+    while portion := list(itertools.islice(texts, size)):
+        yield portion
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The main job
+
+
+def demo_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `minibert demo`."""
+    parser.add_argument("--data", metavar="FILE", help="labelled texts, .tsv or .csv (default: SST-2 if it can be had)")
+    parser.add_argument("--model", metavar="NAME", help=f"checkpoint (default: {DEFAULT_MODEL} if it can be had)")
+    parser.add_argument("--rows", type=int, default=2000, metavar="N", help="how many rows to use (%(default)s)")
+
+
+def demo(args: Arguments) -> Figures:
+    """The main job, start to end, with whatever weights and data this machine can reach."""
+    from minibert import demo as room
+
+    return room.demo(args.data, args.model, args.rows, show=lambda text: print(text, flush=True))
+
+
+def embed_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `minibert embed`."""
+    parser.add_argument("input", metavar="IN", help="a file with one text a line; - is standard input")
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE.npy", help="where the matrix goes")
+    add_features(parser)
+
+
+def embed(args: Arguments) -> Figures:
+    """One vector for each line, as a numpy file."""
+    if args.out.suffix != ".npy" or args.out.is_dir():
+        raise ValueError(f"--out is {args.out}; it must be a file that ends in .npy")
+    if not args.out.parent.is_dir():
+        raise FileNotFoundError(f"--out is {args.out}, and there is no folder {args.out.parent}")
+    with standard_input() if args.input == "-" else open(args.input, "rb") as stream:
+        texts = list(read_lines(stream, args.input))
+
+    import numpy as np
+
+    from minibert.datasets import appears_whole
+    from minibert.features import embed as embed_texts
+
+    begin = time.perf_counter()
+    vectors = embed_texts(texts, **features_settings(args))
+    seconds = time.perf_counter() - begin
+    with appears_whole(args.out) as temporary, temporary.open("wb") as file:
+        np.save(file, vectors)
+    print(f"{args.out}: {vectors.shape} {vectors.dtype}, {seconds:.2f} s with loading")
+    return {"out": str(args.out), "shape": list(vectors.shape), "dtype": str(vectors.dtype), "seconds": round(seconds, 3)}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Classifiers
+
+
+def train_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `minibert classify train`."""
+    parser.add_argument("data", metavar="DATA", help="labelled texts, .tsv or .csv; columns sentence and label")
+    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="where the classifier goes")
+    parser.add_argument("--grid", type=grid, metavar="GRID", help="choose C from: tutorial, log, or values such as 0.01,0.1,1")
+    parser.add_argument("--folds", type=int, default=5, metavar="N", help="of the cross-validation; 0: none (%(default)s)")
+    add_features(parser)
+
+
+def classify_train(args: Arguments) -> Figures:
+    """Train logistic regression on features of labelled texts and save it."""
+    if args.out.exists() and not args.out.is_dir():
+        raise ValueError(f"--out is {args.out}, which is a file; a classifier is a folder")
+    from minibert.classify import train
+    from minibert.datasets import read_labelled
+    from minibert.report import block, score_table
+
+    rows = read_labelled(args.data)
+    begin = time.perf_counter()
+    classifier = train(rows.texts, rows.labels, grid=args.grid, folds=args.folds, **features_settings(args))
+    seconds = time.perf_counter() - begin
+    classifier.save(args.out)
+    counts = ", ".join(f"{rows.labels.count(label):,} {label}" for label in classifier.labels)
+    print(block("data", f"{args.data}: {len(rows.texts):,} rows ({counts})"))
+    print(block("features", f"({classifier.rows}, {classifier.features.n_features_out_}) by {args.model}, {args.pooling}"))
+    print(score_table(classifier))
+    print(block("saved in", f"{args.out} after {seconds:.1f} s"))
+    return classifier.details() | {"out": str(args.out), "seconds": round(seconds, 3)}
+
+
+def load_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the commands that use a saved classifier."""
+    parser.add_argument("folder", metavar="FOLDER", help="what `minibert classify train` wrote")
+    parser.add_argument("--model", metavar="NAME", help="where its checkpoint is now (default: where it was)")
+    add_machine(parser)
+
+
+def load_classifier(args: Arguments) -> Any:
+    """The classifier that the arguments name."""
+    from minibert.classify import Classifier
+
+    return Classifier.load(args.folder, model=args.model, device=args.device, batch_tokens=args.batch_tokens)
+
+
+def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `minibert classify evaluate`."""
+    load_arguments(parser)
+    parser.add_argument("data", metavar="DATA", help="labelled texts, .tsv or .csv; columns sentence and label")
+
+
+def classify_evaluate(args: Arguments) -> Figures:
+    """Accuracy, scores by class and confusion matrix on labelled texts."""
+    from dataclasses import asdict
+
+    from minibert.classify import evaluate
+    from minibert.datasets import read_labelled
+    from minibert.report import accuracy, beside, block, class_table, confusion_table
+
+    rows = read_labelled(args.data)
+    evaluation = evaluate(load_classifier(args), rows.texts, rows.labels)
+    print(block("accuracy", f"{accuracy(evaluation)} (standard error), {evaluation.rows:,} rows of {args.data}"))
+    print(beside("by class", class_table(evaluation, evaluation.labels)))
+    print(beside("confusion", confusion_table(evaluation, evaluation.labels)))
+    return asdict(evaluation)
+
+
+def predict_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `minibert classify predict`."""
+    load_arguments(parser)
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="what to classify (default: standard input, one text a line)")
+
+
+def classify_predict(args: Arguments) -> Figures:
+    """A line for each text: its label, the probability of that, and the text, by tabs."""
+    classifier = load_classifier(args)
+    texts: Iterable[str] = args.texts or read_lines(standard_input(), "standard input")
+    size = 1 if not args.texts and sys.stdin.isatty() else TEXTS_AT_ONCE
+    predictions = []
+    for portion in portions(texts, size):
+        for text, row in zip(portion, classifier.predict_proba(portion), strict=True):
+            label, probability = classifier.labels[row.argmax()], float(row.max())
+            shown = text.replace("\r", " ").replace("\n", " ")  # one text, one line
+            print(f"{label}\t{probability:.4f}\t{shown}")
+            if args.json:
+                predictions.append({"label": label, "probability": probability, "text": text})
+        sys.stdout.flush()
+    return {"predictions": predictions}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Checkpoints
+
+
+def download_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `minibert download`."""
+    parser.add_argument("model", metavar="MODEL", help=f"a Hub name, such as {DEFAULT_MODEL}")
+
+
+def download(args: Arguments) -> Figures:
+    """Fetch a checkpoint into weights/, unless it is here already."""
+    from minibert import hub
+
+    source = hub.locate_locally(args.model)
+    if source:
+        print(f"{args.model} is here already, from {source.origin}: {source.folder}")
+    folder = source.folder if source else hub.fetch(args.model)
+    if not source:
+        print(f"{args.model} is now in {folder}")
+    return {"model": args.model, "folder": str(folder), "downloaded": source is None}
+
+
+def inspect_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `minibert inspect`."""
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="a Hub name or a folder (default: a list of what is known)")
+
+
+def inspect(args: Arguments) -> Figures:
+    """What is in a checkpoint on this machine, or which known checkpoints are here; downloads nothing."""
+    from minibert import inspection
+
+    if args.model is None:
+        known = inspection.known_checkpoints()
+        print(inspection.known_text(known))
+        return {"checkpoints": known}
+    figures = inspection.inspect(args.model)
+    print(inspection.checkpoint_text(figures))
+    return figures
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The command line
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: what it does, its arguments, its function, which returns the figures for --json."""
+
+    help: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[Arguments], Figures]
+
+
+GROUPS = {"classify": "features + logistic regression: train, evaluate, predict"}
+COMMANDS = {
+    "demo": Command("the main job, start to end", demo_arguments, demo),
+    "embed": Command("one vector for each line of a file", embed_arguments, embed),
+    "classify train": Command("train on labelled texts", train_arguments, classify_train),
+    "classify evaluate": Command("measure on labelled texts", evaluate_arguments, classify_evaluate),
+    "classify predict": Command("label texts", predict_arguments, classify_predict),
+    "download": Command("fetch a checkpoint", download_arguments, download),
+    "inspect": Command("say what is in a checkpoint", inspect_arguments, inspect),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Answers a wrong request with one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where to read on; exit status 2."""
+        print(f"minibert: error: {message}; see `{self.prog} --help`", file=sys.stderr)
+        sys.exit(2)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all COMMANDS."""
+    top = Parser(prog="minibert", description="BERT and DistilBERT, to be read, checked and used.")
+    top.add_argument("--version", action="version", version=f"minibert {__version__}")
+    places = {"": top.add_subparsers(metavar="COMMAND", required=True)}
+    for name, command in COMMANDS.items():
+        group, _, last = name.rpartition(" ")
+        if group not in places:
+            grouped = places[""].add_parser(group, help=GROUPS[group], description=GROUPS[group])
+            places[group] = grouped.add_subparsers(metavar="COMMAND", required=True)
+        one = places[group].add_parser(last, help=command.help, description=command.run.__doc__)
+        command.arguments(one)
+        one.add_argument("--json", action="store_true", help="print the figures as one JSON object, the last line")
+        one.set_defaults(run=command.run)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")
+    args = parser().parse_args(argv)
+    with warnings.catch_warnings():
+        warnings.showwarning = show_warning
+        try:
+            figures = args.run(args)
+            if args.json:
+                print(json.dumps(figures, default=str, ensure_ascii=False, allow_nan=False))
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
+            return 141
+        except KeyboardInterrupt:
+            return 130
+        except WRONG_REQUEST as error:
+            return complain(error, 2)
+        except FAILURE as error:
+            return complain(error, 1)
+    return 0
+
+
+def complain(error: BaseException, status: int) -> int:
+    """Say in one line what went wrong."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    print(f"minibert: error: {text}", file=sys.stderr)
+    return status
+
+
+def show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+    line: str | None = None,
+) -> None:  # fmt: skip
+    """A warning as one plain line, in place of Python's two with file and line number."""
+    out: IO[str] = file or sys.stderr
+    print(f"minibert: warning: {str(message).strip().splitlines()[0]}", file=out)

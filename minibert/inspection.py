@@ -1,0 +1,121 @@
+"""What is in a checkpoint: where it was found, its sizes, and what became of every tensor. Downloads nothing."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from minibert import hub
+from minibert.checkpoint import load
+from minibert.config import Config
+from minibert.report import block, table
+from minibert.tensor_files import weights_sha256
+from minibert.weights import LoadReport
+
+Figures = dict[str, Any]
+SHOWN = 5  # names of tensors in one group
+
+
+def inspect(name: str) -> Figures:
+    """Figures of one checkpoint on this machine. Raises FileNotFoundError where it is not, and what `load` raises."""
+    source = hub.locate_locally(name)
+    if source is None:
+        way_out = f"{name} is not on this machine; `minibert download {name}` fetches it"
+        raise FileNotFoundError(way_out if hub.known(name) else hub.not_found(name))
+    encoder, report = load(source.folder, report=True)
+    checkpoint = hub.known(name)
+    digest = weights_sha256(source.folder)
+    return {
+        "name": name,
+        "origin": source.origin,
+        "folder": str(source.folder),
+        "hub_id": checkpoint.hub_id if checkpoint else None,
+        "revision": checkpoint.revision if checkpoint else None,
+        "licence": checkpoint.licence if checkpoint else None,
+        "sha256": digest,
+        "equals_manifest": digest == checkpoint.sha256 if checkpoint else None,
+        "dtypes": list(report.dtypes),
+        "config": sizes(encoder.config),
+        "parameters": sum(parameter.numel() for parameter in encoder.parameters()),
+        "report": groups(report),
+    }
+
+
+def sizes(config: Config) -> Figures:
+    """The fields of the config that are one value."""
+    values = {field.name: getattr(config, field.name) for field in fields(config)}
+    return {name: value for name, value in values.items() if not isinstance(value, dict)}
+
+
+def groups(report: LoadReport) -> Figures:
+    """What became of the tensors, in four groups."""
+    return {
+        "loaded": list(report.loaded),
+        "ignored": dict(report.ignored),
+        "missing": list(report.missing),
+        "wrong_shape": dict(report.wrong_shape),
+    }
+
+
+def checkpoint_text(figures: Figures) -> str:
+    """One checkpoint for people."""
+    config, report = figures["config"], figures["report"]
+    manifest = {True: "equal to the manifest's", False: "NOT the manifest's", None: "no known checkpoint to compare with"}
+    lines = [
+        block("checkpoint", figures["name"]),
+        block("found in", figures["origin"], figures["folder"]),
+        block("sha256", figures["sha256"], manifest[figures["equals_manifest"]]),
+        block("type", f"{config['model_type']}, {figures['parameters']:,} parameters, stored as {', '.join(figures['dtypes'])}"),
+        block("sizes", f"{config['num_hidden_layers']} layers, hidden size {config['hidden_size']}, "
+              f"{config['num_attention_heads']} heads, feed-forward {config['intermediate_size']}",
+              f"{config['vocab_size']:,} tokens, {config['max_position_embeddings']} positions, "
+              f"{config['type_vocab_size']} segments, {config['hidden_act']}"),  # fmt: skip
+        *(block(name.replace("_", " "), *group_lines(report[name])) for name in report),
+    ]
+    if figures["hub_id"]:
+        lines.insert(1, block("Hub", f"{figures['hub_id']} at {figures['revision'][:12]}, licence {figures['licence']}"))
+    return "\n".join(lines)
+
+
+def group_lines(group: list[str] | dict[str, str]) -> list[str]:
+    """How many tensors, and the first of those that need an explanation."""
+    lines = [f"{len(group)} tensors" if group else "none"]
+    if isinstance(group, dict):
+        lines += [f"{name} ({why})" for name, why in list(group.items())[:SHOWN]]
+        lines += ["..."] if len(group) > SHOWN else []
+    return lines
+
+
+def known_checkpoints() -> list[Figures]:
+    """The manifest, and where each checkpoint is on this machine."""
+    return [
+        {
+            "name": checkpoint.name,
+            "hub_id": checkpoint.hub_id,
+            "licence": checkpoint.licence,
+            "megabytes": checkpoint.megabytes,
+            "sha256": checkpoint.sha256,
+            **whereabouts(checkpoint.name),
+        }
+        for checkpoint in hub.KNOWN.values()
+    ]
+
+
+def whereabouts(name: str) -> Figures:
+    """Where a checkpoint is on this machine, if it is."""
+    try:
+        source = hub.locate_locally(name)
+    except (ValueError, FileNotFoundError) as error:
+        return {"available": False, "origin": f"damaged: {error}", "folder": None}
+    folder: Path | None = source.folder if source else None
+    return {"available": source is not None, "origin": source.origin if source else None, "folder": folder and str(folder)}
+
+
+def known_text(known: list[Figures]) -> str:
+    """The manifest for people."""
+    rows = [
+        [row["name"], f"{row['megabytes']} MB", row["licence"], row["origin"] or "not here: minibert download " + row["name"]]
+        for row in known
+    ]
+    return table([["checkpoint", "size", "licence", "where"], *rows], left=4)

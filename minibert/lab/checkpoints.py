@@ -1,0 +1,217 @@
+"""Random checkpoints of transformers in which every parameter counts, and batches that reach every corner.
+
+A freshly initialised model hides mistakes: its LayerNorms are one and zero, its biases zero. Here every parameter is
+drawn anew. transformers (an extra: `pip install minibert[test]`) writes the folder, minibert reads it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minibert.config import ACTIVATIONS, DISTILBERT_NAMES
+from minibert.heads import HEAD_CLASSES
+from minibert.lab.stages import Batch
+
+MASKED_SHARE = 0.2  # of the tokens carry a label of the masked language model
+CHOICES = 2  # of a multiple-choice question
+PREFIX = {"bert": "Bert", "distilbert": "DistilBert"}
+
+
+@dataclass(frozen=True)
+class Size:
+    """A checkpoint to be made: its name in reports, and the values of its config.json under BERT's names."""
+
+    name: str
+    model_type: str
+    values: dict[str, Any]
+    tokens: int  # S of the batch
+    full: bool = False  # whether it is one of the published sizes
+    seed: int = 0
+
+    def config(self, head: str | None) -> dict[str, Any]:
+        """The arguments of upstream's configuration class, under the names of this model type."""
+        values = dict(self.values)
+        if head == "question-answering":
+            values["num_labels"] = 2
+        if self.model_type == "distilbert":
+            values = {DISTILBERT_NAMES.get(name, name): value for name, value in values.items()}
+        return values
+
+
+def tiny(name: str, model_type: str = "bert", seed: int = 0, **changes: Any) -> Size:
+    """A checkpoint of a few thousand parameters: widths that are no power of two, every position used."""
+    values: dict[str, Any] = {
+        "vocab_size": 101, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
+        "intermediate_size": 37, "max_position_embeddings": 11, "num_labels": 3,
+    }  # fmt: skip
+    if model_type == "bert":
+        values["type_vocab_size"] = 2
+    values |= changes
+    return Size(name, model_type, values, values["max_position_embeddings"], seed=seed)
+
+
+TINY = (
+    tiny("head width 8, three segments, intermediate 37", type_vocab_size=3),
+    tiny("one layer", num_hidden_layers=1, seed=1),
+    tiny("one head, one segment", num_attention_heads=1, type_vocab_size=1, seed=2),
+    tiny("eps 1e-5, one label", layer_norm_eps=1e-5, num_labels=1, seed=3),
+    *(tiny(f"activation {name}", hidden_act=name, seed=4) for name in ACTIVATIONS[1:]),
+    tiny("DistilBERT, head width 8, intermediate 37", "distilbert", seed=5),
+    tiny("DistilBERT, sinusoidal positions, one head", "distilbert", num_attention_heads=1,
+         sinusoidal_pos_embds=True, seed=6),
+    *(tiny(f"DistilBERT, activation {name}", "distilbert", hidden_act=name, seed=7) for name in ACTIVATIONS[1:]),
+)  # fmt: skip
+DISTILBERT_BASE = Size("DistilBERT-base, random", "distilbert", {"num_labels": 3}, 40, full=True)
+BERT_BASE = Size("BERT-base, random", "bert", {"num_labels": 3}, 40, full=True)
+BERT_LARGE = Size("BERT-large, random", "bert", {
+    "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096, "num_labels": 3,
+}, 24, full=True)  # fmt: skip
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence transformers' remarks on new heads, its progress bars and its deprecations, and put back what was set."""
+    logging = importlib.import_module("transformers").utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def upstream_class(model_type: str, head: str | None) -> Any:
+    """The class in transformers for a head (None: the bare encoder)."""
+    suffix = HEAD_CLASSES[head].upstream if head else "Model"
+    return getattr(importlib.import_module("transformers"), PREFIX[model_type] + suffix)
+
+
+def heads_of(model_type: str) -> list[str]:
+    """The heads that this model type has."""
+    return [name for name, head in HEAD_CLASSES.items() if model_type == "bert" or head.in_distilbert]
+
+
+def randomise(model: nn.Module, seed: int, only: set[str] | None = None) -> None:
+    """Draw every parameter (or those named) anew: no bias is zero, no LayerNorm is one.
+
+    Matrices keep the variance of what passes through them, so that scores are neither flat nor saturated.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    modules = dict(model.named_modules())
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if only is not None and name not in only:
+                continue
+            module = modules[name.rpartition(".")[0]]
+            std = parameter.shape[-1] ** -0.5 if isinstance(module, nn.Linear) and parameter.dim() == 2 else 0.25
+            parameter.normal_(std=std, generator=generator)
+            if isinstance(module, nn.LayerNorm) and name.endswith("weight"):
+                parameter.add_(1.0)
+
+
+def make(size: Size, head: str | None, folder: Path) -> nn.Module:
+    """Write a random checkpoint of this size with this head into `folder`, and return upstream's model, in eval mode."""
+    with quiet():
+        config_class = getattr(importlib.import_module("transformers"), PREFIX[size.model_type] + "Config")
+        config = config_class(**size.config(head), attn_implementation="eager")
+        model: nn.Module = upstream_class(size.model_type, head)(config).eval()
+        randomise(model, size.seed)
+        model.save_pretrained(folder)  # type: ignore[operator]
+    return model
+
+
+def open_upstream(folder: Path, model_type: str, head: str | None, pooler: bool) -> tuple[nn.Module, bool]:
+    """Upstream's model of a checkpoint, and whether the checkpoint was complete for it; what it lacks is drawn at random."""
+    options: dict[str, Any] = {} if head or model_type != "bert" else {"add_pooling_layer": pooler}
+    kind = upstream_class(model_type, head)
+    with quiet():
+        if head == "question-answering":
+            options["num_labels"] = 2
+        model, account = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32,
+                                              output_loading_info=True, ignore_mismatched_sizes=True, **options)  # fmt: skip
+    new = {*account["missing_keys"], *(key if isinstance(key, str) else key[0] for key in account["mismatched_keys"])}
+    randomise(model, 0, only=new)
+    return model.eval(), not new
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is asked of one head: a batch in its shape and labels for its loss."""
+
+    batch: Batch
+    labels: dict[str, Tensor] = field(default_factory=dict)
+
+
+def make_batch(config: Any, tokens: int, rows: int = 6, seed: int = 0) -> Batch:
+    """Random ids (rows, tokens): a row of full length, one of length 1, others between; every segment in turn.
+
+    Padding is pad_token_id in every other row and random ids in between: under the mask, what stands there must not
+    matter. No row is padding alone.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, tokens + 1, (rows,), generator=generator)
+    lengths[0], lengths[1] = tokens, 1
+    position = torch.arange(tokens)
+    mask = (position < lengths[:, None]).long()
+    ids = torch.randint(0, config.vocab_size, (rows, tokens), generator=generator)
+    pad = torch.full_like(ids, config.pad_token_id or 0)
+    ids = torch.where((mask == 0) & (torch.arange(rows)[:, None] % 2 == 0), pad, ids)
+    kinds = max(getattr(config, "type_vocab_size", 0), 1)
+    segments = (position * kinds // lengths[:, None]).clamp(max=kinds - 1)  # 0 ... 0 1 ... 1; padding is the last
+    return Batch(ids, mask, segments)
+
+
+def task(head: str | None, config: Any, tokens: int, seed: int = 0) -> Task:
+    """A batch and labels for one head; `config` is upstream's or ours."""
+    batch = make_batch(config, tokens, seed=seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    B, S = batch.input_ids.shape
+
+    def draw(limit: int, *shape: int) -> Tensor:
+        return torch.randint(0, limit, shape, generator=generator)
+
+    if head in ("masked-lm", "pretraining"):
+        chosen = (torch.rand(B, S, generator=generator) < MASKED_SHARE) & (batch.attention_mask == 1)
+        chosen[:, 0] = True
+        labels = {"labels": torch.where(chosen, batch.input_ids, -100)}
+        mask_id = min(103, config.vocab_size - 1)
+        batch = Batch(torch.where(chosen, mask_id, batch.input_ids), batch.attention_mask, batch.token_type_ids)
+        return Task(batch, labels | ({"next_sentence_label": draw(2, B)} if head == "pretraining" else {}))
+    if head == "next-sentence":
+        return Task(batch, {"labels": draw(2, B)})
+    if head == "sequence-classification":
+        return Task(batch, {"labels": text_labels(config, B, generator)})
+    if head == "token-classification":
+        labels = draw(config.num_labels, B, S).masked_fill(batch.attention_mask == 0, -100)
+        return Task(batch, {"labels": labels})
+    if head == "question-answering":  # one answer begins past the last token: it must not count
+        return Task(batch, {"start_positions": draw(S, B).index_fill(0, torch.tensor([B - 1]), S + 3),
+                            "end_positions": draw(S, B)})  # fmt: skip
+    if head == "multiple-choice":
+        parts = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
+        return Task(Batch(*(x.view(B // CHOICES, CHOICES, S) for x in parts)), {"labels": draw(CHOICES, B // CHOICES)})
+    return Task(batch)
+
+
+def text_labels(config: Any, B: int, generator: torch.Generator) -> Tensor:
+    """Labels of whole texts by problem_type: classes, several at once, or numbers where there is one output."""
+    K = config.num_labels
+    if config.problem_type == "multi_label_classification":
+        return torch.randint(0, 2, (B, K), generator=generator).float()
+    if config.problem_type == "regression" or K == 1:
+        return torch.randn((B, K) if K > 1 else (B,), generator=generator)
+    return torch.randint(0, K, (B,), generator=generator)
