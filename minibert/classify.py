@@ -6,6 +6,7 @@ A saved classifier is a folder with classifier.safetensors (the numbers) and cla
 holds no encoder: it names its checkpoint and the SHA-256 of its weights, and refuses any other.
 """
 
+# ruff: noqa: N802, N803  (C is the name that scikit-learn gives it)
 from __future__ import annotations
 
 import json
@@ -72,7 +73,7 @@ def as_label(label: object, row: int) -> str:
 
 
 def check_classes(labels: Sequence[str], rows: int, least: int) -> None:
-    """Raise ValueError where no classifier can be trained: other lengths, one class, a class of fewer rows than `least`."""
+    """Raise ValueError for labels that cannot be learned: too few, of one class, or a class of under `least` rows."""
     counts = Counter(labels)
     if len(labels) != rows:
         raise ValueError(f"there are {rows} texts and {len(labels)} labels; each text needs one label")
@@ -80,12 +81,11 @@ def check_classes(labels: Sequence[str], rows: int, least: int) -> None:
         raise ValueError(f"all {rows} labels are {labels[0]!r}; a classifier needs two classes" if labels else
                          "there are no rows; a classifier needs texts of two classes")  # fmt: skip
     if len(counts) == rows > 2:
-        raise ValueError(f"there are {len(counts)} classes in {rows} rows: each row has a label of its own, so the labels "
-                         "are no classes")  # fmt: skip
+        raise ValueError(f"there are {rows} classes in {rows} rows: a label of its own for each row is no class")
     label, fewest = min(counts.items(), key=lambda item: item[1])
     if fewest < least:
-        raise ValueError(f"class {label!r} has {fewest} rows, and {least} are needed, one for each fold; add rows, or use "
-                         "fewer folds (at least 2)")  # fmt: skip
+        raise ValueError(f"class {label!r} has {fewest} rows, and {least} are needed, one for each part that the data "
+                         "is split into; add rows, or use fewer folds")  # fmt: skip
 
 
 def as_grid(grid: str | Sequence[float] | None) -> list[float]:
@@ -131,7 +131,7 @@ class Classifier:
         return [str(label) for label in self.head[-1].classes_]
 
     @property
-    def C(self) -> float:  # noqa: N802  # the name that scikit-learn gives it
+    def C(self) -> float:
         """The inverse strength of regularisation."""
         return float(self.head[-1].C)
 
@@ -173,7 +173,8 @@ class Classifier:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         scaler, regression = self.head[0], self.head[-1]
-        arrays = {"mean": scaler.mean_, "scale": scaler.scale_, "coef": regression.coef_, "intercept": regression.intercept_}
+        arrays = {"mean": scaler.mean_, "scale": scaler.scale_,
+                  "coef": regression.coef_, "intercept": regression.intercept_}  # fmt: skip
         with appears_whole(folder / TENSORS_FILE) as temporary:
             save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary)
             details = self.details() | {"tensors_sha256": sha256(temporary)}
@@ -240,7 +241,9 @@ def train(
     return Classifier(features, new_head(best).fit(vectors, names), len(rows), folds, scores)
 
 
-def cross_validate(vectors: NDArray[np.float32], labels: Sequence[str], grid: Sequence[float], folds: int) -> list[Score]:
+def cross_validate(
+    vectors: NDArray[np.float32], labels: Sequence[str], grid: Sequence[float], folds: int
+) -> list[Score]:
     """Accuracy at each C, the scaler fitted afresh in each fold; the folds are the same for all and at every run."""
     splits = StratifiedKFold(folds, shuffle=True, random_state=0)
     scores = []
@@ -343,18 +346,20 @@ def evaluate(classifier: Classifier, texts: object, labels: object) -> Evaluatio
     """Predict the labels of texts and compare. Raises ValueError for a label that the classifier does not know."""
     rows, names = as_texts(texts, missing=classifier.features.missing), as_labels(labels)
     if len(rows) != len(names) or not rows:
-        raise ValueError(f"there are {len(rows)} texts and {len(names)} labels; each text needs one label, at least one row")
+        raise ValueError(f"there are {len(rows)} texts and {len(names)} labels; one label a text is wanted, "
+                         "and at least one text")  # fmt: skip
     for row, name in enumerate(names):
         if name not in classifier.labels:
-            raise ValueError(f"row {row} ({rows[row][:40]!r}) has the label {name!r}, which the classifier does not know; "
-                             f"it knows {', '.join(classifier.labels)}")  # fmt: skip
+            raise ValueError(f"row {row} ({rows[row][:40]!r}) has the label {name!r}, which the classifier does "
+                             f"not know; it knows {', '.join(classifier.labels)}")  # fmt: skip
     return compare(names, classifier.predict(rows).tolist(), classifier.labels)
 
 
 def compare(true: Sequence[str], predicted: Sequence[str], labels: Sequence[str]) -> Evaluation:
     """Accuracy, scores by class and confusion matrix; warns where every prediction is the same class."""
     if len(set(predicted)) == 1 and len(predicted) > 1:
-        warnings.warn(f"all {len(predicted)} texts were predicted to be {predicted[0]!r}", OneClassPredicted, stacklevel=2)
+        message = f"all {len(predicted)} texts were predicted to be {predicted[0]!r}"
+        warnings.warn(message, OneClassPredicted, stacklevel=2)
     precision, recall, f1, counts = precision_recall_fscore_support(true, predicted, labels=labels, zero_division=0.0)
     accuracy = sum(t == p for t, p in zip(true, predicted, strict=True)) / len(true)
     return Evaluation(

@@ -41,9 +41,9 @@ def add_features(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", default=DEFAULT_MODEL, metavar="NAME", help="checkpoint: a Hub name or a folder (%(default)s)")
     add("--pooling", default="cls", metavar="HOW", help="cls, mean, max or pooler (%(default)s)")
-    add("--layers", default="-1", type=whole_numbers, metavar="N,N", help="0: embeddings, -1: last layer; several as in "
+    add("--layers", default="-1", type=whole_numbers, metavar="N,N", help="0: embeddings, -1: last layer; several: "
         "--layers=-4,-3,-2,-1 (%(default)s)")  # fmt: skip
-    add("--combine", default="concat", metavar="HOW", help="how layers are put together: concat, sum or mean (%(default)s)")
+    add("--combine", default="concat", metavar="HOW", help="of several layers: concat, sum or mean (%(default)s)")
     add("--precision", default="float32", metavar="TYPE", help="float32, bfloat16, float16 or auto (%(default)s)")
     add("--truncation", default="warn", metavar="HOW", help="a text that is too long is cut (warn) or refused (error)")
     add_machine(parser)
@@ -74,7 +74,7 @@ def grid(text: str) -> str | list[float]:
     try:
         return text if text.isalpha() else [float(number) for number in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither tutorial, log nor a list of numbers such as 0.1,1") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not tutorial, log or numbers such as 0.1,1") from None
 
 
 def read_lines(stream: BinaryIO, name: str) -> Iterator[str]:
@@ -145,8 +145,9 @@ def embed(args: Arguments) -> Figures:
     seconds = time.perf_counter() - begin
     with appears_whole(args.out) as temporary, temporary.open("wb") as file:
         np.save(file, vectors)
-    print(f"{args.out}: {vectors.shape} {vectors.dtype}, {seconds:.2f} s with loading")
-    return {"out": str(args.out), "shape": list(vectors.shape), "dtype": str(vectors.dtype), "seconds": round(seconds, 3)}
+    dtype = str(vectors.dtype)
+    print(f"{args.out}: {vectors.shape} {dtype}, {seconds:.2f} s with loading")
+    return {"out": str(args.out), "shape": list(vectors.shape), "dtype": dtype, "seconds": round(seconds, 3)}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -157,8 +158,10 @@ def train_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `minibert classify train`."""
     parser.add_argument("data", metavar="DATA", help="labelled texts, .tsv or .csv; columns sentence and label")
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="where the classifier goes")
-    parser.add_argument("--grid", type=grid, metavar="GRID", help="choose C from: tutorial, log, or values such as 0.01,0.1,1")
-    parser.add_argument("--folds", type=int, default=5, metavar="N", help="of the cross-validation; 0: none (%(default)s)")
+    parser.add_argument(
+        "--grid", type=grid, metavar="GRID", help="values of C to choose from: tutorial, log, or 0.01,0.1,1"
+    )
+    parser.add_argument("--folds", type=int, default=5, metavar="N", help="of cross-validation; 0: none (%(default)s)")
     add_features(parser)
 
 
@@ -177,7 +180,8 @@ def classify_train(args: Arguments) -> Figures:
     classifier.save(args.out)
     counts = ", ".join(f"{rows.labels.count(label):,} {label}" for label in classifier.labels)
     print(block("data", f"{args.data}: {len(rows.texts):,} rows ({counts})"))
-    print(block("features", f"({classifier.rows}, {classifier.features.n_features_out_}) by {args.model}, {args.pooling}"))
+    shape = (classifier.rows, classifier.features.n_features_out_)
+    print(block("features", f"{shape} by {args.model}, pooling {args.pooling}"))
     print(score_table(classifier))
     print(block("saved in", f"{args.out} after {seconds:.1f} s"))
     return classifier.details() | {"out": str(args.out), "seconds": round(seconds, 3)}
@@ -222,7 +226,7 @@ def classify_evaluate(args: Arguments) -> Figures:
 def predict_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `minibert classify predict`."""
     load_arguments(parser)
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="what to classify (default: standard input, one text a line)")
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="default: standard input, one text a line")
 
 
 def classify_predict(args: Arguments) -> Figures:
@@ -266,7 +270,9 @@ def download(args: Arguments) -> Figures:
 
 def inspect_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `minibert inspect`."""
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="a Hub name or a folder (default: a list of what is known)")
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="a Hub name or a folder (default: all that are known)"
+    )
 
 
 def inspect(args: Arguments) -> Figures:

@@ -65,7 +65,8 @@ def read_labelled(path: str | Path) -> Labelled:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is {'a folder' if path.is_dir() else 'not there'}; a .tsv or .csv file is wanted")
+        what = "is a folder" if path.is_dir() else "is not there"
+        raise FileNotFoundError(f"{path} {what}; a .tsv or .csv file is wanted")
     return parse(path.read_bytes(), str(path))
 
 
@@ -75,11 +76,11 @@ def parse(content: bytes, name: str) -> Labelled:
     if kind not in FORMATS:
         raise ValueError(f"{name} must end in .tsv (columns by tab) or .csv (columns by comma)")
     lines = csv.reader(io.StringIO(decode(content, name), newline=""), **FORMATS[kind])
-    rows = numbered(lines, name)
-    number, first = next(rows, (0, []))
+    rows = list(numbered(lines, name))
+    first = rows[0][1] if rows else []
     text_column, label_column, width = columns(first)
     texts, labels = [], []
-    for number, row in rows if is_header(first) else [(number, first), *rows]:
+    for number, row in rows[is_header(first) :]:
         check_row(row, width, label_column, f"{name}, line {number},")
         texts.append(row[text_column])
         labels.append(row[label_column].strip())
@@ -96,7 +97,8 @@ def decode(content: bytes, name: str) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"{name}, line {line}, is not UTF-8 (byte 0x{content[error.start]:02X}); save it as UTF-8") from None
+        byte = content[error.start]
+        raise ValueError(f"{name}, line {line}, is not UTF-8 (byte 0x{byte:02X}); save it as UTF-8") from None
 
 
 def numbered(lines: Any, name: str) -> Iterator[tuple[int, list[str]]]:
@@ -201,7 +203,8 @@ def keep(path: Path, content: bytes) -> None:
         with appears_whole(path) as temporary:
             temporary.write_bytes(content)
     except OSError as error:
-        warnings.warn(f"{path} could not be written ({error.strerror}): the file will be downloaded again", stacklevel=2)
+        message = f"{path} could not be written ({error.strerror}): the file will be downloaded again"
+        warnings.warn(message, stacklevel=2)
 
 
 @contextmanager

@@ -67,22 +67,21 @@ def demo(data: str | None = None, model: str | None = None, rows: int = 2000, sh
     """
     if rows < 1:
         raise ValueError(f"rows is {rows}; it must be at least 1 (the tutorial uses 2000)")
-    clock, figures = Clock(), {}
+    clock = Clock()
+    figures: Figures = {}
     with clock.stage("find weights and data"):
         source, why = choose_checkpoint(model, show)
         reviews = find_reviews(data)
     texts, labels = reviews.texts[:rows], reviews.labels[:rows]
+    if len(set(labels)) == 1 < len(set(reviews.labels)):
+        raise ValueError(
+            f"the first {len(texts)} rows all have the label {labels[0]!r}; use more --rows, or shuffle the file"
+        )
     check_classes(labels, len(texts), LEAST)
 
-    figures["checkpoint"] = {"name": source.name, "origin": source.origin, "folder": str(source.folder), "why": why}
+    figures["checkpoint"] = asdict(source) | {"folder": str(source.folder), "why": why}
     show(checkpoint_text(figures["checkpoint"]))
-    figures["data"] = {
-        "origin": reviews.origin,
-        "why": reviews.why,
-        "rows": len(texts),
-        "rows_available": len(reviews.texts),
-        "classes": dict(sorted(Counter(labels).items())),
-    }
+    figures["data"] = data_figures(reviews, labels)
     show(data_text(figures["data"], reviews.meaning))
 
     with clock.stage("tokenize"):
@@ -133,12 +132,23 @@ def choose_checkpoint(model: str | None, show: Show) -> tuple[hub.Source, str]:
             return hub.locate(TUTORIAL_MODEL), "the tutorial's checkpoint"
         except ConnectionError as error:
             reason = str(error)
-    why = (f"The tutorial's {TUTORIAL_MODEL} is not on this machine ({reason}), so this smaller BERT takes its place "
-           f"and the accuracy is another. To get it: minibert download {TUTORIAL_MODEL}")  # fmt: skip
+    why = (f"The tutorial's {TUTORIAL_MODEL} is not on this machine ({reason}), so this smaller BERT takes its "
+           f"place, with another accuracy. To get the tutorial's: minibert download {TUTORIAL_MODEL}")  # fmt: skip
     if fallback := hub.locate_locally(LOCAL_MODEL):
         return fallback, why
     raise FileNotFoundError(f"neither {TUTORIAL_MODEL} nor {LOCAL_MODEL} is on this machine, and {reason}; to get the "
                             f"second: {hub.by_hand(LOCAL_MODEL)}")  # fmt: skip
+
+
+def data_figures(reviews: Reviews, labels: list[str]) -> Figures:
+    """Which data, how much of it is used, and how many rows of each class that has."""
+    return {
+        "origin": reviews.origin,
+        "why": reviews.why,
+        "rows": len(labels),
+        "rows_available": len(reviews.texts),
+        "classes": dict(sorted(Counter(labels).items())),
+    }
 
 
 def tokens_and_ids(tokenizer: Tokenizer) -> Figures:
@@ -193,12 +203,12 @@ def checkpoint_text(checkpoint: Figures) -> str:
 
 def data_text(data: Figures, meaning: dict[str, str]) -> str:
     """Which data, why, and how many rows of each class."""
-    why = f"({data['why']})"
-    counts = table([[name, f"{n:,}"] for name, n in zip(named(data["classes"], meaning), data["classes"].values(), strict=True)])
+    names, counts = named(data["classes"], meaning), data["classes"].values()
+    classes = table([[name, f"{count:,}"] for name, count in zip(names, counts, strict=True)])
     used = f"the first {data['rows']:,} of {data['rows_available']:,} rows"
     if data["rows"] == data["rows_available"]:
         used = f"{data['rows']:,} rows"
-    return "\n".join([block("data", data["origin"], why, used), beside("classes", counts)])
+    return "\n".join([block("data", data["origin"], f"({data['why']})", used), beside("classes", classes)])
 
 
 def ids_text(tokens: Figures, ids: Figures) -> str:
@@ -217,13 +227,10 @@ def ids_text(tokens: Figures, ids: Figures) -> str:
 
 def features_text(figures: Figures) -> str:
     """The way from hidden states to features."""
-    return "\n".join(
-        [
-            block("hidden states", f"{shape(figures['last_hidden_states'])}: texts, tokens, hidden size; of each text, "
-                  "the first token's, [CLS], is kept (computed batch by batch, never held whole)"),  # fmt: skip
-            block("features", f"{shape(figures['features'])}: texts, hidden size"),
-        ]
-    )
+    states = (f"{shape(figures['last_hidden_states'])}: texts, tokens, hidden size; of each text the first token's, "
+              "[CLS], is kept (computed batch by batch, never held whole)")  # fmt: skip
+    features = f"{shape(figures['features'])}: texts, hidden size"
+    return "\n".join([block("hidden states", states), block("features", features)])
 
 
 def evaluation_text(figures: Figures, evaluation: Evaluation, reviews: Reviews) -> str:
@@ -251,5 +258,5 @@ def seconds_text(seconds: dict[str, float]) -> str:
 
 
 def shape(figures: Figures) -> str:
-    """A shape as Python writes it, without the comma of one dimension."""
-    return f"({', '.join(f'{n:,}'.replace(',', '') for n in figures['shape'])})"
+    """A shape as numpy writes it."""
+    return str(tuple(figures["shape"]))

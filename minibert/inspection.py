@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from minibert import hub
@@ -61,26 +60,31 @@ def groups(report: LoadReport) -> Figures:
 def checkpoint_text(figures: Figures) -> str:
     """One checkpoint for people."""
     config, report = figures["config"], figures["report"]
-    manifest = {True: "equal to the manifest's", False: "NOT the manifest's", None: "no known checkpoint to compare with"}
+    manifest = {True: "equal to the manifest's", False: "NOT the manifest's", None: "not in the manifest"}
+    stored = ", ".join(figures["dtypes"])
     lines = [
         block("checkpoint", figures["name"]),
         block("found in", figures["origin"], figures["folder"]),
         block("sha256", figures["sha256"], manifest[figures["equals_manifest"]]),
-        block("type", f"{config['model_type']}, {figures['parameters']:,} parameters, stored as {', '.join(figures['dtypes'])}"),
-        block("sizes", f"{config['num_hidden_layers']} layers, hidden size {config['hidden_size']}, "
-              f"{config['num_attention_heads']} heads, feed-forward {config['intermediate_size']}",
-              f"{config['vocab_size']:,} tokens, {config['max_position_embeddings']} positions, "
-              f"{config['type_vocab_size']} segments, {config['hidden_act']}"),  # fmt: skip
+        block("type", f"{config['model_type']}, {figures['parameters']:,} parameters, stored as {stored}"),
+        block(
+            "sizes",
+            f"{config['num_hidden_layers']} layers, hidden size {config['hidden_size']}, "
+            f"{config['num_attention_heads']} heads, feed-forward {config['intermediate_size']}",
+            f"{config['vocab_size']:,} tokens, {config['max_position_embeddings']} positions, "
+            f"{config['type_vocab_size']} segments, {config['hidden_act']}",
+        ),
         *(block(name.replace("_", " "), *group_lines(report[name])) for name in report),
     ]
     if figures["hub_id"]:
-        lines.insert(1, block("Hub", f"{figures['hub_id']} at {figures['revision'][:12]}, licence {figures['licence']}"))
+        origin = f"{figures['hub_id']}, revision {figures['revision'][:12]}, licence {figures['licence']}"
+        lines.insert(1, block("Hub", origin))
     return "\n".join(lines)
 
 
 def group_lines(group: list[str] | dict[str, str]) -> list[str]:
     """How many tensors, and the first of those that need an explanation."""
-    lines = [f"{len(group)} tensors" if group else "none"]
+    lines = [f"{len(group)} tensor{'s' * (len(group) > 1)}" if group else "none"]
     if isinstance(group, dict):
         lines += [f"{name} ({why})" for name, why in list(group.items())[:SHOWN]]
         lines += ["..."] if len(group) > SHOWN else []
@@ -108,14 +112,15 @@ def whereabouts(name: str) -> Figures:
         source = hub.locate_locally(name)
     except (ValueError, FileNotFoundError) as error:
         return {"available": False, "origin": f"damaged: {error}", "folder": None}
-    folder: Path | None = source.folder if source else None
-    return {"available": source is not None, "origin": source.origin if source else None, "folder": folder and str(folder)}
+    if source is None:
+        return {"available": False, "origin": None, "folder": None}
+    return {"available": True, "origin": source.origin, "folder": str(source.folder)}
 
 
 def known_text(known: list[Figures]) -> str:
     """The manifest for people."""
     rows = [
-        [row["name"], f"{row['megabytes']} MB", row["licence"], row["origin"] or "not here: minibert download " + row["name"]]
+        [row["name"], f"{row['megabytes']} MB", row["licence"], row["origin"] or f"minibert download {row['name']}"]
         for row in known
     ]
     return table([["checkpoint", "size", "licence", "where"], *rows], left=4)

@@ -107,7 +107,8 @@ class SelfAttention(nn.Module):
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(B,S,D) -> (B,S,H,W) -> (B,H,S,W)."""
-        return x.view(*x.shape[:2], -1, self.head_size).transpose(1, 2)
+        B, S, D = x.shape
+        return x.view(B, S, D // self.head_size, self.head_size).transpose(1, 2)
 
     def forward(self, x: Tensor, keep: Tensor, attend: Attend) -> tuple[Tensor, Tensor | None]:
         """Tokens (B,S,D) to what each gathered from the others (B,S,D), and the probabilities if `attend` has them."""

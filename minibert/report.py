@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from minibert.classify import Classifier, Evaluation
+if TYPE_CHECKING:
+    from minibert.classify import Classifier, Evaluation
 
-MARGIN = 13  # columns for the name
+MARGIN = 15  # columns for the name
 WIDTH = 96
 
 
@@ -70,10 +72,13 @@ def confusion_table(evaluation: Evaluation, names: Sequence[str]) -> str:
 def score_table(classifier: Classifier) -> str:
     """The cross-validated accuracy at each C that was tried, the chosen one marked."""
     if not classifier.scores:
-        return block("accuracy", f"not measured (C = {classifier.C:g}; a class has fewer rows than folds, or folds is 0)")
+        return block("accuracy", f"not measured, too few rows or folds; C = {classifier.C:g}")
     best = classifier.score
+    if best and len(classifier.scores) == 1:
+        spread = f"mean and standard deviation over {classifier.folds} folds, C = {best.C:g}"
+        return block("accuracy", f"{best.mean:.3f} ± {best.std:.3f} ({spread})")
     rows = [
-        [f"{score.C:g}", f"{score.mean:.4f}", f"{score.std:.4f}", "chosen" if score is best and len(classifier.scores) > 1 else ""]
+        [f"{score.C:g}", f"{score.mean:.4f}", f"{score.std:.4f}", "chosen" if score is best else ""]
         for score in classifier.scores
     ]
     heading = [["C", "accuracy", "std", f"over {classifier.folds} folds"]]

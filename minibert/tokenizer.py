@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tokenizers
 import torch
 from torch import Tensor
@@ -27,6 +25,7 @@ from torch import Tensor
 from minibert import hub
 from minibert.config import Config
 from minibert.tensor_files import listing
+from minibert.texts import as_texts
 from minibert.weights import write_whole
 
 DEFAULT_MAX_LENGTH = 512
@@ -52,57 +51,6 @@ class TruncationWarning(UserWarning):
 
 class UnknownTokensWarning(UserWarning):
     """Most of the text is not in the vocabulary: it reached the model as [UNK]."""
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# What counts as texts
-
-
-def as_texts(texts: object, *, missing: str = "error") -> list[str]:
-    """Make a list of str from any column of texts: list, tuple, 1-D array, Series of any index, generator.
-
-    missing: "error" refuses None, NaN and pandas.NA; "empty" makes each an empty text.
-    Raises TypeError for another container or a row that is no text, ValueError for a lone surrogate; both name
-    the row. A generator is consumed, once.
-    """
-    if missing not in ("error", "empty"):
-        raise ValueError(f"missing is {missing!r}; it must be 'error' or 'empty'")
-    if isinstance(texts, str):
-        raise TypeError("texts is one str, not a list of texts; write [text] for a list of one")
-    if isinstance(texts, (bytes, bytearray, Mapping, set, frozenset)) or not isinstance(texts, Iterable):
-        raise TypeError(f"texts is of type {type(texts).__name__}; a list, a tuple, a 1-D array, a Series or a "
-                        "generator of texts is wanted")  # fmt: skip
-    dimensions = getattr(texts, "ndim", 1)  # numpy arrays and pandas frames say how many they have
-    if dimensions != 1:
-        raise TypeError(f"texts is a {type(texts).__name__} with {dimensions} dimensions, one column is wanted; "
-                        "pass pairs as two columns: tokenizer(first, second)")  # fmt: skip
-    return [_as_text(text, row, missing) for row, text in enumerate(texts)]
-
-
-def _as_text(text: object, row: int, missing: str) -> str:
-    if not isinstance(text, str):
-        if (name := _name_of_missing(text)) is None:
-            hint = "; pass pairs as two columns: tokenizer(first, second)" if isinstance(text, (list, tuple)) else ""
-            raise TypeError(f"row {row} is of type {type(text).__name__}, not a text{hint}")
-        if missing == "error":
-            raise TypeError(f"row {row} is {name}, not a text; use missing='empty' to treat it as an empty text")
-        return ""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"row {row} has a lone surrogate (U+{ord(text[error.start]):04X}, half a character) at "
-                         f"character {error.start}; read the text as UTF-8, or use "
-                         "text.encode(errors='replace').decode() to put ? there") from None  # fmt: skip
-    return text
-
-
-def _name_of_missing(value: object) -> str | None:
-    """How a missing text is called in a message, None where the value is not missing; needs no pandas."""
-    if value is None:
-        return "None"
-    if isinstance(value, (float, np.floating)) and math.isnan(value):
-        return "NaN"
-    return {"NAType": "NA", "NaTType": "NaT"}.get(type(value).__name__)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ def write_checkpoint(folder: Path, model_type: str, *, model_class: Any = None, 
 
 
 def hard_batch(config: Config, *, longest: int = 512, seed: int = 0) -> dict[str, Tensor]:
-    """A right-padded batch: rows of 1, 2, half and all positions, every segment in it, no padding id among the tokens."""
+    """A right-padded batch: rows of 1, 2, half and all positions, with every segment; no token has the padding id."""
     generator = torch.Generator().manual_seed(seed)
     S = min(config.max_position_embeddings, longest)
     lengths = torch.tensor([1, min(2, S), (S + 1) // 2, S])

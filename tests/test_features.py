@@ -1,27 +1,11 @@
-"""Texts to matrix: vectors that are right, bad inputs, the scikit-learn transformer and its caches."""
+"""Texts to matrix: vectors that are right, and what goes in. As a step of scikit-learn: test_text_features.py."""
 
 from __future__ import annotations
 
-import dataclasses
-import pickle
-import shutil
-import sqlite3
-import warnings
-from pathlib import Path
-
-import joblib
 import numpy as np
 import pytest
 import torch
 from helpers import minilm_folder
-from sklearn.base import clone
-from sklearn.compose import ColumnTransformer
-from sklearn.exceptions import NotFittedError
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, KFold
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
-from sklearn.utils import get_tags
 
 import minibert
 from minibert import TextFeatures, embed, features
@@ -46,32 +30,6 @@ def ids() -> list[list[int]]:
 
 
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> features.MemoryRows:
-    """The cache of the process, empty."""
-    monkeypatch.setattr(features, "MEMORY", features.MemoryRows())
-    return features.MEMORY
-
-
-@pytest.fixture
-def computed(monkeypatch: pytest.MonkeyPatch, memory: features.MemoryRows) -> list[int]:
-    """How many rows each call of the model computed."""
-    calls: list[int] = []
-    load_shared = features.load_shared
-
-    def counting(*given: str) -> features.Loaded:
-        loaded = load_shared(*given)
-
-        def compute(ids: list[list[int]], **settings: object) -> features.Matrix:
-            calls.append(len(ids))
-            return loaded.compute(ids, **settings)
-
-        return dataclasses.replace(loaded, compute=compute)
-
-    monkeypatch.setattr(features, "load_shared", counting)
-    return calls
-
-
-@pytest.fixture
 def small() -> Encoder:
     """An encoder of one layer, for what does not depend on the size."""
     torch.manual_seed(0)
@@ -79,33 +37,9 @@ def small() -> Encoder:
     return Encoder(config).eval()
 
 
-@pytest.fixture
-def folder(tmp_path: Path, small: Encoder) -> Path:
-    """A small checkpoint that a test may change."""
-    minibert.save(small, tmp_path / "checkpoint")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(minilm_folder() / name, tmp_path / "checkpoint")
-    return tmp_path / "checkpoint"
-
-
-def change_weights(folder: Path) -> None:
-    """Flip the sign of one bias, at the end of the file."""
-    with (folder / "model.safetensors").open("r+b") as file:
-        file.seek(-1, 2)
-        last = file.read(1)
-        file.seek(-1, 2)
-        file.write(bytes([last[0] ^ 0x80]))
-
-
 def vectors(encoder: Encoder, ids: list[list[int]], **settings: object) -> features.Matrix:
     chosen = {"pooling": "cls", "layers": (-1,), "combine": "concat", "batch_tokens": 4096}
     return features.readable_vectors(encoder, ids, **(chosen | settings), progress=False)
-
-
-def reviews() -> tuple[list[str], list[int]]:
-    path = Path(minibert.__file__).parent / "data" / "reviews.tsv"
-    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
-    return [text for text, _ in rows], [int(label) for _, label in rows]
 
 
 # -- the numbers
@@ -171,7 +105,7 @@ def test_rows_come_back_in_the_order_of_the_texts(small: Encoder) -> None:
     lengths = [int(length) for length in torch.randperm(60) + 1]
     rows = [[length] * length for length in lengths]  # the first token, and so its embedding, is the length
     X = vectors(small, rows, layers=0, batch_tokens=100)
-    expected = np.concatenate([vectors(small, [row], layers=0) for row in rows])
+    expected = vectors(small, [[length] for length in lengths], layers=0)  # all of one length: nothing to reorder
     np.testing.assert_allclose(X, expected, atol=1e-6)
     assert np.abs(X[1:] - X[:-1]).max(axis=1).min() > 0.01  # two rows exchanged would be seen
 
@@ -384,272 +318,3 @@ def test_auto_is_cuda_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_pooler_without_a_pooler_is_refused(small: Encoder) -> None:
     with pytest.raises(ValueError, match="this checkpoint has no pooler"):
         vectors(Encoder(small.config, pooler=False), [[101, 102]], pooling="pooler")
-
-
-# -- TextFeatures as an estimator
-
-
-def test_the_default_recipe_fits_the_reviews_without_a_warning() -> None:
-    texts, labels = reviews()
-    model = make_pipeline(TextFeatures(NAME), StandardScaler(), LogisticRegression(max_iter=1000))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert model.fit(texts, labels).score(texts, labels) > 0.95
-
-
-def test_the_constructor_does_nothing_and_clone_and_set_params_keep_every_setting() -> None:
-    settings = {"model": "no-such-checkpoint", "pooling": "?", "layers": [99], "combine": "?", "precision": "?",
-                "device": "?", "batch_tokens": -5, "truncation": "?", "cache": 3, "missing": "?"}  # fmt: skip
-    estimator = TextFeatures(**settings)
-    assert estimator.get_params() == settings
-    assert clone(estimator).get_params() == settings
-    assert clone(estimator).set_params(pooling="mean").pooling == "mean"
-
-
-def test_before_fit_it_is_not_fitted() -> None:
-    with pytest.raises(NotFittedError):
-        TextFeatures(NAME).transform(TEXTS)
-    with pytest.raises(NotFittedError):
-        TextFeatures(NAME).get_feature_names_out()
-
-
-def test_transform_equals_embed_and_the_names_fit_the_width() -> None:
-    estimator = TextFeatures(NAME, pooling="mean", layers=(0, -1)).fit(TEXTS)
-    X = estimator.transform(TEXTS)
-    assert np.abs(X - embed(TEXTS, NAME, pooling="mean", layers=(0, -1))).max() <= TOLERANCE
-    assert X.dtype == np.float32 and X.shape == (len(TEXTS), estimator.n_features_out_) == (len(TEXTS), 768)
-    names = estimator.get_feature_names_out()
-    assert len(names) == 768 and names[0] == "textfeatures0"
-
-
-def test_a_generator_is_read_once_by_fit_transform() -> None:
-    X = TextFeatures(NAME).fit_transform(text for text in TEXTS)
-    assert np.array_equal(X, TextFeatures(NAME).fit_transform(TEXTS))
-
-
-def test_set_output_gives_a_data_frame_with_the_index_of_the_series() -> None:
-    pandas = pytest.importorskip("pandas")
-    column = pandas.Series(TEXTS[:2], index=[5, 9])
-    frame = TextFeatures(NAME).set_output(transform="pandas").fit_transform(column)
-    assert list(frame.index) == [5, 9] and list(frame.columns[:2]) == ["textfeatures0", "textfeatures1"]
-
-
-@pytest.mark.parametrize("column", ["text", ["text"]])
-def test_it_takes_the_text_column_of_a_data_frame_in_a_column_transformer(column: object) -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"stars": np.arange(len(TEXTS)), "text": TEXTS})
-    both = ColumnTransformer([("text", TextFeatures(NAME), column), ("stars", "passthrough", ["stars"])])
-    X = both.fit_transform(frame)
-    assert X.shape == (len(TEXTS), 385)
-    assert np.abs(X[:, :384] - embed(TEXTS, NAME)).max() <= TOLERANCE
-    assert list(both.get_feature_names_out()[[0, -1]]) == ["text__textfeatures0", "stars__stars"]
-
-
-def test_a_grid_search_runs_in_two_processes() -> None:
-    texts, labels = reviews()
-    model = make_pipeline(TextFeatures(NAME), LogisticRegression(max_iter=1000))
-    search = GridSearchCV(model, {"logisticregression__C": [0.1, 1]}, cv=2, n_jobs=2, error_score="raise")
-    search.fit(texts[:40], labels[:40])
-    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
-
-
-def test_its_tags_say_that_it_reads_strings() -> None:
-    tags = get_tags(TextFeatures(missing="empty"))
-    assert tags.input_tags.string and tags.input_tags.one_d_array and not tags.input_tags.two_d_array
-    assert tags.input_tags.allow_nan and not get_tags(TextFeatures()).input_tags.allow_nan
-    assert tags.requires_fit and not tags.target_tags.required and tags.transformer_tags.preserves_dtype == []
-
-
-@pytest.mark.parametrize(("labels", "message"), [([1, 0], "inconsistent"), ([1, 0, 1, 0, 1, np.nan], "y contains NaN")])
-def test_labels_that_do_not_fit_are_refused_before_anything_is_encoded(
-    computed: list[int], labels: list[float], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_pipeline(TextFeatures(NAME), LogisticRegression()).fit(TEXTS, labels)
-    assert computed == []
-
-
-def test_one_model_is_shared_by_all_estimators_of_the_process() -> None:
-    first, second = (features.load_shared(NAME, "cpu", "float32") for _ in range(2))
-    assert first.encoder is second.encoder
-
-
-def test_a_model_in_hand_is_refused_because_a_pickle_could_not_refer_to_it(encoder: Encoder) -> None:
-    with pytest.raises(TypeError, match="Hub name or a folder"):
-        TextFeatures(encoder).fit(TEXTS)
-
-
-# -- pickles
-
-
-def test_a_pickle_is_small_and_predicts_the_same(tmp_path: Path) -> None:
-    model = make_pipeline(TextFeatures(NAME), LogisticRegression()).fit(TEXTS, [1, 0, 0, 1, 0, 1])
-    stored = pickle.dumps(model)
-    assert len(stored) < 100_000
-    assert np.array_equal(pickle.loads(stored).predict_proba(TEXTS), model.predict_proba(TEXTS))
-    joblib.dump(model, tmp_path / "model.joblib")
-    assert np.array_equal(joblib.load(tmp_path / "model.joblib").predict_proba(TEXTS), model.predict_proba(TEXTS))
-
-
-def test_a_pickle_refuses_other_weights_and_names_both_hashes(folder: Path) -> None:
-    stored = pickle.dumps(TextFeatures(folder).fit(TEXTS))
-    before = pickle.loads(stored).weights_sha256_
-    change_weights(folder)
-    with pytest.raises(ValueError, match="weights") as refused:
-        pickle.loads(stored).transform(TEXTS)
-    after = TextFeatures(folder).fit(TEXTS).weights_sha256_
-    assert before != after and before in str(refused.value) and after in str(refused.value)
-
-
-def test_a_pickle_refuses_another_tokenizer(folder: Path) -> None:
-    stored = pickle.dumps(TextFeatures(folder).fit(TEXTS))
-    settings = folder / "tokenizer_config.json"
-    settings.write_text(settings.read_text(encoding="utf-8").replace('"do_lower_case": true', '"do_lower_case": false'))
-    with pytest.raises(ValueError, match="tokenizer with fingerprint"):
-        pickle.loads(stored).transform(TEXTS)
-
-
-# -- caches
-
-
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_a_grid_of_four_values_over_five_shuffled_folds_encodes_each_text_once(
-    computed: list[int], tmp_path: Path, on_disk: bool
-) -> None:
-    texts, labels = reviews()
-    texts, labels = [*texts[:39], texts[0]], labels[:40]  # one text stands twice
-    model = make_pipeline(TextFeatures(NAME, cache=tmp_path if on_disk else None), LogisticRegression(max_iter=1000))
-    folds = KFold(5, shuffle=True, random_state=1)
-    GridSearchCV(model, {"logisticregression__C": [0.01, 0.1, 1, 10]}, cv=folds, error_score="raise").fit(texts, labels)
-    assert sum(computed) == 39
-    X = model[0].fit_transform(texts)
-    assert sum(computed) == 39
-    assert np.abs(X - embed(texts, NAME)).max() <= TOLERANCE
-
-
-def test_another_setting_misses_the_cache_and_another_name_of_the_same_layer_does_not(computed: list[int]) -> None:
-    TextFeatures(NAME).fit_transform(TEXTS)
-    for settings in ({"pooling": "mean"}, {"layers": (-2,)}, {"layers": (-2, -1)}, {"truncation": "error"},
-                     {"layers": (-2, -1), "combine": "sum"}):  # fmt: skip
-        before = len(computed)
-        TextFeatures(NAME, **settings).fit_transform(TEXTS)
-        assert computed[before:] == [len(TEXTS)], settings
-    for settings in ({"layers": (6,)}, {"layers": -1}, {"batch_tokens": 100}, {"precision": "auto"}):
-        before = len(computed)
-        TextFeatures(NAME, **settings).fit_transform(TEXTS)
-        assert computed[before:] == [], settings
-
-
-def test_a_changed_model_misses_the_cache(computed: list[int], folder: Path, tmp_path: Path) -> None:
-    for times in (1, 2):
-        TextFeatures(folder, cache=tmp_path / "rows").fit_transform(TEXTS)
-        TextFeatures(folder, cache=tmp_path / "rows").fit_transform(TEXTS)
-        assert computed == [len(TEXTS)] * times
-        change_weights(folder)
-
-
-def test_a_refused_text_is_named_by_its_row_although_rows_before_it_are_known(memory: features.MemoryRows) -> None:
-    estimator = TextFeatures(NAME, truncation="error").fit(TEXTS)
-    estimator.transform(TEXTS)
-    with pytest.raises(ValueError, match="row 6 has 602 tokens"):
-        estimator.transform([*TEXTS, "word " * 600])
-
-
-def test_the_cache_of_the_process_is_bounded_and_drops_the_least_recently_used() -> None:
-    rows = features.MemoryRows(limit=30)
-    rows.write({b"a": bytes(10), b"b": bytes(10), b"c": bytes(10)})
-    rows.read({b"a"})
-    rows.write({b"a": bytes(10), b"d": bytes(10)})
-    assert set(rows.read({b"a", b"b", b"c", b"d"})) == {b"a", b"c", b"d"}
-    assert rows.size == 30
-
-
-def test_a_damaged_row_on_disk_is_computed_again_and_healed(computed: list[int], tmp_path: Path) -> None:
-    estimator = TextFeatures(NAME, cache=tmp_path).fit(TEXTS)
-    expected = estimator.transform(TEXTS)
-    with sqlite3.connect(tmp_path / features.ROWS_FILE) as database:
-        database.execute("UPDATE rows SET vector = zeroblob(length(vector)) WHERE rowid = 2")
-        database.execute("UPDATE rows SET vector = substr(vector, 1, 100) WHERE rowid = 3")
-        database.execute("UPDATE rows SET vector = x'' WHERE rowid = 4")
-    database.close()
-    assert np.abs(estimator.transform(TEXTS) - expected).max() <= TOLERANCE
-    assert computed == [len(TEXTS), 3]
-    estimator.transform(TEXTS)
-    assert computed == [len(TEXTS), 3]
-
-
-@pytest.mark.parametrize("damage", ["no database", "its middle overwritten"])
-def test_a_damaged_cache_file_costs_one_warning_and_no_result(tmp_path: Path, damage: str) -> None:
-    estimator = TextFeatures(NAME, cache=tmp_path).fit(TEXTS)
-    path = tmp_path / features.ROWS_FILE
-    expected = estimator.transform(TEXTS)
-    content = path.read_bytes()
-    path.write_bytes(b"no database" * 500 if damage == "no database" else content[:100] + b"\xff" * len(content[100:]))
-    with pytest.warns(UserWarning, match="cache .* cannot be used") as caught:
-        X = estimator.transform(TEXTS)
-    assert len(caught) == 1
-    assert np.abs(X - expected).max() <= TOLERANCE
-
-
-def test_a_folder_that_cannot_be_made_costs_one_warning_and_no_result(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    estimator = TextFeatures(NAME, cache=tmp_path / "file" / "rows").fit(TEXTS)
-    with pytest.warns(UserWarning, match="make the folder writable") as caught:
-        X = estimator.transform(TEXTS)
-    assert len(caught) == 1 and np.isfinite(X).all()
-
-
-def test_a_disk_that_is_full_costs_one_warning_and_keeps_what_was_there(
-    computed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    estimator = TextFeatures(NAME, cache=tmp_path).fit(TEXTS)
-    estimator.transform(TEXTS[:1])
-    connect = sqlite3.connect
-
-    def full(*given: object, **settings: object) -> sqlite3.Connection:
-        database = connect(*given, **settings)
-        database.execute("PRAGMA max_page_count = 1")  # as many pages as there are, and not one more
-        return database
-
-    monkeypatch.setattr(sqlite3, "connect", full)
-    with pytest.warns(UserWarning, match="full") as caught:
-        X = estimator.transform(TEXTS)
-    assert len(caught) == 1 and np.isfinite(X).all()
-    assert computed == [1, len(TEXTS) - 1]
-    estimator.transform(TEXTS[:1])
-    assert computed == [1, len(TEXTS) - 1]
-
-
-def test_a_cache_that_can_only_be_read_is_read_without_a_warning(
-    computed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    estimator = TextFeatures(NAME, cache=tmp_path).fit(TEXTS)
-    estimator.transform(TEXTS)
-    connect = sqlite3.connect
-    monkeypatch.setattr(
-        sqlite3, "connect", lambda path, **settings: connect(f"file:{path}?mode=ro", uri=True, **settings)
-    )
-    estimator.transform(TEXTS)
-    assert computed == [len(TEXTS)]
-    with pytest.warns(UserWarning, match="readonly") as caught:
-        estimator.transform(["a new text"])
-    assert len(caught) == 1
-
-
-@pytest.mark.parametrize(("cache", "error"), [(3, TypeError), (Path(__file__), ValueError)])
-def test_a_cache_that_is_no_folder_is_refused_at_fit(cache: object, error: type[Exception]) -> None:
-    with pytest.raises(error, match="path of a folder"):
-        TextFeatures(NAME, cache=cache).fit(TEXTS)
-
-
-def fill(folder: Path, worker: int) -> int:
-    """Write and read rows from a process of its own; returns how many of its rows it found again."""
-    store = features.DiskRows(folder)
-    for turn in range(20):
-        store.write({f"{worker} {turn} {n}".encode(): bytes(100) for n in range(10)})
-    return len(store.read({f"{worker} {turn} {n}".encode() for turn in range(20) for n in range(10)}))
-
-
-def test_several_processes_write_to_one_folder_and_nothing_is_lost(tmp_path: Path) -> None:
-    found = joblib.Parallel(n_jobs=2)(joblib.delayed(fill)(tmp_path, worker) for worker in range(4))
-    assert found == [200] * 4

@@ -103,7 +103,11 @@ def test_a_mask_that_is_no_tensor_is_refused_by_its_type() -> None:
 
 @pytest.mark.parametrize("value", [2, -1, 0.5, float("-inf"), float("nan"), torch.finfo(torch.float32).min])
 def test_a_mask_with_another_value_than_0_and_1_is_refused_with_it(value: float) -> None:
-    refused(ValueError, "attention_mask holds", "additive", attention_mask=KEEP.to(torch.float64).masked_fill(KEEP == 0, value))
+    mask = KEEP.double().masked_fill(KEEP == 0, value)
+    refused(ValueError, "attention_mask holds", "additive", attention_mask=mask)
+
+
+MASK_DTYPES = (torch.bool, torch.int64, torch.int32, torch.uint8, torch.float32, torch.float16, torch.bfloat16)
 
 
 @pytest.mark.parametrize("attention", ATTENTION)
@@ -111,10 +115,7 @@ def test_a_mask_with_another_value_than_0_and_1_is_refused_with_it(value: float)
 def test_masks_of_any_dtype_give_bit_equal_results(weights: torch.dtype, attention: str) -> None:
     encoder = random_encoder(attention=attention, dtype=weights)
     with torch.no_grad():
-        first, *others = (
-            encoder(IDS, attention_mask=KEEP.to(dtype)).last_hidden_state
-            for dtype in (torch.bool, torch.int64, torch.int32, torch.uint8, torch.float32, torch.float16, torch.bfloat16)
-        )
+        first, *others = (encoder(IDS, attention_mask=KEEP.to(dtype)).last_hidden_state for dtype in MASK_DTYPES)
     assert torch.isfinite(first).all()
     assert all(torch.equal(first, other) for other in others)
 

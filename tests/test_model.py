@@ -68,9 +68,9 @@ def configurations(draw: st.DrawFn) -> dict[str, Any]:
     return sizes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(configurations(), st.integers(0, 2**16))
-def test_random_checkpoints_of_any_configuration_equal_transformers_bit_for_bit(sizes: dict[str, Any], seed: int) -> None:
+def test_random_checkpoints_of_any_configuration_equal_transformers(sizes: dict[str, Any], seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         theirs = write_checkpoint(Path(folder), seed=seed, **sizes)
         ours, _ = load_encoder(Path(folder))
@@ -116,7 +116,7 @@ def assert_close_with_both_attentions(eager: Encoder, fused: Encoder) -> None:
 
 def test_a_sentence_alone_and_in_a_batch_is_the_same_within_1e_5(minilm: Path) -> None:
     encoder = minibert.load(minilm)
-    batch = hard_batch(encoder.config)
+    batch = hard_batch(encoder.config, longest=128)
     with torch.no_grad():
         together = encoder(**batch)
         for row, length in enumerate(batch["attention_mask"].sum(dim=1).tolist()):
@@ -147,7 +147,7 @@ def train_step(model: Any, batch: dict[str, Tensor], **wanted: bool) -> tuple[di
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
-def test_one_step_of_training_gives_bit_equal_outputs_and_gradients_with_dropout(model_type: str, tmp_path: Path) -> None:
+def test_training_gives_bit_equal_outputs_and_gradients_with_dropout(model_type: str, tmp_path: Path) -> None:
     theirs = write_checkpoint(tmp_path, model_type)
     ours, _ = load_encoder(tmp_path)
     assert training_differences(ours, theirs) == {}

@@ -77,15 +77,30 @@ def ignored(name: str) -> Callable[[Encoder], None]:
     return mistake
 
 
-def both(folder: Path, model_type: str, dtype: torch.dtype = torch.float32) -> tuple[Encoder, Any]:
-    theirs = write_checkpoint(folder, model_type).to(dtype)
-    return minibert.load(folder, dtype=dtype), theirs
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Any]]:
+    found = {}
+    for model_type in TYPES:
+        folder = tmp_path_factory.mktemp(model_type)
+        found[model_type] = folder, write_checkpoint(folder, model_type)
+    return found
+
+
+@pytest.fixture
+def both(checkpoints: dict[str, tuple[Path, Any]]) -> Callable[..., tuple[Encoder, Any]]:
+    """Loads the same checkpoint into our encoder, which the test may damage, and into transformers' model."""
+
+    def load(model_type: str, dtype: torch.dtype = torch.float32) -> tuple[Encoder, Any]:
+        folder, theirs = checkpoints[model_type]
+        return minibert.load(folder, dtype=dtype), theirs.to(dtype)
+
+    return load
 
 
 @pytest.mark.parametrize("model_type", TYPES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_without_a_mistake_the_comparison_finds_nothing(model_type: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    ours, theirs = both(tmp_path, model_type, dtype)
+def test_without_a_mistake_the_comparison_finds_nothing(model_type: str, dtype: torch.dtype, both: Any) -> None:
+    ours, theirs = both(model_type, dtype)
     assert differences(ours, theirs, hard_batch(ours.config)) == {}
 
 
@@ -103,38 +118,38 @@ def test_without_a_mistake_the_comparison_finds_nothing(model_type: str, dtype: 
     ],
 )
 def test_a_mistake_is_found_bit_for_bit_and_by_tolerance(
-    mistake: Callable[[Encoder], None], model_type: str, tmp_path: Path
+    mistake: Callable[[Encoder], None], model_type: str, both: Any
 ) -> None:
-    ours, theirs = both(tmp_path, model_type)
+    ours, theirs = both(model_type)
     mistake(ours)
     batch = hard_batch(ours.config)
     assert "last hidden state" in differences(ours, theirs, batch)
     assert "last hidden state" in differences(ours, theirs, batch, within=ROUNDING)
 
 
-def test_ignored_segments_are_found(tmp_path: Path) -> None:
-    ours, theirs = both(tmp_path, "bert")
+def test_ignored_segments_are_found(both: Any) -> None:
+    ours, theirs = both("bert")
     ignored("token_type_ids")(ours)
     assert "hidden state 0" in differences(ours, theirs, hard_batch(ours.config), within=ROUNDING)
 
 
 @pytest.mark.parametrize("model_type", TYPES)
-def test_an_epsilon_of_1e_5_for_1e_12_is_found_in_float64(model_type: str, tmp_path: Path) -> None:
-    ours, theirs = both(tmp_path, model_type, torch.float64)
+def test_an_epsilon_of_1e_5_for_1e_12_is_found_in_float64(model_type: str, both: Any) -> None:
+    ours, theirs = both(model_type, torch.float64)
     large_epsilon(ours)
     assert "last hidden state" in differences(ours, theirs, hard_batch(ours.config), within=1e-9)
 
 
-def test_a_wrong_pooler_is_found(tmp_path: Path) -> None:
-    ours, theirs = both(tmp_path, "bert")
+def test_a_wrong_pooler_is_found(both: Any) -> None:
+    ours, theirs = both("bert")
     assert ours.pooler is not None
     nn.init.zeros_(ours.pooler.dense.bias)
     assert differences(ours, theirs, hard_batch(ours.config)).keys() == {"pooler"}
 
 
-def test_a_dropped_key_bias_hides_from_the_outputs(tmp_path: Path) -> None:
+def test_a_dropped_key_bias_hides_from_the_outputs(both: Any) -> None:
     """Softmax cancels what is added to all scores of a query; no comparison by tolerance can see this mistake."""
-    ours, theirs = both(tmp_path, "bert")
+    ours, theirs = both("bert")
     for layer in ours.layers:
         nn.init.zeros_(layer.attention.key.bias)
     assert differences(ours, theirs, hard_batch(ours.config), within=ROUNDING) == {}
@@ -147,18 +162,18 @@ def test_a_dropped_key_bias_is_found_by_the_account_of_names(model_type: str, tm
     tensors = load_file(tmp_path / "model.safetensors")
     del tensors[key_bias]
     save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match="lacks 1 tensors, layers.0.attention.key.bias"):
+    with pytest.raises(ValueError, match=r"lacks 1 tensors, layers\.0\.attention\.key\.bias"):
         minibert.load(tmp_path)
 
 
 @pytest.mark.parametrize("model_type", TYPES)
 def test_two_rows_of_the_table_of_names_exchanged_are_found(
-    model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model_type: str, both: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [list(row) for row in weights.ENCODER]
     rows[4][1:], rows[5][1:] = rows[5][1:], rows[4][1:]
     monkeypatch.setattr(weights, "ENCODER", tuple(tuple(row) for row in rows))
-    ours, theirs = both(tmp_path, model_type)
+    ours, theirs = both(model_type)
     assert "last hidden state" in differences(ours, theirs, hard_batch(ours.config), within=ROUNDING)
 
 

@@ -1,7 +1,8 @@
 """The parity ladder: two models, one batch, and every number that the two compute from it, compared bit for bit.
 
-Rung by rung, in the order of computation: tensors (every stage of stages.py), logits, losses, decisions, gradients;
-then, with dropout on and the same seed, the tensors again and the weights after training steps. Padding is compared
+Rung by rung: tensors (every stage of stages.py), the hidden states of a row that fills every position, logits, losses,
+gradients; then, with dropout on and the same seed, the tensors again and the weights after training steps; last, what
+a user would decide from the logits. Padding is compared
 like everything else. A row of nothing but padding is left out: no text looks like that, and no one defines it.
 
     rows = compare(ours, theirs, batch, labels)
@@ -24,8 +25,10 @@ from minibert.weights import name_in_file
 # The versions of transformers for which parity was established.
 OLDEST, NEWEST = "5.23.0", "5.23.0"
 
-RUNGS = ("tensors", "logits", "losses", "decisions", "gradients", "tensors, dropout on", "trained weights")
-LOGITS = ("logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits")
+TENSORS, FULL_LENGTH, LOGITS, LOSSES, DECISIONS = "tensors", "full length", "logits", "losses", "decisions"
+GRADIENTS, DROPOUT, TRAINED = "gradients", DROPOUT, "trained weights"
+RUNGS = (TENSORS, FULL_LENGTH, LOGITS, LOSSES, GRADIENTS, DROPOUT, TRAINED, DECISIONS)
+LOGIT_FIELDS = ("logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits")
 LOWEST = torch.finfo(torch.float32).min  # a score of padding
 SEED = 1810_04805  # of dropout, on both sides
 STEPS = 3  # of training
@@ -64,7 +67,7 @@ class Row:
     def place(self) -> str:
         """Where it stands, in words."""
         where = str(Place(self.stage, self.layer)) if self.rung.startswith("tensors") else self.stage
-        return where if self.rung == "tensors" else f"{self.rung}: {where}"
+        return where if self.rung == TENSORS else f"{self.rung}: {where}"
 
 
 @dataclass(frozen=True)
@@ -168,15 +171,26 @@ def compare(
     mine, reference = run(ours, batch, labels), run(theirs, batch, labels)
     if getattr(base(ours), "attend", None) is ATTENTION["sdpa"]:
         reference.tensors = {place: x for place, x in reference.tensors.items() if place.stage not in NOT_IN_SDPA}
-    rows = compare_tensors("tensors", mine.tensors, reference.tensors, bounds.forward)
-    logits, expected = mine.outputs(LOGITS), reference.outputs(LOGITS)
-    rows += compare_tensors("logits", logits, expected, bounds.forward)
+    rows = compare_tensors(TENSORS, mine.tensors, reference.tensors, bounds.forward)
+    logits, expected = mine.outputs(LOGIT_FIELDS), reference.outputs(LOGIT_FIELDS)
+    rows += compare_tensors(LOGITS, logits, expected, bounds.forward)
     if reference.loss is not None:
-        rows += compare_tensors("losses", mine.outputs(["loss"]), reference.outputs(["loss"]), bounds.forward)
-    rows += [undecided(r, bounds) for r in compare_tensors("decisions", decide(logits, labels), decide(expected, labels))]
+        rows += compare_tensors(LOSSES, mine.outputs(["loss"]), reference.outputs(["loss"]), bounds.forward)
+    rows += [undecided(r, bounds) for r in compare_tensors(DECISIONS, decide(logits, labels), decide(expected, labels))]
     if reference.loss is not None:
         rows += compare_gradients(ours, theirs, bounds)
     return rows
+
+
+def compare_full_length(ours: nn.Module, theirs: nn.Module, batch: Batch, bounds: Bounds = EQUAL) -> list[Row]:
+    """Compare the hidden states alone: attention matrices of 512 tokens, all layers at once, take gigabytes."""
+    states = []
+    for model in (ours, theirs):
+        device = next(model.parameters()).device
+        with torch.no_grad():
+            output = forward(model, batch.to(device), {"output_hidden_states": True})
+        states.append({Place("hidden states", layer): x for layer, x in enumerate(output.hidden_states)})
+    return compare_tensors(FULL_LENGTH, states[0], states[1], bounds.forward)
 
 
 def undecided(decision: Row, bounds: Bounds) -> Row:
@@ -243,7 +257,7 @@ def compare_parameters(rung: str, ours: nn.Module, theirs: nn.Module, read: Call
 
 def compare_gradients(ours: nn.Module, theirs: nn.Module, bounds: Bounds = EQUAL) -> list[Row]:
     """The gradients that the last backward pass left in both models."""
-    return compare_parameters("gradients", ours, theirs, lambda p: p.grad, bounds.backward)
+    return compare_parameters(GRADIENTS, ours, theirs, lambda p: p.grad, bounds.backward)
 
 
 def compare_training(ours: nn.Module, theirs: nn.Module, batch: Batch, labels: dict[str, Tensor]) -> list[Row]:
@@ -265,8 +279,8 @@ def compare_training(ours: nn.Module, theirs: nn.Module, batch: Batch, labels: d
                 optimizer.step()
         model.zero_grad(set_to_none=True)
         model.eval()
-    rows = compare_tensors("tensors, dropout on", passes[0].tensors, passes[1].tensors)
-    return rows + compare_parameters("trained weights", ours, theirs, lambda p: p.data)
+    rows = compare_tensors(DROPOUT, passes[0].tensors, passes[1].tensors)
+    return rows + compare_parameters(TRAINED, ours, theirs, lambda p: p.data)
 
 
 def first_divergent(rows: Iterable[Row]) -> Row | None:

@@ -7,7 +7,7 @@ TorchFunctionMode watches the calls that really compute them, softmax and the pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -182,12 +182,12 @@ def recording(model: nn.Module) -> Iterator[Tensors]:
         yield kept
 
 
-def forward(model: nn.Module, batch: Batch, labels: dict[str, Tensor] | None = None) -> Any:
+def forward(model: nn.Module, batch: Batch, more: Mapping[str, Any] | None = None) -> Any:
     """Call either side with the arguments that it takes; upstream's DistilBERT takes no segments."""
     inputs = {"attention_mask": batch.attention_mask, "token_type_ids": batch.token_type_ids}
     if column(model) == "distilbert":
         del inputs["token_type_ids"]
-    return model(batch.input_ids, **inputs, **(labels or {}))
+    return model(batch.input_ids, **inputs, **(more or {}))
 
 
 def record(model: nn.Module, batch: Batch) -> Tensors:

@@ -1,0 +1,123 @@
+"""Parity without transformers: stored references of the real checkpoint, and published values of official ones.
+
+golden.json holds, for each stage of all-MiniLM-L6-v2 as transformers computed it, a checksum of every bit and a few
+values. A CPU whose float32 results agree with the one that made the file agrees in the checksum; another CPU sums in
+another order, and there the stored values decide, within TOLERANCE of the largest value of the stage. The report says
+for each stage which of the two it was. tests/make_golden.py writes the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.checkpoint import load
+from minibert.hub import locate, locate_locally
+from minibert.lab.stages import Batch, Place, record
+
+CHECKPOINT = "all-MiniLM-L6-v2"
+KEPT = 8  # values of each stage, evenly spread from the first to the last
+TOLERANCE = 2e-5  # as a share of the largest value of the stage
+PUBLISHED_TOLERANCE = 1e-4
+
+# input ids, mask, where to look in last_hidden_state, and what transformers' own tests expect there
+PUBLISHED_IDS = [[0, 345, 232, 328, 740, 140, 1695, 69, 6078, 1588, 2]]
+PUBLISHED_MASK = [[0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]]
+PUBLISHED = {
+    "distilbert-base-uncased": [[-0.1639, 0.3299, 0.1648], [-0.1746, 0.3289, 0.1710], [-0.1884, 0.3357, 0.1810]],
+    "bert-base-uncased": [[0.4249, 0.1008, 0.7531], [0.3771, 0.1188, 0.7467], [0.4152, 0.1098, 0.7108]],
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One stored reference checked: how it was compared, and how it came out."""
+
+    checkpoint: str
+    what: str
+    shape: tuple[int, ...]
+    how: str  # "checksum", "values" or "not checked"
+    largest: float  # largest difference of the stored values, as a share of the stage's largest value
+    ok: bool
+    note: str = ""
+
+
+def checksum(tensor: Tensor) -> str:
+    """The first 16 hexadecimal digits of the sha256 of the float32 values in memory order."""
+    return hashlib.sha256(tensor.detach().to("cpu", torch.float32).contiguous().numpy().tobytes()).hexdigest()[:16]
+
+
+def sample(tensor: Tensor) -> list[float]:
+    """KEPT values, evenly spread from the first to the last."""
+    flat = tensor.detach().to("cpu", torch.float32).flatten()
+    kept: list[float] = flat[torch.linspace(0, len(flat) - 1, KEPT).round().long()].tolist()
+    return kept
+
+
+def entry(place: Place, tensor: Tensor) -> dict[str, Any]:
+    """What golden.json keeps of one stage."""
+    return {"stage": place.stage, "layer": place.layer, "shape": list(tensor.shape), "sha256": checksum(tensor),
+            "values": sample(tensor), "largest": largest(tensor)}  # fmt: skip
+
+
+def largest(tensor: Tensor) -> float:
+    """The largest absolute value, padding's lowest number aside."""
+    finite = tensor[tensor != torch.finfo(torch.float32).min]
+    return float(finite.abs().max())
+
+
+def stored() -> dict[str, Any]:
+    """The content of golden.json."""
+    content: dict[str, Any] = json.loads((resources.files("minibert") / "data" / "golden.json").read_text("utf-8"))
+    return content
+
+
+def batch_of(content: dict[str, Any]) -> Batch:
+    """The batch of golden.json."""
+    return Batch(*(torch.tensor(content[name]) for name in ("input_ids", "attention_mask", "token_type_ids")))
+
+
+def check_golden(content: dict[str, Any], encoder: Any) -> list[Finding]:
+    """Compare every stage of the encoder with its stored reference."""
+    tensors = record(encoder, batch_of(content))
+    findings = []
+    for kept in content["stages"]:
+        place = Place(kept["stage"], kept["layer"])
+        ours = tensors.get(place)
+        shape = tuple(kept["shape"])
+        if ours is None or ours.numel() != torch.Size(shape).numel():
+            findings.append(Finding(CHECKPOINT, str(place), shape, "values", float("inf"), False, "no such tensor"))
+        elif checksum(ours) == kept["sha256"]:
+            findings.append(Finding(CHECKPOINT, str(place), shape, "checksum", 0.0, True))
+        else:
+            apart = max(abs(a - b) for a, b in zip(sample(ours), kept["values"], strict=True)) / kept["largest"]
+            findings.append(Finding(CHECKPOINT, str(place), shape, "values", apart, apart <= TOLERANCE))
+    return findings
+
+
+def check_published() -> list[Finding]:
+    """Compare the official checkpoints that are on this machine with published values; name those that are not."""
+    findings = []
+    for name, expected in PUBLISHED.items():
+        if locate_locally(name) is None:
+            note = f"not on this machine; minibert download {name}"
+            findings.append(Finding(name, "published values", (3, 3), "not checked", 0.0, True, note))
+            continue
+        encoder = load(name)
+        with torch.no_grad():
+            # The mask hides the first token, so the row looks padded on the left; the published values are of that row.
+            output = encoder(torch.tensor(PUBLISHED_IDS), attention_mask=torch.tensor(PUBLISHED_MASK))
+        apart = float((output.last_hidden_state[0, 1:4, 1:4] - torch.tensor(expected)).abs().max())
+        findings.append(Finding(name, "published values", (3, 3), "values", apart, apart <= PUBLISHED_TOLERANCE))
+    return findings
+
+
+def check_all() -> list[Finding]:
+    """Stored references, then published values."""
+    return check_golden(stored(), load(locate(CHECKPOINT, download=False).folder)) + check_published()

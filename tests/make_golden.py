@@ -1,0 +1,41 @@
+"""Write minibert/data/golden.json: the stages of all-MiniLM-L6-v2 as transformers computes them.
+
+    python tests/make_golden.py
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+
+import torch
+import transformers
+
+from minibert.hub import locate
+from minibert.lab.checkpoints import make_batch, open_upstream
+from minibert.lab.golden import CHECKPOINT, entry
+from minibert.lab.stages import record
+from minibert.weights import write_whole
+
+FILE = Path(__file__).resolve().parent.parent / "minibert" / "data" / "golden.json"
+
+
+def main() -> None:
+    model, _ = open_upstream(locate(CHECKPOINT, download=False).folder, "bert", None, pooler=True)
+    batch = make_batch(model.config, tokens=24)
+    made_with = {
+        "transformers": transformers.__version__,
+        "torch": torch.__version__,
+        "cpu": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
+    }
+    inputs = {name: getattr(batch, name).tolist() for name in ("input_ids", "attention_mask", "token_type_ids")}
+    stages = [entry(place, tensor) for place, tensor in record(model, batch).items()]
+    head = json.dumps({"checkpoint": CHECKPOINT, "made_with": made_with, **inputs})
+    lines = ",\n".join(json.dumps(stage) for stage in stages)
+    write_whole(FILE, f'{head[:-1]}, "stages": [\n{lines}\n]}}\n')
+    print(f"{FILE.name}: {len(stages)} stages, {FILE.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Labels that cannot be are refused, with the value, its place and the limit, before a loss is computed with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from minibert.config import Config
+from minibert.heads import HEAD_CLASSES, Head
+
+B, S, C, V = 3, 8, 2, 61
+LABELS = {"sequence-classification": 3, "token-classification": 5}
+
+
+def make(head: str, **changes: Any) -> Head:
+    """An untrained tiny BERT with this head."""
+    sizes = dict(vocab_size=V, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    labels = {i: str(i) for i in range(LABELS.get(head, 2))}
+    return HEAD_CLASSES[head](Config(**sizes | {"id2label": labels} | changes)).eval()
+
+
+def ids(*shape: int) -> Tensor:
+    return torch.randint(1, V, shape or (B, S), generator=torch.Generator().manual_seed(0))
+
+
+def put(shape: tuple[int, ...], place: tuple[int, ...], value: float, dtype: torch.dtype = torch.long) -> Tensor:
+    """Zeros with one value in one place."""
+    labels = torch.zeros(shape, dtype=dtype)
+    labels[place] = value
+    return labels
+
+
+@pytest.mark.parametrize(
+    ("head", "labels", "match"),
+    [
+        ("masked-lm", put((B, S), (1, 3), V), r"labels\[1, 3\] is 61; it must be from 0 to 60, or -100"),
+        ("masked-lm", put((B, S), (2, 0), -1), r"labels\[2, 0\] is -1"),
+        ("masked-lm", torch.zeros(B, S), "labels are torch.float32; cross entropy needs whole numbers"),
+        ("masked-lm", torch.zeros(S, B).long(), r"labels have shape \(8, 3\); these logits need \(3, 8\)"),
+        ("next-sentence", torch.tensor([0, 2, 1]), r"labels\[1\] is 2; it must be from 0 to 1$"),
+        ("next-sentence", torch.tensor([0, 1, -100]), r"labels\[2\] is -100"),
+        ("sequence-classification", torch.tensor([0, 5, 1]), r"labels\[1\] is 5; it must be from 0 to 2"),
+        ("sequence-classification", torch.tensor([0, -100, 1]), r"labels\[1\] is -100"),
+        ("sequence-classification", torch.tensor([0.0, 1.0, 2.0]), r"float32 .*multi_label.*\(3, 3\).*whole numbers"),
+        ("sequence-classification", torch.zeros(B, 3).long(), r"labels have shape \(3, 3\); these logits need \(3,\)"),
+        ("sequence-classification", put((B, 3), (1, 2), 2.0, torch.float), r"labels\[1, 2\] is 2.0; .*from 0 to 1"),
+        ("sequence-classification", put((B, 3), (0, 1), float("nan"), torch.float), r"labels\[0, 1\] is nan"),
+        ("token-classification", put((B, S), (0, 7), 5), r"labels\[0, 7\] is 5; it must be from 0 to 4, or -100"),
+        ("token-classification", torch.zeros(B, S), "float32"),
+        ("multiple-choice", torch.tensor([0, 1, 2]), r"labels\[2\] is 2; it must be from 0 to 1$"),
+    ],
+)
+def test_labels_that_cannot_be_are_refused_with_value_place_and_limit(head, labels, match):
+    with pytest.raises(ValueError, match=match):
+        make(head)(ids(B, C, S) if head == "multiple-choice" else ids(), labels=labels)
+
+
+@pytest.mark.parametrize("head", ["masked-lm", "token-classification"])
+def test_tokens_labelled_minus_100_do_not_count(head):
+    labels = torch.full((B, S), -100)
+    labels[1, 2] = 4
+    out = make(head)(ids(), labels=labels)
+    assert torch.equal(out.loss, -out.logits[1, 2].log_softmax(-1)[4])
+
+
+def test_float_labels_are_refused_where_the_checkpoint_says_single_label():
+    model = make("sequence-classification", problem_type="single_label_classification")
+    with pytest.raises(ValueError, match=r"labels are torch\.float32; cross entropy needs whole numbers"):
+        model(ids(), labels=torch.tensor([0.0, 1.0, 2.0]))
+
+
+@pytest.mark.parametrize("head", ["masked-lm", "sequence-classification"])
+def test_labels_that_are_no_tensor_are_a_type_error(head):
+    with pytest.raises(TypeError, match="labels must be a tensor, not list"):
+        make(head)(ids(), labels=[0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "match"),
+    [
+        (None, torch.zeros(B).long(), "needs both start_positions and end"),
+        (torch.zeros(B), torch.zeros(B).long(), "start_positions are torch.float32"),
+        (torch.zeros(B).long(), torch.zeros(B, 2).long(), r"end_positions have shape \(3, 2\); these .* need \(3,\)"),
+    ],
+)
+def test_positions_that_cannot_be_are_refused(start, end, match):
+    with pytest.raises(ValueError, match=match):
+        make("question-answering")(ids(), start_positions=start, end_positions=end)
+
+
+def test_a_position_past_the_last_token_does_not_count_and_a_negative_one_is_0():
+    model = make("question-answering")
+    past = model(ids(), start_positions=torch.tensor([2, S, 99]), end_positions=torch.tensor([3, -7, 4]))
+    start, end = past.start_logits.log_softmax(-1), past.end_logits.log_softmax(-1)
+    expected = (-start[0, 2] - (end[0, 3] + end[1, 0] + end[2, 4]) / 3) / 2
+    torch.testing.assert_close(past.loss, expected)
+
+
+def test_pretraining_needs_both_labels_or_none():
+    model, labels, following = make("pretraining"), torch.zeros(B, S).long(), torch.zeros(B).long()
+    assert model(ids()).loss is None
+    for given in ({"labels": labels}, {"next_sentence_label": following}):
+        with pytest.raises(ValueError, match="both labels and next_sentence_label"):
+            model(ids(), **given)
+    with pytest.raises(ValueError, match=r"next_sentence_label\[0\] is 2"):
+        model(ids(), labels=labels, next_sentence_label=torch.tensor([2, 0, 0]))
+
+
+def test_choices_need_three_axes_and_masks_of_the_same_shape():
+    model = make("multiple-choice")
+    with pytest.raises(ValueError, match=r"input_ids have shape \(3, 8\); expected \(batch, choices, tokens\)"):
+        model(ids())
+    with pytest.raises(ValueError, match=r"attention_mask have shape \(2, 3, 8\), input_ids \(3, 2, 8\)"):
+        model(ids(B, C, S), attention_mask=torch.ones(C, B, S))
+
+
+@pytest.mark.parametrize("head", HEAD_CLASSES)
+def test_everything_but_input_ids_is_given_by_name(head):
+    given = ids(B, C, S) if head == "multiple-choice" else ids()
+    with pytest.raises(TypeError, match="positional argument"):
+        make(head)(given, torch.ones_like(given))
+
+
+def test_a_head_is_untrained_until_a_checkpoint_fills_it():
+    assert not make("masked-lm").head_is_trained

@@ -1,0 +1,362 @@
+"""Official files as they really are: every name, prefix and dtype; what is missing, unknown or ambiguous is told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from helpers import UPSTREAM, hard_batch, write_checkpoint
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+import minibert
+from minibert.config import Config
+from minibert.model import Encoder
+from minibert.weights import ENCODER, LoadReport, UnknownTensors, name_in_file, official_name
+
+TYPES = ("bert", "distilbert")
+Rename = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A random checkpoint of each type, as transformers writes it; tests read these and damage copies."""
+    folders = {model_type: tmp_path_factory.mktemp(model_type) for model_type in TYPES}
+    for model_type, folder in folders.items():
+        write_checkpoint(folder, model_type)
+    return folders
+
+
+def edited(original: Path, folder: Path, change: Callable[[dict[str, Tensor]], Any], **config: Any) -> Path:
+    """A copy of a checkpoint: its tensors changed (in place, or those that `change` returns), its config updated."""
+    shutil.copytree(original, folder, dirs_exist_ok=True)
+    tensors = load_file(folder / "model.safetensors")
+    tensors = change(tensors) or tensors
+    save_file({name: x.contiguous() for name, x in tensors.items()}, folder / "model.safetensors")
+    values = json.loads((folder / "config.json").read_text()) | config
+    (folder / "config.json").write_text(json.dumps(values))
+    return folder
+
+
+def without(*prefixes: str) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    return lambda tensors: {name: x for name, x in tensors.items() if not name.startswith(prefixes)}
+
+
+def renamed(how: Rename) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    return lambda tensors: {how(name): x for name, x in tensors.items()}
+
+
+def load(folder: Path, **how: Any) -> tuple[Encoder, LoadReport]:
+    encoder, report = minibert.load(folder, report=True, **how)
+    return encoder, report
+
+
+def assert_same_weights(folder: Path, original: Path) -> LoadReport:
+    """`folder` loads bit-equal to `original`, without a warning (warnings are errors)."""
+    encoder, report = load(folder)
+    expected = minibert.load(original).state_dict()
+    assert encoder.state_dict().keys() == expected.keys()
+    assert all(torch.equal(x, expected[name]) for name, x in encoder.state_dict().items())
+    return report
+
+
+# the table of names
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_the_table_is_a_bijection_between_our_names_and_upstreams(model_type: str) -> None:
+    config = Config.from_dict({"model_type": model_type, "num_hidden_layers": 3, "hidden_size": 24, "vocab_size": 9})
+    ours = Encoder(config, pooler=model_type == "bert").state_dict()
+    upstream_config, upstream_model = UPSTREAM[model_type]
+    theirs = upstream_model(upstream_config(**config.to_dict())).state_dict()
+    names = {name_in_file(model_type, name): name for name in ours}
+    assert len(names) == len(ours)
+    assert names.keys() == theirs.keys()
+    assert all(ours[name].shape == theirs[official].shape for official, name in names.items())
+
+
+@pytest.mark.parametrize("column", range(3))
+def test_no_name_stands_twice_in_the_table(column: int) -> None:
+    names = [row[column] for row in ENCODER if row[column] is not None]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_official_names_are_left_as_they_are(model_type: str, originals: dict[str, Path]) -> None:
+    names = load_file(originals[model_type] / "model.safetensors").keys()
+    assert {official_name(name) for name in names} == set(names)
+
+
+def test_distilbert_has_no_name_for_the_pooler() -> None:
+    with pytest.raises(ValueError, match="distilbert has no pooler"):
+        name_in_file("distilbert", "pooler.dense.weight")
+
+
+# names as files have them
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+@pytest.mark.parametrize(
+    "prefix", ["{}.", "module.", "_orig_mod.", "module.{}.", "_orig_mod.module.{}.", "module._orig_mod.", "{}.{}."]
+)
+def test_any_prefix_and_nesting_loads_the_same_tensors(
+    prefix: str, model_type: str, originals: dict[str, Path], tmp_path: Path
+) -> None:
+    before = prefix.format(model_type, model_type)
+    folder = edited(originals[model_type], tmp_path, renamed(lambda name: before + name))
+    report = assert_same_weights(folder, originals[model_type])
+    assert all(name.startswith(before) for name in report.loaded)
+    assert report.ignored == {}
+
+
+def old_norm(name: str) -> str:
+    return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+
+
+@pytest.mark.parametrize("prefix", ["", "bert."])
+def test_gamma_and_beta_of_old_files_are_the_weight_and_bias_of_layer_norm(
+    prefix: str, originals: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = edited(originals["bert"], tmp_path, renamed(lambda name: prefix + old_norm(name)))
+    report = assert_same_weights(folder, originals["bert"])
+    assert report.loaded[prefix + "embeddings.LayerNorm.gamma"] == "embeddings.norm.weight"
+
+
+@pytest.mark.parametrize("name", ["gamma", "encoder.layer.0.gamma", "encoder.gamma_scale.weight", "MyLayerNorm.gamma"])
+def test_another_tensor_called_gamma_is_not_renamed_and_reported_unknown(
+    name: str, originals: dict[str, Path], tmp_path: Path
+) -> None:
+    assert official_name(name) == name
+    folder = edited(originals["bert"], tmp_path, lambda tensors: tensors.update({name: torch.ones(3)}))
+    with pytest.warns(UnknownTensors, match=name):
+        _, report = load(folder)
+    assert report.ignored == {name: "unknown to minibert"}
+
+
+def test_gamma_and_weight_of_one_layer_norm_are_ambiguous(originals: dict[str, Path], tmp_path: Path) -> None:
+    folder = edited(
+        originals["bert"], tmp_path, lambda tensors: tensors.update({"embeddings.LayerNorm.gamma": torch.ones(24)})
+    )
+    with pytest.raises(ValueError, match="ambiguous") as error:
+        load(folder)
+    assert "embeddings.LayerNorm.gamma" in str(error.value)
+    assert "embeddings.LayerNorm.weight" in str(error.value)
+
+
+def test_the_same_tensor_with_and_without_prefix_is_ambiguous(originals: dict[str, Path], tmp_path: Path) -> None:
+    twice = {"bert.pooler.dense.bias": torch.ones(24)}
+    folder = edited(originals["bert"], tmp_path, lambda tensors: tensors.update(twice))
+    with pytest.raises(ValueError, match=r"both .*pooler\.dense\.bias and .*pooler\.dense\.bias: .* ambiguous"):
+        load(folder)
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_position_ids_in_the_file_are_ignored_with_the_reason(
+    model_type: str, originals: dict[str, Path], tmp_path: Path
+) -> None:
+    extra = {"embeddings.position_ids": torch.arange(20)[None]}
+    report = assert_same_weights(
+        edited(originals[model_type], tmp_path, lambda tensors: tensors.update(extra)), originals[model_type]
+    )
+    assert report.ignored == {"embeddings.position_ids": "positions are counted, not stored"}
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_the_position_embeddings_of_the_file_win_over_the_sinusoidal_flag(
+    flag: bool, originals: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = edited(originals["distilbert"], tmp_path, lambda tensors: None, sinusoidal_pos_embds=flag)
+    assert_same_weights(folder, originals["distilbert"])
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "BertForPreTraining", "BertForMaskedLM", "BertForNextSentencePrediction", "BertForSequenceClassification",
+        "BertForTokenClassification", "BertForQuestionAnswering", "BertForMultipleChoice", "DistilBertForMaskedLM",
+        "DistilBertForSequenceClassification", "DistilBertForQuestionAnswering", "DistilBertForTokenClassification",
+        "DistilBertForMultipleChoice",
+    ],
+)  # fmt: skip
+def test_the_encoder_of_a_file_with_a_head_loads_without_a_warning(head: str, tmp_path: Path) -> None:
+    model_type = head.partition("For")[0].lower()
+    theirs = write_checkpoint(tmp_path, model_type, model_class=getattr(transformers, head))
+    encoder, report = load(tmp_path)
+    expected = theirs.base_model.state_dict()
+    for name, x in encoder.state_dict().items():
+        assert torch.equal(x, expected[name_in_file(model_type, name)])
+    assert (encoder.pooler is not None) == ("pooler.dense.weight" in expected)
+    assert set(report.ignored.values()) == {"belongs to a head that was not asked for"}
+
+
+def test_a_masked_lm_file_with_both_names_of_the_decoder_bias_loads(originals: dict[str, Path], tmp_path: Path) -> None:
+    heads = {
+        "cls.predictions.bias": torch.ones(61),
+        "cls.predictions.decoder.bias": torch.ones(61),
+        "cls.predictions.decoder.weight": torch.ones(61, 24),
+    }
+    folder = edited(originals["bert"], tmp_path, lambda tensors: tensors.update(heads))
+    assert assert_same_weights(folder, originals["bert"]).ignored.keys() == heads.keys()
+
+
+# the account
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_every_tensor_of_the_file_is_in_the_account(model_type: str, originals: dict[str, Path]) -> None:
+    encoder, report = load(originals[model_type])
+    assert report.loaded.keys() == load_file(originals[model_type] / "model.safetensors").keys()
+    assert set(report.loaded.values()) == encoder.state_dict().keys()
+    assert (report.ignored, report.missing, report.wrong_shape) == ({}, [], {})
+    assert report.dtypes == ("F32",)
+
+
+def test_the_report_reads_as_text(originals: dict[str, Path], tmp_path: Path) -> None:
+    folder = edited(
+        originals["bert"], tmp_path, lambda tensors: tensors.update({"embeddings.position_ids": torch.arange(20)})
+    )
+    text = str(load(folder)[1])
+    assert "tensors loaded (F32, I64)" in text
+    assert "ignored: embeddings.position_ids (positions are counted, not stored)" in text
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_any_missing_encoder_tensor_is_an_error(model_type: str, originals: dict[str, Path], tmp_path: Path) -> None:
+    for name in load_file(originals[model_type] / "model.safetensors"):
+        folder = edited(originals[model_type], tmp_path / name, without(name))
+        with pytest.raises(ValueError, match="lacks 1 tensors"):
+            load(folder)
+
+
+def test_unknown_tensors_are_listed_and_warned_of_once(originals: dict[str, Path], tmp_path: Path) -> None:
+    extra = {"adapter.down.weight": torch.ones(2, 2), "encoder.layer.7.output.dense.bias": torch.ones(24)}
+    folder = edited(originals["bert"], tmp_path, lambda tensors: tensors.update(extra))
+    with pytest.warns(UnknownTensors, match=r"2 tensors are unknown.*adapter\.down\.weight") as caught:
+        _, report = load(folder)
+    assert len(caught) == 1
+    assert report.ignored == dict.fromkeys(extra, "unknown to minibert")
+
+
+def test_a_pooler_in_a_distilbert_file_is_unknown(originals: dict[str, Path], tmp_path: Path) -> None:
+    extra = {"pooler.dense.weight": torch.ones(24, 24)}
+    folder = edited(originals["distilbert"], tmp_path, lambda tensors: tensors.update(extra))
+    with pytest.warns(UnknownTensors, match=r"pooler\.dense\.weight"):
+        encoder, _ = load(folder)
+    assert encoder.pooler is None
+
+
+def test_half_a_pooler_is_an_error(originals: dict[str, Path], tmp_path: Path) -> None:
+    folder = edited(originals["bert"], tmp_path, without("pooler.dense.bias"))
+    with pytest.raises(ValueError, match=r"lacks 1 tensors, pooler\.dense\.bias"):
+        load(folder)
+
+
+def test_a_file_without_a_pooler_gives_an_encoder_without_one(originals: dict[str, Path], tmp_path: Path) -> None:
+    folder = edited(originals["bert"], tmp_path, without("pooler."))
+    encoder, _ = load(folder)
+    assert encoder.pooler is None
+    assert encoder(**hard_batch(encoder.config)).pooler_output is None
+
+
+def test_another_number_of_vocabulary_rows_is_told_with_both_shapes(originals: dict[str, Path], tmp_path: Path) -> None:
+    folder = edited(originals["bert"], tmp_path, lambda tensors: None, vocab_size=99)
+    with pytest.raises(ValueError) as error:
+        load(folder)
+    assert "word_embeddings.weight, (61, 24) in the file, (99, 24) by config.json" in str(error.value)
+
+
+@pytest.mark.parametrize(("file", "config"), [("bert", "distilbert"), ("distilbert", "bert")])
+def test_the_tensors_of_one_type_with_the_config_of_the_other_are_told_by_both_names(
+    file: str, config: str, originals: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copy(originals[config] / "config.json", tmp_path)
+    shutil.copy(originals[file] / "model.safetensors", tmp_path)
+    with pytest.raises(ValueError, match=rf"config\.json says {config}, but the tensors are those of a {file}"):
+        load(tmp_path)
+
+
+# numbers
+
+
+@pytest.mark.parametrize(
+    ("stored", "name"),
+    [(torch.float16, "F16"), (torch.bfloat16, "BF16"), (torch.float64, "F64"), (torch.float32, "F32")],
+)
+def test_a_file_of_any_float_loads_as_float32_and_the_report_names_it(
+    stored: torch.dtype, name: str, originals: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = edited(originals["bert"], tmp_path, lambda tensors: {n: x.to(stored) for n, x in tensors.items()})
+    encoder, report = load(folder)
+    expected = minibert.load(originals["bert"]).state_dict()
+    assert report.dtypes == (name,)
+    assert {x.dtype for x in encoder.state_dict().values()} == {torch.float32}
+    assert all(torch.equal(x, expected[n].to(stored).float()) for n, x in encoder.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_the_dtype_asked_for_is_given(dtype: torch.dtype, originals: dict[str, Path]) -> None:
+    encoder, report = load(originals["bert"], dtype=dtype)
+    assert {x.dtype for x in encoder.parameters()} == {dtype}
+    assert report.dtypes == ("F32",)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_tensor_with_nan_or_infinity_is_named(value: float, originals: dict[str, Path], tmp_path: Path) -> None:
+    def spoil(tensors: dict[str, Tensor]) -> None:
+        tensors["encoder.layer.1.output.dense.weight"][3, 5] = value
+
+    with pytest.raises(ValueError, match=r"encoder\.layer\.1\.output\.dense\.weight.*NaN"):
+        load(edited(originals["bert"], tmp_path, spoil))
+
+
+@pytest.mark.parametrize(("stored", "asked"), [(torch.float64, torch.float32), (torch.float32, torch.float16)])
+def test_numbers_too_large_for_the_dtype_asked_for_are_an_error(
+    stored: torch.dtype, asked: torch.dtype, originals: dict[str, Path], tmp_path: Path
+) -> None:
+    def spoil(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        tensors = {name: x.to(stored) for name, x in tensors.items()}
+        tensors["pooler.dense.bias"][0] = torch.finfo(stored).max
+        return tensors
+
+    with pytest.raises(ValueError, match=f"too large for {asked}"):
+        load(edited(originals["bert"], tmp_path, spoil), dtype=asked)
+
+
+def test_the_model_keeps_its_weights_when_the_file_is_overwritten(originals: dict[str, Path], tmp_path: Path) -> None:
+    folder = edited(originals["bert"], tmp_path, lambda tensors: None)
+    encoder, _ = load(folder)
+    before = {name: x.clone() for name, x in encoder.state_dict().items()}
+    path = folder / "model.safetensors"
+    with path.open("r+b") as file:
+        file.write(bytes(path.stat().st_size))
+    assert all(torch.equal(x, before[name]) for name, x in encoder.state_dict().items())
+
+
+# shards
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_a_checkpoint_in_shards_equals_the_single_file(
+    model_type: str, originals: dict[str, Path], tmp_path: Path
+) -> None:
+    theirs = UPSTREAM[model_type][1].from_pretrained(originals[model_type])
+    theirs.save_pretrained(tmp_path, max_shard_size="10KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    assert_same_weights(tmp_path, originals[model_type])
+
+
+def test_loading_an_encoder_warns_of_nothing_and_leaves_the_random_state_alone(minilm: Path) -> None:
+    state = torch.get_rng_state()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, report = load(minilm)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert set(report.ignored) <= {"embeddings.position_ids"}
+    assert len(report.loaded) == 103
