@@ -55,9 +55,12 @@ def load(
 
 def check_device(device: str | torch.device) -> None:
     """Raise ValueError for a device that this machine or this build of torch does not have."""
-    kind = torch.device(device).type
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {str(device)!r} was asked for, and torch sees no CUDA device here; use device='cpu'")
+    kind, _, number = str(device).partition(":")
+    if kind not in ("cpu", "cuda", "mps"):
+        raise ValueError(f"device {str(device)!r} is not known; choose from cpu, cuda, mps")
+    if kind == "cuda" and int(number or 0) >= (count := torch.cuda.device_count()):
+        raise ValueError(f"device {str(device)!r} was asked for, and torch sees {count or 'no'} CUDA devices here; "
+                         "use device='cpu'")  # fmt: skip
     if kind == "mps" and not torch.backends.mps.is_available():
         raise ValueError("device 'mps' was asked for, and torch sees no such device here; use device='cpu'")
 

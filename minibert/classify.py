@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import numpy as np
@@ -35,12 +36,17 @@ import minibert
 from minibert.datasets import appears_whole
 from minibert.features import TextFeatures
 from minibert.tensor_files import sha256
-from minibert.tokenizer import as_texts
+from minibert.texts import as_texts
 
 TENSORS_FILE = "classifier.safetensors"
 DETAILS_FILE = "classifier.json"
 FORMAT = 1  # of the folder; a later one is refused
 RECIPE = ("pooling", "layers", "combine", "precision", "truncation", "missing")  # the settings that a vector depends on
+ENTRIES: dict[str, type | UnionType] = {  # of classifier.json that are needed to use it
+    "model": str, "weights_sha256": str, "tokenizer_fingerprint": str, "tensors_sha256": str,
+    "pooling": str, "layers": int | list, "combine": str, "precision": str, "truncation": str, "missing": str,
+    "labels": list, "C": float, "rows": int, "folds": int, "scores": list,
+}  # fmt: skip
 GRIDS = {
     "tutorial": np.linspace(0.0001, 100, 20),  # "A Visual Guide to Using BERT for the First Time"
     "log": np.logspace(-4, 2, 13),
@@ -276,10 +282,9 @@ def read_details(folder: Path) -> dict[str, Any]:
     if details["format"] != FORMAT:
         raise ValueError(f"the classifier in {folder} has format {details['format']!r}, this minibert reads {FORMAT}; "
                          "update minibert, or train it again")  # fmt: skip
-    needed = ("model", "weights_sha256", "tokenizer_fingerprint", *RECIPE, "labels", "C", "rows", "folds", "scores",
-              "tensors_sha256")  # fmt: skip
-    if absent := [name for name in needed if name not in details]:
-        raise damaged(folder, f"{DETAILS_FILE} lacks {', '.join(absent)}")
+    wrong = [name for name, kind in ENTRIES.items() if not isinstance(details.get(name), kind)]
+    if wrong:
+        raise damaged(folder, f"{DETAILS_FILE} lacks {', '.join(wrong)}, or they are of another type")
     return details
 
 
@@ -295,10 +300,14 @@ def read_head(folder: Path, details: dict[str, Any]) -> Pipeline:
         mean, scale, coef, intercept = (arrays[name] for name in ("mean", "scale", "coef", "intercept"))
     except (SafetensorError, KeyError) as error:
         raise damaged(folder, f"{TENSORS_FILE}: {error}") from None
+    classes, width = len(details["labels"]), len(mean)
+    expected = (1 if classes == 2 else classes, width)  # two classes share one row of coefficients
+    if coef.shape != expected or intercept.shape != expected[:1] or scale.shape != mean.shape:
+        raise damaged(folder, f"{classes} labels and {width} columns need coefficients {expected}, not {coef.shape}")
     head = new_head(details["C"])
     scaler, regression = head[0], head[-1]
     scaler.mean_, scaler.scale_, scaler.var_ = mean, scale, scale**2
-    scaler.n_features_in_ = regression.n_features_in_ = len(mean)
+    scaler.n_features_in_ = regression.n_features_in_ = width
     regression.coef_, regression.intercept_ = coef, intercept
     regression.classes_ = np.array(details["labels"])
     return head

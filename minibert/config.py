@@ -28,13 +28,9 @@ DISTILBERT_DEFAULTS = {"num_hidden_layers": 6, "classifier_dropout": 0.2}
 # The smallest whole number that each size may be.
 LEAST = {"vocab_size": 1, "hidden_size": 1, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 1,
          "max_position_embeddings": 1, "type_vocab_size": 0, "pad_token_id": 0}  # fmt: skip
-# Variants of BERT that config.json can ask for and this encoder does not compute: name -> the accepted values.
-NOT_IMPLEMENTED = {
-    "position_embedding_type": (None, "absolute"),
-    "is_decoder": (None, False),
-    "add_cross_attention": (None, False),
-    "pruned_heads": (None, {}),
-}
+# Variants of BERT that config.json can ask for and this encoder does not compute: name -> the value that asks for none.
+NOT_IMPLEMENTED = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False,
+                   "pruned_heads": {}}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -81,13 +77,8 @@ class Config:
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of "
                              f"num_attention_heads {self.num_attention_heads}")  # fmt: skip
         for name, accepted in NOT_IMPLEMENTED.items():
-            if self.extra.get(name) not in accepted:
-                raise ValueError(f"{name} {self.extra[name]!r} is not implemented; only {accepted[-1]!r} is")
-
-    @property
-    def head_size(self) -> int:
-        """W, the width of one attention head."""
-        return self.hidden_size // self.num_attention_heads
+            if self.extra.get(name) not in (None, accepted):
+                raise ValueError(f"{name} {self.extra[name]!r} is not implemented; only {accepted!r} is")
 
     @property
     def num_labels(self) -> int:

@@ -185,7 +185,7 @@ def download_tutorial_file(seconds: float = 4.0) -> tuple[bytes, str]:
     if hub.offline():
         return b"", "HF_HUB_OFFLINE is set"
     if not hub.hub_is_reachable():  # asked already, for the weights: a closed network costs its time-out once
-        return b"", "the network is closed"
+        return b"", "the Hub does not answer, so its server was not asked"
     if not hub.answers(TUTORIAL_FILE):
         return b"", "its server does not answer"
     try:

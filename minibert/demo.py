@@ -24,7 +24,7 @@ from minibert import hub
 from minibert.classify import Evaluation, check_classes, compare, new_head
 from minibert.datasets import Reviews, find_reviews
 from minibert.features import TextFeatures
-from minibert.report import accuracy, beside, block, confusion_table, named, table
+from minibert.report import accuracy, beside, block, confusion_table, folded, named, table
 from minibert.tokenizer import Tokenizer, TruncationWarning, UnknownTokensWarning, load_tokenizer
 
 TUTORIAL_MODEL = "distilbert-base-uncased"
@@ -65,20 +65,12 @@ def demo(data: str | None = None, model: str | None = None, rows: int = 2000, sh
     data: a .tsv or .csv file of labelled texts. model: a checkpoint; without it, the tutorial's if it can be had.
     rows: how many of the data to use, from the first. Raises ValueError for data that cannot be learned from.
     """
-    if rows < 1:
-        raise ValueError(f"rows is {rows}; it must be at least 1 (the tutorial uses 2000)")
     clock = Clock()
     figures: Figures = {}
-    with clock.stage("find weights and data"):
-        source, why = choose_checkpoint(model, show)
+    with clock.stage("find data and weights"):
         reviews = find_reviews(data)
-    texts, labels = reviews.texts[:rows], reviews.labels[:rows]
-    if len(set(labels)) == 1 < len(set(reviews.labels)):
-        raise ValueError(
-            f"the first {len(texts)} rows all have the label {labels[0]!r}; use more --rows, or shuffle the file"
-        )
-    check_classes(labels, len(texts), LEAST)
-
+        texts, labels = first_rows(reviews, rows)
+        source, why = choose_checkpoint(model, show)
     figures["checkpoint"] = asdict(source) | {"folder": str(source.folder), "why": why}
     show(checkpoint_text(figures["checkpoint"]))
     figures["data"] = data_figures(reviews, labels)
@@ -114,6 +106,18 @@ def demo(data: str | None = None, model: str | None = None, rows: int = 2000, sh
 
 # ---------------------------------------------------------------------------------------------------------------
 # The stages
+
+
+def first_rows(reviews: Reviews, rows: int) -> tuple[list[str], list[str]]:
+    """The first rows of the data. Raises ValueError where they cannot be learned from."""
+    if rows < 1:
+        raise ValueError(f"rows is {rows}; it must be at least 1 (the tutorial uses 2000)")
+    texts, labels = reviews.texts[:rows], reviews.labels[:rows]
+    if len(set(labels)) == 1 < len(set(reviews.labels)):
+        raise ValueError(f"the first {len(texts)} rows all have the label {labels[0]!r}; use more --rows, or shuffle "
+                         "the file")  # fmt: skip
+    check_classes(labels, len(texts), LEAST)
+    return texts, labels
 
 
 def choose_checkpoint(model: str | None, show: Show) -> tuple[hub.Source, str]:
@@ -218,8 +222,8 @@ def ids_text(tokens: Figures, ids: Figures) -> str:
     return "\n".join(
         [
             block("a sentence", tokens["text"]),
-            beside("tokens, ids", table([tokens["tokens"], tokens["ids"]], left=0)),
-            block("id matrix", f"{shape(ids)}: texts, tokens; padded with 0 to the longest"),
+            beside("tokens, ids", folded(list(zip(tokens["tokens"], tokens["ids"], strict=True)))),
+            block("id matrix", f"{shape(ids)}: texts, tokens; padded to the longest"),
             beside("", table(ends, left=0)),
         ]
     )

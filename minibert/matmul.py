@@ -1,7 +1,7 @@
 """Matrix products at hardware speed: which way a linear layer takes on this machine, and proof that it is right.
 
 Nearly all of BERT's time is x Wᵀ + b. On a CPU torch sends float32 products to MKL, which is fast on Intel and
-takes a slower path elsewhere; oneDNN, which torch carries too, is fast on every x86 CPU. Three ways, best first:
+slower elsewhere; oneDNN, which torch carries too, is fast on every x86 CPU. Three ways, best first:
 
     PackedLinear     oneDNN with the weights reordered once for its kernels, activation and residual fused in.
                      Operators that torch has for its own compiler: not public, so they may change or vanish.
@@ -16,6 +16,7 @@ first one that is right. No way changes a setting of torch beyond its own call.
 from __future__ import annotations
 
 import platform
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minibert.model import ACTIVATION
+
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "auto": None}
 
 # What oneDNN calls the activations: (name, algorithm).
 ONEDNN_ACTIVATION = {
@@ -38,14 +41,14 @@ ONEDNN_ACTIVATION = {
 # Largest error against float64, relative to the largest value. Measured: 1e-6 in float32; 4e-3 where bfloat16 is
 # used. A "float32" product that really computes in bfloat16 therefore fails.
 LARGEST_ERROR = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
-PACKED_FOR = 1024  # tokens the weights are reordered for; other numbers run as fast
+PACKED_FOR = 1024  # tokens that the weights are reordered for; other numbers run as fast
 
 
 class Linear:
-    """activation(x Wᵀ + b), or x Wᵀ + b + residual; several layers of one input become one product.
+    """activation(x Wᵀ + b), or x Wᵀ + b + residual; several layers with one input become one product.
 
-    x, (T, in), must have the dtype of the weights; the result has it too, except that a sum with a residual stays
-    in the residual's float32.
+    x, (T, in), must have the dtype of the weights. The result, (T, out), has it too, but with a residual it has the
+    residual's: the stream stays float32 whatever enters the product.
     """
 
     words = "F.linear"
@@ -58,7 +61,8 @@ class Linear:
         self.activation = activation
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        y = F.linear(x, self.weight, self.bias)  # (T, in) -> (T, out)
+        """(T, in) -> (T, out)."""
+        y = F.linear(x, self.weight, self.bias)
         if self.activation is not None:
             y = ACTIVATION[self.activation](y)
         return y if residual is None else residual + y
@@ -70,14 +74,15 @@ class PermittedLinear(Linear):
     words = "F.linear by oneDNN"
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """(T, in) -> (T, out)."""
         with permission():
             return super().__call__(x, residual)
 
 
 @contextmanager
 def permission() -> Iterator[None]:
-    """Let float32 products go to oneDNN in this block, and leave the setting as it was found."""
-    setting = torch.backends.mkldnn.matmul
+    """Let float32 products go to oneDNN inside, and leave the setting as it was found."""
+    setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # torch puts an object in the module's place
     before = setting.fp32_precision
     setting.fp32_precision = "bf16"
     try:
@@ -87,7 +92,7 @@ def permission() -> Iterator[None]:
 
 
 class PackedLinear(Linear):
-    """The same by oneDNN with packed weights; activation and float32 residual are added inside the kernel."""
+    """The same by oneDNN with packed weights; the activation, or a residual of equal dtype, is added in its kernel."""
 
     words = "packed oneDNN"
 
@@ -99,20 +104,21 @@ class PackedLinear(Linear):
         self.attribute, self.algorithm = ONEDNN_ACTIVATION[activation]
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """(T, in) -> (T, out)."""
         operator = torch.ops.mkldnn._linear_pointwise
+        y: Tensor
         if residual is not None and residual.dtype == x.dtype:
-            return operator.binary(x, residual, self.weight, self.bias, "add")
-        y: Tensor = operator(x, self.weight, self.bias, self.attribute, [], self.algorithm)
+            y = operator.binary(x, residual, self.weight, self.bias, "add")
+            return y
+        y = operator(x, self.weight, self.bias, self.attribute, [], self.algorithm)
         return y if residual is None else residual + y
 
 
 def choose_linear(dtype: torch.dtype, device: torch.device) -> type[Linear]:
     """The fastest way that is right for products of this dtype on this device."""
     if device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64"):
-        fast = [PackedLinear, PermittedLinear] if dtype == torch.float32 else [PackedLinear]
-        for way in fast:
-            if is_right(way, dtype):
-                return way
+        fast = (PackedLinear, PermittedLinear) if dtype == torch.float32 else (PackedLinear,)
+        return next((way for way in fast if is_right(way, dtype)), Linear)
     return Linear
 
 
@@ -121,22 +127,21 @@ def is_right(way: type[Linear], dtype: torch.dtype) -> bool:
 
     Tried are a plain product, every activation and a residual, at a number of tokens that fills no block of a kernel.
     """
-    device = torch.device("cpu")
-    random = torch.Generator().manual_seed(0)  # the caller's random numbers stay as they are
+    random = torch.Generator().manual_seed(0)  # a generator of its own: the caller's random numbers stay as they are
     x, residual = torch.randn(67, 256, generator=random), torch.randn(67, 320, generator=random)
-    layer = nn.utils.skip_init(nn.Linear, 256, 320)
+    layer = nn.Linear(256, 320, device="meta")  # no memory, no random numbers; both tensors follow
+    layer.weight = nn.Parameter(torch.randn(320, 256, generator=random) / 16)
+    layer.bias = nn.Parameter(torch.randn(320, generator=random))
     with torch.inference_mode():
-        layer.weight.copy_(torch.randn(320, 256, generator=random) / 16)
-        layer.bias.copy_(torch.randn(320, generator=random))
         exact = x.double() @ layer.weight.double().T + layer.bias.double()
         try:
-            errors = [relative_error(way([layer], dtype, device, name)(x.to(dtype)),
+            errors = [relative_error(way([layer], dtype, x.device, name)(x.to(dtype)),
                                      exact if name is None else ACTIVATION[name](exact))
                       for name in ONEDNN_ACTIVATION]  # fmt: skip
-            errors.append(relative_error(way([layer], dtype, device)(x.to(dtype), residual), exact + residual))
-        except (AttributeError, RuntimeError, TypeError):  # no such operator or setting, or its arguments changed
+            errors.append(relative_error(way([layer], dtype, x.device)(x.to(dtype), residual), exact + residual))
+        except (AttributeError, RuntimeError, TypeError):  # no such operator or setting, or other arguments
             return False
-    return all(error <= LARGEST_ERROR[dtype] for error in errors)
+    return max(errors) <= LARGEST_ERROR[dtype]
 
 
 def relative_error(y: Tensor, exact: Tensor) -> float:
@@ -146,10 +151,29 @@ def relative_error(y: Tensor, exact: Tensor) -> float:
     return float((y - exact).abs().max() / exact.abs().max())
 
 
+def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """What enters the matrix products. Raises ValueError; warns where bfloat16 would be slow and takes float32.
+
+    "auto" takes bfloat16 where the hardware multiplies it: the vectors keep a cosine above 0.9999 to float32.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision is {precision!r}; choose from {', '.join(PRECISIONS)}")
+    if precision == "float16" and device.type != "cuda":
+        raise ValueError(f"precision 'float16' needs a CUDA device, not {device}; use 'float32', 'bfloat16' or 'auto'")
+    wanted = PRECISIONS[precision] or torch.bfloat16
+    if wanted != torch.bfloat16 or has_bfloat16(device):
+        return wanted
+    if precision == "auto":
+        return torch.float16 if device.type == "cuda" else torch.float32
+    warnings.warn(f"{device} does not multiply bfloat16 in hardware (AVX512_BF16 or AMX, CUDA capability 8); "
+                  "computing in float32", stacklevel=3)  # fmt: skip
+    return torch.float32
+
+
 def has_bfloat16(device: torch.device) -> bool:
     """True where the hardware multiplies bfloat16: AVX512_BF16 or AMX on a CPU, compute capability 8 on CUDA.
 
-    Without it torch still computes bfloat16 products, about 100 times slower than float32.
+    Without it torch still computes bfloat16 products, about 100 times slower than float32 on a CPU.
     """
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device)[0] >= 8
@@ -157,7 +181,7 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def cpu_features() -> set[str]:
-    """The instruction sets of this CPU, lower case, as torch or else the operating system names them."""
+    """The instruction sets of this CPU, as torch or else Linux names them; empty where neither tells."""
     if hasattr(torch.cpu, "get_capabilities"):
         return {name for name, present in torch.cpu.get_capabilities().items() if present is True}
     listing = Path("/proc/cpuinfo")

@@ -98,7 +98,7 @@ class SelfAttention(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         D = config.hidden_size
-        self.head_size = config.head_size
+        self.head_size = D // config.num_attention_heads  # W
         self.query = nn.Linear(D, D)
         self.key = nn.Linear(D, D)
         self.value = nn.Linear(D, D)
@@ -199,15 +199,8 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.pooler = Pooler(config) if pooler else None
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        *,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        output_hidden_states: bool = False,
-        output_attentions: bool = False,
-    ) -> EncoderOutput:
+    def forward(self, input_ids: Tensor, *, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
+                output_hidden_states: bool = False, output_attentions: bool = False) -> EncoderOutput:  # fmt: skip
         """Encode (B, S) token ids; arguments and fields are named as in transformers.
 
         Without attention_mask, padding is recognised by pad_token_id. Asked for attentions, the written-out
@@ -222,8 +215,10 @@ class Encoder(nn.Module):
         hidden_states, attentions = [x], []
         for layer in self.layers:
             x, probs = layer(x, keep, attend)  # (B,S,D) -> (B,S,D), (B,H,S,S)
-            hidden_states.append(x)
-            attentions.append(probs)
+            if output_hidden_states:
+                hidden_states.append(x)
+            if output_attentions:
+                attentions.append(probs)
         return EncoderOutput(
             last_hidden_state=x,
             pooler_output=None if self.pooler is None else self.pooler(x),

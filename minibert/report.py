@@ -38,6 +38,20 @@ def table(rows: Sequence[Sequence[object]], left: int = 1) -> str:
     return "\n".join(line(row) for row in cells)
 
 
+def folded(columns: Sequence[Sequence[object]]) -> str:
+    """Columns aligned to the right, in as many tables one below the other as the width needs."""
+    parts: list[list[Sequence[object]]] = [[]]
+    room = WIDTH - MARGIN
+    for column in columns:
+        width = max(len(str(cell)) for cell in column) + 2
+        if width > room and parts[-1]:
+            parts.append([])
+            room = WIDTH - MARGIN
+        parts[-1].append(column)
+        room -= width
+    return "\n".join(table(list(zip(*part, strict=True)), left=0) for part in parts)
+
+
 def beside(name: str, lines: str) -> str:
     """A name with a table beside it, which is not wrapped."""
     first, *others = lines.splitlines()

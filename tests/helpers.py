@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from minibert.config import DISTILBERT_NAMES, Config
 from minibert.model import Encoder
 
-UPSTREAM = {
+UPSTREAM: dict[str, tuple[Any, Any]] = {
     "bert": (transformers.BertConfig, transformers.BertModel),
     "distilbert": (transformers.DistilBertConfig, transformers.DistilBertModel),
 }
 # Small, odd on purpose, and every dropout another one, so that a swapped one shows.
-SIZES = {
+SIZES: dict[str, Any] = {
     "vocab_size": 61,
     "hidden_size": 24,
     "num_hidden_layers": 2,

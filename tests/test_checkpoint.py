@@ -102,8 +102,7 @@ def test_unknown_keys_of_config_json_are_kept(model_type: str, originals: dict[s
     (tmp_path / "model.safetensors").write_bytes((originals[model_type] / "model.safetensors").read_bytes())
     minibert.save(minibert.load(tmp_path), tmp_path / "saved")
     saved = json.loads((tmp_path / "saved" / "config.json").read_text())
-    assert kept.items() <= saved.items()
-    assert {name: saved.get(name) for name in values} == values
+    assert (values | kept).items() <= saved.items()
 
 
 def test_the_saved_file_says_that_it_is_for_pytorch(originals: dict[str, Path], tmp_path: Path) -> None:
@@ -191,8 +190,8 @@ def test_a_device_that_is_not_there_is_refused_before_anything_is_looked_for() -
         minibert.load("no such checkpoint", device="cuda")
 
 
-def test_a_device_name_that_torch_does_not_know_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="nonsense"):
+def test_an_unknown_device_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="device 'nonsense' is not known; choose from cpu, cuda, mps"):
         minibert.load("no such checkpoint", device="nonsense")
 
 

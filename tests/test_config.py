@@ -69,10 +69,6 @@ def test_labels_are_counted_by_id2label_else_num_labels_else_two() -> None:
     assert Config.from_dict({"model_type": "bert"}).num_labels == 2
 
 
-def test_a_head_is_as_wide_as_the_hidden_size_divided_by_the_heads() -> None:
-    assert Config(hidden_size=24, num_attention_heads=3).head_size == 8
-
-
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [

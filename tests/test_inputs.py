@@ -28,7 +28,8 @@ def random_encoder(config: Config = BERT, attention: str = "eager", dtype: torch
 
 def encode(ids: Any = IDS, config: Config = BERT, **given: Any) -> Tensor:
     with torch.no_grad():
-        return random_encoder(config)(ids, **given).last_hidden_state
+        x: Tensor = random_encoder(config)(ids, **given).last_hidden_state
+    return x
 
 
 def refused(kind: type[Exception], *words: str, ids: Any = IDS, config: Config = BERT, **given: Any) -> None:

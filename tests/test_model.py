@@ -37,7 +37,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pat
 
 @pytest.fixture(scope="module")
 def upstream_minilm(minilm: Path) -> Any:
-    return transformers.BertModel.from_pretrained(minilm, attn_implementation="eager").eval()
+    model: Any = transformers.BertModel.from_pretrained(minilm, attn_implementation="eager")
+    return model.eval()
 
 
 # parity
@@ -246,7 +247,7 @@ def test_the_shapes_in_a_docstring_are_the_shapes_that_pass(module: str) -> None
 
 
 def test_heads_are_split_to_the_stated_shape() -> None:
-    attention = ENCODER.layers[0].attention
+    attention: Any = ENCODER.layers[0].attention
     assert attention.split_heads(torch.zeros(shape("B,S,D"))).shape == shape("B,H,S,W")
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 import shutil
 import sqlite3
 import warnings
 from pathlib import Path
+from typing import Any
 
 import joblib
 import numpy as np
@@ -25,6 +25,7 @@ from sklearn.utils import get_tags
 import minibert
 from minibert import TextFeatures, embed, features, row_cache
 from minibert.config import Config
+from minibert.engine import Engine
 from minibert.model import Encoder
 
 NAME = "all-MiniLM-L6-v2"
@@ -43,18 +44,13 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> row_cache.MemoryRows:
 def computed(monkeypatch: pytest.MonkeyPatch, memory: row_cache.MemoryRows) -> list[int]:
     """How many rows each call of the model computed."""
     calls: list[int] = []
-    load_shared = features.load_shared
+    vectors = Engine.vectors
 
-    def counting(*given: str) -> features.Loaded:
-        loaded = load_shared(*given)
+    def counting(self: Engine, ids: list[list[int]], **settings: Any) -> row_cache.Matrix:
+        calls.append(len(ids))
+        return vectors(self, ids, **settings)
 
-        def compute(ids: list[list[int]], **settings: object) -> row_cache.Matrix:
-            calls.append(len(ids))
-            return loaded.compute(ids, **settings)
-
-        return dataclasses.replace(loaded, compute=compute)
-
-    monkeypatch.setattr(features, "load_shared", counting)
+    monkeypatch.setattr(Engine, "vectors", counting)
     return calls
 
 
@@ -168,7 +164,7 @@ def test_labels_that_do_not_fit_are_refused_before_anything_is_encoded(
 
 def test_one_model_is_shared_by_all_estimators_of_the_process() -> None:
     first, second = (features.load_shared(NAME, "cpu", "float32") for _ in range(2))
-    assert first.encoder is second.encoder
+    assert first.engine is second.engine
 
 
 def test_a_model_in_hand_is_refused_because_a_pickle_could_not_refer_to_it(folder: Path) -> None:
@@ -231,7 +227,7 @@ def test_another_setting_misses_the_cache_and_another_name_of_the_same_layer_doe
         before = len(computed)
         TextFeatures(NAME, **settings).fit_transform(TEXTS)
         assert computed[before:] == [len(TEXTS)], settings
-    for settings in ({"layers": (6,)}, {"layers": -1}, {"batch_tokens": 100}, {"precision": "auto"}):
+    for settings in ({"layers": (6,)}, {"layers": -1}, {"batch_tokens": 100}):
         before = len(computed)
         TextFeatures(NAME, **settings).fit_transform(TEXTS)
         assert computed[before:] == [], settings

@@ -7,7 +7,7 @@ the side that drops an input cannot be made to read it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -15,19 +15,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minibert.lab.parity import Row, parameter_pairs
+from minibert.lab.parity import DECISIONS, DROPOUT, FULL_LENGTH, GRADIENTS, LOGITS, LOSSES, TENSORS, TRAINED, Row, parameter_pairs
 from minibert.lab.stages import Batch, Place, column, record
 from minibert.model import ACTIVATION, FeedForward, Layer
 
 EPS = (1e-12, 1e-5, 1e-6, 1e-3)
 WHERE_TO_LOOK = {
-    "tensors": "a step between this tensor and the one before it",
-    "logits": "what the head does after its last layer",
-    "losses": "labels: which are ignored, their order, the mean over tokens or texts",
-    "decisions": "how a decision is read from equal logits: ties, positions",
-    "gradients": "a part cut off from the graph, or a parameter that one side shares and the other does not",
-    "tensors, dropout on": "dropout: on which tensor, with which probability, in which order",
-    "trained weights": "shared parameters: the gradients were equal and the weights after the same steps are not",
+    TENSORS: "a step between this tensor and the one before it",
+    FULL_LENGTH: "positions that shorter rows do not reach",
+    LOGITS: "what the head does after its last layer",
+    LOSSES: "labels: which are ignored, their order, the mean over tokens or texts",
+    DECISIONS: "how a decision is read from equal logits: ties, positions",
+    GRADIENTS: "a part cut off from the graph, or a parameter that one side shares and the other does not",
+    DROPOUT: "dropout: on which tensor, with which probability, in which order",
+    TRAINED: "shared parameters: the gradients were equal and the weights after the same steps are not",
 }
 
 
@@ -45,7 +46,7 @@ def attributes(changes: list[tuple[Any, str, Any]]) -> Iterator[None]:
 
 
 @contextmanager
-def parameters(changes: list[tuple[nn.Parameter, Tensor]]) -> Iterator[None]:
+def parameters(changes: Sequence[tuple[nn.Parameter, Tensor]]) -> Iterator[None]:
     """Overwrite the values of parameters and put back what was there."""
     before = [(parameter, parameter.detach().clone()) for parameter, _ in changes]
     values = [value.detach().clone() for _, value in changes]
@@ -91,7 +92,7 @@ def explain(ours: nn.Module, theirs: nn.Module, batch: Batch, first: Row) -> str
     """One line: the cause that reproduces upstream's tensor at the first divergent row, or where to look."""
     if first.note:
         return first.note
-    if first.rung != "tensors":
+    if first.rung != TENSORS:
         return f"the rungs above are equal; look at {WHERE_TO_LOOK[first.rung]}"
     place = Place(first.stage, first.layer)
     wanted = record(theirs, batch)[place]
@@ -111,7 +112,7 @@ def explain(ours: nn.Module, theirs: nn.Module, batch: Batch, first: Row) -> str
         for model, target, side in ((ours, wanted, "upstream"), (theirs, mine, "minibert")):
             if reproduces(model, changed, target):
                 return f"{name.format(side)}; computed so, both sides agree bit for bit"
-    return f"no known cause reproduces it; look at {WHERE_TO_LOOK['tensors']}"
+    return f"no known cause reproduces it; look at {WHERE_TO_LOOK[TENSORS]}"
 
 
 def loading(ours: nn.Module, theirs: nn.Module, reproduces: Callable[[], bool]) -> str:
@@ -124,8 +125,8 @@ def loading(ours: nn.Module, theirs: nn.Module, reproduces: Callable[[], bool]) 
         if not reproduces():
             return ""
     name, parameter, _ = different[0]
-    elsewhere = [n for n, p, other in parameter_pairs(ours, theirs)
-                 if other is not None and n != name and other.shape == parameter.shape and torch.equal(other, parameter)]
+    elsewhere = [n for n, _, other in parameter_pairs(ours, theirs)
+                 if other is not None and n != name and torch.equal(other, parameter)]
     if elsewhere:
         kind = "swapped norms" if "norm" in name and "norm" in elsewhere[0] else "swapped weights"
         return f"{kind}: minibert's {name} holds what upstream has as {elsewhere[0]} ({column(theirs)})"

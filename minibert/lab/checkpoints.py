@@ -124,7 +124,7 @@ def randomise(model: nn.Module, seed: int, only: set[str] | None = None) -> None
 
 
 def make(size: Size, head: str | None, folder: Path) -> nn.Module:
-    """Write a random checkpoint of this size with this head into `folder`, and return upstream's model, in eval mode."""
+    """Write a random checkpoint of this size and head into `folder`; return upstream's model, in eval mode."""
     with quiet():
         config_class = getattr(importlib.import_module("transformers"), PREFIX[size.model_type] + "Config")
         config = config_class(**size.config(head), attn_implementation="eager")
@@ -135,14 +135,16 @@ def make(size: Size, head: str | None, folder: Path) -> nn.Module:
 
 
 def open_upstream(folder: Path, model_type: str, head: str | None, pooler: bool) -> tuple[nn.Module, bool]:
-    """Upstream's model of a checkpoint, and whether the checkpoint was complete for it; what it lacks is drawn at random."""
+    """Upstream's model of a checkpoint, and whether that was complete for it; what it lacks is drawn at random."""
     options: dict[str, Any] = {} if head or model_type != "bert" else {"add_pooling_layer": pooler}
     kind = upstream_class(model_type, head)
     with quiet():
         if head == "question-answering":
             options["num_labels"] = 2
-        model, account = kind.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32,
-                                              output_loading_info=True, ignore_mismatched_sizes=True, **options)  # fmt: skip
+        model, account = kind.from_pretrained(
+            folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True,
+            ignore_mismatched_sizes=True, **options,
+        )  # fmt: skip
     new = {*account["missing_keys"], *(key if isinstance(key, str) else key[0] for key in account["mismatched_keys"])}
     randomise(model, 0, only=new)
     return model.eval(), not new
@@ -196,8 +198,7 @@ def task(head: str | None, config: Any, tokens: int, seed: int = 0) -> Task:
     if head == "sequence-classification":
         return Task(batch, {"labels": text_labels(config, B, generator)})
     if head == "token-classification":
-        labels = draw(config.num_labels, B, S).masked_fill(batch.attention_mask == 0, -100)
-        return Task(batch, {"labels": labels})
+        return Task(batch, {"labels": draw(config.num_labels, B, S).masked_fill(batch.attention_mask == 0, -100)})
     if head == "question-answering":  # one answer begins past the last token: it must not count
         return Task(batch, {"start_positions": draw(S, B).index_fill(0, torch.tensor([B - 1]), S + 3),
                             "end_positions": draw(S, B)})  # fmt: skip
@@ -207,11 +208,11 @@ def task(head: str | None, config: Any, tokens: int, seed: int = 0) -> Task:
     return Task(batch)
 
 
-def text_labels(config: Any, B: int, generator: torch.Generator) -> Tensor:
+def text_labels(config: Any, rows: int, generator: torch.Generator) -> Tensor:
     """Labels of whole texts by problem_type: classes, several at once, or numbers where there is one output."""
     K = config.num_labels
     if config.problem_type == "multi_label_classification":
-        return torch.randint(0, 2, (B, K), generator=generator).float()
+        return torch.randint(0, 2, (rows, K), generator=generator).float()
     if config.problem_type == "regression" or K == 1:
-        return torch.randn((B, K) if K > 1 else (B,), generator=generator)
-    return torch.randint(0, K, (B,), generator=generator)
+        return torch.randn((rows, K) if K > 1 else (rows,), generator=generator)
+    return torch.randint(0, K, (rows,), generator=generator)

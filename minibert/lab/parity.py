@@ -26,7 +26,7 @@ from minibert.weights import name_in_file
 OLDEST, NEWEST = "5.23.0", "5.23.0"
 
 TENSORS, FULL_LENGTH, LOGITS, LOSSES, DECISIONS = "tensors", "full length", "logits", "losses", "decisions"
-GRADIENTS, DROPOUT, TRAINED = "gradients", DROPOUT, "trained weights"
+GRADIENTS, DROPOUT, TRAINED = "gradients", "tensors, dropout on", "trained weights"
 RUNGS = (TENSORS, FULL_LENGTH, LOGITS, LOSSES, GRADIENTS, DROPOUT, TRAINED, DECISIONS)
 LOGIT_FIELDS = ("logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits")
 LOWEST = torch.finfo(torch.float32).min  # a score of padding
@@ -239,7 +239,9 @@ def parameter_pairs(ours: nn.Module, theirs: nn.Module) -> list[tuple[str, nn.Pa
 def compare_parameters(rung: str, ours: nn.Module, theirs: nn.Module, read: Callable[[nn.Parameter], Tensor | None],
                        bound: float = 0.0) -> list[Row]:  # fmt: skip
     """Compare what `read` takes from every pair of parameters: the gradient or the value."""
-    rows, mine, reference = [], {}, {}
+    rows: list[Row] = []
+    mine: Tensors = {}
+    reference: Tensors = {}
     for name, our_parameter, their_parameter in parameter_pairs(ours, theirs):
         place = Place(name)
         if their_parameter is None:
@@ -261,7 +263,7 @@ def compare_gradients(ours: nn.Module, theirs: nn.Module, bounds: Bounds = EQUAL
 
 
 def compare_training(ours: nn.Module, theirs: nn.Module, batch: Batch, labels: dict[str, Tensor]) -> list[Row]:
-    """Train both for STEPS steps of AdamW, dropout on, same seed: the tensors of the first step, the weights at the end.
+    """Train both by AdamW, dropout on, same seed: the tensors of the first step, the weights after STEPS steps.
 
     Both models are changed: use them for nothing else afterwards.
     """

@@ -1,0 +1,122 @@
+"""`minibert parity`: which comparison a request asks for, run, printed and written."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import re
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from minibert.hub import locate
+from minibert.lab import golden
+from minibert.lab.checkpoints import BERT_BASE, BERT_LARGE, DISTILBERT_BASE, TINY
+from minibert.lab.ladder import Result, climb_checkpoint, climb_path, climb_random
+from minibert.lab.parity import MEASURED, NEWEST, OLDEST
+from minibert.lab.parity_page import page
+from minibert.lab.parity_report import Report, figures, finding_lines, markdown, result_lines
+from minibert.model import ATTENTION
+from minibert.weights import write_whole
+
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in MEASURED}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `minibert parity`."""
+    add = parser.add_argument
+    add("model", nargs="?", metavar="MODEL", help="one checkpoint, a Hub name or a folder (default: the real "
+        f"{golden.CHECKPOINT} and random checkpoints of many sizes)")  # fmt: skip
+    add("--full", action="store_true", help="BERT-large as well: some minutes and 8 GB of memory")
+    add("--golden", action="store_true", help="stored references instead of transformers, which need not be installed")
+    add("--device", default="cpu", metavar="NAME", help="cuda, mps: against our own float32 on the CPU, within bounds")
+    add("--dtype", default="float32", choices=DTYPES, help="the same for another dtype")
+    add("--attention", default="eager", choices=ATTENTION, help="the same for torch's fused attention")
+    add("--report", action="append", default=[], metavar="FILE", help="write a page, FILE.html or FILE.md (repeatable)")
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Compare with transformers, or with what else was asked for; print the ladder and return its figures.
+
+    figures["ok"] says whether everything passed. Raises ValueError for a request that contradicts itself and
+    FileNotFoundError for a checkpoint that is not there.
+    """
+    check(args)
+    began = time.perf_counter()
+    report = Report("", {"minibert": importlib.metadata.version("minibert"), "torch": torch.__version__})
+    other_path = (args.device, args.dtype, args.attention) != ("cpu", "float32", "eager")
+    missing = "" if args.golden or other_path else unusable()
+    if missing:
+        print(f"{missing}; comparing with stored references instead (--golden)\n")
+    if other_path:
+        report.against, report.bounded = "Compared with minibert's own written-out float32 path on the CPU", True
+        source = locate(args.model or golden.CHECKPOINT)
+        show(report, [partial(climb_path, source, args.device, DTYPES[args.dtype], args.attention)])
+    elif args.golden or missing:
+        report.against = f"Compared with stored references of {golden.CHECKPOINT} and published values"
+        report.findings = golden.check_all()
+    else:
+        report.versions["transformers"] = importlib.metadata.version("transformers")
+        report.against = "Compared with transformers, eager attention, float32 on the CPU"
+        show(report, ladders(args.model, args.full))
+        report.findings = [] if args.model else golden.check_published()
+    report.seconds = time.perf_counter() - began
+    if report.findings:
+        print(finding_lines(report.findings) + "\n")
+    for file in args.report:
+        write_whole(Path(file), page(report) if file.endswith(".html") else markdown(report))
+        print(f"written: {file}")
+    print(f"{report.seconds:.0f} s")
+    print(report.verdict)
+    return figures(report)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Refuse what cannot be done before anything is computed."""
+    for file in args.report:
+        if not file.endswith((".html", ".md")):
+            raise ValueError(f"--report {file!r} is neither .html nor .md")
+        if not Path(file).absolute().parent.is_dir():
+            raise FileNotFoundError(f"--report {file!r}: there is no folder {Path(file).absolute().parent}")
+    if args.golden and args.model:
+        raise ValueError(f"--golden has references of {golden.CHECKPOINT} alone; leave out {args.model!r}")
+    if args.golden and (args.device, args.dtype, args.attention) != ("cpu", "float32", "eager"):
+        raise ValueError("--golden is of float32 and eager on the CPU; leave out --device, --dtype and --attention")
+
+
+def unusable() -> str:
+    """Why transformers cannot be the reference: missing, or of a version for which parity was not established."""
+    try:
+        version = importlib.metadata.version("transformers")
+    except importlib.metadata.PackageNotFoundError:
+        return "transformers is not installed (pip install 'minibert[test]')"
+    if not numbers(OLDEST) <= numbers(version) <= numbers(NEWEST):
+        return f"transformers {version} is installed, and parity was established for {OLDEST} to {NEWEST}"
+    return ""
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """ "5.23.0.dev0" as (5, 23, 0)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+def ladders(model: str | None, full: bool) -> list[Callable[[], Result]]:
+    """What to compare: one checkpoint, or the real one and random ones from the smallest up."""
+    if model is not None:
+        return [partial(climb_checkpoint, locate(model))]
+    sizes = [*TINY, DISTILBERT_BASE, BERT_BASE, *([BERT_LARGE] if full else [])]
+    real = [partial(climb_checkpoint, locate(golden.CHECKPOINT))]
+    return [*real, *(partial(climb_random, size) for size in sizes)]
+
+
+def show(report: Report, climbs: Iterable[Callable[[], Result]]) -> None:
+    """Climb one ladder after the other and print each when it is done."""
+    with tqdm(list(climbs), disable=None, unit="checkpoint", leave=False) as bar:
+        for climb in bar:
+            report.results.append(climb())
+            bar.write(result_lines(report.results[-1]))

@@ -1,0 +1,111 @@
+"""One vector from the states of a text's tokens, the readable way: padded batches through the encoder as it is.
+
+This is what engine.py must equal. B batch, S tokens, D hidden, L layers; N texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from tqdm import tqdm
+
+from minibert.model import Encoder, EncoderOutput
+from minibert.recipe import check_batch_tokens, check_recipe, combine_layers
+from minibert.row_cache import Matrix
+
+
+def readable_vectors(
+    encoder: Encoder,
+    ids: Sequence[Sequence[int]],
+    *,
+    pooling: str,
+    layers: int | Sequence[int],
+    combine: str,
+    batch_tokens: int,
+    progress: bool = True,
+) -> Matrix:
+    """One vector for each row of token ids, (N, width) float32, in the order of the rows.
+
+    Computed by the encoder as it is, on its device, with its attention, in its dtype; in eval and inference mode,
+    and the encoder's own modes are put back. A batch has at most batch_tokens tokens, padding included (one row at
+    the least), and leaves only its pooled rows behind, so memory does not grow with N. Sums in another order make a
+    row differ by about 1e-6 with the batch that it is in. A progress bar appears after 2 seconds.
+    Raises ValueError as check_recipe does, and for ids that the encoder cannot take.
+    """
+    layers, width = check_recipe(
+        encoder.config, pooling=pooling, layers=layers, combine=combine, has_pooler=encoder.pooler is not None
+    )
+    check_batch_tokens(batch_tokens)
+    device = next(encoder.parameters()).device
+    vectors = np.empty((len(ids), width), dtype=np.float32)
+    bar = tqdm(total=len(ids), unit="text", delay=2, disable=None if progress else True)
+    with inference(encoder), bar:
+        for rows in batches([len(row) for row in ids], batch_tokens):
+            input_ids, keep = pad([ids[row] for row in rows], encoder.config.pad_token_id)
+            try:
+                out = encoder(input_ids.to(device), attention_mask=keep.to(device), output_hidden_states=True)
+            except torch.OutOfMemoryError as error:
+                raise torch.OutOfMemoryError(f"a batch of {tuple(keep.shape)} tokens does not fit on {device}; use a "
+                                             f"smaller batch_tokens than {batch_tokens}") from error  # fmt: skip
+            vectors[rows] = pool(out, keep.to(device), pooling, layers, combine).cpu().numpy()
+            bar.update(len(rows))
+    return vectors
+
+
+@contextmanager
+def inference(encoder: Encoder) -> Iterator[None]:
+    """Dropout off and no gradients inside; afterwards each module is in the mode that it was in."""
+    modes = [(module, module.training) for module in encoder.modules()]
+    encoder.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Row numbers by length, the longest first, so that little is padded and memory is at its peak at once."""
+    if 0 in lengths:
+        raise ValueError(f"row {list(lengths).index(0)} has no tokens; the shortest text is [CLS] [SEP], 2 tokens")
+    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+    while order:
+        count = max(1, batch_tokens // lengths[order[0]])
+        yield order[:count]
+        order = order[count:]
+
+
+def pad(rows: list[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
+    """Rows of ids as one tensor (B, S), padded on the right, and where it holds tokens (B, S)."""
+    lengths = torch.tensor([len(row) for row in rows])
+    input_ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad_id)
+    return input_ids, torch.arange(input_ids.shape[1]) < lengths[:, None]
+
+
+def pool(out: EncoderOutput, keep: Tensor, pooling: str, layers: tuple[int, ...], combine: str) -> Tensor:
+    """One float32 vector a row from the states of its tokens: each layer pooled, then combined, (B, width).
+
+    cls: the state of [CLS]. mean and max: over all tokens of the row, [CLS] and [SEP] included, padding not, as in
+    sentence-transformers. pooler: what next sentence prediction reads (Devlin et al. 2018, section 3.1, NSP).
+    """
+    if pooling == "pooler":
+        assert out.pooler_output is not None  # check_recipe
+        return out.pooler_output.float()
+    assert out.hidden_states is not None
+    pooled = [pool_tokens(out.hidden_states[layer].float(), keep[:, :, None], pooling) for layer in layers]
+    return combine_layers(pooled, combine)
+
+
+def pool_tokens(states: Tensor, keep: Tensor, pooling: str) -> Tensor:
+    """(B, S, D) to (B, D) by "cls", "mean" or "max"; keep, (B, S, 1), is False for padding."""
+    if pooling == "cls":
+        return states[:, 0]
+    if pooling == "mean":
+        return states.masked_fill(~keep, 0).sum(dim=1) / keep.sum(dim=1)
+    return states.masked_fill(~keep, -torch.inf).amax(dim=1)
