@@ -5,7 +5,6 @@
 `embed` is the function, `TextFeatures` the same as a step of a scikit-learn pipeline, which also remembers the
 vectors of texts that it has seen. B batch, S tokens, D hidden, L layers; N texts.
 """
-# ruff: noqa: N803  (X is what scikit-learn calls its argument)
 
 from __future__ import annotations
 

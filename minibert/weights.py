@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from minibert.config import Config
 from minibert.heads import Head, TokenPrediction, head_class, with_num_labels
@@ -232,12 +234,30 @@ def fresh(name: str, shape: torch.Size, std: float) -> Tensor:
     return torch.ones(shape) if len(shape) == 1 else torch.empty(shape).normal_(std=std)
 
 
+class NoInitialisation(TorchFunctionMode):
+    """Inside, torch.nn.init leaves every tensor as it is."""
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Skip what would draw values that the file replaces; on the meta device that alone takes a second."""
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return kwargs.get("tensor", args[0] if args else None)
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def sizes_only() -> Iterator[None]:
+    """Modules made inside have shapes and no memory: every value comes from the file."""
+    with torch.device("meta"), NoInitialisation():
+        yield
+
+
 def load_encoder(folder: Path, *, dtype: torch.dtype = torch.float32, attention: str = "eager"
                  ) -> tuple[Encoder, LoadReport]:  # fmt: skip
     """The encoder of the checkpoint in `folder`, in eval mode on the CPU, and the account of its tensors."""
     config = Config.from_file(folder / "config.json")
     tensors = list_tensors(folder)
-    with torch.device("meta"):  # sizes without memory: every value comes from the file
+    with sizes_only():
         encoder = Encoder(config, attention, pooler=has_pooler(tensors, config.model_type))
     report = fill(encoder, config, tensors, str(folder), dtype)
     return encoder.eval(), report
@@ -247,7 +267,7 @@ def load_head(folder: Path, head: str, *, num_labels: int | None = None, new_hea
               dtype: torch.dtype = torch.float32, attention: str = "eager") -> tuple[Head, LoadReport]:  # fmt: skip
     """The checkpoint in `folder` as a model with this head, in eval mode on the CPU, and the account of its tensors."""
     config = with_num_labels(Config.from_file(folder / "config.json"), head, num_labels, new_head)
-    with torch.device("meta"):
+    with sizes_only():
         model = head_class(head)(config, attention)
     report = fill(model, config, list_tensors(folder), str(folder), dtype, new_head)
     model.head_is_trained = not new_head
