@@ -3,7 +3,7 @@
     COMMANDS, at the end: name -> help, arguments, function  ->  parser  ->  main
 
 A function takes the parsed arguments, prints a report for people and returns its figures, which `--json` prints once
-more as the last line. It imports the room that does the work when it is called, so that `--help` is instant.
+more as the last line; figures with "ok": false mean that what was to be shown does not hold, status 1. It imports the room that does the work when it is called, so that `--help` is instant.
 Exit status: 0 done, 1 the work failed, 2 the request was wrong, 130 interrupted, 141 nobody reads the output.
 """
 
@@ -247,6 +247,48 @@ def classify_predict(args: Arguments) -> Figures:
 
 
 # ---------------------------------------------------------------------------------------------------------------
+# The model itself
+
+
+def fill_mask_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `minibert fill-mask`."""
+    parser.add_argument("text", metavar="TEXT", help='with one or more [MASK]: "The capital of France is [MASK]."')
+    parser.add_argument("--model", default=DEFAULT_MODEL, metavar="NAME", help="a Hub name or a folder (%(default)s)")
+    parser.add_argument("--top-k", type=int, default=5, metavar="K", help="guesses for each mask (%(default)s)")
+
+
+def fill_mask(args: Arguments) -> Figures:
+    """The most likely tokens at each [MASK], with their probabilities."""
+    from minibert.fill_mask import fill_mask as guess
+
+    masks = guess(args.text, args.model, args.top_k)
+    for number, guesses in enumerate(masks, start=1):
+        print(f"mask {number}")
+        for one in guesses:
+            print(f"  {one.probability:.4f}  {one.token}")
+    return {"masks": [[{"token": one.token, "probability": one.probability} for one in row] for row in masks]}
+
+
+def parity_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `minibert parity`."""
+    add = parser.add_argument
+    add("model", nargs="?", metavar="MODEL", help="one checkpoint (default: the real one and random ones of many sizes)")
+    add("--full", action="store_true", help="BERT-large as well: some minutes and 8 GB of memory")
+    add("--golden", action="store_true", help="stored references instead of transformers, which need not be installed")
+    add("--device", default="cpu", metavar="NAME", help="cuda, mps: against our own float32 on the CPU, within bounds")
+    add("--dtype", default="float32", choices=("float32", "float64", "float16", "bfloat16"), help="the same in it")
+    add("--attention", default="eager", choices=("eager", "sdpa"), help="the same for torch's fused attention")
+    add("--report", action="append", default=[], metavar="FILE", help="write a page, FILE.html or FILE.md (repeatable)")
+
+
+def parity(args: Arguments) -> Figures:
+    """Every tensor, gradient and decision against transformers, bit for bit; exit status 1 if one differs."""
+    from minibert.lab import parity_command
+
+    return parity_command.run(args)
+
+
+# ---------------------------------------------------------------------------------------------------------------
 # Checkpoints
 
 
@@ -308,6 +350,8 @@ COMMANDS = {
     "classify train": Command("train on labelled texts", train_arguments, classify_train),
     "classify evaluate": Command("measure on labelled texts", evaluate_arguments, classify_evaluate),
     "classify predict": Command("label texts", predict_arguments, classify_predict),
+    "fill-mask": Command("guess the masked words", fill_mask_arguments, fill_mask),
+    "parity": Command("prove that every tensor equals that of transformers", parity_arguments, parity),
     "download": Command("fetch a checkpoint", download_arguments, download),
     "inspect": Command("say what is in a checkpoint", inspect_arguments, inspect),
 }
@@ -361,7 +405,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return complain(error, 2)
         except FAILURE as error:
             return complain(error, 1)
-    return 0
+    return 0 if figures.get("ok", True) else 1
 
 
 def complain(error: BaseException, status: int) -> int:

@@ -15,7 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minibert.lab.parity import DECISIONS, DROPOUT, FULL_LENGTH, GRADIENTS, LOGITS, LOSSES, TENSORS, TRAINED, Row, parameter_pairs
+from minibert.lab.parity import (
+    DECISIONS,
+    DROPOUT,
+    FULL_LENGTH,
+    GRADIENTS,
+    LOGITS,
+    LOSSES,
+    TENSORS,
+    TRAINED,
+    Row,
+    parameter_pairs,
+)
 from minibert.lab.stages import Batch, Place, column, record
 from minibert.model import ACTIVATION, FeedForward, Layer
 

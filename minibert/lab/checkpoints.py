@@ -23,7 +23,8 @@ from minibert.lab.stages import Batch
 
 MASKED_SHARE = 0.2  # of the tokens carry a label of the masked language model
 CHOICES = 2  # of a multiple-choice question
-PREFIX = {"bert": "Bert", "distilbert": "DistilBert"}
+PREFIX = {"bert": "Bert", "distilbert": "DistilBert"}  # of the classes in transformers
+TITLE = {"bert": "BERT", "distilbert": "DistilBERT"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def tiny(name: str, model_type: str = "bert", seed: int = 0, **changes: Any) -> 
     if model_type == "bert":
         values["type_vocab_size"] = 2
     values |= changes
-    return Size(name, model_type, values, values["max_position_embeddings"], seed=seed)
+    return Size(f"tiny {TITLE[model_type]}: {name}", model_type, values, values["max_position_embeddings"], seed=seed)
 
 
 TINY = (
@@ -65,16 +66,16 @@ TINY = (
     tiny("one head, one segment", num_attention_heads=1, type_vocab_size=1, seed=2),
     tiny("eps 1e-5, one label", layer_norm_eps=1e-5, num_labels=1, seed=3),
     *(tiny(f"activation {name}", hidden_act=name, seed=4) for name in ACTIVATIONS[1:]),
-    tiny("DistilBERT, head width 8, intermediate 37", "distilbert", seed=5),
-    tiny("DistilBERT, sinusoidal positions, one head", "distilbert", num_attention_heads=1,
+    tiny("head width 8, intermediate 37", "distilbert", seed=5),
+    tiny("sinusoidal positions, one head", "distilbert", num_attention_heads=1,
          sinusoidal_pos_embds=True, seed=6),
-    *(tiny(f"DistilBERT, activation {name}", "distilbert", hidden_act=name, seed=7) for name in ACTIVATIONS[1:]),
+    *(tiny(f"activation {name}", "distilbert", hidden_act=name, seed=7) for name in ACTIVATIONS[1:]),
 )  # fmt: skip
-DISTILBERT_BASE = Size("DistilBERT-base, random", "distilbert", {"num_labels": 3}, 40, full=True)
-BERT_BASE = Size("BERT-base, random", "bert", {"num_labels": 3}, 40, full=True)
+DISTILBERT_BASE = Size("DistilBERT-base, random", "distilbert", {"num_labels": 3}, 16, full=True)
+BERT_BASE = Size("BERT-base, random", "bert", {"num_labels": 3}, 16, full=True)
 BERT_LARGE = Size("BERT-large, random", "bert", {
     "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096, "num_labels": 3,
-}, 24, full=True)  # fmt: skip
+}, 16, full=True)  # fmt: skip
 
 
 @contextmanager

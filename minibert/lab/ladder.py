@@ -27,7 +27,7 @@ from minibert.lab.parity import (
     first_divergent,
 )
 
-TOKENS = 40  # S of the batch for a checkpoint of any size; every position is used once, by the encoder alone
+TOKENS = 24  # S of the batch for a checkpoint of any size; every position is used once, by the encoder alone
 TRAINED_HEADS = {"bert": "pretraining", "distilbert": "masked-lm"}  # at full size, where a step takes seconds
 
 

@@ -28,6 +28,8 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 10
 th { text-align: left; font-weight: 600; color: var(--soft) } th, td { padding: .15rem .6rem .15rem 0 }
 .steps td:nth-child(n+3):nth-child(-n+6), .steps th:nth-child(n+3):nth-child(-n+6) { text-align: right }
 .steps tr + tr { border-top: 1px solid var(--line) }
+.small { display: grid; grid-template-columns: repeat(auto-fill, minmax(22rem, 1fr)); gap: 1rem }
+.small section { margin: 0 } .small section:has(details[open]) { grid-column: 1 / -1 }
 .wide { overflow-x: auto }
 .strips { display: flex; flex-wrap: wrap; gap: 1rem 2.5rem; margin: .7rem 0 }
 .strip { display: inline-grid; gap: 2px; align-items: center; font-size: .78rem }
@@ -53,7 +55,8 @@ def page(report: Report) -> str:
         f'<h1>minibert parity</h1><p class="verdict{good}">{escape(report.verdict)}</p>',
         f'<p class="soft">{escape(report.against)}; {escape(in_words(report))}.</p>',
         f'<p class="soft key">Largest difference in units in the last place of float32:<br>{key}</p>',
-        *(section(result) for result in report.results),
+        *(section(result) for result in report.results if not result.tiny),
+        f'<div class="small">{"".join(section(result) for result in report.results if result.tiny)}</div>',
         references(report),
         "</body></html>\n",
     ]
@@ -62,7 +65,7 @@ def page(report: Report) -> str:
 
 def section(result: Result) -> str:
     """One checkpoint: heat strips, the first difference if there is one, the ladder."""
-    strips = strip(result, TENSORS, "stages by layer") + strip(result, DROPOUT, "the same with dropout on")
+    strips = strip(result, TENSORS, "dropout off") + strip(result, DROPOUT, "dropout on, same seed")
     difference = "".join(f'<p class="bad">{escape(line)}</p>' for line in divergence(result))
     lines = steps(result)
     rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line.cells()) + "</tr>" for line in lines)
@@ -85,7 +88,7 @@ def level(ulp: int) -> int:
 
 
 def strip(result: Result, rung: str, title: str) -> str:
-    """A grid with a row for each stage and a column for each layer; a stage outside the layers has one cell."""
+    """A grid with a row for each stage; a column for what stands outside the layers, then one for each layer."""
     worst: dict[tuple[str, int | None], Row] = {}
     for row in result.rows:
         known = worst.get((row.stage, row.layer))
@@ -94,12 +97,11 @@ def strip(result: Result, rung: str, title: str) -> str:
     if not worst:
         return ""
     layers = 1 + max((layer for _, layer in worst if layer is not None), default=0)
-    cells = [f"<b></b>{''.join(f'<b>{i}</b>' for i in range(layers))}"]
+    cells = [f"<b></b><b></b>{''.join(f'<b>{i}</b>' for i in range(layers))}"]
     for stage in dict.fromkeys(stage for stage, _ in worst):
-        row_cells = [worst.get((stage, layer)) for layer in ([None] if (stage, None) in worst else range(layers))]
-        filled = "".join(cell(row) for row in row_cells)
-        cells.append(f"<span>{escape(stage)}</span>{filled}{'<b></b>' * (layers - len(row_cells))}")
-    grid = f'<div class="strip" style="grid-template-columns: auto repeat({layers}, 1.25rem)">{"".join(cells)}</div>'
+        filled = "".join(cell(worst.get((stage, layer))) for layer in (None, *range(layers)))
+        cells.append(f"<span>{escape(stage)}</span>{filled}")
+    grid = f'<div class="strip" style="grid-template-columns: auto repeat({layers + 1}, 1.25rem)">{"".join(cells)}</div>'
     return f'<div><div class="soft">{escape(title)}</div>{grid}</div>'
 
 

@@ -134,8 +134,8 @@ def said(finding: Finding) -> str:
 def how_compared(findings: Iterable[Finding]) -> list[str]:
     """What a stored reference proves on this machine."""
     if any(finding.how == "values" and not finding.what.startswith("published") for finding in findings):
-        return [f"This CPU sums float32 in another order than the one that made the references: where the checksum "
-                f"differs, {KEPT} stored values of the stage decide, within {TOLERANCE:g} of its largest value."]  # fmt: skip
+        return ["This CPU sums float32 in another order than the one that made the references: where the checksum "
+                f"differs, {KEPT} values of the stage decide, within {TOLERANCE:g} of its largest value."]  # fmt: skip
     return []
 
 
