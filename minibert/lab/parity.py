@@ -23,7 +23,7 @@ from minibert.model import ATTENTION
 from minibert.weights import name_in_file
 
 # The versions of transformers for which parity was established.
-OLDEST, NEWEST = "5.23.0", "5.23.0"
+OLDEST, NEWEST = "5.0.0", "5.23.0"
 
 TENSORS, FULL_LENGTH, LOGITS, LOSSES, DECISIONS = "tensors", "full length", "logits", "losses", "decisions"
 GRADIENTS, DROPOUT, TRAINED = "gradients", "tensors, dropout on", "trained weights"

@@ -21,23 +21,9 @@ from minibert.lab.ladder import Result, climb_checkpoint, climb_path, climb_rand
 from minibert.lab.parity import MEASURED, NEWEST, OLDEST
 from minibert.lab.parity_page import page
 from minibert.lab.parity_report import Report, figures, finding_lines, markdown, result_lines
-from minibert.model import ATTENTION
 from minibert.weights import write_whole
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in MEASURED}
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `minibert parity`."""
-    add = parser.add_argument
-    add("model", nargs="?", metavar="MODEL", help="one checkpoint, a Hub name or a folder (default: the real "
-        f"{golden.CHECKPOINT} and random checkpoints of many sizes)")  # fmt: skip
-    add("--full", action="store_true", help="BERT-large as well: some minutes and 8 GB of memory")
-    add("--golden", action="store_true", help="stored references instead of transformers, which need not be installed")
-    add("--device", default="cpu", metavar="NAME", help="cuda, mps: against our own float32 on the CPU, within bounds")
-    add("--dtype", default="float32", choices=DTYPES, help="the same for another dtype")
-    add("--attention", default="eager", choices=ATTENTION, help="the same for torch's fused attention")
-    add("--report", action="append", default=[], metavar="FILE", help="write a page, FILE.html or FILE.md (repeatable)")
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:

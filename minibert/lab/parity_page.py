@@ -101,7 +101,8 @@ def strip(result: Result, rung: str, title: str) -> str:
     for stage in dict.fromkeys(stage for stage, _ in worst):
         filled = "".join(cell(worst.get((stage, layer))) for layer in (None, *range(layers)))
         cells.append(f"<span>{escape(stage)}</span>{filled}")
-    grid = f'<div class="strip" style="grid-template-columns: auto repeat({layers + 1}, 1.25rem)">{"".join(cells)}</div>'
+    columns = f"grid-template-columns: auto repeat({layers + 1}, 1.25rem)"
+    grid = f'<div class="strip" style="{columns}">{"".join(cells)}</div>'
     return f'<div><div class="soft">{escape(title)}</div>{grid}</div>'
 
 

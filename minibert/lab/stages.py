@@ -5,8 +5,6 @@ what goes into a module and what comes out. The scores and probabilities of atte
 TorchFunctionMode watches the calls that really compute them, softmax and the product with the values.
 """
 
-# ruff: noqa: E501  (the table of stages is wider than a line)
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping

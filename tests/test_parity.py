@@ -1,0 +1,675 @@
+"""The parity ladder: equal where it should be, and every mistake made on purpose found at the stage where it is made."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import minibert
+from minibert import cli, heads, hub, model, weights
+from minibert.lab import golden, ladder, parity_command, stages
+from minibert.lab.causes import explain
+from minibert.lab.checkpoints import (
+    BERT_BASE,
+    BERT_LARGE,
+    DISTILBERT_BASE,
+    TINY,
+    Size,
+    Task,
+    heads_of,
+    make,
+    make_batch,
+    task,
+    tiny,
+)
+from minibert.lab.parity import (
+    DROPOUT,
+    RUNGS,
+    Row,
+    compare,
+    compare_full_length,
+    compare_tensors,
+    compare_training,
+    first_divergent,
+    row,
+)
+from minibert.lab.parity_page import page
+from minibert.lab.parity_report import Report, figures, markdown
+from minibert.lab.stages import Place, record
+
+TYPES = ("bert", "distilbert")
+Model = Any
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Callable[..., tuple[Model, Model, Task]]:
+    """Makes one random checkpoint, opened by both sides, and a task for it."""
+
+    def make_pair(head: str | None, model_type: str = "bert", **changes: Any) -> tuple[Model, Model, Task]:
+        size = tiny("pair", model_type, **changes)
+        theirs = make(size, head, tmp_path)
+        return minibert.load(tmp_path, head=head), theirs, task(head, theirs.config, size.tokens)
+
+    return make_pair
+
+
+def climb(ours: Model, theirs: Model, asked: Task) -> list[Row]:
+    """All rungs for one head."""
+    rows = compare(ours, theirs, asked.batch, asked.labels or None)
+    return rows + (compare_training(ours, theirs, asked.batch, asked.labels) if asked.labels else [])
+
+
+# Equal
+
+
+@pytest.mark.parametrize("size", TINY, ids=lambda size: size.name)
+def test_a_tiny_checkpoint_is_bit_identical_on_every_rung(size: Size) -> None:
+    result = ladder.climb_random(size)
+    assert first_divergent(result.rows) is None
+    assert all(r.equal for r in result.rows)
+    assert {r.rung for r in result.rows} == set(RUNGS)
+    assert {r.head for r in result.rows} == {"encoder", *heads_of(size.model_type)}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("size", [DISTILBERT_BASE, BERT_BASE, BERT_LARGE], ids=lambda size: size.name)
+def test_a_full_size_checkpoint_is_bit_identical_on_every_rung(size: Size) -> None:
+    assert all(r.equal for r in ladder.climb_random(size).rows)
+
+
+@pytest.mark.full
+def test_the_real_checkpoint_is_bit_identical_with_every_head(minilm: Path) -> None:
+    assert all(r.equal for r in ladder.climb_checkpoint(hub.locate(minilm)).rows)
+
+
+def test_the_real_encoder_is_bit_identical_at_every_stage(minilm: Path) -> None:
+    theirs, complete = ladder.checkpoints.open_upstream(minilm, "bert", None, pooler=True)
+    rows = compare(minibert.load(minilm), theirs, make_batch(theirs.config, 24))
+    assert complete
+    assert len(rows) == 6 + 6 * 15 + 2
+    assert all(r.equal for r in rows)
+
+
+SIZES = st.fixed_dictionaries({
+    "num_attention_heads": st.integers(1, 4),
+    "num_hidden_layers": st.integers(1, 3),
+    "intermediate_size": st.integers(1, 70),
+    "vocab_size": st.integers(3, 120),
+    "max_position_embeddings": st.integers(2, 40),
+    "hidden_act": st.sampled_from(sorted(model.ACTIVATION)),
+    "hidden_dropout_prob": st.sampled_from([0.0, 0.1, 0.5]),
+    "attention_probs_dropout_prob": st.sampled_from([0.0, 0.2]),
+    "num_labels": st.integers(1, 4),
+})  # fmt: skip
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), sizes=SIZES, width=st.integers(1, 9), model_type=st.sampled_from(TYPES))
+def test_any_configuration_and_any_batch_are_bit_identical(
+    data: st.DataObject, sizes: dict[str, Any], width: int, model_type: str, tmp_path: Path
+) -> None:
+    head = data.draw(st.sampled_from([None, *heads_of(model_type)]))
+    if model_type == "bert":
+        sizes |= {"type_vocab_size": data.draw(st.integers(1, 4)), "layer_norm_eps": data.draw(st.floats(1e-12, 1e-3))}
+    size = tiny("drawn", model_type, hidden_size=width * sizes["num_attention_heads"], **sizes)
+    theirs = make(size, head, tmp_path)
+    asked = task(head, theirs.config, data.draw(st.integers(1, size.tokens)), seed=data.draw(st.integers(0, 99)))
+    rows = climb(minibert.load(tmp_path, head=head), theirs, asked)
+    assert [r.place for r in rows if not r.equal] == []
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+@pytest.mark.parametrize("problem", ["single_label_classification", "multi_label_classification", "regression"])
+def test_every_kind_of_label_of_a_text_gives_the_same_loss(problem: str, model_type: str, pair: Any) -> None:
+    ours, theirs, asked = pair("sequence-classification", model_type, problem_type=problem)
+    assert first_divergent(climb(ours, theirs, asked)) is None
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_a_checkpoint_is_compared_with_the_head_that_it_holds(model_type: str, tmp_path: Path) -> None:
+    make(tiny("with a head", model_type), "masked-lm", tmp_path)
+    result = ladder.climb_checkpoint(hub.locate(tmp_path))
+    assert result.rows and all(r.equal for r in result.rows)
+    held = ladder.checkpoints.open_upstream(tmp_path, model_type, "masked-lm", pooler=False)[1]
+    other = ladder.checkpoints.open_upstream(tmp_path, model_type, "token-classification", pooler=False)[1]
+    assert (held, other) == (True, False)
+
+
+# What is compared
+
+
+def test_the_batch_has_rows_of_length_1_and_full_and_all_segments_and_no_row_of_padding_alone() -> None:
+    config = minibert.Config(type_vocab_size=3)
+    for seed in range(20):
+        batch = make_batch(config, 12, seed=seed)
+        lengths = batch.attention_mask.sum(dim=1)
+        assert lengths.min() == 1
+        assert lengths.max() == 12
+        assert batch.token_type_ids[batch.attention_mask == 1].unique().tolist() == [0, 1, 2]
+        padding = batch.attention_mask == 0
+        assert (batch.input_ids[padding] == 0).any()
+        assert (batch.input_ids[padding] != 0).any()
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_every_row_of_the_table_is_read_on_both_sides(model_type: str, pair: Any) -> None:
+    seen = []
+    for side in range(2):
+        found = set()
+        for head in (None, *heads_of(model_type)):
+            both = pair(head, model_type)
+            found |= {place.stage for place in record(both[side], both[2].batch)}
+        seen.append(found)
+    column = stages.COLUMN[model_type]
+    assert seen[0] == seen[1] == {stage[0] for stage in stages.STAGES if stage[column]}
+
+
+def test_the_table_of_stages_agrees_with_the_table_of_weights() -> None:
+    known = {row[0]: row[1:] for row in weights.ENCODER + weights.HEADS}
+    named = [(row[1], row[2:4]) for row in stages.STAGES if row[1] in known]
+    assert len(named) > 20
+    assert all(known[ours] == theirs for ours, theirs in named)
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_scores_probs_and_context_are_those_that_were_computed(side: int, pair: Any) -> None:
+    both = pair(None)
+    tensors = record(both[side], both[2].batch)
+    for layer in range(2):
+        scores, probs, context = (tensors[Place(stage, layer)] for stage in ("scores", "probs", "context"))
+        assert torch.equal(scores.softmax(dim=-1), probs)
+        value = tensors[Place("value", layer)].unflatten(-1, (3, 8)).transpose(1, 2)
+        assert torch.equal(probs @ value, context)
+        assert (scores == torch.finfo(torch.float32).min).any()
+
+
+def test_a_difference_is_counted_in_units_in_the_last_place() -> None:
+    one = torch.tensor([1.0, -1.0, 0.0])
+    near = torch.tensor([1.0, -1.0, 0.0]).nextafter(torch.tensor([2.0, -2.0, -1.0]))
+    found = row("tensors", Place("x"), near, one)
+    assert (found.ulp, found.equal, found.index) == (1, False, (0,))
+    assert found.largest == pytest.approx(2**-23)
+    twin = row("tensors", Place("x"), torch.tensor([-1e-45]), torch.tensor([1e-45]))
+    assert twin.ulp == 2  # across zero
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_value_that_is_not_finite_never_passes_within_a_bound(value: float) -> None:
+    found = row("tensors", Place("x"), torch.tensor([1.0, value]), torch.tensor([1.0, 2.0]), bound=0.5)
+    assert not found.ok
+
+
+def test_a_zero_of_the_other_sign_is_not_bit_identical() -> None:
+    found = row("tensors", Place("x"), torch.tensor([-0.0]), torch.tensor([0.0]))
+    assert (found.equal, found.ulp, found.ok) == (False, 0, True)
+
+
+def test_a_tensor_that_one_side_lacks_or_that_has_another_shape_differs() -> None:
+    x, y = {Place("x"): torch.ones(2)}, {Place("y"): torch.ones(2)}
+    assert [r.ok for r in compare_tensors("tensors", x, y)] == [False, False]
+    assert not row("tensors", Place("x"), torch.ones(2), torch.ones(3)).ok
+
+
+# Mistakes made on purpose
+
+
+def exchange(a: nn.Module, b: nn.Module, name: str, other: str | None = None) -> None:
+    other = other or name
+    first, second = getattr(a, name), getattr(b, other)
+    setattr(a, name, second)
+    setattr(b, other, first)
+
+
+def query_and_key_swapped(ours: Model) -> None:
+    attention = ours.encoder.layers[0].attention
+    exchange(attention, attention, "query", "key")
+
+
+def layers_swapped(ours: Model) -> None:
+    ours.encoder.layers = nn.ModuleList(reversed(ours.encoder.layers))
+
+
+def norms_swapped(ours: Model) -> None:
+    layer = ours.encoder.layers[1]
+    exchange(layer, layer, "attention_norm", "feed_forward_norm")
+
+
+def positions_off_by_one(ours: Model) -> None:
+    ours.encoder.embeddings.position.register_forward_pre_hook(lambda module, given: ((given[0] + 1) % 11,))
+
+
+def bias_not_loaded(ours: Model) -> None:
+    nn.init.zeros_(ours.encoder.layers[1].feed_forward.expand.bias)
+
+
+def segments_ignored(ours: Model) -> None:
+    ours.encoder.embeddings.segment.register_forward_pre_hook(lambda module, given: (torch.zeros_like(given[0]),))
+
+
+def wrong_activation(ours: Model) -> None:
+    ours.encoder.layers[1].feed_forward.activation = model.ACTIVATION["gelu_pytorch_tanh"]
+
+
+def wrong_activation_everywhere(ours: Model) -> None:
+    for module in ours.modules():
+        if hasattr(module, "activation"):
+            module.activation = model.ACTIVATION["gelu_new"]
+
+
+def wrong_eps(ours: Model) -> None:
+    for module in ours.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = 1e-5
+
+
+def attend_with(ours: Model, attend: Callable[..., Any]) -> None:
+    ours.encoder.attend = attend
+
+
+def mask_inverted(ours: Model) -> None:
+    attend_with(ours, lambda q, k, v, keep, dropout: model.eager_attention(q, k, v, ~keep, dropout))
+
+
+def mask_ignored(ours: Model) -> None:
+    attend_with(ours, lambda q, k, v, keep, dropout: model.eager_attention(q, k, v, keep | True, dropout))
+
+
+def wrong_scale(ours: Model) -> None:
+    attend_with(ours, lambda q, k, v, keep, dropout: model.eager_attention(q * 8**-0.5, k, v, keep, dropout))
+
+
+def heads_interleaved(ours: Model) -> None:
+    for layer in ours.encoder.layers:
+        layer.attention.split_heads = lambda x: x.unflatten(-1, (8, 3)).permute(0, 3, 1, 2)
+
+
+def heads_joined_interleaved(ours: Model) -> None:
+    def attend(*given: Any) -> Any:
+        context, probs = model.eager_attention(*given)
+        B, H, S, W = context.shape
+        return context.permute(0, 2, 3, 1).reshape(B, S, H, W).transpose(1, 2), probs
+
+    attend_with(ours, attend)
+
+
+def softmax_over_queries(ours: Model) -> None:
+    def attend(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, dropout: nn.Dropout) -> Any:
+        scores = (query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5).masked_fill(~keep, torch.finfo().min)
+        probs = dropout(scores.softmax(dim=-2))
+        return probs @ value, probs
+
+    attend_with(ours, attend)
+
+
+def dropout_on_scores(ours: Model) -> None:
+    def attend(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, dropout: nn.Dropout) -> Any:
+        scores = (query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5).masked_fill(~keep, torch.finfo().min)
+        probs = dropout(scores).softmax(dim=-1)
+        return probs @ value, probs
+
+    attend_with(ours, attend)
+
+
+def dropout_on_values(ours: Model) -> None:
+    def attend(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, dropout: nn.Dropout) -> Any:
+        scores = (query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5).masked_fill(~keep, torch.finfo().min)
+        probs = scores.softmax(dim=-1)
+        return probs @ dropout(value), probs
+
+    attend_with(ours, attend)
+
+
+def dropout_on_embeddings_left_out(ours: Model) -> None:
+    ours.encoder.embeddings.dropout.p = 0.0
+
+
+def dropout_after_the_sum(ours: Model) -> None:
+    layer = ours.encoder.layers[0]
+    layer.attention_norm.register_forward_hook(lambda module, given, x: layer.attention_dropout(x))
+
+
+def residual_dropped(ours: Model) -> None:
+    layer = ours.encoder.layers[1]
+
+    def forward(x: Tensor, keep: Tensor, attend: Any) -> Any:
+        x = layer.attention_norm(layer.attention(x, keep, attend)[0])
+        return layer.feed_forward_norm(layer.feed_forward(x) + x), None
+
+    layer.forward = forward
+
+
+def embedding_norm_left_out(ours: Model) -> None:
+    ours.encoder.embeddings.norm = nn.Identity()
+    ours.encoder.embeddings.norm.register_parameter("weight", nn.Parameter(torch.ones(24)))
+    ours.encoder.embeddings.norm.register_parameter("bias", nn.Parameter(torch.ones(24)))
+
+
+def pooler_on_the_last_token(ours: Model) -> None:
+    ours.encoder.pooler.forward = lambda x: torch.tanh(ours.encoder.pooler.dense(x[:, -1]))
+
+
+def pooler_without_tanh(ours: Model) -> None:
+    ours.encoder.pooler.forward = lambda x: ours.encoder.pooler.dense(x[:, 0])
+
+
+def bias_added_twice(ours: Model) -> None:
+    ours.decoder.register_forward_hook(lambda module, given, logits: logits + module.bias)
+
+
+def classes_swapped(ours: Model) -> None:
+    with torch.no_grad():
+        ours.next_sentence.weight.copy_(ours.next_sentence.weight.flip(0))
+        ours.next_sentence.bias.copy_(ours.next_sentence.bias.flip(0))
+
+
+def start_and_end_swapped(ours: Model) -> None:
+    with torch.no_grad():
+        ours.qa_outputs.weight.copy_(ours.qa_outputs.weight.flip(0))
+
+
+def untied(ours: Model) -> None:
+    ours.decoder.weight = nn.Parameter(ours.encoder.embeddings.token.weight.detach().clone())
+
+
+def cut_off(ours: Model) -> None:
+    ours.transform.register_forward_pre_hook(lambda module, given: (given[0].detach(),))
+
+
+def choices_mixed(ours: Model) -> None:
+    right = ours.forward
+
+    def forward(*given: Any, **more: Any) -> Any:
+        output = right(*given, **more)
+        return replace(output, logits=output.logits.flip(1))
+
+    ours.forward = forward
+
+
+# head, mistake, the first tensor that must be named, words that the cause must have
+MISTAKES = [
+    ("masked-lm", query_and_key_swapped, "layer 0 query", "swapped weights"),
+    ("masked-lm", layers_swapped, "layer 0 query", "swapped weights"),
+    ("masked-lm", norms_swapped, "layer 1 attention norm", "swapped norms"),
+    ("masked-lm", positions_off_by_one, "position embeddings", "positions: upstream's are one lower"),
+    ("masked-lm", bias_not_loaded, "layer 1 expand", "missing bias"),
+    ("masked-lm", segments_ignored, "segment embeddings", "segments: minibert ignores them"),
+    ("masked-lm", wrong_activation, "layer 1 activation", "activation: upstream computes gelu;"),
+    ("masked-lm", wrong_activation_everywhere, "layer 0 activation", "activation: upstream computes gelu;"),
+    ("masked-lm", wrong_eps, "embedding norm", "eps: upstream's LayerNorms have 1e-12"),
+    ("masked-lm", mask_inverted, "layer 0 scores", "mask: minibert reads it inverted"),
+    ("masked-lm", mask_ignored, "layer 0 scores", "mask: minibert ignores it"),
+    ("masked-lm", wrong_scale, "layer 0 scores", "no known cause"),
+    ("masked-lm", heads_interleaved, "layer 0 scores", "no known cause"),
+    ("masked-lm", heads_joined_interleaved, "layer 0 attention output", "no known cause"),
+    ("masked-lm", softmax_over_queries, "layer 0 probs", "no known cause"),
+    ("masked-lm", residual_dropped, "layer 1 attention sum", "no known cause"),
+    ("masked-lm", embedding_norm_left_out, "embedding norm", ""),
+    ("next-sentence", pooler_on_the_last_token, "pooler dense", "no known cause"),
+    ("next-sentence", pooler_without_tanh, "pooler", "no known cause"),
+    ("masked-lm", bias_added_twice, "decoder", "no known cause"),
+    ("next-sentence", classes_swapped, "next sentence", "weights not loaded"),
+    ("question-answering", start_and_end_swapped, "span scores", "weights not loaded"),
+    ("multiple-choice", choices_mixed, "logits: logits", "after its last layer"),
+    ("masked-lm", untied, "gradients: encoder.embeddings.token.weight", "shares"),
+    ("masked-lm", cut_off, "gradients: encoder.embeddings.token.weight", "cut off"),
+    ("masked-lm", dropout_on_scores, f"{DROPOUT}: layer 0 scores", "dropout"),
+    ("masked-lm", dropout_on_values, f"{DROPOUT}: layer 0 probs", "dropout"),
+    ("masked-lm", dropout_on_embeddings_left_out, f"{DROPOUT}: embeddings", "dropout"),
+    ("masked-lm", dropout_after_the_sum, f"{DROPOUT}: layer 0 attention norm", "dropout"),
+]
+
+
+@pytest.mark.parametrize(("head", "mistake", "place", "cause"), MISTAKES, ids=[m[1].__name__ for m in MISTAKES])
+def test_a_mistake_is_found_at_its_stage_and_named(
+    head: str, mistake: Callable[[Model], None], place: str, cause: str, pair: Any
+) -> None:
+    ours, theirs, asked = pair(head)
+    mistake(ours)
+    result = ladder.Result("mistaken", "a test")
+    ladder.climb(result, ours, theirs, asked, head, train=True)
+    assert result.first is not None
+    assert result.first.place == place
+    assert result.first.ours != result.first.theirs
+    assert cause in result.cause
+
+
+def test_dropout_after_attention_in_distilbert_is_found(pair: Any) -> None:
+    ours, theirs, asked = pair("masked-lm", "distilbert")
+    ours.encoder.layers[0].attention_dropout.p = 0.1
+    assert first_divergent(climb(ours, theirs, asked)).place == f"{DROPOUT}: layer 0 attention sum"
+
+
+def test_a_wrong_ignore_index_is_found_in_the_loss(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def counts_the_ignored(logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits.flatten(0, 1), labels.clamp(min=0).flatten(), ignore_index=-1)
+
+    monkeypatch.setattr(heads, "token_cross_entropy", counts_the_ignored)
+    for head in ("masked-lm", "token-classification"):
+        assert first_divergent(climb(*pair(head))).place == "losses: loss"
+
+
+def test_a_loss_that_is_a_sum_instead_of_a_mean_is_found(pair: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "cross_entropy", lambda x, y, *_: F.cross_entropy(x, y, reduction="sum"))
+    assert first_divergent(climb(*pair("next-sentence"))).place == "losses: loss"
+
+
+def test_a_mistake_at_the_last_position_is_found_by_a_row_of_full_length(pair: Any) -> None:
+    ours, theirs, _ = pair(None)
+    with torch.no_grad():
+        ours.embeddings.position.weight[-1] += 1
+    short = make_batch(ours.config, 5)
+    assert first_divergent(compare(ours, theirs, short)) is None
+    assert first_divergent(compare_full_length(ours, theirs, make_batch(ours.config, 11))) is not None
+
+
+def test_a_wrong_decision_is_found(pair: Any) -> None:
+    ours, theirs, asked = pair("question-answering")
+    with torch.no_grad():
+        ours.qa_outputs.bias += torch.tensor([0.0, 1e-3])
+    rows = {r.place: r for r in compare(ours, theirs, asked.batch, asked.labels)}
+    assert not rows["logits: end_logits"].ok
+    assert rows["decisions: span"].ok  # the same tokens: the rung says what a difference means for a user
+
+
+def drop_biases(theirs: Model) -> None:
+    for module in theirs.modules():
+        if isinstance(module, nn.Linear):
+            module.register_parameter("bias", None)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda m: [nn.init.zeros_(x.bias) for x in m.modules() if isinstance(x, nn.Linear)], "weights not loaded"),
+        (lambda m: setattr(m.embeddings.LayerNorm, "eps", 1e-3), "eps: upstream's LayerNorms have 0.001"),
+        (drop_biases, "missing bias: upstream's linear layers have none"),
+    ],
+    ids=["zero biases", "eps", "no biases"],
+)
+def test_the_cause_is_named_when_upstream_is_the_one_that_differs(change: Any, words: str, pair: Any) -> None:
+    ours, theirs, asked = pair(None)
+    change(theirs)
+    first = first_divergent(compare(ours, theirs, asked.batch))
+    assert first is not None
+    assert words in explain(ours, theirs, asked.batch, first)
+
+
+def test_explaining_leaves_the_model_as_it_was(pair: Any) -> None:
+    ours, theirs, asked = pair("masked-lm")
+    wrong_scale(ours)
+    before = {name: value.clone() for name, value in ours.state_dict().items()}
+    settings = [(m.eps if isinstance(m, nn.LayerNorm) else getattr(m, "activation", None)) for m in ours.modules()]
+    first = first_divergent(compare(ours, theirs, asked.batch))
+    explain(ours, theirs, asked.batch, first)
+    assert all(torch.equal(before[name], value) for name, value in ours.state_dict().items())
+    after = [(m.eps if isinstance(m, nn.LayerNorm) else getattr(m, "activation", None)) for m in ours.modules()]
+    assert settings == after
+
+
+# Within bounds
+
+
+@pytest.mark.parametrize(
+    ("dtype", "attention"),
+    [(torch.float32, "sdpa"), (torch.float64, "eager"), (torch.bfloat16, "eager"), (torch.float16, "sdpa")],
+)
+def test_another_dtype_or_attention_stays_within_its_bound(dtype: torch.dtype, attention: str, tmp_path: Path) -> None:
+    make(TINY[0], None, tmp_path)
+    result = ladder.climb_path(hub.locate(tmp_path), "cpu", dtype, attention)
+    assert [r.place for r in result.rows if not r.ok] == []
+    assert not all(r.equal for r in result.rows)
+
+
+def test_a_mistake_leaves_the_bound_of_the_fused_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(TINY[0], None, tmp_path)
+
+    def ignores_the_mask(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, dropout: nn.Dropout) -> Any:
+        return F.scaled_dot_product_attention(query, key, value), None
+
+    monkeypatch.setitem(model.ATTENTION, "sdpa", ignores_the_mask)
+    result = ladder.climb_path(hub.locate(tmp_path), "cpu", torch.float32, "sdpa")
+    assert result.first is not None
+    assert result.first.place == "layer 0 context"
+
+
+# Stored references
+
+
+def test_the_real_checkpoint_meets_its_stored_references(minilm: Path) -> None:
+    findings = golden.check_golden(golden.stored(), minibert.load(minilm))
+    assert len(findings) == 6 + 6 * 15 + 2
+    assert [f.what for f in findings if not f.ok] == []
+
+
+def test_a_stored_value_decides_where_the_checksum_differs(minilm: Path) -> None:
+    content = golden.stored()
+    for stage in content["stages"]:
+        stage["sha256"] = "of another CPU"
+    findings = golden.check_golden(content, minibert.load(minilm))
+    assert {f.how for f in findings} == {"values"}
+    assert all(f.ok for f in findings)
+
+
+@pytest.mark.parametrize("mistake", [wrong_activation, wrong_eps, norms_swapped, mask_ignored, segments_ignored])
+def test_a_mistake_misses_the_stored_references(mistake: Callable[[Model], None], minilm: Path) -> None:
+    encoder = minibert.load(minilm)
+    mistake(SimpleNamespace(encoder=encoder, modules=encoder.modules))  # it looks for the encoder below a head
+    findings = golden.check_golden(golden.stored(), encoder)
+    assert not all(f.ok for f in findings)
+
+
+def test_the_stored_references_are_small() -> None:
+    path = Path(golden.__file__).parent.parent / "data" / "golden.json"
+    assert path.stat().st_size < 100_000
+
+
+def test_official_checkpoints_that_are_not_here_are_listed_as_not_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINIBERT_WEIGHTS", str(tmp_path))
+    monkeypatch.setattr(hub, "cache_folder", lambda: tmp_path)
+    findings = golden.check_published()
+    assert [(f.checkpoint, f.how) for f in findings] == [(name, "not checked") for name in golden.PUBLISHED_ROW]
+    assert "minibert download distilbert-base-uncased" in findings[0].note
+
+
+# The command
+
+
+def test_the_command_reports_one_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(TINY[1], "masked-lm", tmp_path / "model")
+    pages = [tmp_path / "report.html", tmp_path / "report.md"]
+    reports = [part for file in pages for part in ("--report", str(file))]
+    assert cli.main(["parity", str(tmp_path / "model"), *reports, "--json"]) == 0
+    *_, verdict, line = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert found["ok"] and found["tensors"] == found["equal"] > 300
+    assert verdict == f"{found['tensors']:,} of {found['tensors']:,} tensors bit-identical"
+    assert all(verdict in file.read_text("utf-8") for file in pages)
+
+
+def test_the_command_fails_and_names_the_first_divergent_tensor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*given: Any, **more: Any) -> Model:
+        loaded = minibert.load(*given, **more)
+        getattr(loaded, "encoder", loaded).layers[0].feed_forward.activation = model.ACTIVATION["gelu_new"]
+        return loaded
+
+    monkeypatch.setattr(ladder, "load", load)
+    make(TINY[1], None, tmp_path)
+    assert cli.main(["parity", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "first difference: layer 0 activation (encoder) at [0, 0, " in out
+    assert "likely cause: activation: upstream computes gelu;" in out
+    assert "DIFFERS" in out
+
+
+@pytest.mark.parametrize("installed", [None, "4.0.0", "99.1.0"])
+def test_without_a_known_transformers_the_stored_references_are_used(
+    installed: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = importlib.metadata.version
+
+    def pretend(name: str) -> str:
+        if name == "transformers" and installed is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return str(installed) if name == "transformers" else version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", pretend)
+    assert cli.main(["parity"]) == 0
+    out = capsys.readouterr().out
+    assert ("transformers is not installed" if installed is None else f"transformers {installed} is installed") in out
+    assert "98 of 98 stored references met" in out
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (["--report", "page.pdf"], "neither .html nor .md"),
+        (["--report", os.path.join("nowhere", "page.md")], "there is no folder"),
+        (["some-model", "--golden"], "leave out 'some-model'"),
+        (["--golden", "--dtype", "float64"], "leave out --device"),
+        (["no/such/folder"], "no/such/folder"),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_refused(
+    request_: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["parity", *request_]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("version", "usable"), [("5.23.0", True), ("5.23.0.dev0", True), ("5.24.0", False), ("4.57.1", False)]
+)
+def test_versions_are_compared_as_numbers(version: str, usable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    assert (parity_command.unusable() == "") is usable
+
+
+def test_pages_escape_what_they_quote_and_need_no_network() -> None:
+    name = "<script>alert(1)</script> | `x` & \"y\""
+    different = Row("tensors", name, 0, (2,), 1.0, 3, False, index=(1,), ours=1.0, theirs=2.0)
+    report = Report("with <b>", {"torch": "<i>"}, [ladder.Result(name, name, rows=[different], cause=name)])
+    html, text = page(report), markdown(report)
+    for written in (html, text):
+        assert "<script" not in written
+        assert "http" not in written
+    assert "src=" not in html
+    assert "<b>with" not in html
+    assert html.count("DIFFERS") == 1
+    assert json.loads(json.dumps(figures(report)))["ok"] is False
