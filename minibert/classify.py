@@ -6,7 +6,7 @@ A saved classifier is a folder with classifier.safetensors (the numbers) and cla
 holds no encoder: it names its checkpoint and the SHA-256 of its weights, and refuses any other.
 """
 
-# ruff: noqa: N802, N803  (C is the name that scikit-learn gives it)
+# ruff: noqa: N802  (C is the name that scikit-learn gives it)
 from __future__ import annotations
 
 import json
@@ -33,8 +33,8 @@ from sklearn.preprocessing import StandardScaler
 from tqdm import tqdm
 
 import minibert
-from minibert.datasets import appears_whole
 from minibert.features import TextFeatures
+from minibert.files import written_whole
 from minibert.tensor_files import sha256
 from minibert.texts import as_texts
 
@@ -181,10 +181,10 @@ class Classifier:
         scaler, regression = self.head[0], self.head[-1]
         arrays = {"mean": scaler.mean_, "scale": scaler.scale_,
                   "coef": regression.coef_, "intercept": regression.intercept_}  # fmt: skip
-        with appears_whole(folder / TENSORS_FILE) as temporary:
+        with written_whole(folder / TENSORS_FILE) as temporary:
             save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary)
             details = self.details() | {"tensors_sha256": sha256(temporary)}
-        with appears_whole(folder / DETAILS_FILE) as temporary:
+        with written_whole(folder / DETAILS_FILE) as temporary:
             temporary.write_text(json.dumps(details, indent=2, default=list) + "\n", encoding="utf-8")
 
     @classmethod

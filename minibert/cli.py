@@ -3,7 +3,8 @@
     COMMANDS, at the end: name -> help, arguments, function  ->  parser  ->  main
 
 A function takes the parsed arguments, prints a report for people and returns its figures, which `--json` prints once
-more as the last line; figures with "ok": false mean that what was to be shown does not hold, status 1. It imports the room that does the work when it is called, so that `--help` is instant.
+more as the last line; figures with "ok": false say that what was to be shown does not hold. It imports the room that
+does the work when it is called, so that `--help` is instant.
 Exit status: 0 done, 1 the work failed, 2 the request was wrong, 130 interrupted, 141 nobody reads the output.
 """
 
@@ -137,13 +138,13 @@ def embed(args: Arguments) -> Figures:
 
     import numpy as np
 
-    from minibert.datasets import appears_whole
     from minibert.features import embed as embed_texts
+    from minibert.files import written_whole
 
     begin = time.perf_counter()
     vectors = embed_texts(texts, **features_settings(args))
     seconds = time.perf_counter() - begin
-    with appears_whole(args.out) as temporary, temporary.open("wb") as file:
+    with written_whole(args.out) as temporary, temporary.open("wb") as file:
         np.save(file, vectors)
     dtype = str(vectors.dtype)
     print(f"{args.out}: {vectors.shape} {dtype}, {seconds:.2f} s with loading")
@@ -272,7 +273,7 @@ def fill_mask(args: Arguments) -> Figures:
 def parity_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `minibert parity`."""
     add = parser.add_argument
-    add("model", nargs="?", metavar="MODEL", help="one checkpoint (default: the real one and random ones of many sizes)")
+    add("model", nargs="?", metavar="MODEL", help="one checkpoint (default: the real one and many random ones)")
     add("--full", action="store_true", help="BERT-large as well: some minutes and 8 GB of memory")
     add("--golden", action="store_true", help="stored references instead of transformers, which need not be installed")
     add("--device", default="cpu", metavar="NAME", help="cuda, mps: against our own float32 on the CPU, within bounds")

@@ -14,13 +14,13 @@ import os
 import urllib.request
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from minibert import hub
+from minibert.files import written_whole
 
 FORMATS: dict[str, dict[str, Any]] = {
     ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
@@ -200,19 +200,8 @@ def keep(path: Path, content: bytes) -> None:
     """Write a downloaded file for the next time; where that fails, there is one warning."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with appears_whole(path) as temporary:
+        with written_whole(path) as temporary:
             temporary.write_bytes(content)
     except OSError as error:
         message = f"{path} could not be written ({error.strerror}): the file will be downloaded again"
         warnings.warn(message, stacklevel=2)
-
-
-@contextmanager
-def appears_whole(path: Path) -> Iterator[Path]:
-    """A temporary path to write to, which gets its name at the end: the file is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from minibert import hub
 from minibert.config import Config
+from minibert.files import write_whole
 from minibert.tensor_files import listing
 from minibert.texts import as_texts
-from minibert.weights import write_whole
 
 DEFAULT_MAX_LENGTH = 512
 CHUNK = 4096  # texts handed to the library at once: bounds what its intermediate results take

@@ -7,7 +7,6 @@ Each row names one module in minibert, in BERT's files and in DistilBERT's; `{}`
 from __future__ import annotations
 
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from minibert.config import Config
+from minibert.files import write_whole, written_whole
 from minibert.heads import Head, TokenPrediction, head_class, with_num_labels
 from minibert.model import Encoder
 from minibert.tensor_files import WEIGHTS_FILE, StoredTensor, list_tensors, read_tensors
@@ -295,20 +295,3 @@ def save_folder(model: nn.Module, config: Config, folder: Path, architecture: st
     stored = config.to_dict() | {"architectures": [architecture], "dtype": dtype}
     stored.pop("torch_dtype", None)  # what transformers 4 called it
     write_whole(folder / "config.json", json.dumps(stored, indent=2) + "\n")
-
-
-@contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path`: renamed to it when all is written, removed when writing fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield temporary
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file so that it appears whole or not at all."""
-    with written_whole(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import minibert
-from minibert import weights
+from minibert import files, weights
 from minibert.checkpoint import unwrapped
 
 TYPES = ("bert", "distilbert")
@@ -170,7 +170,7 @@ def test_a_config_that_fails_to_be_written_leaves_the_old_one(tmp_path: Path, mo
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_text", full_disk)
         with pytest.raises(OSError, match="No space left"):
-            weights.write_whole(path, "new and longer")
+            files.write_whole(path, "new and longer")
     assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
     assert path.read_text() == "old"
 

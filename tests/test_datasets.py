@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minibert import datasets, hub
-from minibert.datasets import appears_whole, find_reviews, parse, read_labelled
+from minibert.datasets import find_reviews, parse, read_labelled
+from minibert.files import written_whole
 
 TUTORIAL = b"a fine film\t1\na dull film\t0\n"
 
@@ -182,14 +183,14 @@ def test_in_a_closed_network_the_hub_is_asked_and_nobody_else(cache: Path, monke
     assert asked == [hub.endpoint()]
 
 
-def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_file_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_text("old")
-    with pytest.raises(OSError, match="disk full"), appears_whole(path) as temporary:
+    with pytest.raises(OSError, match="disk full"), written_whole(path) as temporary:
         temporary.write_text("half")
         raise OSError("disk full")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-    with appears_whole(path) as temporary:
+    with written_whole(path) as temporary:
         temporary.write_text("new")
     assert path.read_text() == "new"

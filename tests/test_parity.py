@@ -1,4 +1,4 @@
-"""The parity ladder: equal where it should be, and every mistake made on purpose found at the stage where it is made."""
+"""The parity ladder: equal where it should be, and each mistake made on purpose found at the stage where it is made."""
 
 from __future__ import annotations
 
@@ -475,13 +475,17 @@ def test_a_mistake_at_the_last_position_is_found_by_a_row_of_full_length(pair: A
     assert first_divergent(compare_full_length(ours, theirs, make_batch(ours.config, 11))) is not None
 
 
-def test_a_wrong_decision_is_found(pair: Any) -> None:
+@pytest.mark.parametrize(("change", "decided_alike"), [(1e-3, True), (-2.0, False)])
+def test_the_last_rung_says_whether_a_difference_changes_a_decision(
+    change: float, decided_alike: bool, pair: Any
+) -> None:
     ours, theirs, asked = pair("question-answering")
     with torch.no_grad():
-        ours.qa_outputs.bias += torch.tensor([0.0, 1e-3])
+        ours.qa_outputs.bias += change
+        ours.qa_outputs.weight *= 1 + change
     rows = {r.place: r for r in compare(ours, theirs, asked.batch, asked.labels)}
     assert not rows["logits: end_logits"].ok
-    assert rows["decisions: span"].ok  # the same tokens: the rung says what a difference means for a user
+    assert rows["decisions: span"].ok is decided_alike
 
 
 def drop_biases(theirs: Model) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from minibert.files import write_whole
 from minibert.hub import locate
 from minibert.lab import golden
 from minibert.lab.checkpoints import BERT_BASE, BERT_LARGE, DISTILBERT_BASE, TINY
@@ -21,7 +22,6 @@ from minibert.lab.ladder import Result, climb_checkpoint, climb_path, climb_rand
 from minibert.lab.parity import MEASURED, NEWEST, OLDEST
 from minibert.lab.parity_page import page
 from minibert.lab.parity_report import Report, figures, finding_lines, markdown, result_lines
-from minibert.weights import write_whole
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in MEASURED}
 
