@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import json
-import os
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +11,42 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mistakes import (
+    bias_added_twice,
+    bias_not_loaded,
+    choices_mixed,
+    classes_swapped,
+    cut_off,
+    dropout_after_the_sum,
+    dropout_on_embeddings_left_out,
+    dropout_on_scores,
+    dropout_on_values,
+    embedding_norm_left_out,
+    heads_interleaved,
+    heads_joined_interleaved,
+    layers_swapped,
+    mask_ignored,
+    mask_inverted,
+    norms_swapped,
+    pooler_on_the_last_token,
+    pooler_without_tanh,
+    positions_off_by_one,
+    query_and_key_swapped,
+    residual_dropped,
+    segments_ignored,
+    softmax_over_queries,
+    start_and_end_swapped,
+    untied,
+    wrong_activation,
+    wrong_activation_everywhere,
+    wrong_eps,
+    wrong_scale,
+)
 from torch import Tensor, nn
 
 import minibert
-from minibert import cli, heads, hub, model, weights
-from minibert.lab import golden, ladder, parity_command, stages
+from minibert import heads, hub, model, weights
+from minibert.lab import ladder, stages
 from minibert.lab.causes import explain
 from minibert.lab.checkpoints import (
     BERT_BASE,
@@ -46,12 +72,19 @@ from minibert.lab.parity import (
     first_divergent,
     row,
 )
-from minibert.lab.parity_page import page
-from minibert.lab.parity_report import Report, figures, markdown
 from minibert.lab.stages import Place, record
 
 TYPES = ("bert", "distilbert")
 Model = Any
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Models this small gain nothing from several threads, which wait for each other on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -226,178 +259,6 @@ def test_a_tensor_that_one_side_lacks_or_that_has_another_shape_differs() -> Non
 # Mistakes made on purpose
 
 
-def exchange(a: nn.Module, b: nn.Module, name: str, other: str | None = None) -> None:
-    other = other or name
-    first, second = getattr(a, name), getattr(b, other)
-    setattr(a, name, second)
-    setattr(b, other, first)
-
-
-def query_and_key_swapped(ours: Model) -> None:
-    attention = ours.encoder.layers[0].attention
-    exchange(attention, attention, "query", "key")
-
-
-def layers_swapped(ours: Model) -> None:
-    ours.encoder.layers = nn.ModuleList(reversed(ours.encoder.layers))
-
-
-def norms_swapped(ours: Model) -> None:
-    layer = ours.encoder.layers[1]
-    exchange(layer, layer, "attention_norm", "feed_forward_norm")
-
-
-def positions_off_by_one(ours: Model) -> None:
-    ours.encoder.embeddings.position.register_forward_pre_hook(lambda module, given: ((given[0] + 1) % 11,))
-
-
-def bias_not_loaded(ours: Model) -> None:
-    nn.init.zeros_(ours.encoder.layers[1].feed_forward.expand.bias)
-
-
-def segments_ignored(ours: Model) -> None:
-    ours.encoder.embeddings.segment.register_forward_pre_hook(lambda module, given: (torch.zeros_like(given[0]),))
-
-
-def wrong_activation(ours: Model) -> None:
-    ours.encoder.layers[1].feed_forward.activation = model.ACTIVATION["gelu_pytorch_tanh"]
-
-
-def wrong_activation_everywhere(ours: Model) -> None:
-    for module in ours.modules():
-        if hasattr(module, "activation"):
-            module.activation = model.ACTIVATION["gelu_new"]
-
-
-def wrong_eps(ours: Model) -> None:
-    for module in ours.modules():
-        if isinstance(module, nn.LayerNorm):
-            module.eps = 1e-5
-
-
-def attend_with(ours: Model, attend: Callable[..., Any]) -> None:
-    ours.encoder.attend = attend
-
-
-def mask_inverted(ours: Model) -> None:
-    attend_with(ours, lambda q, k, v, keep, dropout: model.eager_attention(q, k, v, ~keep, dropout))
-
-
-def mask_ignored(ours: Model) -> None:
-    attend_with(ours, lambda q, k, v, keep, dropout: model.eager_attention(q, k, v, keep | True, dropout))
-
-
-def wrong_scale(ours: Model) -> None:
-    attend_with(ours, lambda q, k, v, keep, dropout: model.eager_attention(q * 8**-0.5, k, v, keep, dropout))
-
-
-def heads_interleaved(ours: Model) -> None:
-    for layer in ours.encoder.layers:
-        layer.attention.split_heads = lambda x: x.unflatten(-1, (8, 3)).permute(0, 3, 1, 2)
-
-
-def heads_joined_interleaved(ours: Model) -> None:
-    def attend(*given: Any) -> Any:
-        context, probs = model.eager_attention(*given)
-        B, H, S, W = context.shape
-        return context.permute(0, 2, 3, 1).reshape(B, S, H, W).transpose(1, 2), probs
-
-    attend_with(ours, attend)
-
-
-def softmax_over_queries(ours: Model) -> None:
-    def attend(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, dropout: nn.Dropout) -> Any:
-        scores = (query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5).masked_fill(~keep, torch.finfo().min)
-        probs = dropout(scores.softmax(dim=-2))
-        return probs @ value, probs
-
-    attend_with(ours, attend)
-
-
-def dropout_on_scores(ours: Model) -> None:
-    def attend(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, dropout: nn.Dropout) -> Any:
-        scores = (query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5).masked_fill(~keep, torch.finfo().min)
-        probs = dropout(scores).softmax(dim=-1)
-        return probs @ value, probs
-
-    attend_with(ours, attend)
-
-
-def dropout_on_values(ours: Model) -> None:
-    def attend(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, dropout: nn.Dropout) -> Any:
-        scores = (query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5).masked_fill(~keep, torch.finfo().min)
-        probs = scores.softmax(dim=-1)
-        return probs @ dropout(value), probs
-
-    attend_with(ours, attend)
-
-
-def dropout_on_embeddings_left_out(ours: Model) -> None:
-    ours.encoder.embeddings.dropout.p = 0.0
-
-
-def dropout_after_the_sum(ours: Model) -> None:
-    layer = ours.encoder.layers[0]
-    layer.attention_norm.register_forward_hook(lambda module, given, x: layer.attention_dropout(x))
-
-
-def residual_dropped(ours: Model) -> None:
-    layer = ours.encoder.layers[1]
-
-    def forward(x: Tensor, keep: Tensor, attend: Any) -> Any:
-        x = layer.attention_norm(layer.attention(x, keep, attend)[0])
-        return layer.feed_forward_norm(layer.feed_forward(x) + x), None
-
-    layer.forward = forward
-
-
-def embedding_norm_left_out(ours: Model) -> None:
-    ours.encoder.embeddings.norm = nn.Identity()
-    ours.encoder.embeddings.norm.register_parameter("weight", nn.Parameter(torch.ones(24)))
-    ours.encoder.embeddings.norm.register_parameter("bias", nn.Parameter(torch.ones(24)))
-
-
-def pooler_on_the_last_token(ours: Model) -> None:
-    ours.encoder.pooler.forward = lambda x: torch.tanh(ours.encoder.pooler.dense(x[:, -1]))
-
-
-def pooler_without_tanh(ours: Model) -> None:
-    ours.encoder.pooler.forward = lambda x: ours.encoder.pooler.dense(x[:, 0])
-
-
-def bias_added_twice(ours: Model) -> None:
-    ours.decoder.register_forward_hook(lambda module, given, logits: logits + module.bias)
-
-
-def classes_swapped(ours: Model) -> None:
-    with torch.no_grad():
-        ours.next_sentence.weight.copy_(ours.next_sentence.weight.flip(0))
-        ours.next_sentence.bias.copy_(ours.next_sentence.bias.flip(0))
-
-
-def start_and_end_swapped(ours: Model) -> None:
-    with torch.no_grad():
-        ours.qa_outputs.weight.copy_(ours.qa_outputs.weight.flip(0))
-
-
-def untied(ours: Model) -> None:
-    ours.decoder.weight = nn.Parameter(ours.encoder.embeddings.token.weight.detach().clone())
-
-
-def cut_off(ours: Model) -> None:
-    ours.transform.register_forward_pre_hook(lambda module, given: (given[0].detach(),))
-
-
-def choices_mixed(ours: Model) -> None:
-    right = ours.forward
-
-    def forward(*given: Any, **more: Any) -> Any:
-        output = right(*given, **more)
-        return replace(output, logits=output.logits.flip(1))
-
-    ours.forward = forward
-
-
 # head, mistake, the first tensor that must be named, words that the cause must have
 MISTAKES = [
     ("masked-lm", query_and_key_swapped, "layer 0 query", "swapped weights"),
@@ -547,133 +408,3 @@ def test_a_mistake_leaves_the_bound_of_the_fused_attention(tmp_path: Path, monke
     result = ladder.climb_path(hub.locate(tmp_path), "cpu", torch.float32, "sdpa")
     assert result.first is not None
     assert result.first.place == "layer 0 context"
-
-
-# Stored references
-
-
-def test_the_real_checkpoint_meets_its_stored_references(minilm: Path) -> None:
-    findings = golden.check_golden(golden.stored(), minibert.load(minilm))
-    assert len(findings) == 6 + 6 * 15 + 2
-    assert [f.what for f in findings if not f.ok] == []
-
-
-def test_a_stored_value_decides_where_the_checksum_differs(minilm: Path) -> None:
-    content = golden.stored()
-    for stage in content["stages"]:
-        stage["sha256"] = "of another CPU"
-    findings = golden.check_golden(content, minibert.load(minilm))
-    assert {f.how for f in findings} == {"values"}
-    assert all(f.ok for f in findings)
-
-
-@pytest.mark.parametrize("mistake", [wrong_activation, wrong_eps, norms_swapped, mask_ignored, segments_ignored])
-def test_a_mistake_misses_the_stored_references(mistake: Callable[[Model], None], minilm: Path) -> None:
-    encoder = minibert.load(minilm)
-    mistake(SimpleNamespace(encoder=encoder, modules=encoder.modules))  # it looks for the encoder below a head
-    findings = golden.check_golden(golden.stored(), encoder)
-    assert not all(f.ok for f in findings)
-
-
-def test_the_stored_references_are_small() -> None:
-    path = Path(golden.__file__).parent.parent / "data" / "golden.json"
-    assert path.stat().st_size < 100_000
-
-
-def test_official_checkpoints_that_are_not_here_are_listed_as_not_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MINIBERT_WEIGHTS", str(tmp_path))
-    monkeypatch.setattr(hub, "cache_folder", lambda: tmp_path)
-    findings = golden.check_published()
-    assert [(f.checkpoint, f.how) for f in findings] == [(name, "not checked") for name in golden.PUBLISHED_ROW]
-    assert "minibert download distilbert-base-uncased" in findings[0].note
-
-
-# The command
-
-
-def test_the_command_reports_one_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make(TINY[1], "masked-lm", tmp_path / "model")
-    pages = [tmp_path / "report.html", tmp_path / "report.md"]
-    reports = [part for file in pages for part in ("--report", str(file))]
-    assert cli.main(["parity", str(tmp_path / "model"), *reports, "--json"]) == 0
-    *_, verdict, line = capsys.readouterr().out.splitlines()
-    found = json.loads(line)
-    assert found["ok"] and found["tensors"] == found["equal"] > 300
-    assert verdict == f"{found['tensors']:,} of {found['tensors']:,} tensors bit-identical"
-    assert all(verdict in file.read_text("utf-8") for file in pages)
-
-
-def test_the_command_fails_and_names_the_first_divergent_tensor(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def load(*given: Any, **more: Any) -> Model:
-        loaded = minibert.load(*given, **more)
-        getattr(loaded, "encoder", loaded).layers[0].feed_forward.activation = model.ACTIVATION["gelu_new"]
-        return loaded
-
-    monkeypatch.setattr(ladder, "load", load)
-    make(TINY[1], None, tmp_path)
-    assert cli.main(["parity", str(tmp_path)]) == 1
-    out = capsys.readouterr().out
-    assert "first difference: layer 0 activation (encoder) at [0, 0, " in out
-    assert "likely cause: activation: upstream computes gelu;" in out
-    assert "DIFFERS" in out
-
-
-@pytest.mark.parametrize("installed", [None, "4.0.0", "99.1.0"])
-def test_without_a_known_transformers_the_stored_references_are_used(
-    installed: str | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    version = importlib.metadata.version
-
-    def pretend(name: str) -> str:
-        if name == "transformers" and installed is None:
-            raise importlib.metadata.PackageNotFoundError(name)
-        return str(installed) if name == "transformers" else version(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", pretend)
-    assert cli.main(["parity"]) == 0
-    out = capsys.readouterr().out
-    assert ("transformers is not installed" if installed is None else f"transformers {installed} is installed") in out
-    assert "98 of 98 stored references met" in out
-
-
-@pytest.mark.parametrize(
-    ("request_", "words"),
-    [
-        (["--report", "page.pdf"], "neither .html nor .md"),
-        (["--report", os.path.join("nowhere", "page.md")], "there is no folder"),
-        (["some-model", "--golden"], "leave out 'some-model'"),
-        (["--golden", "--dtype", "float64"], "leave out --device"),
-        (["no/such/folder"], "no/such/folder"),
-    ],
-)
-def test_a_request_that_cannot_be_met_is_refused(
-    request_: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["parity", *request_]) == 2
-    assert words in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("version", "usable"), [("5.23.0", True), ("5.23.0.dev0", True), ("5.24.0", False), ("4.57.1", False)]
-)
-def test_versions_are_compared_as_numbers(version: str, usable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
-    assert (parity_command.unusable() == "") is usable
-
-
-def test_pages_escape_what_they_quote_and_need_no_network() -> None:
-    name = "<script>alert(1)</script> | `x` & \"y\""
-    different = Row("tensors", name, 0, (2,), 1.0, 3, False, index=(1,), ours=1.0, theirs=2.0)
-    report = Report("with <b>", {"torch": "<i>"}, [ladder.Result(name, name, rows=[different], cause=name)])
-    html, text = page(report), markdown(report)
-    for written in (html, text):
-        assert "<script" not in written
-        assert "http" not in written
-    assert "src=" not in html
-    assert "<b>with" not in html
-    assert html.count("DIFFERS") == 1
-    assert json.loads(json.dumps(figures(report)))["ok"] is False

@@ -2,8 +2,8 @@
 
 Rung by rung: tensors (every stage of stages.py), the hidden states of a row that fills every position, logits, losses,
 gradients; then, with dropout on and the same seed, the tensors again and the weights after training steps; last, what
-a user would decide from the logits. Padding is compared
-like everything else. A row of nothing but padding is left out: no text looks like that, and no one defines it.
+a user would decide from the logits. Padding is compared like everything else. A row of nothing but padding is left out:
+no text looks like that, and no one defines it.
 
     rows = compare(ours, theirs, batch, labels)
     first = first_divergent(rows)        # None: bit-identical
