@@ -131,7 +131,7 @@ def make(size: Size, head: str | None, folder: Path) -> nn.Module:
         config = config_class(**size.config(head), attn_implementation="eager")
         model: nn.Module = upstream_class(size.model_type, head)(config).eval()
         randomise(model, size.seed)
-        model.save_pretrained(folder)  # type: ignore[operator]
+        model.save_pretrained(folder)  # type: ignore[operator]  # an upstream model, typed as Module
     return model
 
 

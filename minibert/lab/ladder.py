@@ -57,7 +57,7 @@ def climb(result: Result, ours: nn.Module, theirs: nn.Module, asked: Task, head:
     """Compare one pair of models on every rung and note the cause of the first difference. `train` changes both."""
     rows = compare(ours, theirs, asked.batch, asked.labels or None, bounds)
     if head is None:
-        longest = int(ours.config.max_position_embeddings)  # type: ignore[union-attr,arg-type]
+        longest = int(ours.config.max_position_embeddings)  # type: ignore[union-attr,arg-type]  # a Module that has a config
         rows += compare_full_length(ours, theirs, make_batch(theirs.config, longest, rows=2), bounds)
     first = first_divergent(rows)
     if first and not result.cause:

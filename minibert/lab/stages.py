@@ -91,7 +91,7 @@ class Batch:
 
 def column(model: nn.Module) -> str:
     """Whose model it is: "minibert", or the model type of an upstream model."""
-    return "minibert" if isinstance(base(model), Encoder) else str(model.config.model_type)  # type: ignore[union-attr]
+    return "minibert" if isinstance(base(model), Encoder) else str(model.config.model_type)  # type: ignore[union-attr]  # upstream has a config too
 
 
 def base(model: nn.Module) -> nn.Module:
@@ -107,7 +107,7 @@ def find(model: nn.Module, path: str) -> nn.Module | None:
     """The module at a path of the table, looked up in the encoder and then in the head; None where it is absent."""
     for found in (base(model), model):
         for name in path.split("."):
-            found = getattr(found, name, None)  # type: ignore[assignment]
+            found = getattr(found, name, None)  # type: ignore[assignment]  # a name may lead nowhere
         if isinstance(found, nn.Module):
             return found
     return None
@@ -115,7 +115,7 @@ def find(model: nn.Module, path: str) -> nn.Module | None:
 
 def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str]]:
     """Every stage of this model in the order of computation, with the module and what is read there."""
-    layers = int(base(model).config.num_hidden_layers)  # type: ignore[union-attr,arg-type]
+    layers = int(base(model).config.num_hidden_layers)  # type: ignore[union-attr,arg-type]  # both sides have a config
     in_layers = [row for row in STAGES if "{}" in row[1]]
     before = STAGES[: STAGES.index(in_layers[0])]
     rows = [(row, None) for row in before] + [(row, i) for i in range(layers) for row in in_layers]
