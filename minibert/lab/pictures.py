@@ -1,0 +1,80 @@
+"""Pictures of tensors for the tutorials and `minibert trace --png`; matplotlib draws them (the extra "tutorials")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SEQUENTIAL, DIVERGING = "Blues", "RdBu_r"  # for numbers from 0 up, and for numbers of both signs
+
+
+def pyplot() -> Any:
+    """matplotlib.pyplot; raises ImportError with the way to get it."""
+    try:
+        from matplotlib import pyplot as plt
+    except ImportError:
+        raise ImportError('pictures need matplotlib: pip install "minibert[tutorials]"') from None
+    return plt
+
+
+def heat_map(
+    matrix: ArrayLike,
+    rows: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    *,
+    title: str = "",
+    axes: Axes | None = None,
+    limit: float | None = None,
+) -> Axes:
+    """Draw a matrix as colours: blues for numbers from 0 up, blue to red around a white 0 for both signs.
+
+    rows, columns: labels, such as tokens. limit: the number of the strongest colour (default: the largest there is).
+    axes: where to draw, by default a new figure whose size follows the matrix. Raises ValueError where the matrix has
+    not two dimensions or the labels do not fit it.
+    """
+    numbers = np.asarray(matrix, dtype=float)
+    if numbers.ndim != 2:
+        raise ValueError(f"matrix has shape {numbers.shape}; a heat map has two dimensions")
+    for name, labels, size in (("rows", rows, len(numbers)), ("columns", columns, numbers.shape[1])):
+        if labels is not None and len(labels) != size:
+            raise ValueError(f"{name} has {len(labels)} labels for {size} {name} of the matrix")
+    if axes is None:
+        height, width = (min(12.0, 1.2 + 0.28 * size) for size in numbers.shape)
+        axes = pyplot().subplots(figsize=(max(width, 3.0), max(height, 1.6)), layout="constrained")[1]
+    largest = limit or float(np.abs(numbers).max(initial=0.0)) or 1.0
+    signed = bool((numbers < 0).any())
+    axes.imshow(numbers, aspect="auto", cmap=DIVERGING if signed else SEQUENTIAL, vmin=-largest if signed else 0.0,
+                vmax=largest, interpolation="nearest")  # fmt: skip
+    axes.set_xticks(range(len(columns)) if columns else [], columns or [], rotation=90)
+    axes.set_yticks(range(len(rows)) if rows else [], rows or [])
+    axes.set_title(title)
+    return axes
+
+
+def head_grid(
+    probs: ArrayLike, tokens: Sequence[str], *, titles: Sequence[str] | None = None, across: int = 4
+) -> Figure:
+    """Draw the attention of each head, (H,S,S), as a grid of heat maps: a row looks, a column is looked at.
+
+    titles: "head 0" and so on by default. across: pictures side by side. Raises ValueError as heat_map does.
+    """
+    maps = np.asarray(probs, dtype=float)
+    if maps.ndim != 3:
+        raise ValueError(f"probs has shape {maps.shape}; the attention of the heads of one text is (H, S, S)")
+    across = min(across, len(maps))
+    down = -(-len(maps) // across)
+    figure: Figure = pyplot().figure(figsize=(2.6 * across, 2.6 * down), layout="constrained")
+    for number, probabilities in enumerate(maps):
+        axes = figure.add_subplot(down, across, number + 1)
+        rows = tokens if number % across == 0 else None
+        columns = tokens if number + across >= len(maps) else None
+        title = titles[number] if titles else f"head {number}"
+        heat_map(probabilities, rows, columns, title=title, axes=axes, limit=1.0)
+    return figure
