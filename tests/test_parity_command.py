@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from mistakes import Model, mask_ignored, norms_swapped, segments_ignored, wrong_activation, wrong_eps
 
 import minibert
@@ -27,14 +26,7 @@ from minibert.lab.parity import (
 from minibert.lab.parity_page import page
 from minibert.lab.parity_report import Report, figures, markdown
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models this small gain nothing from several threads, which wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # Stored references
