@@ -1,4 +1,4 @@
-"""The numbers of a checkpoint: one frozen dataclass with BERT's names, read from any supported config.json."""
+"""The numbers of a checkpoint, which is a folder of trained weights: one frozen dataclass, from its config.json."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DISTILBERT_NAMES = {
     "attention_probs_dropout_prob": "attention_dropout",
     "classifier_dropout": "seq_classif_dropout",
 }
-# What DistilBERT fixes and its config.json does not say: no segments, this epsilon, six layers by default.
+# What DistilBERT, a BERT of half the depth, fixes or leaves unsaid: no segments, this epsilon, six layers.
 DISTILBERT_FIXED = {"type_vocab_size": 0, "layer_norm_eps": 1e-12}
 DISTILBERT_DEFAULTS = {"num_hidden_layers": 6, "classifier_dropout": 0.2}
 
@@ -49,19 +49,19 @@ class Config:
     intermediate_size: int = 3072  # F
     max_position_embeddings: int = 512  # the longest S
     type_vocab_size: int = 2  # segments; 0: the model has none
-    hidden_act: str = "gelu"
-    layer_norm_eps: float = 1e-12
-    hidden_dropout_prob: float = 0.1
+    hidden_act: str = "gelu"  # the activation of the feed-forward
+    layer_norm_eps: float = 1e-12  # added to a variance before dividing by its root
+    hidden_dropout_prob: float = 0.1  # the share of values that training sets to zero
     attention_probs_dropout_prob: float = 0.1
-    initializer_range: float = 0.02
-    pad_token_id: int = 0
-    # what the heads read
+    initializer_range: float = 0.02  # standard deviation of fresh weights
+    pad_token_id: int = 0  # [PAD], which fills up short rows
+    # What the heads (heads.py) read.
     id2label: dict[int, str] = field(default_factory=lambda: {0: "LABEL_0", 1: "LABEL_1"})
-    problem_type: str | None = None
+    problem_type: str | None = None  # which loss; None: by the labels
     classifier_dropout: float | None = None  # None: hidden_dropout_prob
     qa_dropout: float = 0.1  # DistilBERT only
-    tie_word_embeddings: bool = True
-    # every other key of config.json, kept as it was and written back
+    tie_word_embeddings: bool = True  # tokens are predicted by the matrix that embeds them
+    # Every other key of config.json, kept as it was and written back.
     extra: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:

@@ -28,7 +28,6 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.attention.varlen import varlen_attn
 from tqdm import tqdm
 
 from minibert import model
@@ -36,7 +35,7 @@ from minibert.checkpoint import check_device
 from minibert.matmul import Linear, choose_dtype, choose_linear
 from minibert.recipe import check_batch_tokens, check_recipe, check_rows, combine_layers
 
-# More tokens at once gain nothing on a CPU, and their feed-forward values no longer fit its caches.
+# More tokens at once gain nothing on a CPU: their feed-forward values no longer fit its caches.
 CPU_TOKENS = 1024
 
 
@@ -119,6 +118,7 @@ class Embeddings:
         return self.norm(x)
 
 
+# A way to compute attention in a packed batch: query, key, value and the batch to the result. See model.Attend.
 Attend = Callable[[Tensor, Tensor, Tensor, Packed], Tensor]
 
 
@@ -141,6 +141,8 @@ def grouped_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed)
 
 def varlen_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
     """The same in one kernel that is told where texts begin and end; CUDA in bfloat16 or float16."""
+    from torch.nn.attention.varlen import varlen_attn  # here: it brings torch's compiler along, which takes a second
+
     if len(query) == len(key):
         asked, most = packed.bounds, packed.longest
     else:  # one query for each text
@@ -232,7 +234,7 @@ def choose_attention(dtype: torch.dtype, device: torch.device) -> Attend:
     query, key, value = torch.randn(3, 33, 2, 64, generator=random).to(device, dtype)
     try:
         context = varlen_attention(query, key, value, packed)
-    except (RuntimeError, TypeError):  # no such kernel for this GPU, or other arguments
+    except (ImportError, RuntimeError, TypeError):  # no such kernel in this torch or for this GPU, or other arguments
         return grouped_attention
     agreed = torch.allclose(context, grouped_attention(query, key, value, packed), rtol=2e-2, atol=2e-2)
     return varlen_attention if agreed else grouped_attention

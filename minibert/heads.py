@@ -1,6 +1,7 @@
 """What is put on top of the encoder: one class for each task that BERT is trained or fine-tuned for.
 
-A head is a model of its own: the encoder under `.encoder`, and the few layers that read what the encoder returns.
+The encoder gives each token a vector; a head turns vectors into an answer: a label, a missing word, a place in the
+text. It is a model of its own: the encoder under `.encoder`, and the few layers that read what the encoder returns.
 Arguments, fields and losses carry the names of transformers 5.23, the losses stand in losses.py. Sections are those
 of "BERT" (Devlin et al. 2018). Beside the letters of model.py:
 
@@ -32,7 +33,7 @@ class EncoderInputs(TypedDict, total=False):
 
 @dataclass
 class Output:
-    """Scores before softmax, and the mean loss where labels were given."""
+    """Logits, the scores before softmax, and the mean loss where labels were given."""
 
     logits: Tensor  # (B,S,V) masked LM, (B,2) next sentence, (B,K) or (B,S,K) classification, (B,C) multiple choice
     loss: Tensor | None = None  # ()
@@ -97,8 +98,9 @@ class Head(nn.Module):
 class Decoder(nn.Module):
     """logits = x Eᵀ + b, a score for each token of the vocabulary, where E is the token embedding itself.
 
-    E is passed in and not kept, so that the two cannot come apart: one parameter, one gradient, saved once. Only
-    where config.tie_word_embeddings is false does a weight of its own take E's place.
+    A token scores high where x points the way of its own embedding. E is passed in and not kept, so that the two cannot
+    come apart: one parameter, one gradient, saved once. Only where config.tie_word_embeddings is false does a weight of
+    its own take E's place.
     """
 
     def __init__(self, config: Config) -> None:
@@ -137,7 +139,8 @@ class TokenPrediction(Head):
 class MaskedLM(TokenPrediction):
     """p(token at i | text) = softmax(logits_i), learned where tokens were masked (section 3.1, task 1).
 
-    labels: (B, S), -100 wherever nothing is to be predicted. Mirrors Bert- and DistilBertForMaskedLM.
+    Masked: replaced by [MASK], to be guessed from the words on both sides. labels: (B, S), the ids that stood there,
+    and -100 wherever nothing is to be predicted. Mirrors Bert- and DistilBertForMaskedLM.
     """
 
     name = "masked-lm"
@@ -154,7 +157,8 @@ class MaskedLM(TokenPrediction):
 class NextSentence(Head):
     """p(second text follows the first) = softmax(c W + b)₀, c the pooler's output (section 3.1, task 2).
 
-    labels: (B), 0 for "is next", 1 for "is random". Mirrors BertForNextSentencePrediction.
+    The two texts are one row of ids, told apart by their segments. labels: (B), 0 for "is next", 1 for "is random".
+    Mirrors BertForNextSentencePrediction.
     """
 
     name = "next-sentence"
@@ -303,7 +307,8 @@ def one_text_each(name: str, given: Tensor | None, shape: torch.Size) -> Tensor 
 class TokenClassification(Head):
     """p(label of token i) = softmax(Dropout(x_i) W + b) (figure 4d; named entities in section 5.3).
 
-    labels: (B, S), -100 at tokens that have none. Mirrors Bert- and DistilBertForTokenClassification.
+    labels: (B, S), -100 at tokens that have none, such as [CLS] and the later pieces of a word. Mirrors Bert- and
+    DistilBertForTokenClassification.
     """
 
     name = "token-classification"
@@ -327,8 +332,9 @@ class TokenClassification(Head):
 class QuestionAnswering(Head):
     """p(answer begins at i) = exp(s·x_i) / Σ_j exp(s·x_j), and with e for s where it ends (sections 4.2, 4.3).
 
-    start_positions and end_positions: (B), both or neither; the loss is the mean of both. A position past the last
-    token does not count. Only DistilBERT has dropout here. Mirrors Bert- and DistilBertForQuestionAnswering.
+    The answer is a stretch of the text itself, behind the question in the same row. start_positions and end_positions:
+    (B), both or neither; the loss is the mean of both. A position past the last token does not count. Only DistilBERT
+    has dropout here. Mirrors Bert- and DistilBertForQuestionAnswering.
     """
 
     name = "question-answering"

@@ -1,7 +1,7 @@
 """Matrix products at hardware speed: which way a linear layer takes on this machine, and proof that it is right.
 
-Nearly all of BERT's time is x Wᵀ + b. On a CPU torch sends float32 products to MKL, which is fast on Intel and
-slower elsewhere; oneDNN, which torch carries too, is fast on every x86 CPU. Three ways, best first:
+Nearly all of BERT's time is x Wᵀ + b. On a CPU torch sends float32 products to the library MKL, which is fast on Intel
+and slower elsewhere; oneDNN, which torch carries too, is fast on every x86 CPU. Three ways, best first:
 
     PackedLinear     oneDNN with the weights reordered once for its kernels, activation and residual fused in.
                      Operators that torch has for its own compiler: not public, so they may change or vanish.
@@ -154,7 +154,8 @@ def relative_error(y: Tensor, exact: Tensor) -> float:
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
     """What enters the matrix products. Raises ValueError; warns where bfloat16 would be slow and takes float32.
 
-    "auto" takes bfloat16 where the hardware multiplies it: the vectors keep a cosine above 0.9999 to float32.
+    bfloat16 is the first half of a float32: all of its range, two to three digits. "auto" takes it where the hardware
+    multiplies it: the vectors keep a cosine above 0.9999 to float32.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision is {precision!r}; choose from {', '.join(PRECISIONS)}")

@@ -1,5 +1,9 @@
 """BERT and DistilBERT, forward: from token ids to one vector per token, in the order a token meets the steps.
 
+A text arrives as tokens, words or pieces of words, each by its number in the vocabulary (wordpiece.py): [CLS] first,
+[SEP] after each text, [PAD] to fill up short rows. Every token becomes a vector, and the vectors pass L layers: in
+each, every token gathers from the others (attention), then is worked on by itself (feed-forward).
+
 Letters for shapes, here and in every room:
 
     B  texts in the batch        D  hidden size             F  feed-forward size
@@ -25,6 +29,7 @@ from torch import Tensor, nn
 from minibert.config import Config
 from minibert.inputs import check_inputs
 
+# A way to compute attention: query, key, value, mask and dropout to the result and, if kept, the probabilities.
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, nn.Dropout], tuple[Tensor, Tensor | None]]
 
 
@@ -41,8 +46,8 @@ class EncoderOutput:
 class Embeddings(nn.Module):
     """x = LayerNorm(token + segment + position). Mirrors BertEmbeddings and DistilBERT's Embeddings.
 
-    DistilBERT has no segments (type_vocab_size 0). BERT, section 3: "the sum of the token embeddings, the
-    segmentation embeddings and the position embeddings".
+    An embedding is a table with a learned vector for each id. Three are added: the token's, its segment's (0 for the
+    first text of a pair, 1 for the second) and its place's. DistilBERT has no segments. BERT, section 3.
     """
 
     def __init__(self, config: Config) -> None:
@@ -61,6 +66,7 @@ class Embeddings(nn.Module):
         if self.segment is not None:
             x = x + self.segment(segments)
         x = x + self.position(positions)  # (B,S,D) + (S,D) -> (B,S,D)
+        # LayerNorm: each vector to mean 0, variance 1, then learned scale and shift. Dropout: zeros, only in training.
         x = self.dropout(self.norm(x))
         return x
 
@@ -70,12 +76,13 @@ def eager_attention(
 ) -> tuple[Tensor, Tensor]:
     """Attention(Q, K, V) = softmax(Q Kᵀ / √W) V, written out (Vaswani et al. 2017, equation 1).
 
-    Every token may look at every real token: `keep`, (B,1,1,S), is False for padding. A score of padding becomes
-    the lowest number of the dtype and not -inf, so that a row of nothing but padding stays finite.
+    A token's query times the key of each token, over √W so that wide heads score no higher, says how much of that
+    token's value it takes. `keep`, the mask (B,1,1,S), is False for padding, whose score becomes the lowest number of
+    the dtype: softmax makes it 0, and where all is padding the row stays finite, as with -inf it would not.
     """
     scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5  # (B,H,S,W) @ (B,H,W,S) -> (B,H,S,S)
     scores = scores.masked_fill(~keep, torch.finfo(scores.dtype).min)
-    probs = dropout(scores.softmax(dim=-1))  # each row sums to 1 over the keys
+    probs = dropout(scores.softmax(dim=-1))  # softmax: no value below 0, each row sums to 1 over the keys
     context = probs @ value  # (B,H,S,S) @ (B,H,S,W) -> (B,H,S,W)
     return context, probs
 
@@ -86,12 +93,14 @@ def sdpa_attention(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, drop
     return F.scaled_dot_product_attention(query, key, value, attn_mask=keep, dropout_p=p), None
 
 
+# By the name that minibert.load(..., attention=name) asks for.
 ATTENTION: dict[str, Attend] = {"eager": eager_attention, "sdpa": sdpa_attention}
 
 
 class SelfAttention(nn.Module):
     """Multi-head attention: H heads of width W side by side, then Concat(heads) Wᴼ (Vaswani et al. 3.2.2).
 
+    Each head has queries, keys and values of its own, W wide; one D by D matrix makes those of all heads at once.
     Mirrors BertSelfAttention with the projection of BertSelfOutput, and DistilBertSelfAttention.
     """
 
@@ -106,7 +115,7 @@ class SelfAttention(nn.Module):
         self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
 
     def split_heads(self, x: Tensor) -> Tensor:
-        """(B,S,D) -> (B,S,H,W) -> (B,H,S,W)."""
+        """Cut each vector into H pieces of width W: (B,S,D) -> (B,S,H,W) -> (B,H,S,W)."""
         B, S, D = x.shape
         return x.view(B, S, D // self.head_size, self.head_size).transpose(1, 2)
 
@@ -119,12 +128,13 @@ class SelfAttention(nn.Module):
 
 
 def gelu_new(x: Tensor) -> Tensor:
-    """GELU by tanh as Google's BERT wrote it; torch's one kernel for it, gelu_pytorch_tanh, rounds differently."""
+    """GELU, a smooth max(x, 0), by tanh as Google's BERT wrote it; torch's gelu_pytorch_tanh rounds differently."""
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
 
 
+# Between the two matrices of the feed-forward; without it they would be no more than one matrix.
 ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,  # x Φ(x) by the error function, the default of BERT
+    "gelu": F.gelu,  # x Φ(x), Φ the normal distribution, by the error function: the default of BERT
     "gelu_new": gelu_new,
     "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
     "relu": F.relu,
@@ -150,8 +160,8 @@ class FeedForward(nn.Module):
 class Layer(nn.Module):
     """x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x)). Mirrors BertLayer and TransformerBlock.
 
-    The norm stands after the sum ("post-norm"), as in 2017. Dropout comes before each sum; DistilBERT has none
-    after attention.
+    `x +` is the residual: a step adds to a token's vector and does not replace it. The norm stands after the sum
+    ("post-norm"), as in 2017. Dropout comes before each sum; DistilBERT has none after attention.
     """
 
     def __init__(self, config: Config) -> None:
@@ -179,7 +189,7 @@ class Pooler(nn.Module):
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B,S,D) -> (B,D)."""
+        """(B,S,D) -> (B,D): of each text the first token, [CLS]."""
         return torch.tanh(self.dense(x[:, 0]))
 
 

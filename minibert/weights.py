@@ -1,7 +1,8 @@
 """Official weights into our modules and back: a table you can read, and an account of every tensor.
 
-Each row names one module in minibert, in BERT's files and in DistilBERT's; `{}` is the layer. Its .weight and
-.bias keep their names. Upstream names: transformers 5.23 BertModel, DistilBertModel and their heads.
+A weights file is a list of named tensors, and so is the state_dict of a torch module; only the names differ. Each row
+of the table names one module in minibert, in BERT's files and in DistilBERT's; `{}` is the layer. Its .weight and .bias
+keep their names. Upstream names: transformers 5.23 BertModel, DistilBertModel and their heads.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from minibert.heads import Head, TokenPrediction, head_class, with_num_labels
 from minibert.model import Encoder
 from minibert.tensor_files import WEIGHTS_FILE, StoredTensor, list_tensors, read_tensors
 
+# The encoder, in the order of the forward pass.
 # minibert                              BERT                                            DistilBERT
 ENCODER = (
     ("embeddings.token",                "embeddings.word_embeddings",                   "embeddings.word_embeddings"),
@@ -51,7 +53,8 @@ HEADS = (
     ("classifier",                      "classifier",                                   "classifier"),
     ("qa_outputs",                      "qa_outputs",                                   "qa_outputs"),
 )  # fmt: skip
-# Other names under which official files hold a tensor of the table.
+# Other names under which official files hold a tensor of the table: gamma and beta are what TensorFlow calls them,
+# the prefixes those of wrappers (module., _orig_mod.) or of the model that a head was put on.
 LAYER_NORM_ENDINGS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 PREFIXES = ("module.", "_orig_mod.", "bert.", "distilbert.")
 # Tensors that official files may hold a second time, under a second name -> the name in the table.
@@ -66,7 +69,7 @@ LEFT_OUT = {
     "embeddings.position_ids": "positions are counted, not stored",
     "embeddings.token_type_ids": "segments are given with each batch, not stored",
 }
-COLUMN = {"bert": 1, "distilbert": 2}
+COLUMN = {"bert": 1, "distilbert": 2}  # where a row has the official name
 
 
 class UnknownTensors(UserWarning):
@@ -235,7 +238,7 @@ def fresh(name: str, shape: torch.Size, std: float) -> Tensor:
 
 
 class NoInitialisation(TorchFunctionMode):
-    """Inside, torch.nn.init leaves every tensor as it is."""
+    """Inside, torch.nn.init, which fills new modules with random numbers, leaves every tensor as it is."""
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Skip what would draw values that the file replaces; on the meta device that alone takes a second."""
@@ -247,7 +250,7 @@ class NoInitialisation(TorchFunctionMode):
 
 @contextmanager
 def sizes_only() -> Iterator[None]:
-    """Modules made inside have shapes and no memory: every value comes from the file."""
+    """Modules made inside have shapes and no memory (torch's meta device): every value comes from the file."""
     with torch.device("meta"), NoInitialisation():
         yield
 

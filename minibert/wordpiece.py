@@ -1,8 +1,13 @@
 """WordPiece by hand: from text to ids in the order in which things happen.
 
-    "Café-Bar 東京"  clean, space out Chinese, strip accents, lower-case  ->  "cafe-bar  東  京 "
-                     split on spaces and punctuation                      ->  cafe | - | bar | 東 | 京
-                     longest pieces first                                 ->  cafe | - | bar | 東 | 京
+    "Café, rumination 東京"
+    clean, space out Chinese, strip accents, lower-case  ->  "cafe, rumination  東  京 "
+    split at spaces and punctuation                      ->  cafe | , | rumination | 東 | 京
+    longest pieces first                                 ->  cafe | , | rum | ##ination | 東 | 京
+    look each piece up in the vocabulary                 ->  7668, 1010, 19379, 12758, 1879, 1755
+
+With some 30,000 pieces nearly every word can be written, rare ones in several: ## marks a piece that continues a word.
+A word that cannot is [UNK], unknown.
 
 The algorithm is BERT's (Devlin et al. 2018, section 3, and tokenization.py of its release); where that and the
 `tokenizers` library differ, this file does what the library does (tokenizers 0.23 BertNormalizer,
@@ -20,7 +25,7 @@ from functools import cache
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_WORD_LENGTH = 100  # characters; what is longer is rarely a word, and matching takes quadratic time
 
-# Blocks of Chinese characters. Japanese kana and Korean hangul are not here: those languages are written in words.
+# Blocks of Chinese characters, first and last. Japanese kana and Korean hangul are not here: to BERT they are letters.
 CHINESE = (
     (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF),
     (0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B920, 0x2CEAF), (0x2F800, 0x2FA1F),

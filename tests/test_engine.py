@@ -400,7 +400,7 @@ def varlen_by_loop(
 def test_packed_sequences_with_their_bounds_equal_the_readable_path(
     monkeypatch: pytest.MonkeyPatch, pooling: str
 ) -> None:
-    monkeypatch.setattr(room, "varlen_attn", varlen_by_loop)
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_by_loop)
     monkeypatch.setattr(room, "choose_attention", lambda dtype, device: room.varlen_attention)
     engine, rows = Engine(ENCODER), random_rows(MIXED)
     assert engine.route.endswith("one kernel for all lengths")
