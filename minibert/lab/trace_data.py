@@ -1,0 +1,218 @@
+"""What of a trace goes into the page, and in what form: chosen layers and heads, rounded and packed.
+
+    attention   uint16, steps of 1/65535    (S,S) for each head, their mean and the rollout
+    vectors     float16, 11 bits            (T,D), T the first tokens, at most VECTOR_TOKENS
+    norms       decimal, 5 digits           (S) computed in the model's own precision
+
+Packed numbers are little-endian, row by row, in base64.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minibert.lab.trace import Trace, quadrants, rollout
+
+LIMIT = 12_000_000  # bytes of packed numbers that a page may take unless more is asked for
+VECTOR_TOKENS = 64  # of a longer text, vectors are kept of the first ones, norms and attention of all
+FEWEST_HEADS = 4  # are offered of a long text before layers are left out
+PER_NUMBER = 2 * 4 / 3  # bytes of one packed number
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The layers and heads that the page offers."""
+
+    layers: list[int]
+    heads: list[int]
+    message: str = ""  # what was left out and how to get it; "" where the page has everything
+
+
+def choose(trace: Trace, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None) -> Choice:
+    """All layers and heads, those asked for, or as many as LIMIT allows: first fewer heads, then fewer layers.
+
+    Raises ValueError for a layer or head that the model does not have.
+    """
+    L, H = trace.config.num_hidden_layers, trace.config.num_attention_heads
+    some_layers, some_heads = checked("layers", layers, L), checked("heads", heads, H)
+    heads_kept = H if some_heads is None else len(some_heads)
+    layers_kept = L if some_layers is None else len(some_layers)
+    while some_heads is None and heads_kept > min(FEWEST_HEADS, H) and size(trace, layers_kept, heads_kept) > LIMIT:
+        heads_kept -= 1
+    while some_layers is None and layers_kept > 1 and size(trace, layers_kept, heads_kept) > LIMIT:
+        layers_kept -= 1
+    spread = [int(layer) for layer in np.linspace(L - 1 if layers_kept == 1 else 0, L - 1, layers_kept).round()]
+    chosen = Choice(spread if some_layers is None else some_layers,
+                    list(range(heads_kept)) if some_heads is None else some_heads)  # fmt: skip
+    return Choice(chosen.layers, chosen.heads, left_out(trace, chosen))
+
+
+def checked(name: str, numbers: Sequence[int] | None, count: int) -> list[int] | None:
+    """Each number once, in order. Raises ValueError for one that the model does not have, or for none at all."""
+    if numbers is None:
+        return None
+    if not numbers:
+        raise ValueError(f"{name} is empty; name at least one of 0 to {count - 1}")
+    for number in numbers:
+        if not 0 <= number < count:
+            raise ValueError(f"{name} has {number}; the model has {count} {name}: 0 to {count - 1}")
+    return sorted(set(numbers))
+
+
+def size(trace: Trace, layers: int, heads: int) -> float:
+    """Bytes of packed numbers for so many layers and heads."""
+    S, D = len(trace.tokens), trace.config.hidden_size
+    vectors = (6 + 5 * layers) * min(S, VECTOR_TOKENS) * D
+    return (vectors + layers * (heads + 2) * S * S) * PER_NUMBER
+
+
+def left_out(trace: Trace, choice: Choice) -> str:
+    """What the page lacks, in one sentence."""
+    L, H, S = trace.config.num_hidden_layers, trace.config.num_attention_heads, len(trace.tokens)
+    lacks = []
+    if len(choice.layers) < L:
+        lacks.append(f"layers {numbered(choice.layers)} of 0 to {L - 1} (--layers chooses others)")
+    if len(choice.heads) < H:
+        lacks.append(f"heads {numbered(choice.heads)} of 0 to {H - 1} (--heads chooses others)")
+    if S > VECTOR_TOKENS:
+        lacks.append(f"the vectors of the first {VECTOR_TOKENS} tokens")
+    return f"Of the {S} tokens this page has {'; '.join(lacks)}. Norms, mean and rollout are of all." if lacks else ""
+
+
+def numbered(numbers: list[int]) -> str:
+    """[0, 1, 2, 5] as "0 to 2, 5"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Packing
+
+
+def packed_probs(probs: Tensor) -> str:
+    """Probabilities as uint16, 65535 for 1."""
+    steps = (probs.double() * 65535).round().to(torch.int64).numpy()
+    return base64.b64encode(steps.astype("<u2").tobytes()).decode()
+
+
+def packed_vectors(vectors: Tensor) -> str:
+    """Vectors as float16; what is beyond its range becomes its largest number."""
+    half = vectors.double().clamp(-65504, 65504).numpy().astype("<f2")
+    return base64.b64encode(half.tobytes()).decode()
+
+
+def rounded(values: Tensor) -> list[float]:
+    """Numbers for reading, to 5 digits."""
+    return [float(f"{value:.5g}") for value in values.double().tolist()]
+
+
+def unpacked_probs(text: str, *shape: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """What packed_probs wrote."""
+    return np.frombuffer(base64.b64decode(text), dtype="<u2").reshape(shape) / 65535
+
+
+def unpacked_vectors(text: str, *shape: int) -> np.ndarray[Any, np.dtype[np.float16]]:
+    """What packed_vectors wrote."""
+    return np.frombuffer(base64.b64decode(text), dtype="<f2").reshape(shape)
+
+
+def page_data(trace: Trace, choice: Choice) -> dict[str, Any]:
+    """Everything that the script of the page draws; each name is explained at the top of trace.js."""
+    config = trace.config
+    S, kept = len(trace.tokens), vectors(trace, choice)
+    return {
+        "S": S, "D": config.hidden_size, "H": config.num_attention_heads, "L": config.num_hidden_layers,
+        "tokens": trace.tokens, "ids": trace.ids, "segments": trace.segments, "words": trace.words,
+        "pair": trace.text_b is not None,
+        "layers": choice.layers, "heads": choice.heads, "vector_tokens": min(S, VECTOR_TOKENS),
+        "attention": attention(trace, choice),
+        "vectors": {name: packed_vectors(vector[:VECTOR_TOKENS]) for name, vector in kept.items()},
+        "norms": norms(trace, kept),
+        "cosines": cosines(trace, choice),
+        "decision": decision(trace),
+        "predictions": [
+            {"place": p.place, "guesses": [[g.token, g.probability] for g in p.guesses]} for p in trace.predictions
+        ],
+    }  # fmt: skip
+
+
+def attention(trace: Trace, choice: Choice) -> dict[str, Any]:
+    """For each layer: its heads one after the other, their mean, the rollout up to it, and the shares of a pair."""
+    rolled = rollout(trace.attentions)
+    found: dict[str, Any] = {}
+    for layer in choice.layers:
+        probs = trace.layers[layer].probs
+        found[str(layer)] = {
+            "heads": packed_probs(probs[choice.heads]),
+            "mean": packed_probs(probs.mean(dim=0)),
+            "rollout": packed_probs(rolled[layer]),
+        }
+        if trace.text_b is not None:
+            matrices = {"mean": probs.mean(dim=0), "rollout": rolled[layer]} | {str(h): probs[h] for h in choice.heads}
+            found[str(layer)]["quadrants"] = {name: quadrants(m, trace.segments) for name, m in matrices.items()}
+    return found
+
+
+def vectors(trace: Trace, choice: Choice) -> dict[str, Tensor]:
+    """The vectors that are drawn, (S,D) each, by name; hidden0 is the embeddings, hidden1 what layer 0 returns."""
+    found = {"token": trace.token_embeddings, "position": trace.position_embeddings, "sum": trace.embedding_sum}
+    if trace.segment_embeddings is not None:
+        found["segment"] = trace.segment_embeddings
+    L = trace.config.num_hidden_layers
+    for state in sorted({0, L, *choice.layers, *(layer + 1 for layer in choice.layers)}):
+        found[f"hidden{state}"] = trace.hidden_states[state]
+    for layer in choice.layers:
+        one = trace.layers[layer]
+        found[f"attention{layer}"] = one.attention_output
+        found[f"attention_norm{layer}"] = one.attention_norm
+        found[f"feed_forward{layer}"] = one.feed_forward
+    if trace.pooled is not None:
+        found["pooled"] = trace.pooled[None]
+    if trace.decision is not None:
+        found["features"] = trace.decision.vector[None]
+    return found
+
+
+def norms(trace: Trace, kept: dict[str, Tensor]) -> dict[str, list[float]]:
+    """The Euclidean length of every vector, (S) each, and of the two sums of each layer, which are not drawn whole."""
+    sums = {f"attention_sum{i}": layer.attention_sum for i, layer in enumerate(trace.layers)}
+    sums |= {f"feed_forward_sum{i}": layer.feed_forward_sum for i, layer in enumerate(trace.layers)}
+    drawn = {name: v for name, v in sums.items() if name.replace("_sum", "") in kept}
+    return {name: rounded(vector.double().norm(dim=-1)) for name, vector in (kept | drawn).items()}
+
+
+def cosines(trace: Trace, choice: Choice) -> dict[str, list[float]]:
+    """How much a step turns each vector: the cosine of before and after, (S)."""
+    found = {}
+    for layer in choice.layers:
+        one, before = trace.layers[layer], trace.hidden_states[layer].double()
+        middle, after = one.attention_norm.double(), one.output.double()
+        found[f"attention{layer}"] = rounded(torch.cosine_similarity(before, middle, dim=-1))
+        found[f"feed_forward{layer}"] = rounded(torch.cosine_similarity(middle, after, dim=-1))
+    return found
+
+
+def decision(trace: Trace) -> dict[str, Any] | None:
+    """The classifier's numbers, in decimal."""
+    if trace.decision is None:
+        return None
+    made = trace.decision
+    return {
+        "labels": made.labels,
+        "probabilities": made.probabilities.tolist(),
+        "logits": made.logits.tolist(),
+        "intercepts": made.intercepts.tolist(),
+        "contributions": [[float(f"{x:.6g}") for x in row] for row in made.contributions.tolist()],
+    }

@@ -1,0 +1,229 @@
+"""The trace page in a real browser, from disk: it draws, follows a token, switches layers, and asks for nothing."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import minibert
+from minibert.lab.trace import Trace
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt install chromium")
+sync_api = pytest.importorskip("playwright.sync_api", reason='needs playwright: pip install "minibert[test]"')
+
+TEXT = "a visually stunning rumination on love"
+PAIR = ("A man is eating food.", "Someone's having a </script><b>meal</b> مرحبا")
+
+
+@pytest.fixture(scope="module")
+def traces(minilm: Path) -> dict[str, Trace]:
+    encoder, tokenizer = minibert.load(minilm), minibert.load_tokenizer(minilm)
+    return {"one": minibert.trace(encoder, tokenizer, TEXT), "pair": minibert.trace(encoder, tokenizer, *PAIR)}
+
+
+@pytest.fixture(scope="module")
+def files(traces: dict[str, Trace], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("pages")
+    for name, traced in traces.items():
+        traced.save(folder / f"{name}.html")
+    return {name: folder / f"{name}.html" for name in traces}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser: Any, files: dict[str, Path]) -> Iterator[Any]:
+    """Open a page; at the end of the test nothing went wrong on it and nothing but the file was asked for."""
+    pages: list[Any] = []
+    troubles: list[str] = []
+
+    def call(name: str = "one", **settings: Any) -> Any:
+        page = browser.new_page(**settings)
+        pages.append(page)
+        address = files[name].as_uri()
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("request", lambda request: request.url == address or troubles.append(request.url))
+        page.goto(address)
+        return page
+
+    yield call
+    for page in pages:
+        page.close()
+    assert troubles == []
+
+
+def html(page: Any, selector: str) -> str:
+    return str(page.locator(selector).first.inner_html())
+
+
+def picture(page: Any, selector: str = ".matrix canvas") -> str:
+    """The pixels of a canvas."""
+    return str(page.locator(selector).first.evaluate("canvas => canvas.toDataURL()"))
+
+
+def choose(page: Any, name: str, value: object) -> None:
+    page.locator(f'input[name={name}][value="{value}"]').check()
+
+
+def weights(page: Any) -> list[tuple[str, float]]:
+    """The table beside the arcs: "from → to" and the weight."""
+    rows = page.locator(".weights tbody tr").all()
+    return [(row.locator("th").inner_text(), float(row.locator("td").first.inner_text())) for row in rows]
+
+
+def test_it_draws_every_stop_and_a_screenshot_is_not_blank(visit, browser):
+    page = visit()
+    assert page.title() == f"{TEXT} · minibert trace"
+    assert page.locator("section.stop").count() == 12
+    for selector in (".strips canvas", ".field canvas", ".heads canvas", ".matrix canvas", ".cube canvas", "path"):
+        assert page.locator(selector).count() > 0
+    assert page.locator(".draw:empty").count() == 0
+    page.locator("#attention").scroll_into_view_if_needed()
+    empty = browser.new_page()
+    assert len(page.screenshot()) > 5 * len(empty.screenshot())
+    empty.close()
+
+
+def test_a_token_is_focused_by_keyboard_and_the_arcs_show_what_it_looks_at(visit, traces):
+    page = visit()
+    before = html(page, ".arcs")
+    page.locator("input[name=token]").first.focus()
+    for _ in range(5):  # [CLS] a visually stunning rum
+        page.keyboard.press("ArrowRight")
+    assert html(page, ".arcs") != before
+    assert page.locator(".unit.here").text_content() == "rum"
+    row = traces["one"].attention(0, "mean")[4]
+    largest = row.sort(descending=True).values[:8].tolist()
+    assert [weight for _, weight in weights(page)] == pytest.approx(largest, abs=6e-4)
+    best = traces["one"].tokens[int(row.argmax())]
+    assert re.sub(r"\s+", " ", page.locator("#said").inner_text()).startswith(f"rum looks at {best} {row.max():.2f},")
+    assert page.locator(".strips .of").first.inner_text() == "Vectors of rum"
+
+
+def test_the_pointer_shows_what_a_token_looks_at_while_it_rests_there(visit):
+    page = visit()
+    before = html(page, ".arcs")
+    page.locator(".arcs .unit").nth(2).hover()
+    assert page.locator(".unit.here").text_content() == "visually"
+    assert page.locator("#looks").inner_text().startswith("visually looks at ")
+    page.locator("#attention h3").hover()
+    assert html(page, ".arcs") == before
+
+
+def test_the_strips_show_the_numbers_of_the_chosen_token(visit, traces):
+    page = visit()
+    choose(page, "token", 7)
+    shown = page.locator(".strips").first.locator(".strip").last
+    vector = traces["one"].hidden_states[0][7]
+    numbers = re.findall(r"[−\d.]+(?=,)", shown.locator(".numbers").inner_text())[:6]
+    assert [float(number.replace("−", "-")) for number in numbers] == pytest.approx(vector[:6].tolist(), abs=0.006)
+    assert f"length {vector.norm():.2f}" == shown.locator(".norm").inner_text()
+
+
+def test_a_switch_of_layer_or_head_changes_the_pictures(visit, traces):
+    page = visit()
+
+    def drawn() -> tuple[str, ...]:
+        field = picture(page, ".field[data-vectors=output] canvas")
+        return picture(page), field, html(page, ".arcs"), html(page, ".norms")
+
+    first = drawn()
+    choose(page, "layer", 4)
+    second = drawn()
+    assert all(one != other for one, other in zip(first, second, strict=True))
+    choose(page, "head", 7)
+    assert picture(page) != second[0]
+    largest = float(traces["one"].attention(4, 7).max())
+    assert weights(page)[0][1] == pytest.approx(largest, abs=6e-4)
+    choose(page, "head", "rollout")
+    assert weights(page)[0][1] == pytest.approx(float(traces["one"].attention(4, "rollout").max()), abs=6e-4)
+
+
+def test_pieces_joined_to_words_are_summed_and_averaged_as_in_python(visit, traces):
+    page = visit()
+    page.locator("#merge").check()
+    drawn = page.evaluate("() => { const v = trace.view(); return v.rows.map(q => v.columns.map(k => v.at(q, k))) }")
+    expected = traces["one"].attention(0, "mean", merge=True)
+    assert torch.allclose(torch.tensor(drawn), expected, atol=1e-4)
+    assert "rumination" in page.locator(".arcs").text_content()
+
+
+def test_the_quadrants_of_a_pair_show_a_part_of_it(visit, traces):
+    page = visit("pair")
+    A = traces["pair"].segments.count(0)
+    choose(page, "part", "AB")
+    drawn = page.evaluate("() => { const v = trace.view(); return v.rows.map(q => v.columns.map(k => v.at(q, k))) }")
+    assert torch.allclose(torch.tensor(drawn), traces["pair"].attention(0, "mean")[:A, A:], atol=1e-4)
+    shares = [float(cell.inner_text()) for cell in page.locator(".quadrants tbody td").all()]
+    assert shares[0] + shares[1] == pytest.approx(1, abs=0.002)
+    choose(page, "token", A + 1)
+    assert "is not in the text that looks here" in page.locator("#looks").inner_text()
+
+
+def test_dark_is_another_picture_by_preference_and_by_button(visit):
+    page = visit(color_scheme="light")
+    light, drawn = page.evaluate("getComputedStyle(document.body).backgroundColor"), picture(page)
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function("document.querySelector('#theme').textContent === 'Light'")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
+    assert picture(page) != drawn
+    page.locator("#theme").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == light
+    assert picture(page) == drawn
+
+
+@pytest.mark.parametrize("name", ["one", "pair"])
+def test_a_phone_scrolls_down_only_and_a_tap_chooses_a_token(name, visit):
+    page = visit(name, viewport={"width": 390, "height": 844}, has_touch=True, reduced_motion="reduce")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    assert not page.locator("#map").evaluate("map => map.open")
+    page.locator(".arcs .unit").nth(3).tap()
+    assert page.evaluate("trace.state.token") == 3
+    assert page.locator('input[name=token][value="3"]').is_checked()
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_a_link_to_the_source_leads_to_its_line(visit):
+    page = visit()
+    page.locator("#attention .links a").nth(2).click()
+    assert "scores.softmax(dim=-1)" in page.locator(".row:target").inner_text()
+
+
+def test_what_can_be_pressed_has_a_name_and_headings_go_down_in_steps(visit):
+    page = visit("pair")
+    unnamed = page.evaluate(
+        "[...document.querySelectorAll('input, button, canvas:not([aria-hidden]), svg, nav, section')]"
+        ".filter(e => !(e.labels?.[0]?.textContent || e.ariaLabel || e.getAttribute('aria-labelledby')"
+        "|| e.textContent).trim()).length"
+    )
+    assert unnamed == 0
+    levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3')].map(h => Number(h.tagName[1]))")
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+    assert page.locator("main").count() == page.locator("nav").count() == page.locator("header").count() == 1
+
+
+def test_the_frame_of_jupyter_works_in_a_page_of_others(browser, traces, tmp_path):
+    file = tmp_path / "notebook.html"
+    file.write_text(f"<!doctype html><body>{traces['one']._repr_html_()}", encoding="utf-8")
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    inner = page.frame_locator("iframe")
+    inner.locator('input[name=layer][value="3"]').check()
+    assert "layer 3" in inner.locator(".weights caption").inner_text()
+    page.close()
