@@ -23,9 +23,9 @@ from minibert.classify import Classifier, train
 from minibert.config import Config
 from minibert.fill_mask import fill_mask
 from minibert.heads import MaskedLM
-from minibert.lab import trace_source
-from minibert.lab.trace import Trace, merge_words, quadrants, rollout, words
-from minibert.lab.trace_data import choose, numbered, unpacked_probs, unpacked_vectors
+from minibert.lab.trace import source
+from minibert.lab.trace.data import choose, numbered, unpacked_probs, unpacked_vectors
+from minibert.lab.trace.run import Trace, merge_words, quadrants, rollout, words
 from minibert.model import Encoder
 from minibert.tokenizer import TruncationWarning, UnknownTokensWarning
 
@@ -295,9 +295,9 @@ def test_the_table_has_every_token_with_its_id_and_its_place_in_the_text(encoder
 
 def test_every_link_leads_to_the_line_that_computes_the_step(plain, folder, tokenizer):
     pooled = minibert.trace(minibert.load(plain), tokenizer, TEXT)
-    check_links(pooled.to_html(), trace_source.STEPS.keys() - {"masked-lm"})
+    check_links(pooled.to_html(), source.STEPS.keys() - {"masked-lm"})
     masked = minibert.trace(minibert.load(folder, head="masked-lm"), tokenizer, "[MASK]")
-    check_links(masked.to_html(), trace_source.STEPS.keys() - {"pooler"})
+    check_links(masked.to_html(), source.STEPS.keys() - {"pooler"})
 
 
 def check_links(page: str, steps: set[str]) -> None:
@@ -307,26 +307,26 @@ def check_links(page: str, steps: set[str]) -> None:
     assert linked <= ids
     assert len(lines) == len(ids & set(lines)) > 200
     for step in steps:
-        line = trace_source.line_of(step)
+        line = source.line_of(step)
         assert line.anchor in linked, step
-        assert trace_source.STEPS[step][1] in Reader(lines[line.anchor]).text, step
+        assert source.STEPS[step][1] in Reader(lines[line.anchor]).text, step
 
 
 def test_a_line_that_is_gone_is_noticed(monkeypatch):
-    monkeypatch.setitem(trace_source.STEPS, "gone", (Encoder.forward, "no such code"))
+    monkeypatch.setitem(source.STEPS, "gone", (Encoder.forward, "no such code"))
     with pytest.raises(LookupError, match=r"Encoder.forward has no line with 'no such code'"):
-        trace_source.line_of("gone")
+        source.line_of("gone")
 
 
 def test_colouring_leaves_the_source_as_it_is():
-    source = Path(trace_source.__file__).read_text(encoding="utf-8")
-    reader = Reader("<pre>" + "\n".join(trace_source.coloured(source)) + "</pre>")
-    assert reader.text == source.rstrip("\n")
+    code = Path(source.__file__).read_text(encoding="utf-8")
+    reader = Reader("<pre>" + "\n".join(source.coloured(code)) + "</pre>")
+    assert reader.text == code.rstrip("\n")
 
 
 def test_annotated_pages_are_linked_where_there_are_any(encoder, tokenizer):
     traced = minibert.trace(encoder, tokenizer, TEXT)
-    line = trace_source.line_of("softmax")
+    line = source.line_of("softmax")
     assert f'href="../built%20here/model.html#L{line.number}"' in traced.to_html(annotated="../built here")
     assert "model.html" not in traced.to_html()
 
@@ -388,7 +388,7 @@ def test_a_long_text_gets_fewer_heads_and_layers_and_says_so(encoder, tokenizer,
     assert choose(traced).message == (
         "Of the 80 tokens this page has the vectors of the first 64 tokens. Norms, mean and rollout are of all."
     )
-    monkeypatch.setattr("minibert.lab.trace_data.LIMIT", 100_000)
+    monkeypatch.setattr("minibert.lab.trace.data.LIMIT", 100_000)
     choice = choose(traced)
     assert choice.layers == [1] and choice.heads == [0, 1, 2]
     assert "this page has layers 1 of 0 to 1 (--layers chooses others)" in choice.message

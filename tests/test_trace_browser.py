@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import minibert
-from minibert.lab.trace import Trace
+from minibert.lab.trace.run import Trace
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt install chromium")

@@ -15,7 +15,7 @@ from words import labelled, write_words_checkpoint
 import minibert
 from minibert import cli
 from minibert.classify import train
-from minibert.lab import trace_command
+from minibert.lab.trace import command
 
 TEXT = "the film very lovely it good"
 
@@ -92,7 +92,7 @@ def test_a_masked_language_model_is_recognised_and_guesses(run, masked):
 
 def test_the_pooler_stays_where_a_checkpoint_has_it_beside_the_head(tmp_path):
     write_words_checkpoint(tmp_path, model_class=transformers.BertForPreTraining)
-    model = trace_command.model_for(str(tmp_path))
+    model = command.model_for(str(tmp_path))
     traced = minibert.trace(model, minibert.load_tokenizer(tmp_path), "the [MASK]")
     assert traced.pooled is not None and len(traced.predictions) == 1
 
@@ -131,8 +131,8 @@ def test_layers_and_heads_of_the_page_can_be_chosen(run, checkpoint):
 def test_pictures_show_the_attention_of_the_layer_and_head(head, run, checkpoint, monkeypatch):
     pytest.importorskip("matplotlib", reason='needs matplotlib: pip install "minibert[tutorials]"')
     drawn: list[Any] = []
-    heat_map = trace_command.heat_map
-    monkeypatch.setattr(trace_command, "heat_map",
+    heat_map = command.heat_map
+    monkeypatch.setattr(command, "heat_map",
                         lambda *args, **more: drawn.append((args, more)) or heat_map(*args, **more))  # fmt: skip
     status, out, error = run(TEXT, "--model", checkpoint, "--png", "a.png", "--svg", "a.svg", "--layer", "0",
                              "--head", head, "--words", "--json")  # fmt: skip

@@ -12,8 +12,8 @@ from minibert.classify import Classifier
 from minibert.files import written_whole
 from minibert.heads import MaskedLM
 from minibert.lab.pictures import heat_map, pyplot
-from minibert.lab.trace import Trace, trace
-from minibert.lab.trace_data import choose
+from minibert.lab.trace.data import choose
+from minibert.lab.trace.run import Trace, trace
 from minibert.model import Encoder
 from minibert.report import block
 from minibert.tokenizer import load_tokenizer

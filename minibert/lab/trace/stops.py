@@ -1,6 +1,6 @@
 """The stops of the trace page, in the order of the computation: each says what happens, with shape, equation and link.
 
-Tables and texts are written here and need no script; where a stop has a `<div class="draw" ...>`, trace.js draws.
+Tables and texts are written here and need no script; where a stop has a `<div class="draw" ...>`, page.js draws.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from minibert.lab.trace import Decision, Prediction, Trace
-from minibert.lab.trace_data import Choice
-from minibert.lab.trace_html import bar, bdi, shape, shown, table
-from minibert.lab.trace_source import links, listings
+from minibert.lab.trace.data import Choice
+from minibert.lab.trace.markup import bar, bdi, shape, shown, table
+from minibert.lab.trace.run import Decision, Prediction, Trace
+from minibert.lab.trace.source import links, listings
 
 TOP = 12  # dimensions of a decision that are listed
 

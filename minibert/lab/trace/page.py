@@ -1,6 +1,6 @@
 """A trace as one self-contained HTML page: a stop for each step of the computation, in its order.
 
-    page = trace.html with: style (trace.css), script (trace.js), data (trace_data.py), stops (trace_stops.py)
+    page = page.html with: style (page.css), script (page.js), data (data.py), stops (stops.py)
 
 Text is escaped once, where it enters the page: by `shown` as HTML, by `as_json` in the data.
 """
@@ -14,12 +14,12 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from minibert.lab.trace import Trace
-from minibert.lab.trace_data import choose, page_data
-from minibert.lab.trace_html import bdi, shown
-from minibert.lab.trace_stops import follow, map_of, stops
+from minibert.lab.trace.data import choose, page_data
+from minibert.lab.trace.markup import bdi, shown
+from minibert.lab.trace.run import Trace
+from minibert.lab.trace.stops import follow, map_of, stops
 
-ASSETS = files("minibert.lab")
+ASSETS = files("minibert.lab.trace")
 
 
 def page(
@@ -39,8 +39,8 @@ def page(
     texts = [bdi(text) if text else "(empty)" for text in (trace.text, trace.text_b) if text is not None]
     parts = {
         "title": f"{shown(trace.text[:60].strip()) or 'empty text'} · minibert trace",
-        "style": asset("trace.css"),
-        "script": asset("trace.js"),
+        "style": asset("page.css"),
+        "script": asset("page.js"),
         "data": as_json(page_data(trace, choice)),
         "model": shown(trace.model),
         "sentence": '<span class="soft"> + </span>'.join(texts),
@@ -51,7 +51,7 @@ def page(
         "stops": "".join(stop.html for stop in drawn),
     }
     # In one pass: a text may hold {{data}}, and that is then no place to fill.
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], asset("trace.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], asset("page.html"))
 
 
 def asset(name: str) -> str:

@@ -2,7 +2,7 @@
 
     text -> tokens -> ids -> embeddings -> L layers -> final vectors -> [CLS] -> classifier, or words at [MASK]
 
-`trace` runs the model once, with the hooks of stages.py; trace_page.py draws the result. Tensors have no batch
+`trace` runs the model once, with the hooks of stages.py; page.py draws the result. Tensors have no batch
 dimension: one text or pair is traced, B is 1.
 """
 
@@ -113,7 +113,7 @@ class Trace:
 
     def to_html(self, **choices: Any) -> str:
         """The page as one string; `choices` are those of trace_page.page (layers, heads, annotated)."""
-        from minibert.lab.trace_page import page
+        from minibert.lab.trace.page import page
 
         return page(self, **choices)
 
@@ -125,7 +125,7 @@ class Trace:
 
     def _repr_html_(self) -> str:
         """The page inside the notebook, in a frame of its own so that neither changes the other's style."""
-        from minibert.lab.trace_page import frame
+        from minibert.lab.trace.page import frame
 
         return frame(self.to_html())
 

@@ -1,6 +1,6 @@
 /* Draws the numbers of the page and follows the chosen token.
 
-   data (from trace_data.py):
+   data (from data.py):
      S, D, H, L         sizes; tokens, ids, segments (0: A, 1: B), words (the word that each token belongs to)
      layers, heads      those that the page has; vector_tokens: of how many tokens it has the vectors, T
      attention[layer]   heads (heads,S,S), mean (S,S), rollout (S,S): uint16 in base64, 65535 for 1

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minibert.lab.trace import Trace, quadrants, rollout
+from minibert.lab.trace.run import Trace, quadrants, rollout
 
 LIMIT = 12_000_000  # bytes of packed numbers that a page may take unless more is asked for
 VECTOR_TOKENS = 64  # of a longer text, vectors are kept of the first ones, norms and attention of all
@@ -129,7 +129,7 @@ def unpacked_vectors(text: str, *shape: int) -> np.ndarray[Any, np.dtype[np.floa
 
 
 def page_data(trace: Trace, choice: Choice) -> dict[str, Any]:
-    """Everything that the script of the page draws; each name is explained at the top of trace.js."""
+    """Everything that the script of the page draws; each name is explained at the top of page.js."""
     config = trace.config
     S, kept = len(trace.tokens), vectors(trace, choice)
     return {
