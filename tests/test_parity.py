@@ -350,6 +350,15 @@ def test_the_cause_is_named_when_upstream_is_the_one_that_differs(change: Any, w
     assert words in explain(ours, theirs, asked.batch, first)
 
 
+def test_a_bias_of_zeros_is_not_mistaken_for_an_upstream_tensor_that_is_all_zeros(pair: Any) -> None:
+    ours, theirs, asked = pair(None)
+    for encoder in (ours, theirs):
+        nn.init.zeros_(encoder.pooler.dense.bias)
+    nn.init.zeros_(ours.layers[1].feed_forward.expand.bias)
+    first = first_divergent(compare(ours, theirs, asked.batch))
+    assert explain(ours, theirs, asked.batch, first).startswith("missing bias: minibert's layers.1.feed_forward.expand")
+
+
 def test_explaining_leaves_the_model_as_it_was(pair: Any) -> None:
     ours, theirs, asked = pair("masked-lm")
     wrong_scale(ours)

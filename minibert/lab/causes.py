@@ -141,12 +141,12 @@ def loading(ours: nn.Module, theirs: nn.Module, reproduces: Callable[[], bool]) 
         if not reproduces():
             return ""
     name, parameter, _ = different[0]
+    if not parameter.any():  # asked first: an upstream tensor that is all zeros is no place it came from
+        kind = "missing bias" if name.endswith("bias") else "weights not loaded"
+        return f"{kind}: minibert's {name} is all zeros, upstream's is not"
     elsewhere = [n for n, _, other in parameter_pairs(ours, theirs)
                  if other is not None and n != name and torch.equal(other, parameter)]
     if elsewhere:
         kind = "swapped norms" if "norm" in name and "norm" in elsewhere[0] else "swapped weights"
         return f"{kind}: minibert's {name} holds what upstream has as {elsewhere[0]} ({column(theirs)})"
-    if not parameter.any():
-        kind = "missing bias" if name.endswith("bias") else "weights not loaded"
-        return f"{kind}: minibert's {name} is all zeros, upstream's is not"
     return f"weights not loaded: {len(different)} parameters differ from upstream's, {name} the first"
