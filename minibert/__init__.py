@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from minibert.checkpoint import load, save
     from minibert.config import Config
     from minibert.features import TextFeatures, embed
+    from minibert.lab.trace.run import trace
     from minibert.model import Encoder
     from minibert.tokenizer import Tokenizer, load_tokenizer
 
@@ -30,8 +31,9 @@ ROOMS = {
     "load_tokenizer": "tokenizer",
     "TextFeatures": "features",
     "embed": "features",
+    "trace": "lab.trace.run",
 }
-__all__ = ["Config", "Encoder", "TextFeatures", "Tokenizer", "embed", "load", "load_tokenizer", "save"]
+__all__ = ["Config", "Encoder", "TextFeatures", "Tokenizer", "embed", "load", "load_tokenizer", "save", "trace"]
 
 
 def __getattr__(name: str) -> object:

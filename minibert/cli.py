@@ -78,16 +78,6 @@ def grid(text: str) -> str | list[float]:
         raise argparse.ArgumentTypeError(f"{text!r} is not tutorial, log or numbers such as 0.1,1") from None
 
 
-def read_lines(stream: BinaryIO, name: str) -> Iterator[str]:
-    """The lines of a UTF-8 stream, as they come; an empty line is a text like any other."""
-    for number, line in enumerate(stream, 1):
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{name}, line {number}, is not UTF-8 (byte 0x{line[error.start]:02X})") from None
-        yield text.removesuffix("\n").removesuffix("\r")
-
-
 def standard_input() -> BinaryIO:
     """Standard input as bytes, which are UTF-8 whatever the locale says."""
     if sys.stdin.isatty():
@@ -122,33 +112,33 @@ def demo(args: Arguments) -> Figures:
 
 def embed_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `minibert embed`."""
-    parser.add_argument("input", metavar="IN", help="a file with one text a line; - is standard input")
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE.npy", help="where the matrix goes")
+    add = parser.add_argument
+    add("input", metavar="IN", help=".txt (one text a line), .tsv, .csv, .jsonl, each with .gz; - is standard input")
+    add("--out", required=True, type=Path, metavar="FILE.npy", help="where the matrix goes, when all is done; an "
+        "interrupted command is taken up where it was if it is given again")  # fmt: skip
+    add("--column", metavar="NAME", help="of a table: its name, or its number from 1 where there is no header "
+        "(default: sentence, text, or the only one)")  # fmt: skip
+    add("--format", metavar="TYPE", help="txt, tsv, csv or jsonl (default: by the name; standard input: txt)")
+    add("--dtype", default="float32", metavar="TYPE", help="of numbers in the file: float32 or float16 (%(default)s)")
+    add("--restart", action="store_true", help="begin again, whatever an interrupted command has done")
     add_features(parser)
 
 
 def embed(args: Arguments) -> Figures:
-    """One vector for each line, as a numpy file."""
-    if args.out.suffix != ".npy" or args.out.is_dir():
-        raise ValueError(f"--out is {args.out}; it must be a file that ends in .npy")
-    if not args.out.parent.is_dir():
-        raise FileNotFoundError(f"--out is {args.out}, and there is no folder {args.out.parent}")
-    with standard_input() if args.input == "-" else open(args.input, "rb") as stream:
-        texts = list(read_lines(stream, args.input))
+    """One vector for each text of a file, as a numpy file; memory does not grow with the number of texts."""
+    from dataclasses import asdict
 
-    import numpy as np
+    from minibert.stream import embed_file
 
-    from minibert.features import embed as embed_texts
-    from minibert.files import written_whole
-
+    if args.input == "-":
+        standard_input()  # says what is wanted of a terminal
     begin = time.perf_counter()
-    vectors = embed_texts(texts, **features_settings(args))
+    written = embed_file(args.input, args.out, column=args.column, format=args.format, dtype=args.dtype,
+                         restart=args.restart, **features_settings(args))  # fmt: skip
     seconds = time.perf_counter() - begin
-    with written_whole(args.out) as temporary, temporary.open("wb") as file:
-        np.save(file, vectors)
-    dtype = str(vectors.dtype)
-    print(f"{args.out}: {vectors.shape} {dtype}, {seconds:.2f} s with loading")
-    return {"out": str(args.out), "shape": list(vectors.shape), "dtype": dtype, "seconds": round(seconds, 3)}
+    before = f"; {written.resumed_rows:,} rows were done before" if written.resumed_rows else ""
+    print(f"{args.out}: {written.shape} {written.dtype}, {seconds:.2f} s with loading{before}")
+    return asdict(written) | {"seconds": round(seconds, 3)}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -232,6 +222,8 @@ def predict_arguments(parser: argparse.ArgumentParser) -> None:
 
 def classify_predict(args: Arguments) -> Figures:
     """A line for each text: its label, the probability of that, and the text, by tabs."""
+    from minibert.text_files import read_lines
+
     classifier = load_classifier(args)
     texts: Iterable[str] = args.texts or read_lines(standard_input(), "standard input")
     size = 1 if not args.texts and sys.stdin.isatty() else TEXTS_AT_ONCE
@@ -287,6 +279,57 @@ def parity(args: Arguments) -> Figures:
     from minibert.lab import parity_command
 
     return parity_command.run(args)
+
+
+def bench_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `minibert bench`."""
+    add = parser.add_argument
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="minibert and transformers alone: less than a minute")
+    size.add_argument("--full", action="store_true", help="more rounds, and up to 100,000 sentences: two hours")
+    add("--device", default="cpu", metavar="NAME", help="cpu or cuda (%(default)s)")
+    add("--model", action="append", metavar="NAME", help="a checkpoint, or distilbert-shape (repeatable; default: "
+        "distilbert-shape and all-MiniLM-L6-v2)")  # fmt: skip
+    add("--sentences", type=int, metavar="N", help="texts of the job (default: 2000; quick: 256)")
+    add("--rounds", type=int, metavar="N", help="in which everybody takes a turn (default: 3; full: 7)")
+    add("--threads", type=int, metavar="N", help="of each contestant (default: all cores)")
+    add("--plot", type=Path, metavar="FILE.png", help="draw the figures")
+
+
+def bench(args: Arguments) -> Figures:
+    """Speed, memory and equality against transformers and other peers; a quarter of an hour on two cores.
+
+    Exit status 1 if our own vectors differ from those of transformers.
+    """
+    from minibert.lab import bench_command
+
+    return bench_command.run(args)
+
+
+def trace_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `minibert trace`."""
+    add = parser.add_argument
+    add("text", metavar="TEXT", help="the text to follow")
+    add("text_b", nargs="?", metavar="TEXT_B", help="a second text, to make a pair")
+    add("--out", type=Path, metavar="FILE.html", help="the page")
+    add("--model", metavar="NAME", help=f"a Hub name or a folder (default: the classifier's, or {DEFAULT_MODEL})")
+    add("--classifier", metavar="FOLDER", help="what `minibert classify train` wrote: shows what decides")
+    add("--layers", type=whole_numbers, metavar="N,N", help="layers of the page, from 0 (default: all that have room)")
+    add("--heads", type=whole_numbers, metavar="N,N", help="heads of the page, from 0 (default: all that have room)")
+    add("--truncation", default="warn", metavar="HOW", help="a text that is too long is cut (warn) or refused (error)")
+    add("--annotated", type=Path, metavar="FOLDER", help="pages of `make annotated` to link to (default: if there)")
+    add("--png", type=Path, metavar="FILE", help="the attention of one layer and head as a picture")
+    add("--svg", type=Path, metavar="FILE", help="the same as vector graphics")
+    add("--layer", type=int, default=-1, metavar="N", help="layer of the picture, from 0 (default: the last)")
+    add("--head", default="mean", metavar="N", help="head of the picture, from 0, or mean or rollout (%(default)s)")
+    add("--words", action="store_true", help="join word pieces in the picture")
+
+
+def trace(args: Arguments) -> Figures:
+    """Follow a text through the model, on a page or as a picture of its attention."""
+    from minibert.lab.trace import command
+
+    return command.run(args, DEFAULT_MODEL)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -347,12 +390,14 @@ class Command:
 GROUPS = {"classify": "features + logistic regression: train, evaluate, predict"}
 COMMANDS = {
     "demo": Command("the main job, start to end", demo_arguments, demo),
-    "embed": Command("one vector for each line of a file", embed_arguments, embed),
+    "embed": Command("one vector for each text of a file", embed_arguments, embed),
     "classify train": Command("train on labelled texts", train_arguments, classify_train),
     "classify evaluate": Command("measure on labelled texts", evaluate_arguments, classify_evaluate),
     "classify predict": Command("label texts", predict_arguments, classify_predict),
     "fill-mask": Command("guess the masked words", fill_mask_arguments, fill_mask),
+    "trace": Command("follow a text through the model, as a page", trace_arguments, trace),
     "parity": Command("prove that every tensor equals that of transformers", parity_arguments, parity),
+    "bench": Command("speed against transformers and other peers", bench_arguments, bench),
     "download": Command("fetch a checkpoint", download_arguments, download),
     "inspect": Command("say what is in a checkpoint", inspect_arguments, inspect),
 }

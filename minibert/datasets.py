@@ -6,27 +6,20 @@ With a header, the columns are those named sentence (or text) and label; without
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import http.client
 import io
 import os
 import urllib.request
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from minibert import hub
 from minibert.files import written_whole
+from minibert.text_files import TABLES, TEXT_COLUMNS, read_rows
 
-FORMATS: dict[str, dict[str, Any]] = {
-    ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
-    ".csv": {"delimiter": ",", "strict": True},
-}
-TEXT_COLUMNS = ("sentence", "text")
 LABEL_COLUMN = "label"
 
 # The file of "A Visual Guide to Using BERT for the First Time" (Alammar 2019): SST-2, 6,920 sentences of film reviews.
@@ -72,11 +65,10 @@ def read_labelled(path: str | Path) -> Labelled:
 
 def parse(content: bytes, name: str) -> Labelled:
     """What a file of this content and name holds; see read_labelled."""
-    kind = Path(name).suffix.lower()
-    if kind not in FORMATS:
+    kind = Path(name).suffix.lower().removeprefix(".")
+    if kind not in TABLES:
         raise ValueError(f"{name} must end in .tsv (columns by tab) or .csv (columns by comma)")
-    lines = csv.reader(io.StringIO(decode(content, name), newline=""), **FORMATS[kind])
-    rows = list(numbered(lines, name))
+    rows = list(read_rows(io.BytesIO(content), name, kind))
     first = rows[0][1] if rows else []
     text_column, label_column, width = columns(first)
     texts, labels = [], []
@@ -87,30 +79,6 @@ def parse(content: bytes, name: str) -> Labelled:
     if not texts:
         raise ValueError(f"{name} holds no rows; each needs a text and a label")
     return Labelled(texts, labels)
-
-
-def decode(content: bytes, name: str) -> str:
-    """The content as text. Raises ValueError where it is no UTF-8, naming the line."""
-    if b"\0" in content:
-        raise ValueError(f"{name} is a binary file (or UTF-16), not text; save it as UTF-8")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        byte = content[error.start]
-        raise ValueError(f"{name}, line {line}, is not UTF-8 (byte 0x{byte:02X}); save it as UTF-8") from None
-
-
-def numbered(lines: Any, name: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not blank, each with the number of the line that it begins on, from 1."""
-    begin = 1
-    try:
-        for row in lines:
-            if row:
-                yield begin, row
-            begin = lines.line_num + 1
-    except csv.Error as error:
-        raise ValueError(f"{name}, line {begin}, cannot be read: {error}") from None
 
 
 def is_header(row: list[str]) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,19 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
+from tqdm import tqdm
 
 from minibert import hub
 from minibert.checkpoint import check_device, load
 from minibert.engine import Engine
 from minibert.matmul import PRECISIONS
 from minibert.model import Encoder
+from minibert.overlap import portions, tokenized
 from minibert.recipe import COMBINATIONS, POOLINGS, check_batch_tokens, check_recipe
 from minibert.row_cache import MEMORY, DiskRows, Matrix, MemoryRows, cached
 from minibert.tensor_files import weights_sha256
 from minibert.texts import as_texts
-from minibert.tokenizer import Tokenizer, load_tokenizer
+from minibert.tokenizer import Account, Tokenizer, load_tokenizer
 
 CHOICES = {
     "pooling": POOLINGS,
@@ -142,9 +145,27 @@ def embed(
         engine, tokenizer = loaded.engine, loaded.tokenizer if tokenizer is None else tokenizer
     recipe: dict[str, Any] = {"pooling": pooling, "layers": layers, "combine": combine}
     check_for(engine, **recipe)
-    ids = tokenizer.ids(rows, truncation=truncation)
-    vectors = engine.vectors(ids, **recipe, batch_tokens=batch_tokens, progress=True)
+    recipe["batch_tokens"] = batch_tokens
+    if engine.device.type == "cpu":  # which would tokenize and compute with the same cores
+        vectors = engine.vectors(tokenizer.ids(rows, truncation=truncation), **recipe, progress=True)
+    else:
+        vectors = embed_overlapped(rows, engine, tokenizer, truncation=truncation, **recipe)
     return vectors[0] if isinstance(texts, str) else vectors
+
+
+def embed_overlapped(
+    texts: list[str], engine: Engine, tokenizer: Tokenizer, *, truncation: str, **recipe: Any
+) -> Matrix:
+    """`embed` on a device that computes by itself: meanwhile the next portion of texts is tokenized."""
+    account, parts = Account(), [engine.vectors([], **recipe)]  # the first for its width
+    bar = tqdm(total=len(texts), unit="text", unit_scale=True, delay=2, disable=None)
+    with bar, closing(tokenized(portions(texts), tokenizer, engine.device, truncation=truncation)) as tokens:
+        for portion in tokens:
+            parts.append(engine.vectors(portion.ids, **recipe))
+            account += portion.account
+            bar.update(len(portion.ids))
+    tokenizer.warn(account, tokenizer.max_length)
+    return np.concatenate(parts)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -85,6 +85,26 @@ class Batch:
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
+@dataclass(frozen=True)
+class Account:
+    """What became of texts as they were made ids, in numbers; the accounts of several portions can be added."""
+
+    texts: int = 0
+    tokens: int = 0  # special tokens included, what was cut off not
+    unknown: int = 0  # of these
+    truncated: int = 0  # texts that lost their ends
+    longest: int = 0  # tokens of the longest text before it was cut, special tokens included
+
+    def __add__(self, other: Account) -> Account:
+        return Account(
+            texts=self.texts + other.texts,
+            tokens=self.tokens + other.tokens,
+            unknown=self.unknown + other.unknown,
+            truncated=self.truncated + other.truncated,
+            longest=max(self.longest, other.longest),
+        )
+
+
 class Tokenizer:
     """BERT's tokenizer: texts in, ids out, equal to transformers 5.23 BertTokenizer.
 
@@ -150,9 +170,9 @@ class Tokenizer:
         for a, b in zip(self._encode(first), partners, strict=False):  # repeat has no end
             lengths.append(len(a) + (0 if b is None else len(b)) + specials)
             rows.append(self._row(a, b, room=max_length - specials))
-        truncated = _report_truncation(lengths, max_length, truncation)
-        self._report_unknown([ids for ids, *_ in rows], specials)
-        return self._pad(rows, truncated, max(lengths, default=0))
+        account = self._account([ids for ids, *_ in rows], lengths, max_length, truncation)
+        self.warn(account, max_length, specials)
+        return self._pad(rows, account)
 
     def ids(
         self,
@@ -164,16 +184,36 @@ class Tokenizer:
     ) -> list[list[int]]:
         """The ids of each text, [CLS] and [SEP] included, cut but not padded: the fast way for many texts."""
         max_length = self._checked_length(max_length, pairs=False)
-        texts = as_texts(texts, missing=missing)
+        rows, account = self.counted(as_texts(texts, missing=missing), max_length, truncation)
+        self.warn(account, max_length)
+        return rows
+
+    def counted(
+        self, texts: list[str], max_length: int, truncation: str = "warn", first_row: int = 0
+    ) -> tuple[list[list[int]], Account]:
+        """The ids of each text as in `ids`, and in place of warnings their account: for texts that come in portions.
+
+        first_row: what the first text is called in the ValueError of truncation="error".
+        """
         rows: list[list[int]] = []
         lengths: list[int] = []
         for start in range(0, len(texts), CHUNK):
             chunk = self._backend.encode_batch_fast(texts[start : start + CHUNK], add_special_tokens=False)
             lengths.extend(len(text) + 2 for text in chunk)
             rows.extend([self.cls_id, *text.ids[: max_length - 2], self.sep_id] for text in chunk)
-        _report_truncation(lengths, max_length, truncation)
-        self._report_unknown(rows, specials=2)
-        return rows
+        return rows, self._account(rows, lengths, max_length, truncation, first_row)
+
+    def warn(self, account: Account, max_length: int, specials: int = 2) -> None:
+        """Warn of cut ends and of unknown tokens, once each, in the name of the caller's caller."""
+        if account.truncated:
+            warnings.warn(f"{account.truncated} of {account.texts} texts are longer than {max_length} tokens (the "
+                          f"longest has {account.longest}): what comes after was cut off",
+                          TruncationWarning, stacklevel=3)  # fmt: skip
+        total = account.tokens - specials * account.texts
+        if 2 * account.unknown > total:
+            warnings.warn(f"{account.unknown} of {total} tokens are {self._pieces[self.unk_id]}: the vocabulary does "
+                          "not know this language or script; choose a checkpoint that was trained on it",
+                          UnknownTokensWarning, stacklevel=3)  # fmt: skip
 
     def _encode(self, texts: list[str]) -> list[tokenizers.Encoding]:
         return self._backend.encode_batch(texts, add_special_tokens=False)
@@ -193,7 +233,21 @@ class Tokenizer:
         tokens = frame(self._pieces[self.cls_id], self._pieces[self.sep_id], "tokens")
         return ids, segments, special, tokens, frame((0, 0), (0, 0), "offsets"), frame(None, None, "word_ids")
 
-    def _pad(self, rows: list[tuple[list[Any], ...]], truncated: int, longest: int) -> Batch:
+    def _account(
+        self, rows: list[list[int]], lengths: list[int], max_length: int, truncation: str, first_row: int = 0
+    ) -> Account:
+        """Count, or raise ValueError for the first row that is too long where none may be cut."""
+        if truncation not in ("warn", "error"):
+            raise ValueError(f"truncation is {truncation!r}; it must be 'warn' or 'error'")
+        too_long = [row for row, length in enumerate(lengths) if length > max_length]
+        if too_long and truncation == "error":
+            row = too_long[0]
+            raise ValueError(f"row {first_row + row} has {lengths[row]} tokens, more than max_length {max_length}; "
+                             "shorten it, or use truncation='warn' to cut it")  # fmt: skip
+        unknown = sum(row.count(self.unk_id) for row in rows)
+        return Account(len(rows), sum(map(len, rows)), unknown, len(too_long), max(lengths, default=0))
+
+    def _pad(self, rows: list[tuple[list[Any], ...]], account: Account) -> Batch:
         width = max((len(ids) for ids, *_ in rows), default=0)
 
         def padded(field: int, filler: Any) -> list[list[Any]]:
@@ -210,17 +264,9 @@ class Tokenizer:
             tokens=padded(3, self._pieces[self.pad_id]),
             offsets=padded(4, (0, 0)),
             word_ids=padded(5, None),
-            truncated=truncated,
-            longest=longest,
+            truncated=account.truncated,
+            longest=account.longest,
         )
-
-    def _report_unknown(self, rows: list[list[int]], specials: int) -> None:
-        unknown = sum(row.count(self.unk_id) for row in rows)
-        total = sum(map(len, rows)) - specials * len(rows)
-        if 2 * unknown > total:
-            warnings.warn(f"{unknown} of {total} tokens are {self._pieces[self.unk_id]}: the vocabulary does not know "
-                          "this language or script; choose a checkpoint that was trained on it",
-                          UnknownTokensWarning, stacklevel=3)  # fmt: skip
 
     def _checked_length(self, max_length: int | None, pairs: bool) -> int:
         """The max_length that counts. Raises ValueError where no token of text would fit, or too many for the model."""
@@ -323,21 +369,6 @@ def _shares(first: int, second: int, room: int) -> tuple[int, int]:
         return first, room - first
     second = min(second, room // 2)
     return room - second, second
-
-
-def _report_truncation(lengths: list[int], max_length: int, truncation: str) -> int:
-    """Count the rows that are too long; warn about them, or raise ValueError for the first."""
-    if truncation not in ("warn", "error"):
-        raise ValueError(f"truncation is {truncation!r}; it must be 'warn' or 'error'")
-    too_long = [row for row, length in enumerate(lengths) if length > max_length]
-    if too_long and truncation == "error":
-        row = too_long[0]
-        raise ValueError(f"row {row} has {lengths[row]} tokens, more than max_length {max_length}; shorten it, "
-                         "or use truncation='warn' to cut it")  # fmt: skip
-    if too_long:
-        warnings.warn(f"{len(too_long)} of {len(lengths)} texts are longer than {max_length} tokens (the longest has "
-                      f"{max(lengths)}): what comes after was cut off", TruncationWarning, stacklevel=3)  # fmt: skip
-    return len(too_long)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from words import labelled, write_tsv, write_words_checkpoint
 
 import minibert
-from minibert import cli, hub
+from minibert import cli, growing_file, hub
 
 Run = Any
 
@@ -101,6 +102,9 @@ def test_python_m_minibert_is_the_same_command() -> None:
         (["embed", "-", "--out", "x.npy", "--model", "distilbert-base-uncasd"], "did you mean distilbert-base-uncased"),
         (["embed", "-", "--out", "x.npy", "--layers=a"], "not a list of whole numbers"),
         (["embed", "-", "--out", "x.npy", "--pooling", "best"], "pooling is 'best'; choose from cls"),
+        (["embed", "-", "--out", "x.npy", "--dtype", "float64"], "dtype is 'float64'; choose from float32, float16"),
+        (["embed", "-", "--out", "x.npy", "--format", "xml"], "format is 'xml'; choose from txt, tsv, csv, jsonl"),
+        (["embed", "-", "--out", "x.npy", "--column", "a"], "standard input is read as one text a line"),
         (["classify", "train", "no/such.tsv", "--out", "x"], "no/such.tsv is not there"),
         (["classify", "train", "x.tsv", "--out", __file__], "is a file; a classifier is a folder"),
         (["classify", "train", "x.tsv", "--out", "x", "--grid", "1,b"], "is not tutorial, log or numbers"),
@@ -132,7 +136,7 @@ def test_a_full_disk_has_status_1_and_leaves_no_file(
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "save", full)
+    monkeypatch.setattr(growing_file, "write_all", full)
     result = run("embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, stdin=b"good\n")
     assert complaint(result, status=1) == "minibert: error: No space left on device\n"
     assert list(tmp_path.iterdir()) == []
@@ -173,7 +177,11 @@ def test_embed_writes_a_vector_for_each_line(run: Run, tmp_path: Path, checkpoin
     status, text, err = run("embed", tmp_path / "in.txt", "--out", out, "--model", checkpoint, "--pooling", "mean",
                             "--layers=-2,-1", "--json")  # fmt: skip
     assert (status, err) == (0, "")
-    assert figures(text)["shape"] == [3, 48]
+    found = figures(text)
+    assert found.pop("seconds") > 0
+    assert found.pop("route").startswith("float32 on cpu")
+    assert found == {"out": str(out), "shape": [3, 48], "dtype": "float32", "rows": 3, "resumed_rows": 0, "tokens": 10,
+                     "truncated": 0}  # fmt: skip
     expected = minibert.embed(["good film", "", "bad film"], str(checkpoint), pooling="mean", layers=(-2, -1))
     np.testing.assert_array_equal(np.load(out), expected)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "x.npy"]
@@ -184,9 +192,27 @@ def test_embed_of_no_lines_is_an_empty_matrix(run: Run, tmp_path: Path, checkpoi
     assert np.load(tmp_path / "x.npy").shape == (0, 24)
 
 
+def test_embed_reads_a_column_of_a_compressed_table_into_float16(run: Run, tmp_path: Path, checkpoint: Path) -> None:
+    source, out = tmp_path / "in.csv.gz", tmp_path / "x.npy"
+    source.write_bytes(gzip.compress(b'id,body\n1,"good, film"\n2,bad film\n'))
+    assert "one of: 'id', 'body'" in complaint(run("embed", source, "--out", out, "--model", checkpoint))
+    argv = ["embed", source, "--out", out, "--model", checkpoint, "--column", "body", "--dtype", "float16"]
+    assert run(*argv)[0] == 0
+    expected = minibert.embed(["good, film", "bad film"], str(checkpoint)).astype(np.float16)
+    np.testing.assert_array_equal(np.load(out), expected)
+
+
+def test_embed_reads_objects_from_standard_input(run: Run, tmp_path: Path, checkpoint: Path) -> None:
+    stdin = b'{"n": 1, "text": "good film"}\n{"n": 2, "text": null}\n'
+    argv = ["embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, "--format", "jsonl"]
+    assert "standard input, line 2, has null as 'text'" in complaint(run(*argv, stdin=stdin))
+    assert run(*argv, stdin=stdin.replace(b"null", b'""'))[0] == 0
+    assert np.load(tmp_path / "x.npy").shape == (2, 24)
+
+
 def test_a_line_that_is_not_utf8_is_named(run: Run, tmp_path: Path, checkpoint: Path) -> None:
     result = run("embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, stdin=b"a\ncaf\xe9\n")
-    assert "-, line 2, is not UTF-8 (byte 0xE9)" in complaint(result)
+    assert "standard input, line 2, is not UTF-8 (byte 0xE9)" in complaint(result)
 
 
 # -- classify

@@ -1,0 +1,218 @@
+"""A .npy file that grows row by row, and that a killed process can take up again.
+
+    vectors.npy.partial        header and rows, some of them perhaps torn
+    vectors.npy.partial.json   the journal: settings, how many rows are done, and a hash of what they were made from
+
+Rows are on the disk before the journal counts them, and the journal is replaced as a whole; whatever stands in the
+partial file beyond that is written anew. The finished file appears by a rename. One process at a time: the partial
+file is locked, and a lock ends with its process. D width of a row; N rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minibert.row_cache import Matrix
+from minibert.tokenizer import Account
+
+if sys.platform != "win32":
+    import fcntl
+
+WAY_OUT = "or begin again (--restart, restart=True)"
+
+
+@dataclass
+class Journal:
+    """How far the rows are."""
+
+    settings: dict[str, Any]  # all that determines a row except its text
+    texts_sha256: str = hashlib.sha256().hexdigest()
+    account: Account = field(default_factory=Account)  # its texts are the rows that are done
+
+    @classmethod
+    def read(cls, path: Path) -> Journal:
+        """The journal in a file, or ValueError."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return cls(content["settings"], content["texts_sha256"], Account(**content["done"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is no journal of minibert ({error!r}); remove it, {WAY_OUT}") from None
+
+    def write(self, path: Path) -> None:
+        """Replace the file; it is on the disk before it takes the place of the one before."""
+        content = {"done": asdict(self.account), "texts_sha256": self.texts_sha256, "settings": self.settings}
+        new = path.with_name(path.name + ".new")
+        with new.open("w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+
+
+class GrowingFile:
+    """The matrix `out` (N, D) while it grows; inside `with`: take_up, append as often as need be, finish.
+
+    settings: all that determines a row except its text, as JSON has it. restart: forget what was done before.
+    Without finish the partial file stays for the next time, unless nothing is done.
+    Raises RuntimeError while another process has the file, ValueError where what was begun has other settings.
+    """
+
+    def __init__(self, out: Path, width: int, dtype: str, settings: dict[str, Any], restart: bool = False) -> None:
+        self.out, self.width, self.dtype = out, width, np.dtype(dtype)
+        self.partial = out.with_name(out.name + ".partial")
+        self.journal_path = out.with_name(out.name + ".partial.json")
+        self.settings, self.restart = settings, restart
+        self.texts = hashlib.sha256()
+        self.finished = False
+
+    def __enter__(self) -> GrowingFile:
+        self.file = locked(self.partial)
+        try:
+            begun = self.journal_path.exists() and os.fstat(self.file.fileno()).st_size > 0
+            self.journal = self._go_on() if begun and not self.restart else self._begin()
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave()
+
+    def _leave(self) -> None:
+        """Let go of the file; where there is no journal, nothing in it is done, and it is removed."""
+        with self.file, suppress(PermissionError):  # Windows removes no open file
+            if not self.finished and not self.journal_path.exists():
+                self.partial.unlink(missing_ok=True)
+
+    @property
+    def rows(self) -> int:
+        """N so far."""
+        return self.journal.account.texts
+
+    def take_up(self, texts: Iterator[list[str]]) -> Iterator[list[str]]:
+        """Take the texts of the rows that are done out of the portions, one by one; ValueError where they differ."""
+        rows = 0
+        while rows < self.rows and (portion := next(texts, None)) is not None:
+            rows += len(portion)
+            self.texts.update(as_bytes(portion))
+            yield portion
+        if rows != self.rows or self.texts.hexdigest() != self.journal.texts_sha256:
+            raise ValueError(f"{self.partial} was begun with other texts: the first {self.rows:,} are not those of "
+                             f"now; give the texts of then, {WAY_OUT}")  # fmt: skip
+
+    def append(self, vectors: Matrix, texts: list[str], account: Account) -> None:
+        """Add the rows of these texts, (n, D), and return when they are safe on the disk."""
+        write_all(self.file, self._narrowed(vectors).tobytes())
+        os.fsync(self.file.fileno())
+        self.texts.update(as_bytes(texts))
+        self.journal.texts_sha256 = self.texts.hexdigest()
+        self.journal.account += account
+        self.journal.write(self.journal_path)
+
+    def finish(self) -> None:
+        """Give the file its name."""
+        self.file.seek(0)
+        write_all(self.file, self._header(self.rows))
+        os.fsync(self.file.fileno())
+        if sys.platform == "win32":
+            self.file.close()  # Windows renames no open file
+        os.replace(self.partial, self.out)  # elsewhere still locked, so that nobody else can change it
+        self.finished = True
+        sync_folder(self.out.parent)
+        self.journal_path.unlink(missing_ok=True)
+
+    def _begin(self) -> Journal:
+        self.journal_path.unlink(missing_ok=True)  # before its rows go
+        self.file.truncate(0)
+        write_all(self.file, self._header(0))
+        return Journal(self.settings)
+
+    def _go_on(self) -> Journal:
+        """The journal of before; whatever comes after its rows is cut off."""
+        journal = Journal.read(self.journal_path)
+        for name, now in self.settings.items():
+            if (then := journal.settings.get(name)) != now:
+                raise ValueError(f"{self.partial} was begun with {name} {then!r}, and now it is {now!r}; give the "
+                                 f"settings of then, {WAY_OUT}")  # fmt: skip
+        size = len(self._header(0)) + journal.account.texts * self.width * self.dtype.itemsize
+        if (found := os.fstat(self.file.fileno()).st_size) < size:
+            raise ValueError(f"{self.partial} is damaged: it has {found:,} bytes, and by its journal at least "
+                             f"{size:,}; put it back, {WAY_OUT}")  # fmt: skip
+        self.file.truncate(size)
+        self.file.seek(size)
+        return journal
+
+    def _header(self, rows: int) -> bytes:
+        """What numpy.save writes before the rows; numpy leaves room, so it is as long for any number of them."""
+        header = io.BytesIO()
+        descr = np.lib.format.dtype_to_descr(self.dtype)
+        shape = (rows, self.width)
+        np.lib.format.write_array_header_1_0(header, {"descr": descr, "fortran_order": False, "shape": shape})
+        return header.getvalue()
+
+    def _narrowed(self, vectors: Matrix) -> NDArray[np.floating[Any]]:
+        """In the dtype of the file, or ValueError for a number that it cannot hold."""
+        with np.errstate(over="ignore"):
+            narrow = vectors.astype(self.dtype)
+        lost = np.argwhere(~np.isfinite(narrow) & np.isfinite(vectors))
+        if len(lost):
+            row, column = lost[0]
+            raise ValueError(f"row {self.rows + row} has the number {vectors[row, column]:.6g}, and {self.dtype} ends "
+                             f"at {np.finfo(self.dtype).max:.6g}; use dtype float32")  # fmt: skip
+        return narrow
+
+
+def locked(path: Path) -> io.FileIO:
+    """The file, made if need be, open to read and write and locked; RuntimeError where another process has it."""
+    while True:
+        file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "r+")
+        if sys.platform == "win32":  # without a lock: two at once are not refused there
+            return file
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise RuntimeError(f"another process is writing {path}; wait for it, or choose another output") from None
+        except OSError:
+            return file  # a file system without locks
+        with suppress(FileNotFoundError):  # the other process may have finished and renamed it meanwhile
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()
+
+
+def write_all(file: io.FileIO, content: bytes) -> None:
+    """Write every byte: the system may take a part at a time."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def as_bytes(texts: list[str]) -> bytes:
+    """A portion of texts for the hash, in which no two portions are the same."""
+    return json.dumps(texts).encode()
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a rename to the disk, where folders can be opened for that."""
+    with suppress(OSError):
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
