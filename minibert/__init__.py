@@ -17,10 +17,11 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from minibert.checkpoint import load, save
     from minibert.config import Config
-    from minibert.features import TextFeatures, embed
+    from minibert.features import TextFeatures
     from minibert.lab.trace.run import trace
     from minibert.model import Encoder
     from minibert.tokenizer import Tokenizer, load_tokenizer
+    from minibert.vectors import embed
 
 ROOMS = {
     "Config": "config",
@@ -30,7 +31,7 @@ ROOMS = {
     "Tokenizer": "tokenizer",
     "load_tokenizer": "tokenizer",
     "TextFeatures": "features",
-    "embed": "features",
+    "embed": "vectors",
     "trace": "lab.trace.run",
 }
 __all__ = ["Config", "Encoder", "TextFeatures", "Tokenizer", "embed", "load", "load_tokenizer", "save", "trace"]

@@ -248,12 +248,18 @@ class Engine:
     """An encoder made ready for many texts: `vectors` computes them, `route` says in words how.
 
     precision: "float32", "bfloat16", "float16" (CUDA only) or "auto", the fastest that keeps a cosine above 0.9999.
-    device: where to compute, the encoder's own by default. The encoder is not changed, and its dropout is never
-    applied. Its weights are copied in part: after further training, build a new Engine.
+    device: where to compute, the encoder's own by default. Dropout is never applied. Weights are shared where their
+    form allows it, else copied: after further training, build a new Engine. keep_encoder: False frees each layer of
+    the encoder as soon as it is copied, so that no two layers are in memory twice; the encoder is of no use afterwards.
     """
 
     def __init__(
-        self, encoder: model.Encoder, precision: str = "float32", device: str | torch.device | None = None
+        self,
+        encoder: model.Encoder,
+        precision: str = "float32",
+        device: str | torch.device | None = None,
+        *,
+        keep_encoder: bool = True,
     ) -> None:
         self.config = encoder.config
         self.device = torch.device(device) if device is not None else encoder.embeddings.token.weight.device
@@ -263,7 +269,11 @@ class Engine:
         route = Route(self.device, self.dtype, way, attend, self.config.hidden_act)
         self.route = str(route)
         self.embeddings = Embeddings(encoder.embeddings, self.device)
-        self.layers = [Layer(cast(model.Layer, layer), route) for layer in encoder.layers]
+        self.layers = []
+        for layer in encoder.layers:
+            self.layers.append(Layer(cast(model.Layer, layer), route))
+            if not keep_encoder:
+                layer.to("meta")  # a device without memory
         self.pooler = None if encoder.pooler is None else route.linear([encoder.pooler.dense])
 
     @torch.inference_mode()

@@ -56,8 +56,8 @@ class Linear:
     def __init__(
         self, layers: Sequence[nn.Linear], dtype: torch.dtype, device: torch.device, activation: str | None = None
     ) -> None:
-        self.weight = torch.cat([layer.weight.detach() for layer in layers]).to(device, dtype)  # (out, in)
-        self.bias = torch.cat([layer.bias.detach() for layer in layers]).to(device, dtype)  # (out)
+        self.weight = joined([layer.weight.detach() for layer in layers]).to(device, dtype)  # (out, in)
+        self.bias = joined([layer.bias.detach() for layer in layers]).to(device, dtype)  # (out)
         self.activation = activation
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -66,6 +66,11 @@ class Linear:
         if self.activation is not None:
             y = ACTIVATION[self.activation](y)
         return y if residual is None else residual + y
+
+
+def joined(rows: list[Tensor]) -> Tensor:
+    """All rows in one tensor; of one tensor itself, without a copy."""
+    return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
 class PermittedLinear(Linear):

@@ -18,12 +18,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from minibert.features import check_choices, check_for, choose_device, load_shared
 from minibert.growing_file import GrowingFile
 from minibert.overlap import CHARACTERS, TEXTS, portions, tokenized
 from minibert.recipe import check_batch_tokens
 from minibert.text_files import TextFile
 from minibert.texts import as_text
+from minibert.vectors import check_choices, check_for, choose_device, load_shared
 
 DTYPES = ("float32", "float16")
 
@@ -86,8 +86,8 @@ def embed_stream(
     out: a name that ends in .npy; it appears, or is replaced, when all is done. What an interrupted run has done
     stands beside it and is taken up if texts and settings are the same, refused if not; restart=True begins again.
     dtype: of the numbers in the file, "float32" or "float16". portion: texts computed and saved at a time.
-    model is a Hub name or a folder; the other settings are those of features.embed.
-    Raises what features.embed raises, FileNotFoundError for a folder that is not there, ValueError for a partial file
+    model is a Hub name or a folder; the other settings are those of vectors.embed.
+    Raises what vectors.embed raises, FileNotFoundError for a folder that is not there, ValueError for a partial file
     of other texts or settings and for numbers beyond float16, RuntimeError while another process writes `out`.
     """
     if isinstance(texts, str):

@@ -152,15 +152,18 @@ def check_layout(path: Path, header: dict[str, Any], data_bytes: int) -> None:
 
 
 def read_tensors(stored: list[StoredTensor]) -> Iterator[tuple[StoredTensor, Tensor]]:
-    """Read tensors, file by file, in the order given within each file. ValueError for what the library refuses."""
-    for path in dict.fromkeys(tensor.file for tensor in stored):
+    """Read tensors in the order given. ValueError for what the library refuses.
+
+    The file is opened anew for each: what has been read of it counts as memory of this process until it is closed,
+    so that a checkpoint would be there twice.
+    """
+    for tensor in stored:
         try:
-            with safe_open(path, framework="pt") as file:
-                for tensor in stored:
-                    if tensor.file == path:
-                        yield tensor, file.get_tensor(tensor.name)
+            with safe_open(tensor.file, framework="pt") as file:
+                values = file.get_tensor(tensor.name)
         except SafetensorError as error:
-            raise ValueError(f"{path} is damaged: {error}; download it again") from None
+            raise ValueError(f"{tensor.file} is damaged: {error}; download it again") from None
+        yield tensor, values
 
 
 def sha256(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import platform
 import random
 from collections.abc import Callable, Iterator
@@ -481,3 +482,20 @@ def test_the_pooler_of_a_checkpoint_without_one_is_refused() -> None:
     encoder.pooler = None
     with pytest.raises(ValueError, match="this checkpoint has no pooler"):
         Engine(encoder).vectors([[1]], pooling="pooler")
+
+
+# -- memory
+
+
+@pytest.mark.parametrize("way", [Linear, PackedLinear])
+def test_an_engine_that_gives_up_its_encoder_frees_the_layers_and_computes_the_same(
+    monkeypatch: pytest.MonkeyPatch, way: type[Linear]
+) -> None:
+    monkeypatch.setattr(room, "choose_linear", lambda dtype, device: way)
+    rows, encoder = random_rows(MIXED), copy.deepcopy(ENCODER)
+    kept = Engine(encoder)
+    expected = kept.vectors(rows, pooling="pooler")
+    assert not any(p.is_meta for p in encoder.parameters())
+    given = Engine(encoder, keep_encoder=False)
+    assert all(p.is_meta for p in encoder.layers.parameters())
+    assert np.array_equal(given.vectors(rows, pooling="pooler"), expected)

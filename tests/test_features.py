@@ -8,7 +8,8 @@ import torch
 from helpers import minilm_folder
 
 import minibert
-from minibert import TextFeatures, embed, features, pooling, row_cache
+from minibert import TextFeatures, embed, pooling, row_cache
+from minibert import vectors as room
 from minibert.config import Config
 from minibert.model import Encoder
 from minibert.tokenizer import TruncationWarning
@@ -308,12 +309,12 @@ def test_cuda_without_cuda_is_a_value_error(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="torch sees no CUDA device"):
         embed(TEXTS, NAME, device="cuda")
-    assert features.choose_device("auto") == "cpu"
+    assert room.choose_device("auto") == "cpu"
 
 
 def test_auto_is_cuda_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert features.choose_device("auto") == "cuda"
+    assert room.choose_device("auto") == "cuda"
 
 
 def test_pooler_without_a_pooler_is_refused(small: Encoder) -> None:

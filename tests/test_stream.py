@@ -27,7 +27,8 @@ import torch
 from words import BAD, GOOD, OTHER, write_words_checkpoint
 
 import minibert
-from minibert import features, growing_file, overlap
+from minibert import growing_file, overlap
+from minibert import vectors as room
 from minibert.growing_file import GrowingFile
 from minibert.overlap import map_ahead, portions, tokenized
 from minibert.stream import Written, embed_file, embed_stream
@@ -155,13 +156,13 @@ def begin(checkpoint: str, out: Path, rows: int = 20, error: type[BaseException]
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many texts each call of the engine has computed."""
     counts: list[int] = []
-    vectors = features.Engine.vectors
+    vectors = room.Engine.vectors
 
     def counting(self: Any, ids: Any, **settings: Any) -> Any:
         counts.append(len(ids))
         return vectors(self, ids, **settings)
 
-    monkeypatch.setattr(features.Engine, "vectors", counting)
+    monkeypatch.setattr(room.Engine, "vectors", counting)
     return counts
 
 
@@ -527,36 +528,36 @@ def test_portions_that_are_tokenized_ahead_are_those_of_one_thread(checkpoint: s
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU in the place of a device that computes by itself: portions of 8 texts, tokenized ahead."""
-    monkeypatch.setattr(features, "portions", lambda texts: portions(texts, PORTION))
-    monkeypatch.setattr(features, "tokenized", lambda portions, tokenizer, device, **settings: tokenized(
+    monkeypatch.setattr(room, "portions", lambda texts: portions(texts, PORTION))
+    monkeypatch.setattr(room, "tokenized", lambda portions, tokenizer, device, **settings: tokenized(
         portions, tokenizer, torch.device("meta"), **settings))  # fmt: skip
 
 
 @pytest.mark.usefixtures("elsewhere")
 def test_embed_on_a_device_gives_the_same_rows_and_one_warning(checkpoint: str) -> None:
-    loaded = features.load_shared(checkpoint, "cpu", "float32")
+    loaded = room.load_shared(checkpoint, "cpu", "float32")
     texts = [*TEXTS, "good " * 40]
     with pytest.warns(TruncationWarning, match="^1 of 46 texts") as caught:
-        vectors = features.embed_overlapped(texts, loaded.engine, loaded.tokenizer, truncation="warn", layers=(0, 1))
+        vectors = room.embed_overlapped(texts, loaded.engine, loaded.tokenizer, truncation="warn", layers=(0, 1))
     assert len(caught) == 1
     with warnings.catch_warnings(action="ignore"):
         np.testing.assert_allclose(vectors, minibert.embed(texts, checkpoint, layers=(0, 1)), rtol=0, atol=1e-5)
-    assert features.embed_overlapped([], loaded.engine, loaded.tokenizer, truncation="warn").shape == (0, D)
+    assert room.embed_overlapped([], loaded.engine, loaded.tokenizer, truncation="warn").shape == (0, D)
 
 
 @pytest.mark.usefixtures("elsewhere")
 def test_an_interrupt_while_the_device_computes_leaves_no_thread(
     checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = features.load_shared(checkpoint, "cpu", "float32")
-    vectors = features.Engine.vectors
+    loaded = room.load_shared(checkpoint, "cpu", "float32")
+    vectors = room.Engine.vectors
 
     def interrupted(self: Any, ids: Any, **settings: Any) -> Any:
         if ids:
             raise KeyboardInterrupt
         return vectors(self, ids, **settings)
 
-    monkeypatch.setattr(features.Engine, "vectors", interrupted)
+    monkeypatch.setattr(room.Engine, "vectors", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        features.embed_overlapped(TEXTS, loaded.engine, loaded.tokenizer, truncation="warn")
+        room.embed_overlapped(TEXTS, loaded.engine, loaded.tokenizer, truncation="warn")
     assert running() == []

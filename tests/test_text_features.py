@@ -27,6 +27,7 @@ from minibert import TextFeatures, embed, features, row_cache
 from minibert.config import Config
 from minibert.engine import Engine
 from minibert.model import Encoder
+from minibert.vectors import load_shared
 
 NAME = "all-MiniLM-L6-v2"
 TEXTS = ["a stunning film", "dull, and far too long", "", "the best soup in town", "never again", "fine"]
@@ -163,7 +164,7 @@ def test_labels_that_do_not_fit_are_refused_before_anything_is_encoded(
 
 
 def test_one_model_is_shared_by_all_estimators_of_the_process() -> None:
-    first, second = (features.load_shared(NAME, "cpu", "float32") for _ in range(2))
+    first, second = (load_shared(NAME, "cpu", "float32") for _ in range(2))
     assert first.engine is second.engine
 
 

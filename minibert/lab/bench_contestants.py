@@ -75,7 +75,7 @@ class Contestant:
 
 def load_ours(setting: Setting, precision: str) -> Ready:
     """The public function."""
-    from minibert.features import choose_device, embed, load_shared  # here: peers do not carry its libraries
+    from minibert.vectors import choose_device, embed, load_shared  # here: peers do not carry its libraries
 
     device = choose_device(setting.device)
     engine = load_shared(setting.folder, device, precision).engine
