@@ -301,9 +301,9 @@ def bench(args: Arguments) -> Figures:
 
     Exit status 1 if our own vectors differ from those of transformers.
     """
-    from minibert.lab import bench_command
+    from minibert.lab.bench import command
 
-    return bench_command.run(args)
+    return command.run(args)
 
 
 def trace_arguments(parser: argparse.ArgumentParser) -> None:

@@ -20,10 +20,10 @@ from torch.utils.flop_counter import FlopCounterMode
 import minibert
 from minibert import engine, matmul
 from minibert.config import Config
-from minibert.lab import bench_command, bench_contestants, bench_report, bench_wall, bench_work
-from minibert.lab.bench_contestants import NAMED, Contestant
-from minibert.lab.bench_process import LostError, running, seconds_to_first_line
-from minibert.lab.bench_results import (
+from minibert.lab.bench import command, contestants, report, wall, work
+from minibert.lab.bench.contestants import NAMED, Contestant
+from minibert.lab.bench.process import LostError, running, seconds_to_first_line
+from minibert.lab.bench.results import (
     NOTHING_ALIKE,
     Equality,
     Goal,
@@ -47,17 +47,17 @@ BASE = Config(model_type="distilbert", num_hidden_layers=6)
 
 def test_drawn_texts_have_the_lengths_of_sst2(minilm: Path) -> None:
     tokenizer = minibert.load_tokenizer(minilm)
-    lengths = [len(ids) for ids in tokenizer.ids(bench_work.drawn_texts(4000, tokenizer))]
-    assert set(lengths) <= {tokens for tokens, count in bench_work.SST2_LENGTHS.items() if count}
+    lengths = [len(ids) for ids in tokenizer.ids(work.drawn_texts(4000, tokenizer))]
+    assert set(lengths) <= {tokens for tokens, count in work.SST2_LENGTHS.items() if count}
     assert abs(np.mean(lengths) - 47_646 / 2000) < 0.6
     share = Counter(length // 10 for length in lengths)
     for tens in range(6):
-        wanted = sum(count for tokens, count in bench_work.SST2_LENGTHS.items() if tokens // 10 == tens) / 2000
+        wanted = sum(count for tokens, count in work.SST2_LENGTHS.items() if tokens // 10 == tens) / 2000
         assert abs(share[tens] / 4000 - wanted) < 0.03
 
 
 def test_the_stored_lengths_are_those_of_the_tutorial() -> None:
-    lengths = bench_work.SST2_LENGTHS
+    lengths = work.SST2_LENGTHS
     assert sum(lengths.values()) == 2000
     assert sum(tokens * count for tokens, count in lengths.items()) == 47_646
     assert max(lengths) == 59
@@ -68,15 +68,15 @@ def test_drawn_texts_are_the_same_every_time_and_without_sst2_they_are_the_work(
 ) -> None:
     monkeypatch.delenv("MINIBERT_DATA", raising=False)
     tokenizer = minibert.load_tokenizer(minilm)
-    work = bench_work.find_work(20, tokenizer)
-    assert work.texts == bench_work.drawn_texts(20, tokenizer)
-    assert "drawn" in work.origin
+    found = work.find_work(20, tokenizer)
+    assert found.texts == work.drawn_texts(20, tokenizer)
+    assert "drawn" in found.origin
 
 
 def test_texts_of_a_length_have_it(minilm: Path) -> None:
     tokenizer = minibert.load_tokenizer(minilm)
     for tokens in (3, 17, 512):
-        assert {len(ids) for ids in tokenizer.ids(bench_work.texts_of(tokens, 3, tokenizer))} == {tokens}
+        assert {len(ids) for ids in tokenizer.ids(work.texts_of(tokens, 3, tokenizer))} == {tokens}
 
 
 # -- floating-point operations
@@ -86,8 +86,8 @@ def test_flops_of_one_text_as_counted_by_hand() -> None:
     # D 2, F 3, one layer, S 4: keys and values 4 tokens x 2 x (2 x 2) x 2; then one token asks:
     # query and output 2 x (2 x 2) x 2, feed-forward 2 x (2 x 3) x 2, scores and context 2 x (4 x 2) x 2.
     config = Config(hidden_size=2, num_hidden_layers=1, num_attention_heads=1, intermediate_size=3)
-    assert bench_work.text_flops(4, config) == 64 + 16 + 24 + 32
-    assert bench_work.text_flops(4, config, first_only=False) == 64 + 4 * (16 + 24 + 32)
+    assert work.text_flops(4, config) == 64 + 16 + 24 + 32
+    assert work.text_flops(4, config, first_only=False) == 64 + 4 * (16 + 24 + 32)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
@@ -98,24 +98,24 @@ def test_flops_are_those_that_torch_counts_in_the_engine(monkeypatch: pytest.Mon
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         ready.vectors(ids, pooling=pooling)
     first_only = pooling == "cls"
-    assert counter.get_total_flops() == sum(bench_work.text_flops(len(row), SMALL, first_only) for row in ids)
+    assert counter.get_total_flops() == sum(work.text_flops(len(row), SMALL, first_only) for row in ids)
 
 
 def test_the_work_of_the_tutorial_takes_three_and_a_half_teraflops() -> None:
-    lengths = [tokens for tokens, count in bench_work.SST2_LENGTHS.items() for _ in range(count)]
-    assert bench_work.job_flops(lengths, BASE) == pytest.approx(3.54e12, rel=0.01)
+    lengths = [tokens for tokens, count in work.SST2_LENGTHS.items() for _ in range(count)]
+    assert work.job_flops(lengths, BASE) == pytest.approx(3.54e12, rel=0.01)
 
 
 def test_the_padded_batch_of_the_tutorial_is_known_to_need_about_ten_gigabytes() -> None:
-    assert 5e9 < bench_work.padded_bytes([59] * 2000, BASE) < 12e9
+    assert 5e9 < work.padded_bytes([59] * 2000, BASE) < 12e9
 
 
 def test_rates_are_measured_in_every_way_that_is_right() -> None:
-    rates = bench_wall.rates(24, 40, "float32", torch.device("cpu"))
+    rates = wall.rates(24, 40, "float32", torch.device("cpu"))
     assert matmul.Linear.words in rates
     assert matmul.choose_linear(torch.float32, torch.device("cpu")).words in rates
     assert all(rate > 0 for rate in rates.values())
-    assert bench_wall.rates(24, 40, "float16", torch.device("cpu")) == {}
+    assert wall.rates(24, 40, "float16", torch.device("cpu")) == {}
 
 
 # -- equality
@@ -209,7 +209,7 @@ def test_goals_are_reached_or_not_and_those_that_were_not_measured_say_so() -> N
         "peak memory of transformers, sorted, by ours": False,
         "first vector from a cold start, against transformers": None,
     }
-    printed = bench_report.goals_text(goals_of(found))
+    printed = report.goals_text(goals_of(found))
     assert printed.count("NOT REACHED") == 3
     assert printed.count("not measured") == 4
 
@@ -235,26 +235,26 @@ def test_a_bound_from_above_is_met_from_below() -> None:
 
 def test_everyone_of_the_issue_takes_part_and_names_are_unique() -> None:
     for device, least in (("cpu", 13), ("cuda", 11)):
-        names = [one.name for one in bench_contestants.contestants_for(device)]
+        names = [one.name for one in contestants.contestants_for(device)]
         assert len(names) == len(set(names)) >= least
         assert all(name in NAMED for name in names)
 
 
 def test_on_a_gpu_every_name_leads_to_what_runs_there() -> None:
-    for one in bench_contestants.contestants_for("cuda"):
+    for one in contestants.contestants_for("cuda"):
         assert NAMED[one.name].precision == one.precision
 
 
 def test_a_peer_that_is_missing_is_listed_as_not_installed() -> None:
-    absent = Contestant("absent", "Absent", "float32", bench_contestants.load_transformers, "no_such_package")
-    assert bench_contestants.obstacle(absent, "cpu") == "not installed"
-    assert "Absent float32: not installed" in "".join(bench_report.absent(result(Row(absent, "not installed"))))
+    absent = Contestant("absent", "Absent", "float32", contestants.load_transformers, "no_such_package")
+    assert contestants.obstacle(absent, "cpu") == "not installed"
+    assert "Absent float32: not installed" in "".join(report.absent(result(Row(absent, "not installed"))))
 
 
 def test_half_precision_is_not_run_where_the_hardware_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_contestants, "has_bfloat16", lambda device: False)
-    assert "bfloat16" in bench_contestants.obstacle(NAMED["minibert-bfloat16"], "cpu")
-    assert "CUDA" in bench_contestants.obstacle(NAMED["minibert-float16"], "cpu")
+    monkeypatch.setattr(contestants, "has_bfloat16", lambda device: False)
+    assert "bfloat16" in contestants.obstacle(NAMED["minibert-bfloat16"], "cpu")
+    assert "CUDA" in contestants.obstacle(NAMED["minibert-float16"], "cpu")
 
 
 def test_batches_come_back_in_the_order_of_the_texts() -> None:
@@ -262,7 +262,7 @@ def test_batches_come_back_in_the_order_of_the_texts() -> None:
         return [[int(text)] * (1 + int(text) % 5) for text in texts]
 
     for sort in (True, False):
-        encode = bench_contestants.batched(tokenize, lambda ids, mask: ids[:, :1].astype(np.float32), 3, sort)
+        encode = contestants.batched(tokenize, lambda ids, mask: ids[:, :1].astype(np.float32), 3, sort)
         assert encode([str(n) for n in range(10)])[:, 0].tolist() == list(range(10))
 
 
@@ -270,13 +270,13 @@ def test_batches_come_back_in_the_order_of_the_texts() -> None:
 
 
 def test_the_report_has_a_row_for_everyone_and_the_json_is_plain() -> None:
-    rows = [row(one.name, 2.0, 3.0) for one in bench_contestants.contestants_for("cpu")]
+    rows = [row(one.name, 2.0, 3.0) for one in contestants.contestants_for("cpu")]
     rows[-1] = Row(rows[-1].contestant, "not installed")
     found = result(*rows)
-    text = bench_report.result_text(found)
+    text = report.result_text(found)
     assert all(one.contestant.title in text for one in rows)
-    plan = bench_command.PLANS["quick"]
-    figures = json.loads(json.dumps(bench_report.figures(plan, [found], 1.0), allow_nan=False))
+    plan = command.PLANS["quick"]
+    figures = json.loads(json.dumps(report.figures(plan, [found], 1.0), allow_nan=False))
     assert [one["name"] for one in figures["models"][0]["rows"]] == [one.contestant.name for one in rows]
     assert figures["ok"]
 
@@ -284,7 +284,7 @@ def test_the_report_has_a_row_for_everyone_and_the_json_is_plain() -> None:
 def test_what_differs_is_printed_without_seconds_and_ours_fails_the_run() -> None:
     wrong = Equality(0.5, 0.9, 0.5)
     found = result(row("minibert-float32", 1.0, equality=wrong, reason="differs"), row("transformers", 5.0))
-    assert "differs" in bench_report.rows_text(found)
+    assert "differs" in report.rows_text(found)
     assert not found.equal
     peer = result(row("minibert-float32", 1.0), row("transformers", 5.0, equality=wrong, reason="differs"))
     assert peer.equal
@@ -292,12 +292,12 @@ def test_what_differs_is_printed_without_seconds_and_ours_fails_the_run() -> Non
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from minibert.lab import bench_plot
+    from minibert.lab.bench import plot
 
     found = result(row("minibert-float32", 1.0), row("transformers", 5.0, 6.0))
     point = {"at": 8.0, "seconds": 1.0, "tokens": 100.0, "sentences": 9.0, "peak": 1e6, "flops": 1e9}
     found.growth = [Growth("sentences", "minibert-float32", [point, point | {"at": 80.0}])]
-    bench_plot.draw([found, found], tmp_path / "bench.png")
+    plot.draw([found, found], tmp_path / "bench.png")
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
     assert [file.name for file in tmp_path.iterdir()] == ["bench.png"]
 
@@ -314,21 +314,21 @@ def test_wrong_requests_are_refused_before_anything_runs(tmp_path: Path) -> None
     pytest.importorskip("matplotlib")
     for wrong in ({"rounds": 0}, {"threads": 0}, {"device": "mps"}, {"plot": tmp_path / "a.txt"}):
         with pytest.raises(ValueError, match="is"):
-            bench_command.plan_of(request(**wrong))
+            command.plan_of(request(**wrong))
     with pytest.raises(FileNotFoundError, match="no folder"):
-        bench_command.plan_of(request(plot=tmp_path / "no" / "a.png"))
+        command.plan_of(request(plot=tmp_path / "no" / "a.png"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
 def test_without_cuda_its_benchmark_is_refused_in_words() -> None:
     with pytest.raises(ValueError, match="torch sees no CUDA device"):
-        bench_command.plan_of(request(device="cuda"))
+        command.plan_of(request(device="cuda"))
 
 
 def test_importing_the_benchmark_changes_no_setting_and_imports_no_peer() -> None:
     code = (
         "import torch; before = torch.get_num_threads(), torch.get_float32_matmul_precision();"
-        "import sys; from minibert.lab import bench_command, bench_growth, bench_worker;"
+        "import sys; from minibert.lab.bench import command, growth, worker;"
         "print(before == (torch.get_num_threads(), torch.get_float32_matmul_precision()),"
         "'transformers' in sys.modules, 'onnxruntime' in sys.modules, 'matplotlib' in sys.modules)"
     )

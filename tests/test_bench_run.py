@@ -16,12 +16,12 @@ from words import write_words_checkpoint
 
 import minibert
 from minibert import cli
-from minibert.lab import bench_command, bench_contestants, bench_growth, bench_run
-from minibert.lab.bench_contestants import NAMED, Contestant, Ready, Setting, load_ours
-from minibert.lab.bench_process import LostError
-from minibert.lab.bench_worker import Worker
+from minibert.lab.bench import command, contestants, growth, run
+from minibert.lab.bench.contestants import NAMED, Contestant, Ready, Setting, load_ours
+from minibert.lab.bench.process import LostError
+from minibert.lab.bench.worker import Worker
 
-TINY = dataclasses.replace(bench_command.PLANS["quick"], rounds=2, short=10, starts=0, threads=1)
+TINY = dataclasses.replace(command.PLANS["quick"], rounds=2, short=10, starts=0, threads=1)
 
 
 class Here:
@@ -62,14 +62,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     @contextmanager
-    def run(threads: int) -> Iterator[Here]:
+    def running_here(threads: int) -> Iterator[Here]:
         yield Here(threads)
 
     threads = torch.get_num_threads()
-    for room in (bench_run, bench_growth, bench_command):
-        monkeypatch.setattr(room, "running", run)
+    for room in (run, growth, command):
+        monkeypatch.setattr(room, "running", running_here)
     monkeypatch.delenv("MINIBERT_DATA", raising=False)
-    monkeypatch.setattr(bench_run.Session, "start", start_here)
+    monkeypatch.setattr(run.Session, "start", start_here)
     yield
     torch.set_num_threads(threads)
 
@@ -82,12 +82,12 @@ def start_here(self: Any, name: str) -> Here:
 def take_part(monkeypatch: pytest.MonkeyPatch, *contestants: Contestant) -> None:
     for contestant in contestants:
         monkeypatch.setitem(NAMED, contestant.name, contestant)
-    monkeypatch.setattr(bench_run, "contestants_for", lambda device, quick: list(contestants))
+    monkeypatch.setattr(run, "contestants_for", lambda device, quick: list(contestants))
 
 
 def measure(checkpoint: Path, **changes: Any) -> Any:
     plan = dataclasses.replace(TINY, models=(str(checkpoint),), sentences=40, **changes)
-    return bench_command.measure(str(checkpoint), plan)
+    return command.measure(str(checkpoint), plan)
 
 
 def test_a_quick_run_in_processes_of_their_own(
@@ -95,7 +95,7 @@ def test_a_quick_run_in_processes_of_their_own(
 ) -> None:
     monkeypatch.delenv("MINIBERT_DATA", raising=False)
     take_part(monkeypatch, NAMED["minibert-float32"])  # transformers runs as the reference
-    monkeypatch.setitem(bench_command.PLANS, "quick", TINY)
+    monkeypatch.setitem(command.PLANS, "quick", TINY)
     argv = ["bench", "--quick", "--model", str(checkpoint), "--sentences", "40", "--threads", "1", "--json"]
     status = cli.main(argv)
     out = capsys.readouterr().out
@@ -116,8 +116,8 @@ def test_every_row_is_there_those_that_cannot_run_with_a_reason(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = Contestant("broken", "Broken", "float32", lambda setting: load_ours(setting, "float3"), "minibert")
-    take_part(monkeypatch, *bench_contestants.ON_CPU, broken)
-    everyone = [*bench_contestants.ON_CPU, broken]
+    take_part(monkeypatch, *contestants.ON_CPU, broken)
+    everyone = [*contestants.ON_CPU, broken]
     monkeypatch.setattr(Contestant, "installed", property(lambda self: self.package in ("minibert", "transformers")))
     found = measure(checkpoint)
     assert [row.contestant for row in found.rows] == everyone
@@ -150,7 +150,7 @@ def test_a_contestant_with_wrong_vectors_is_not_ranked(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, load: Any
 ) -> None:
     take_part(monkeypatch, NAMED["minibert-float32"], Contestant("wrong", "Wrong", "float32", load, "minibert"))
-    monkeypatch.setattr(bench_run, "CHECKED", 15)
+    monkeypatch.setattr(run, "CHECKED", 15)
     found = measure(checkpoint)
     assert found.row("minibert-float32").ranked
     assert found.row("wrong").reason == "differs"
@@ -160,22 +160,22 @@ def test_a_contestant_with_wrong_vectors_is_not_ranked(
 @pytest.mark.usefixtures("here")
 def test_the_tutorials_way_is_not_run_where_memory_is_short(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take_part(monkeypatch, NAMED["minibert-float32"], NAMED["tutorial"])
-    monkeypatch.setattr(bench_run, "available_bytes", lambda: 1000)
+    monkeypatch.setattr(run, "available_bytes", lambda: 1000)
     assert "it needs" in measure(checkpoint).row("tutorial").reason
 
 
 @pytest.mark.usefixtures("here")
 def test_growth_and_the_gpus_path_on_the_cpu(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     take_part(monkeypatch, NAMED["minibert-float32"], NAMED["transformers-sorted"])
-    monkeypatch.setattr(bench_growth, "TOKENS", {"cpu": 64})
-    grow = bench_growth.grow
+    monkeypatch.setattr(growth, "TOKENS", {"cpu": 64})
+    grow = growth.grow
 
     def more(session: Any) -> None:
         grow(session)
-        bench_growth.fixed_and_varying(session)
+        growth.fixed_and_varying(session)
 
-    monkeypatch.setattr(bench_growth, "grow", more)
-    monkeypatch.setattr(bench_growth, "cores", lambda: 1)
+    monkeypatch.setattr(growth, "grow", more)
+    monkeypatch.setattr(growth, "cores", lambda: 1)
     found = measure(checkpoint, lengths=(8, 64, 512), counts=(10, 20), batch_tokens=(64,), by_threads=True)
     points = {(growth.what, growth.contestant): [point["at"] for point in growth.points] for growth in found.growth}
     assert points["tokens in a text", "transformers-sorted"] == [8, 64]  # the checkpoint has 64 positions

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from minibert.files import written_whole
-from minibert.lab.bench_contestants import NAMED
-from minibert.lab.bench_report import times
-from minibert.lab.bench_results import Growth, Result, Row, ratio
+from minibert.lab.bench.contestants import NAMED
+from minibert.lab.bench.report import times
+from minibert.lab.bench.results import Growth, Result, Row, ratio
 from minibert.lab.pictures import pyplot
 
 # Blue, orange and grey stay apart for every kind of colour blindness, and in print.

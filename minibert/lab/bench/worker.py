@@ -1,6 +1,6 @@
 """The process of one contestant: it loads, then answers requests, and sleeps in between.
 
-    python -m minibert.lab.bench_worker
+    python -m minibert.lab.bench.worker
 
 Requests are JSON objects, one a line of standard input, and so are the answers on standard output. What libraries
 print goes to standard error. An error ends the process: its last line there is the reason.
@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from minibert.lab import bench_convert, bench_wall
-from minibert.lab.bench_contestants import NAMED, Ready, Setting
+from minibert.lab.bench import convert, wall
+from minibert.lab.bench.contestants import NAMED, Ready, Setting
 
 STATUS, REFERENCES = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 Answer = dict[str, Any]
@@ -92,17 +92,17 @@ class Worker:
         run = self.ready.from_ids if tokenized else self.ready.encode
         assert run is not None
         forget_peak()
-        bench_wall.synchronize(self.device)
-        wall, cpu = time.perf_counter(), time.process_time()
+        wall.synchronize(self.device)
+        began, cpu = time.perf_counter(), time.process_time()
         vectors = run(texts, **options)
-        bench_wall.synchronize(self.device)
-        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        wall.synchronize(self.device)
+        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
         peak = peak_bytes()
         self.most_bytes = max(self.most_bytes, peak)
         if save:
             np.save(save, vectors)
         memory = {"peak": self.most_bytes, "call_peak": peak, "above_idle": max(0, peak - self.idle_bytes)}
-        return {"wall": wall, "cpu": cpu} | memory
+        return {"wall": seconds, "cpu": cpu} | memory
 
     def repeat(self, texts: list[str], times: int) -> Answer:
         """Wall seconds of each of many calls."""
@@ -113,16 +113,16 @@ class Worker:
         torch.set_num_threads(threads)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return {"rates": {name: bench_wall.rates(D, F, name, torch.device(device)) for name in precisions}}
+            return {"rates": {name: wall.rates(D, F, name, torch.device(device)) for name in precisions}}
 
     def convert(self, what: str, folder: str, out: str) -> Answer:
         """One conversion."""
-        bench_convert.CONVERSIONS[what](Path(folder), Path(out))
+        convert.CONVERSIONS[what](Path(folder), Path(out))
         return {}
 
     def write_distilbert(self, folder: str, vocabulary_from: str) -> Answer:
         """The checkpoint of random weights."""
-        bench_convert.write_distilbert(Path(folder), Path(vocabulary_from))
+        convert.write_distilbert(Path(folder), Path(vocabulary_from))
         return {}
 
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from minibert.lab.bench_contestants import NAMED
-from minibert.lab.bench_process import available_bytes
-from minibert.lab.bench_results import Goal, Growth, Middle, Result, Row, goals_of, ratio
-from minibert.lab.bench_run import Plan
-from minibert.lab.bench_work import FORMULA
+from minibert.lab.bench.contestants import NAMED
+from minibert.lab.bench.process import available_bytes
+from minibert.lab.bench.results import Goal, Growth, Middle, Result, Row, goals_of, ratio
+from minibert.lab.bench.run import Plan
+from minibert.lab.bench.work import FORMULA
 from minibert.report import beside, block, table
 
 PACKAGES = ("minibert", "torch", "transformers", "tokenizers", "sentence-transformers", "onnxruntime", "openvino",

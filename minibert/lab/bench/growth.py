@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from minibert.lab.bench_contestants import NAMED
-from minibert.lab.bench_process import LostError, Process, running, seconds_to_first_line
-from minibert.lab.bench_results import Growth, Middle
-from minibert.lab.bench_run import Session, alternating, cores, steps
-from minibert.lab.bench_work import SENTENCE, SST2_LENGTHS, drawn_texts, job_flops, texts_of
+from minibert.lab.bench.contestants import NAMED
+from minibert.lab.bench.process import LostError, Process, running, seconds_to_first_line
+from minibert.lab.bench.results import Growth, Middle
+from minibert.lab.bench.run import Session, alternating, cores, steps
+from minibert.lab.bench.work import SENTENCE, SST2_LENGTHS, drawn_texts, job_flops, texts_of
 
 CALLS = 10  # with one short sentence, before the other takes its turn
 TOKENS = {"cpu": 4096, "cuda": 1 << 18}  # in the texts of one point, where their length grows

@@ -29,12 +29,12 @@ def surroundings(threads: int) -> dict[str, str]:
 
 
 class Process:
-    """A bench_worker: `send` and `receive`, or `ask` for both."""
+    """A worker: `send` and `receive`, or `ask` for both."""
 
     def __init__(self, threads: int) -> None:
         self.said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # until close
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "minibert.lab.bench_worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-m", "minibert.lab.bench.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self.said, text=True, encoding="utf-8", env=surroundings(threads),
         )  # fmt: skip
         self.idle_wall = self.idle_cpu = 0.0

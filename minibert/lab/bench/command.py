@@ -12,11 +12,11 @@ from typing import Any
 
 from minibert.config import Config
 from minibert.hub import locate
-from minibert.lab import bench_report
-from minibert.lab.bench_process import running
-from minibert.lab.bench_results import Result, goals_of
-from minibert.lab.bench_run import Plan, Session, Subject, check_device, cores
-from minibert.lab.bench_work import find_work
+from minibert.lab.bench import report
+from minibert.lab.bench.process import running
+from minibert.lab.bench.results import Result, goals_of
+from minibert.lab.bench.run import Plan, Session, Subject, check_device, cores
+from minibert.lab.bench.work import find_work
 from minibert.report import block
 from minibert.tokenizer import load_tokenizer
 
@@ -43,22 +43,22 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """
     plan = plan_of(args)
     began = time.perf_counter()
-    print(bench_report.heading(plan), flush=True)
+    print(report.heading(plan), flush=True)
     results = []
     for model in plan.models:
         results.append(measure(model, plan))
-        print("\n" + bench_report.result_text(results[-1]), flush=True)
+        print("\n" + report.result_text(results[-1]), flush=True)
     goals = [goal for result in results for goal in goals_of(result)]
     spent = time.perf_counter() - began
-    print("\n" + bench_report.goals_text(goals))
-    print("\n" + block("legend", *bench_report.LEGEND))
+    print("\n" + report.goals_text(goals))
+    print("\n" + block("legend", *report.LEGEND))
     print(f"\n{spent:.0f} s")
     if args.plot:
-        from minibert.lab import bench_plot
+        from minibert.lab.bench import plot
 
-        bench_plot.draw(results, args.plot)
+        plot.draw(results, args.plot)
         print(f"written: {args.plot}")
-    return bench_report.figures(plan, results, spent)
+    return report.figures(plan, results, spent)
 
 
 def plan_of(args: argparse.Namespace) -> Plan:

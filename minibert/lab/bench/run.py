@@ -19,10 +19,10 @@ import torch
 from tqdm import tqdm
 
 from minibert.config import Config
-from minibert.lab.bench_contestants import OURS, REFERENCE, Contestant, Vectors, contestants_for, obstacle
-from minibert.lab.bench_process import Answer, LostError, Process, available_bytes, running
-from minibert.lab.bench_results import Equality, Result, Row, Sample, compare
-from minibert.lab.bench_work import Work, job_flops, padded_bytes
+from minibert.lab.bench.contestants import OURS, REFERENCE, Contestant, Vectors, contestants_for, obstacle
+from minibert.lab.bench.process import Answer, LostError, Process, available_bytes, running
+from minibert.lab.bench.results import Equality, Result, Row, Sample, compare
+from minibert.lab.bench.work import Work, job_flops, padded_bytes
 from minibert.tokenizer import Tokenizer
 
 CHECKED = 250  # texts whose vectors are compared before anything is timed, and in every round
@@ -227,20 +227,20 @@ class Session:
 
     def run(self) -> Result:
         """All of it: equality, rounds, one sentence, growth, cold starts."""
-        from minibert.lab import bench_growth  # which imports this room
+        from minibert.lab.bench import growth  # which imports this room
 
         contestants = contestants_for(self.plan.device, self.plan.quick)
         self.convert(contestants)
         self.refer()
         self.admit(contestants)
         self.rounds()
-        bench_growth.one_sentence(self)
-        self.stop(but=(*(own.name for own in OURS), bench_growth.opponent(self)))
-        bench_growth.grow(self)
+        growth.one_sentence(self)
+        self.stop(but=(*(own.name for own in OURS), growth.opponent(self)))
+        growth.grow(self)
         self.stop(but=("minibert-float32",))
         self.lonely()
         self.stop()
-        bench_growth.cold_starts(self)
+        growth.cold_starts(self)
         return self.result
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from minibert.config import Config
-from minibert.lab.bench_contestants import Contestant, Vectors
+from minibert.lab.bench.contestants import Contestant, Vectors
 
 # Equality with transformers, eager, float32. Measured on real weights: 1e-6 to 4e-6 for every float32 way; cosines of
 # 0.9999 in bfloat16. int8 changes the vectors by design: its cosine is printed, and only a gross error is refused.

@@ -55,7 +55,7 @@ class Contestant:
     precision: str
     load: Callable[[Setting], Ready]
     package: str = "transformers"
-    conversion: str = ""  # in bench_convert.CONVERSIONS
+    conversion: str = ""  # in convert.CONVERSIONS
     alone: bool = False  # too large to be kept beside others; measured once
 
     @property
