@@ -276,9 +276,9 @@ def parity_arguments(parser: argparse.ArgumentParser) -> None:
 
 def parity(args: Arguments) -> Figures:
     """Every tensor, gradient and decision against transformers, bit for bit; exit status 1 if one differs."""
-    from minibert.lab import parity_command
+    from minibert.lab.parity import command
 
-    return parity_command.run(args)
+    return command.run(args)
 
 
 def bench_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,8 +13,8 @@ import torch
 import transformers
 
 from minibert.hub import locate
-from minibert.lab.checkpoints import make_batch, open_upstream
-from minibert.lab.golden import CHECKPOINT, entry
+from minibert.lab.parity.checkpoints import make_batch, open_upstream
+from minibert.lab.parity.golden import CHECKPOINT, entry
 from minibert.lab.stages import record
 from minibert.weights import write_whole
 

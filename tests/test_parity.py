@@ -46,9 +46,10 @@ from torch import Tensor, nn
 
 import minibert
 from minibert import heads, hub, model, weights
-from minibert.lab import ladder, stages
-from minibert.lab.causes import explain
-from minibert.lab.checkpoints import (
+from minibert.lab import stages
+from minibert.lab.parity import ladder
+from minibert.lab.parity.causes import explain
+from minibert.lab.parity.checkpoints import (
     TINY,
     Size,
     Task,
@@ -58,7 +59,7 @@ from minibert.lab.checkpoints import (
     task,
     tiny,
 )
-from minibert.lab.parity import (
+from minibert.lab.parity.compare import (
     DROPOUT,
     RUNGS,
     Row,

@@ -15,16 +15,16 @@ from mistakes import Model, mask_ignored, norms_swapped, segments_ignored, wrong
 
 import minibert
 from minibert import cli, hub, model
-from minibert.lab import golden, ladder, parity_command
-from minibert.lab.checkpoints import (
+from minibert.lab.parity import command, golden, ladder
+from minibert.lab.parity.checkpoints import (
     TINY,
     make,
 )
-from minibert.lab.parity import (
+from minibert.lab.parity.compare import (
     Row,
 )
-from minibert.lab.parity_page import page
-from minibert.lab.parity_report import Report, figures, markdown
+from minibert.lab.parity.page import page
+from minibert.lab.parity.report import Report, figures, markdown
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -56,7 +56,7 @@ def test_a_mistake_misses_the_stored_references(mistake: Callable[[Model], None]
 
 
 def test_the_stored_references_are_small() -> None:
-    path = Path(golden.__file__).parent.parent / "data" / "golden.json"
+    path = Path(minibert.__file__).parent / "data" / "golden.json"
     assert path.stat().st_size < 100_000
 
 
@@ -142,7 +142,7 @@ def test_a_request_that_cannot_be_met_is_refused(
 )
 def test_versions_are_compared_as_numbers(version: str, usable: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
-    assert (parity_command.unusable() == "") is usable
+    assert (command.unusable() == "") is usable
 
 
 def test_pages_escape_what_they_quote_and_need_no_network() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from minibert import hub
-from minibert.lab import ladder
-from minibert.lab.checkpoints import BERT_BASE, BERT_LARGE, DISTILBERT_BASE, Size
+from minibert.lab.parity import ladder
+from minibert.lab.parity.checkpoints import BERT_BASE, BERT_LARGE, DISTILBERT_BASE, Size
 
 pytestmark = pytest.mark.full
 

@@ -13,10 +13,10 @@ from torch import nn
 
 from minibert.checkpoint import load
 from minibert.hub import Source
-from minibert.lab import checkpoints
-from minibert.lab.causes import explain
-from minibert.lab.checkpoints import Size, Task, heads_of, make_batch
-from minibert.lab.parity import (
+from minibert.lab.parity import checkpoints
+from minibert.lab.parity.causes import explain
+from minibert.lab.parity.checkpoints import Size, Task, heads_of, make_batch
+from minibert.lab.parity.compare import (
     EQUAL,
     MEASURED,
     Bounds,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minibert.lab.parity import (
+from minibert.lab.parity.compare import (
     DECISIONS,
     DROPOUT,
     FULL_LENGTH,

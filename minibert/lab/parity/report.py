@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from minibert.lab.golden import KEPT, TOLERANCE, Finding
-from minibert.lab.ladder import Result
-from minibert.lab.parity import DROPOUT, RUNGS, TENSORS, Row
+from minibert.lab.parity.compare import DROPOUT, RUNGS, TENSORS, Row
+from minibert.lab.parity.golden import KEPT, TOLERANCE, Finding
+from minibert.lab.parity.ladder import Result
 from minibert.report import table
 
 HEADER = ("step", "shape", "tensors", "values", "largest difference", "ulp", "")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from html import escape
 
-from minibert.lab.ladder import Result
-from minibert.lab.parity import DROPOUT, TENSORS, Row
-from minibert.lab.parity_report import HEADER, Report, divergence, how_compared, in_words, said, steps
+from minibert.lab.parity.compare import DROPOUT, TENSORS, Row
+from minibert.lab.parity.ladder import Result
+from minibert.lab.parity.report import HEADER, Report, divergence, how_compared, in_words, said, steps
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d2733; --soft: #5b6877; --page: #fbfcfd; --line: #dde3ea; --card: #fff;

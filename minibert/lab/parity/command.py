@@ -16,12 +16,12 @@ from tqdm import tqdm
 
 from minibert.files import write_whole
 from minibert.hub import locate
-from minibert.lab import golden
-from minibert.lab.checkpoints import BERT_BASE, BERT_LARGE, DISTILBERT_BASE, TINY
-from minibert.lab.ladder import Result, climb_checkpoint, climb_path, climb_random
-from minibert.lab.parity import MEASURED, NEWEST, OLDEST
-from minibert.lab.parity_page import page
-from minibert.lab.parity_report import Report, figures, finding_lines, markdown, result_lines
+from minibert.lab.parity import golden
+from minibert.lab.parity.checkpoints import BERT_BASE, BERT_LARGE, DISTILBERT_BASE, TINY
+from minibert.lab.parity.compare import MEASURED, NEWEST, OLDEST
+from minibert.lab.parity.ladder import Result, climb_checkpoint, climb_path, climb_random
+from minibert.lab.parity.page import page
+from minibert.lab.parity.report import Report, figures, finding_lines, markdown, result_lines
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in MEASURED}
 
