@@ -29,7 +29,6 @@ def run(book: NotebookNode, folder: Path) -> None:
     """Execute all cells in a kernel of its own that cannot reach the network."""
     book = new_notebook(cells=[new_code_cell(NO_NETWORK), *book.cells])
     client = NotebookClient(book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
-    client.create_kernel_manager().transport = "ipc"  # pipes: the kernel needs no address either
     client.execute()
 
 
