@@ -286,7 +286,7 @@ def bench_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="minibert and transformers alone: less than a minute")
-    size.add_argument("--full", action="store_true", help="more rounds, and up to 100,000 sentences: two hours")
+    size.add_argument("--full", action="store_true", help="more rounds, and up to 100,000 sentences: hours")
     add("--device", default="cpu", metavar="NAME", help="cpu or cuda (%(default)s)")
     add("--model", action="append", metavar="NAME", help="a checkpoint, or distilbert-shape (repeatable; default: "
         "distilbert-shape and all-MiniLM-L6-v2)")  # fmt: skip
@@ -297,7 +297,7 @@ def bench_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def bench(args: Arguments) -> Figures:
-    """Speed, memory and equality against transformers and other peers; a quarter of an hour on two cores.
+    """Speed, memory and equality against transformers and other peers; half an hour or more on two cores.
 
     Exit status 1 if our own vectors differ from those of transformers.
     """
