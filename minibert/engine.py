@@ -38,8 +38,9 @@ from minibert.recipe import check_batch_tokens, check_recipe, check_rows, combin
 # More tokens at once gain nothing on a CPU: their feed-forward values no longer fit its caches.
 CPU_TOKENS = 1024
 # oneDNN makes a kernel for each number of tokens that it meets, which takes a millisecond and half a megabyte. So that
-# it meets few, a batch is filled up to a multiple of this, with one more text that nobody reads.
-TOKEN_STEP = 16
+# it meets few, a batch is filled up to a multiple of TOKEN_STEP, with one more text that nobody reads; not a batch of
+# fewer tokens than FILLED_FROM, as for a single sentence, where the filling would cost more than it saves.
+TOKEN_STEP, FILLED_FROM = 16, 256
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -85,9 +86,10 @@ def pack(rows: Sequence[Sequence[int]], device: torch.device) -> Packed:
 
 
 def filler(rows: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The text of id 0 that brings the tokens of a batch to a multiple of TOKEN_STEP; none where they are one."""
-    missing = -sum(map(len, rows)) % TOKEN_STEP
-    return [[0] * missing] if missing else []
+    """The text of id 0 that brings the tokens of a batch to a multiple of TOKEN_STEP, where one is wanted."""
+    tokens = sum(map(len, rows))
+    missing = -tokens % TOKEN_STEP
+    return [[0] * missing] if missing and tokens >= FILLED_FROM else []
 
 
 # ---------------------------------------------------------------------------------------------------------------
