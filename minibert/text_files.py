@@ -109,7 +109,7 @@ class TextFile:
         if self.format == "txt" and self.column is not None:
             raise ValueError(f"column is {self.column!r}, and {self.name} is read as one text a line, without columns; "
                              "a table ends in .tsv, .csv or .jsonl, or its format is named")  # fmt: skip
-        self.stream: BinaryIO = sys.stdin.buffer if os.fspath(path) == "-" else open(path, "rb")  # noqa: SIM115 (__exit__)
+        self.stream: BinaryIO = sys.stdin.buffer if os.fspath(path) == "-" else open(path, "rb")  # noqa: SIM115  # __exit__ closes it
         self.size = size_of(self.stream)  # bytes; None where nobody knows, as of a pipe
 
     def __enter__(self) -> TextFile:

@@ -92,7 +92,7 @@ def settings_of_torch() -> tuple[Any, ...]:
     mkldnn = torch.backends.mkldnn
     return (
         torch.get_num_threads(), torch.get_num_interop_threads(), torch.get_float32_matmul_precision(),
-        mkldnn.enabled, mkldnn.deterministic, mkldnn.fp32_precision, mkldnn.matmul.fp32_precision,  # type: ignore[attr-defined]
+        mkldnn.enabled, mkldnn.deterministic, mkldnn.fp32_precision, mkldnn.matmul.fp32_precision,
         torch.backends.cuda.matmul.allow_tf32, torch.get_default_dtype(), torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(), torch.are_deterministic_algorithms_enabled(),
         tuple(torch.get_rng_state().tolist()),
@@ -253,7 +253,7 @@ def test_the_permission_is_taken_back_after_an_error() -> None:
 
 
 def settings_of_mkldnn() -> str:
-    return str(torch.backends.mkldnn.matmul.fp32_precision)  # type: ignore[attr-defined]
+    return str(torch.backends.mkldnn.matmul.fp32_precision)
 
 
 def no_operator(*arguments: Any, **named: Any) -> torch.Tensor:

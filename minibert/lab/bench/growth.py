@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -150,8 +151,8 @@ def by_threads(session: Session, names: Sequence[str], texts: Sequence[str]) -> 
     growths = {name: Growth("threads", name) for name in names}
     size = size_of(session.subject.tokenizer.ids(texts), session)
     for threads in steps(numbers, "threads"):
-        with running(threads) as ours, running(threads) as theirs:
-            processes = dict(zip(names, (ours, theirs), strict=False))
+        with ExitStack() as stack:
+            processes = {name: stack.enter_context(running(threads)) for name in names}
             for name, process in processes.items():
                 process.ask("load", contestant=NAMED[name].name, folder=str(session.subject.folder),
                             converted=str(session.scratch), threads=threads,

@@ -32,7 +32,7 @@ class Process:
     """A worker: `send` and `receive`, or `ask` for both."""
 
     def __init__(self, threads: int) -> None:
-        self.said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # until close
+        self.said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # `close` closes it
         self.process = subprocess.Popen(
             [sys.executable, "-m", "minibert.lab.bench.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self.said, text=True, encoding="utf-8", env=surroundings(threads),

@@ -114,7 +114,7 @@ def ratio(row: Row, ours: Row) -> Middle | None:
     """How many times the seconds of ours it takes: by round, then the median. None where one was not measured."""
     if not row.ranked or not ours.ranked:
         return None
-    pairs = zip(row.samples, row.beside or ours.samples, strict=False)
+    pairs = zip(row.samples, row.beside or ours.samples, strict=False)  # whoever has fewer rounds is compared in those
     return Middle.of([theirs.wall / own.wall for theirs, own in pairs])
 
 
@@ -174,7 +174,7 @@ class Result:
         rates = self.best_rates(row.contestant.precision)
         if not row.ranked or not rates:
             return None
-        pairs = zip(rates, row.samples, strict=False)
+        pairs = zip(rates, row.samples, strict=False)  # who ran alone has one sample, and there is a rate each round
         return Middle.of([self.flops / rate / sample.wall for rate, sample in pairs])
 
     @property

@@ -77,13 +77,14 @@ def check_numbers(args: argparse.Namespace, encoder: Encoder | MaskedLM) -> None
 
 def model_for(name: str) -> Encoder | MaskedLM:
     """The checkpoint's masked language model if it has that head, else its encoder."""
+    encoder: Encoder
     encoder, report = load(name, report=True)
     if any("predictions.transform" in left_out or "vocab_transform" in left_out for left_out in report.ignored):
         model: MaskedLM = load(name, head="masked-lm")
         # The head leaves the pooler out, which the encoder has where the checkpoint does.
         model.encoder.pooler = encoder.pooler
         return model
-    return encoder  # type: ignore[no-any-return]  # load returns what `head` names
+    return encoder
 
 
 def describe(traced: Trace) -> dict[str, Any]:

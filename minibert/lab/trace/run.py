@@ -112,7 +112,7 @@ class Trace:
         return merge_words(matrix, self.words) if merge else matrix
 
     def to_html(self, **choices: Any) -> str:
-        """The page as one string; `choices` are those of trace_page.page (layers, heads, annotated)."""
+        """The page as one string; `choices` are those of page.page (layers, heads, annotated)."""
         from minibert.lab.trace.page import page
 
         return page(self, **choices)
@@ -152,15 +152,7 @@ def trace(
     truncation: a text beyond the tokenizer's max_length is cut with a warning ("warn") or refused ("error").
     Raises TypeError for what is no text or no encoder, ValueError for a classifier that does not fit.
     """
-    for name, given in (("text", text), ("text_b", text_b)):
-        if not isinstance(given, str) and not (name == "text_b" and given is None):
-            raise TypeError(f"{name} is of type {type(given).__name__}; one str is wanted")
-    if not isinstance(encoder, Encoder | MaskedLM):
-        raise TypeError(f"encoder is of type {type(encoder).__name__}; an Encoder or a MaskedLM is wanted")
-    if isinstance(encoder, MaskedLM) and not encoder.head_is_trained:
-        raise ValueError("the head 'masked-lm' was never trained; load a checkpoint that has it")
-    if classifier is not None and text_b is not None:
-        raise ValueError("a classifier reads one text, and two were given; leave out the second, or the classifier")
+    check_request(encoder, text, text_b, classifier)
     row = tokenizer(text, text_b, truncation=truncation)
     base = encoder.encoder if isinstance(encoder, MaskedLM) else encoder
     device = next(encoder.parameters()).device
@@ -195,6 +187,19 @@ def trace(
         decision=decision,
         notes=notes(base.config, tokenizer, row.longest, text, text_b, bool(masks) and logits is None, classifier),
     )
+
+
+def check_request(encoder: object, text: object, text_b: object, classifier: Classifier | None) -> None:
+    """Raise TypeError or ValueError for what cannot be traced, before anything is computed."""
+    for name, given in (("text", text), ("text_b", text_b)):
+        if not isinstance(given, str) and not (name == "text_b" and given is None):
+            raise TypeError(f"{name} is of type {type(given).__name__}; one str is wanted")
+    if not isinstance(encoder, Encoder | MaskedLM):
+        raise TypeError(f"encoder is of type {type(encoder).__name__}; an Encoder or a MaskedLM is wanted")
+    if isinstance(encoder, MaskedLM) and not encoder.head_is_trained:
+        raise ValueError("the head 'masked-lm' was never trained; load a checkpoint that has it")
+    if classifier is not None and text_b is not None:
+        raise ValueError("a classifier reads one text, and two were given; leave out the second, or the classifier")
 
 
 def positions(kept: Tensors) -> Tensor:

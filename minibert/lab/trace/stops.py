@@ -125,7 +125,7 @@ def text_stop(trace: Trace) -> Stop:
     lines = "".join(
         f'<p class="given">{f"<b>{name}</b> " if len(texts) > 1 else ""}{bdi(text) if text else "(empty)"} '
         f'<span class="soft">{len(text):,} characters</span></p>'
-        for name, text in zip("AB", texts, strict=False)
+        for name, text in zip("AB"[: len(texts)], texts, strict=True)
     )
     lead = "A model computes with numbers. The way from characters to numbers begins with a cut into known pieces."
     return Stop("text", "Text", stop("text", "Text", lead, lines))
