@@ -26,6 +26,7 @@ test-all: check
 
 check: .venv/installed-for-tests
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 # torch is named first and exactly: the version that the figures in README.md were measured with.

@@ -47,8 +47,9 @@ def load(
     if head is None:
         model, account = load_encoder(source.folder, dtype=dtype, attention=attention)
     else:
-        model, account = load_head(source.folder, head, num_labels=num_labels, new_head=new_head, dtype=dtype,
-                                   attention=attention)  # fmt: skip
+        model, account = load_head(
+            source.folder, head, num_labels=num_labels, new_head=new_head, dtype=dtype, attention=attention
+        )
     model = model.to(device)
     return (model, account) if report else model
 
@@ -59,8 +60,9 @@ def check_device(device: str | torch.device) -> None:
     if kind not in ("cpu", "cuda", "mps"):
         raise ValueError(f"device {str(device)!r} is not known; choose from cpu, cuda, mps")
     if kind == "cuda" and int(number or 0) >= (count := torch.cuda.device_count()):
-        raise ValueError(f"device {str(device)!r} was asked for, and torch sees {count or 'no'} CUDA devices here; "
-                         "use device='cpu'")  # fmt: skip
+        raise ValueError(
+            f"device {str(device)!r} was asked for, and torch sees {count or 'no'} CUDA devices here; use device='cpu'"
+        )
     if kind == "mps" and not torch.backends.mps.is_available():
         raise ValueError("device 'mps' was asked for, and torch sees no such device here; use device='cpu'")
 

@@ -43,10 +43,22 @@ DETAILS_FILE = "classifier.json"
 FORMAT = 1  # of the folder; a later one is refused
 RECIPE = ("pooling", "layers", "combine", "precision", "truncation", "missing")  # the settings that a vector depends on
 ENTRIES: dict[str, type | UnionType] = {  # of classifier.json that are needed to use it
-    "model": str, "weights_sha256": str, "tokenizer_fingerprint": str, "tensors_sha256": str,
-    "pooling": str, "layers": int | list, "combine": str, "precision": str, "truncation": str, "missing": str,
-    "labels": list, "C": float, "rows": int, "folds": int, "scores": list,
-}  # fmt: skip
+    "model": str,
+    "weights_sha256": str,
+    "tokenizer_fingerprint": str,
+    "tensors_sha256": str,
+    "pooling": str,
+    "layers": int | list,
+    "combine": str,
+    "precision": str,
+    "truncation": str,
+    "missing": str,
+    "labels": list,
+    "C": float,
+    "rows": int,
+    "folds": int,
+    "scores": list,
+}
 GRIDS = {
     "tutorial": np.linspace(0.0001, 100, 20),  # "A Visual Guide to Using BERT for the First Time"
     "log": np.logspace(-4, 2, 13),
@@ -84,14 +96,19 @@ def check_classes(labels: Sequence[str], rows: int, least: int) -> None:
     if len(labels) != rows:
         raise ValueError(f"there are {rows} texts and {len(labels)} labels; each text needs one label")
     if len(counts) < 2:
-        raise ValueError(f"all {rows} labels are {labels[0]!r}; a classifier needs two classes" if labels else
-                         "there are no rows; a classifier needs texts of two classes")  # fmt: skip
+        raise ValueError(
+            f"all {rows} labels are {labels[0]!r}; a classifier needs two classes"
+            if labels
+            else "there are no rows; a classifier needs texts of two classes"
+        )
     if len(counts) == rows > 2:
         raise ValueError(f"there are {rows} classes in {rows} rows: a label of its own for each row is no class")
     label, fewest = min(counts.items(), key=lambda item: item[1])
     if fewest < least:
-        raise ValueError(f"class {label!r} has {fewest} rows, and {least} are needed, one for each part that the data "
-                         "is split into; add rows, or use fewer folds")  # fmt: skip
+        raise ValueError(
+            f"class {label!r} has {fewest} rows, and {least} are needed, one for each part that the data "
+            "is split into; add rows, or use fewer folds"
+        )
 
 
 def as_grid(grid: str | Sequence[float] | None) -> list[float]:
@@ -179,8 +196,12 @@ class Classifier:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         scaler, regression = self.head[0], self.head[-1]
-        arrays = {"mean": scaler.mean_, "scale": scaler.scale_,
-                  "coef": regression.coef_, "intercept": regression.intercept_}  # fmt: skip
+        arrays = {
+            "mean": scaler.mean_,
+            "scale": scaler.scale_,
+            "coef": regression.coef_,
+            "intercept": regression.intercept_,
+        }
         with written_whole(folder / TENSORS_FILE) as temporary:
             save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary)
             details = self.details() | {"tensors_sha256": sha256(temporary)}
@@ -271,8 +292,9 @@ def damaged(folder: Path, what: str) -> ValueError:
 def read_details(folder: Path) -> dict[str, Any]:
     """classifier.json, with every entry that is needed."""
     if not (folder / DETAILS_FILE).is_file():
-        raise FileNotFoundError(f"{folder} holds no classifier: there is no {DETAILS_FILE}; "
-                                "`minibert classify train` makes one")  # fmt: skip
+        raise FileNotFoundError(
+            f"{folder} holds no classifier: there is no {DETAILS_FILE}; `minibert classify train` makes one"
+        )
     try:
         details = json.loads((folder / DETAILS_FILE).read_text(encoding="utf-8"))
     except ValueError as error:
@@ -280,8 +302,10 @@ def read_details(folder: Path) -> dict[str, Any]:
     if not isinstance(details, dict) or "format" not in details:
         raise damaged(folder, f"{DETAILS_FILE} is not what minibert writes")
     if details["format"] != FORMAT:
-        raise ValueError(f"the classifier in {folder} has format {details['format']!r}, this minibert reads {FORMAT}; "
-                         "update minibert, or train it again")  # fmt: skip
+        raise ValueError(
+            f"the classifier in {folder} has format {details['format']!r}, this minibert reads {FORMAT}; "
+            "update minibert, or train it again"
+        )
     wrong = [name for name, kind in ENTRIES.items() if not isinstance(details.get(name), kind)]
     if wrong:
         raise damaged(folder, f"{DETAILS_FILE} lacks {', '.join(wrong)}, or they are of another type")
@@ -320,9 +344,11 @@ def check_identity(folder: Path, details: dict[str, Any], features: TextFeatures
         ("a tokenizer of fingerprint", details["tokenizer_fingerprint"], features.tokenizer_fingerprint_),
     ):
         if trained != found:
-            raise ValueError(f"the classifier in {folder} was trained on {details['model']} with {what} {trained}, and "
-                             f"{features.model} has {found}; name the folder of the right checkpoint with model= "
-                             "(--model), or train again")  # fmt: skip
+            raise ValueError(
+                f"the classifier in {folder} was trained on {details['model']} with {what} {trained}, and "
+                f"{features.model} has {found}; name the folder of the right checkpoint with model= "
+                "(--model), or train again"
+            )
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -355,12 +381,15 @@ def evaluate(classifier: Classifier, texts: object, labels: object) -> Evaluatio
     """Predict the labels of texts and compare. Raises ValueError for a label that the classifier does not know."""
     rows, names = as_texts(texts, missing=classifier.features.missing), as_labels(labels)
     if len(rows) != len(names) or not rows:
-        raise ValueError(f"there are {len(rows)} texts and {len(names)} labels; one label a text is wanted, "
-                         "and at least one text")  # fmt: skip
+        raise ValueError(
+            f"there are {len(rows)} texts and {len(names)} labels; one label a text is wanted, and at least one text"
+        )
     for row, name in enumerate(names):
         if name not in classifier.labels:
-            raise ValueError(f"row {row} ({rows[row][:40]!r}) has the label {name!r}, which the classifier does "
-                             f"not know; it knows {', '.join(classifier.labels)}")  # fmt: skip
+            raise ValueError(
+                f"row {row} ({rows[row][:40]!r}) has the label {name!r}, which the classifier does "
+                f"not know; it knows {', '.join(classifier.labels)}"
+            )
     return compare(names, classifier.predict(rows).tolist(), classifier.labels)
 
 

@@ -42,8 +42,13 @@ def add_features(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", default=DEFAULT_MODEL, metavar="NAME", help="checkpoint: a Hub name or a folder (%(default)s)")
     add("--pooling", default="cls", metavar="HOW", help="cls, mean, max or pooler (%(default)s)")
-    add("--layers", default="-1", type=whole_numbers, metavar="N,N", help="0: embeddings, -1: last layer; several: "
-        "--layers=-4,-3,-2,-1 (%(default)s)")  # fmt: skip
+    add(
+        "--layers",
+        default="-1",
+        type=whole_numbers,
+        metavar="N,N",
+        help="0: embeddings, -1: last layer; several: --layers=-4,-3,-2,-1 (%(default)s)",
+    )
     add("--combine", default="concat", metavar="HOW", help="of several layers: concat, sum or mean (%(default)s)")
     add("--precision", default="float32", metavar="TYPE", help="float32, bfloat16, float16 or auto (%(default)s)")
     add("--truncation", default="warn", metavar="HOW", help="a text that is too long is cut (warn) or refused (error)")
@@ -114,10 +119,20 @@ def embed_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `minibert embed`."""
     add = parser.add_argument
     add("input", metavar="IN", help=".txt (one text a line), .tsv, .csv, .jsonl, each with .gz; - is standard input")
-    add("--out", required=True, type=Path, metavar="FILE.npy", help="where the matrix goes, when all is done; an "
-        "interrupted command is taken up where it was if it is given again")  # fmt: skip
-    add("--column", metavar="NAME", help="of a table: its name, or its number from 1 where there is no header "
-        "(default: sentence, text, or the only one)")  # fmt: skip
+    add(
+        "--out",
+        required=True,
+        type=Path,
+        metavar="FILE.npy",
+        help="where the matrix goes, when all is done; an "
+        "interrupted command is taken up where it was if it is given again",
+    )
+    add(
+        "--column",
+        metavar="NAME",
+        help="of a table: its name, or its number from 1 where there is no header "
+        "(default: sentence, text, or the only one)",
+    )
     add("--format", metavar="TYPE", help="txt, tsv, csv or jsonl (default: by the name; standard input: txt)")
     add("--dtype", default="float32", metavar="TYPE", help="of numbers in the file: float32 or float16 (%(default)s)")
     add("--restart", action="store_true", help="begin again, whatever an interrupted command has done")
@@ -133,8 +148,15 @@ def embed(args: Arguments) -> Figures:
     if args.input == "-":
         standard_input()  # says what is wanted of a terminal
     begin = time.perf_counter()
-    written = embed_file(args.input, args.out, column=args.column, format=args.format, dtype=args.dtype,
-                         restart=args.restart, **features_settings(args))  # fmt: skip
+    written = embed_file(
+        args.input,
+        args.out,
+        column=args.column,
+        format=args.format,
+        dtype=args.dtype,
+        restart=args.restart,
+        **features_settings(args),
+    )
     seconds = time.perf_counter() - begin
     before = f"; {written.resumed_rows:,} rows were done before" if written.resumed_rows else ""
     print(f"{args.out}: {written.shape} {written.dtype}, {seconds:.2f} s with loading{before}")
@@ -288,8 +310,12 @@ def bench_arguments(parser: argparse.ArgumentParser) -> None:
     size.add_argument("--quick", action="store_true", help="minibert and transformers alone: less than a minute")
     size.add_argument("--full", action="store_true", help="more rounds, and up to 100,000 sentences: hours")
     add("--device", default="cpu", metavar="NAME", help="cpu or cuda (%(default)s)")
-    add("--model", action="append", metavar="NAME", help="a checkpoint, or distilbert-shape (repeatable; default: "
-        "distilbert-shape and all-MiniLM-L6-v2)")  # fmt: skip
+    add(
+        "--model",
+        action="append",
+        metavar="NAME",
+        help="a checkpoint, or distilbert-shape (repeatable; default: distilbert-shape and all-MiniLM-L6-v2)",
+    )
     add("--sentences", type=int, metavar="N", help="texts of the job (default: 2000; quick: 256)")
     add("--rounds", type=int, metavar="N", help="in which everybody takes a turn (default: 3; full: 7)")
     add("--threads", type=int, metavar="N", help="of each contestant (default: all cores)")
@@ -464,9 +490,13 @@ def complain(error: BaseException, status: int) -> int:
 
 
 def show_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
     line: str | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """A warning as one plain line, in place of Python's two with file and line number."""
     out: IO[str] = file or sys.stderr
     print(f"minibert: warning: {str(message).strip().splitlines()[0]}", file=out)

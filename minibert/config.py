@@ -26,11 +26,23 @@ DISTILBERT_FIXED = {"type_vocab_size": 0, "layer_norm_eps": 1e-12}
 DISTILBERT_DEFAULTS = {"num_hidden_layers": 6, "classifier_dropout": 0.2}
 
 # The smallest whole number that each size may be.
-LEAST = {"vocab_size": 1, "hidden_size": 1, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 1,
-         "max_position_embeddings": 1, "type_vocab_size": 0, "pad_token_id": 0}  # fmt: skip
+LEAST = {
+    "vocab_size": 1,
+    "hidden_size": 1,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "intermediate_size": 1,
+    "max_position_embeddings": 1,
+    "type_vocab_size": 0,
+    "pad_token_id": 0,
+}
 # Variants of BERT that config.json can ask for and this encoder does not compute: name -> the value that asks for none.
-NOT_IMPLEMENTED = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False,
-                   "pruned_heads": {}}  # fmt: skip
+NOT_IMPLEMENTED = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "pruned_heads": {},
+}
 
 
 @dataclass(frozen=True)
@@ -74,8 +86,9 @@ class Config:
         if self.pad_token_id >= self.vocab_size:
             raise ValueError(f"pad_token_id {self.pad_token_id} is outside the vocabulary of {self.vocab_size}")
         if self.hidden_size % self.num_attention_heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of "
-                             f"num_attention_heads {self.num_attention_heads}")  # fmt: skip
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}"
+            )
         for name, accepted in NOT_IMPLEMENTED.items():
             if self.extra.get(name) not in (None, accepted):
                 raise ValueError(f"{name} {self.extra[name]!r} is not implemented; only {accepted!r} is")

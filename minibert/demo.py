@@ -114,8 +114,9 @@ def first_rows(reviews: Reviews, rows: int) -> tuple[list[str], list[str]]:
         raise ValueError(f"rows is {rows}; it must be at least 1 (the tutorial uses 2000)")
     texts, labels = reviews.texts[:rows], reviews.labels[:rows]
     if len(set(labels)) == 1 < len(set(reviews.labels)):
-        raise ValueError(f"the first {len(texts)} rows all have the label {labels[0]!r}; use more --rows, or shuffle "
-                         "the file")  # fmt: skip
+        raise ValueError(
+            f"the first {len(texts)} rows all have the label {labels[0]!r}; use more --rows, or shuffle the file"
+        )
     check_classes(labels, len(texts), LEAST)
     return texts, labels
 
@@ -136,12 +137,16 @@ def choose_checkpoint(model: str | None, show: Show) -> tuple[hub.Source, str]:
             return hub.locate(TUTORIAL_MODEL), "the tutorial's checkpoint"
         except ConnectionError as error:
             reason = str(error)
-    why = (f"The tutorial's {TUTORIAL_MODEL} is not on this machine ({reason}), so this smaller BERT takes its "
-           f"place, with another accuracy. To get the tutorial's: minibert download {TUTORIAL_MODEL}")  # fmt: skip
+    why = (
+        f"The tutorial's {TUTORIAL_MODEL} is not on this machine ({reason}), so this smaller BERT takes its "
+        f"place, with another accuracy. To get the tutorial's: minibert download {TUTORIAL_MODEL}"
+    )
     if fallback := hub.locate_locally(LOCAL_MODEL):
         return fallback, why
-    raise FileNotFoundError(f"neither {TUTORIAL_MODEL} nor {LOCAL_MODEL} is on this machine, and {reason}; to get the "
-                            f"second: {hub.by_hand(LOCAL_MODEL)}")  # fmt: skip
+    raise FileNotFoundError(
+        f"neither {TUTORIAL_MODEL} nor {LOCAL_MODEL} is on this machine, and {reason}; to get the "
+        f"second: {hub.by_hand(LOCAL_MODEL)}"
+    )
 
 
 def data_figures(reviews: Reviews, labels: list[str]) -> Figures:
@@ -231,8 +236,10 @@ def ids_text(tokens: Figures, ids: Figures) -> str:
 
 def features_text(figures: Figures) -> str:
     """The way from hidden states to features."""
-    states = (f"{shape(figures['last_hidden_states'])}: texts, tokens, hidden size; of each text the first token's, "
-              "[CLS], is kept (computed batch by batch, never held whole)")  # fmt: skip
+    states = (
+        f"{shape(figures['last_hidden_states'])}: texts, tokens, hidden size; of each text the first token's, "
+        "[CLS], is kept (computed batch by batch, never held whole)"
+    )
     features = f"{shape(figures['features'])}: texts, hidden size"
     return "\n".join([block("hidden states", states), block("features", features)])
 

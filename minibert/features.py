@@ -94,8 +94,16 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
             return loaded.engine.vectors(new, **recipe, batch_tokens=self.batch_tokens, progress=True)
 
         # With truncation="error" a text must not be found that was cut with "warn".
-        identity = [loaded.weights, loaded.tokenizer.fingerprint, loaded.tokenizer.max_length, self.pooling, layers,
-                    self.combine, str(loaded.engine.dtype), self.truncation]  # fmt: skip
+        identity = [
+            loaded.weights,
+            loaded.tokenizer.fingerprint,
+            loaded.tokenizer.max_length,
+            self.pooling,
+            layers,
+            self.combine,
+            str(loaded.engine.dtype),
+            self.truncation,
+        ]
         return cached(texts, identity, width, self._store(), compute)
 
     def fit_transform(self, X: object, y: object = None) -> Matrix:
@@ -119,14 +127,21 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def _check_settings(self) -> None:
         """Raise for what can be seen to be wrong without the model."""
-        check_choices(pooling=self.pooling, combine=self.combine, precision=self.precision,
-                      truncation=self.truncation, missing=self.missing)  # fmt: skip
+        check_choices(
+            pooling=self.pooling,
+            combine=self.combine,
+            precision=self.precision,
+            truncation=self.truncation,
+            missing=self.missing,
+        )
         check_batch_tokens(self.batch_tokens)
         choose_device(self.device)
         self._store()
         if not isinstance(self.model, str | os.PathLike):
-            raise TypeError(f"model is of type {type(self.model).__name__}; TextFeatures needs a Hub name or a folder, "
-                            "which a pickle can refer to")  # fmt: skip
+            raise TypeError(
+                f"model is of type {type(self.model).__name__}; TextFeatures needs a Hub name or a folder, "
+                "which a pickle can refer to"
+            )
 
     def _texts(self, X: Any) -> list[str]:
         """The column as a list. ColumnTransformer makes a data frame of ["text"]: its one column is meant."""
@@ -149,5 +164,7 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
             ("a tokenizer with fingerprint", self.tokenizer_fingerprint_, loaded.tokenizer.fingerprint),
         ):
             if fitted != found:
-                raise ValueError(f"checkpoint {self.model} has {what} {found}, and this TextFeatures was fitted with "
-                                 f"{fitted}; put that checkpoint back, or fit again")  # fmt: skip
+                raise ValueError(
+                    f"checkpoint {self.model} has {what} {found}, and this TextFeatures was fitted with "
+                    f"{fitted}; put that checkpoint back, or fit again"
+                )

@@ -55,8 +55,10 @@ def mask_places(text: str, batch: Batch, tokenizer: Tokenizer) -> list[int]:
     mask = tokenizer.id_to_token(tokenizer.mask_id) or "[MASK]"
     places: list[int] = (batch.input_ids[0] == tokenizer.mask_id).nonzero().flatten().tolist()
     if batch.truncated and len(places) < text.count(mask):
-        raise ValueError(f"the text has {batch.longest} tokens and {text.count(mask)} {mask}, {len(places)} of them "
-                         f"within the {tokenizer.max_length} tokens that are read; shorten the text")  # fmt: skip
+        raise ValueError(
+            f"the text has {batch.longest} tokens and {text.count(mask)} {mask}, {len(places)} of them "
+            f"within the {tokenizer.max_length} tokens that are read; shorten the text"
+        )
     if not places:
         raise ValueError(f"the text has no {mask}; write {mask} where a word is to be guessed")
     return places

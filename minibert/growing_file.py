@@ -112,8 +112,10 @@ class GrowingFile:
             self.texts.update(as_bytes(portion))
             yield portion
         if rows != self.rows or self.texts.hexdigest() != self.journal.texts_sha256:
-            raise ValueError(f"{self.partial} was begun with other texts: the first {self.rows:,} are not those of "
-                             f"now; give the texts of then, {WAY_OUT}")  # fmt: skip
+            raise ValueError(
+                f"{self.partial} was begun with other texts: the first {self.rows:,} are not those of "
+                f"now; give the texts of then, {WAY_OUT}"
+            )
 
     def append(self, vectors: Matrix, texts: list[str], account: Account) -> None:
         """Add the rows of these texts, (n, D), and return when they are safe on the disk."""
@@ -147,12 +149,16 @@ class GrowingFile:
         journal = Journal.read(self.journal_path)
         for name, now in self.settings.items():
             if (then := journal.settings.get(name)) != now:
-                raise ValueError(f"{self.partial} was begun with {name} {then!r}, and now it is {now!r}; give the "
-                                 f"settings of then, {WAY_OUT}")  # fmt: skip
+                raise ValueError(
+                    f"{self.partial} was begun with {name} {then!r}, and now it is {now!r}; give the "
+                    f"settings of then, {WAY_OUT}"
+                )
         size = len(self._header(0)) + journal.account.texts * self.width * self.dtype.itemsize
         if (found := os.fstat(self.file.fileno()).st_size) < size:
-            raise ValueError(f"{self.partial} is damaged: it has {found:,} bytes, and by its journal at least "
-                             f"{size:,}; put it back, {WAY_OUT}")  # fmt: skip
+            raise ValueError(
+                f"{self.partial} is damaged: it has {found:,} bytes, and by its journal at least "
+                f"{size:,}; put it back, {WAY_OUT}"
+            )
         self.file.truncate(size)
         self.file.seek(size)
         return journal
@@ -172,8 +178,10 @@ class GrowingFile:
         lost = np.argwhere(~np.isfinite(narrow) & np.isfinite(vectors))
         if len(lost):
             row, column = lost[0]
-            raise ValueError(f"row {self.rows + row} has the number {vectors[row, column]:.6g}, and {self.dtype} ends "
-                             f"at {np.finfo(self.dtype).max:.6g}; use dtype float32")  # fmt: skip
+            raise ValueError(
+                f"row {self.rows + row} has the number {vectors[row, column]:.6g}, and {self.dtype} ends "
+                f"at {np.finfo(self.dtype).max:.6g}; use dtype float32"
+            )
         return narrow
 
 

@@ -369,8 +369,15 @@ class QuestionAnswering(Head):
         return QuestionAnsweringOutput(start, end, loss, encoded.hidden_states, encoded.attentions)
 
 
-CLASSES = (MaskedLM, NextSentence, Pretraining, SequenceClassification, TokenClassification, QuestionAnswering,
-           MultipleChoice)  # fmt: skip
+CLASSES = (
+    MaskedLM,
+    NextSentence,
+    Pretraining,
+    SequenceClassification,
+    TokenClassification,
+    QuestionAnswering,
+    MultipleChoice,
+)
 HEAD_CLASSES: dict[str, type[Head]] = {head.name: head for head in CLASSES}
 
 
@@ -397,6 +404,8 @@ def with_num_labels(config: Config, head: str, num_labels: int | None, new_head:
         raise ValueError(f"num_labels is {num_labels}; it must be at least 1")
     if not new_head:
         names = ", ".join(config.id2label.values())
-        raise ValueError(f"num_labels is {num_labels}, and the checkpoint has {config.num_labels}: {names}; "
-                         "new_head=True makes a fresh head")  # fmt: skip
+        raise ValueError(
+            f"num_labels is {num_labels}, and the checkpoint has {config.num_labels}: {names}; "
+            "new_head=True makes a fresh head"
+        )
     return replace(config, id2label={i: f"LABEL_{i}" for i in range(num_labels)}, problem_type=None)

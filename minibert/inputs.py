@@ -53,8 +53,9 @@ def check_integers(name: str, values: Tensor, limit: int, limit_name: str) -> Te
     outside = (values < 0) | (values >= limit)
     if outside.any():
         place = outside.nonzero()[0].tolist()
-        raise ValueError(f"{name}{place} is {int(values[tuple(place)])}; "
-                         f"the checkpoint has {limit_name} {limit}: 0 to {limit - 1}")  # fmt: skip
+        raise ValueError(
+            f"{name}{place} is {int(values[tuple(place)])}; the checkpoint has {limit_name} {limit}: 0 to {limit - 1}"
+        )
     return values
 
 
@@ -72,8 +73,9 @@ def check_mask(attention_mask: Tensor, ids: Tensor) -> Tensor:
     keep = attention_mask != 0
     if not bool(((attention_mask == 1) | ~keep).all()):
         value = attention_mask[keep & (attention_mask != 1)][0].item()
-        raise ValueError(f"attention_mask holds {value}; it must hold 1 for a token and 0 for padding; "
-                         "an additive mask is not taken")  # fmt: skip
+        raise ValueError(
+            f"attention_mask holds {value}; it must hold 1 for a token and 0 for padding; an additive mask is not taken"
+        )
     return keep
 
 
@@ -85,5 +87,7 @@ def check_padding_side(keep: Tensor) -> None:
     """
     starts = keep[keep.any(dim=1)].int().argmax(dim=1)
     if len(starts) and bool((starts != starts[0]).any()):
-        raise ValueError("the batch is padded on the left (its rows begin at positions "
-                         f"{sorted(set(starts.tolist()))}); pad on the right, so that all begin at 0")  # fmt: skip
+        raise ValueError(
+            "the batch is padded on the left (its rows begin at positions "
+            f"{sorted(set(starts.tolist()))}); pad on the right, so that all begin at 0"
+        )

@@ -88,8 +88,10 @@ def text_loss(logits: Tensor, labels: Tensor, problem_type: str | None) -> Tenso
     if logits.shape[1] == 1 and labels.dim() == 1:
         labels = labels.unsqueeze(-1)  # (B) -> (B,1)
     if labels.shape != logits.shape:
-        raise ValueError(f"labels of {labels.dtype} are read as {problem_type}, which needs shape "
-                         f"{tuple(logits.shape)}, not {tuple(labels.shape)}; classes are whole numbers")  # fmt: skip
+        raise ValueError(
+            f"labels of {labels.dtype} are read as {problem_type}, which needs shape "
+            f"{tuple(logits.shape)}, not {tuple(labels.shape)}; classes are whole numbers"
+        )
     labels = labels.to(logits.dtype)
     refuse_where(~labels.isfinite(), "labels", labels, "finite")
     if problem_type == "regression":

@@ -140,9 +140,12 @@ def is_right(way: type[Linear], dtype: torch.dtype) -> bool:
     with torch.inference_mode():
         exact = x.double() @ layer.weight.double().T + layer.bias.double()
         try:
-            errors = [relative_error(way([layer], dtype, x.device, name)(x.to(dtype)),
-                                     exact if name is None else ACTIVATION[name](exact))
-                      for name in ONEDNN_ACTIVATION]  # fmt: skip
+            errors = [
+                relative_error(
+                    way([layer], dtype, x.device, name)(x.to(dtype)), exact if name is None else ACTIVATION[name](exact)
+                )
+                for name in ONEDNN_ACTIVATION
+            ]
             errors.append(relative_error(way([layer], dtype, x.device)(x.to(dtype), residual), exact + residual))
         except (AttributeError, RuntimeError, TypeError):  # no such operator or setting, or other arguments
             return False
@@ -171,8 +174,11 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
         return wanted
     if precision == "auto":
         return torch.float16 if device.type == "cuda" else torch.float32
-    warnings.warn(f"{device} does not multiply bfloat16 in hardware (AVX512_BF16 or AMX, CUDA capability 8); "
-                  "computing in float32", stacklevel=3)  # fmt: skip
+    warnings.warn(
+        f"{device} does not multiply bfloat16 in hardware (AVX512_BF16 or AMX, CUDA capability 8); "
+        "computing in float32",
+        stacklevel=3,
+    )
     return torch.float32
 
 

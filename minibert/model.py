@@ -209,8 +209,15 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.pooler = Pooler(config) if pooler else None
 
-    def forward(self, input_ids: Tensor, *, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None,
-                output_hidden_states: bool = False, output_attentions: bool = False) -> EncoderOutput:  # fmt: skip
+    def forward(
+        self,
+        input_ids: Tensor,
+        *,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        output_hidden_states: bool = False,
+        output_attentions: bool = False,
+    ) -> EncoderOutput:
         """Encode (B, S) token ids; arguments and fields are named as in transformers.
 
         Without attention_mask, padding is recognised by pad_token_id. Asked for attentions, the written-out

@@ -50,8 +50,10 @@ def readable_vectors(
             try:
                 out = encoder(input_ids.to(device), attention_mask=keep.to(device), output_hidden_states=True)
             except torch.OutOfMemoryError as error:
-                raise torch.OutOfMemoryError(f"a batch of {tuple(keep.shape)} tokens does not fit on {device}; use a "
-                                             f"smaller batch_tokens than {batch_tokens}") from error  # fmt: skip
+                raise torch.OutOfMemoryError(
+                    f"a batch of {tuple(keep.shape)} tokens does not fit on {device}; use a "
+                    f"smaller batch_tokens than {batch_tokens}"
+                ) from error
             vectors[rows] = pool(out, keep.to(device), pooling, layers, combine).cpu().numpy()
             bar.update(len(rows))
     return vectors

@@ -34,8 +34,10 @@ def check_recipe(
         raise ValueError(f"layers is empty; name at least one of {-L - 1} to {L}")
     for layer in asked:
         if not -L - 1 <= layer <= L:
-            raise ValueError(f"layers has {layer}; the encoder has {L} layers, so it must be {-L - 1} to {L} "
-                             "(0: the embeddings, -1: the last layer)")  # fmt: skip
+            raise ValueError(
+                f"layers has {layer}; the encoder has {L} layers, so it must be {-L - 1} to {L} "
+                "(0: the embeddings, -1: the last layer)"
+            )
     counted = tuple(layer % (L + 1) for layer in asked)
     if pooling == "pooler":
         if not has_pooler:
@@ -64,8 +66,10 @@ def check_rows(config: Config, ids: Sequence[Sequence[int]]) -> NDArray[np.int64
     flat = np.fromiter(chain.from_iterable(ids), np.int64, lengths.sum())
     for place in np.flatnonzero((flat < 0) | (flat >= config.vocab_size)):
         row = np.searchsorted(lengths.cumsum(), place, side="right")
-        raise ValueError(f"row {row} holds the id {flat[place]}; the checkpoint has vocab_size "
-                         f"{config.vocab_size}: 0 to {config.vocab_size - 1}")  # fmt: skip
+        raise ValueError(
+            f"row {row} holds the id {flat[place]}; the checkpoint has vocab_size "
+            f"{config.vocab_size}: 0 to {config.vocab_size - 1}"
+        )
     return lengths
 
 

@@ -100,8 +100,11 @@ class DiskRows:
             yield
         except (OSError, sqlite3.Error) as error:
             self.usable = False
-            warnings.warn(f"the cache {self.path} cannot be used ({error}): vectors are computed and not kept; "
-                          "make the folder writable, or delete the file if it is damaged", stacklevel=2)  # fmt: skip
+            warnings.warn(
+                f"the cache {self.path} cannot be used ({error}): vectors are computed and not kept; "
+                "make the folder writable, or delete the file if it is damaged",
+                stacklevel=2,
+            )
 
 
 def sealed(key: bytes, row: bytes) -> bytes:

@@ -104,10 +104,16 @@ def embed_stream(
     depths, width = check_for(engine, pooling=pooling, layers=layers, combine=combine)
     recipe: dict[str, Any] = {"pooling": pooling, "layers": depths, "combine": combine, "batch_tokens": batch_tokens}
     settings = recipe | {
-        "layers": list(depths), "batch_tokens": int(batch_tokens), "portion": [portion, CHARACTERS], "dtype": dtype,
-        "truncation": truncation, "max_length": tokenizer.max_length, "tokenizer": tokenizer.fingerprint,
-        "weights": loaded.weights, "route": engine.route,
-    }  # fmt: skip
+        "layers": list(depths),
+        "batch_tokens": int(batch_tokens),
+        "portion": [portion, CHARACTERS],
+        "dtype": dtype,
+        "truncation": truncation,
+        "max_length": tokenizer.max_length,
+        "tokenizer": tokenizer.fingerprint,
+        "weights": loaded.weights,
+        "route": engine.route,
+    }
     with GrowingFile(out, width, dtype, settings, restart) as matrix:
         reading = Reading(texts, portion, missing)
         resumed = matrix.rows

@@ -77,8 +77,9 @@ def list_shards(folder: Path) -> dict[str, StoredTensor]:
         if not isinstance(shard, str) or Path(shard).name != shard:
             raise ValueError(f"{index_path} names the shard {shard!r}, which is outside the folder")
         if not (folder / shard).exists():
-            raise FileNotFoundError(f"{index_path} names the shard {shard}, which is missing; "
-                                    f"the folder holds: {listing(folder)}")  # fmt: skip
+            raise FileNotFoundError(
+                f"{index_path} names the shard {shard}, which is missing; the folder holds: {listing(folder)}"
+            )
         for name, stored in read_header(folder / shard).items():
             if name in tensors:
                 raise ValueError(f"tensor {name} is in two shards, {tensors[name].file.name} and {shard}")
@@ -101,8 +102,10 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
                 raise ValueError(f"{path} ({size} bytes) is {what}")
         length = int.from_bytes(start[:8], "little")
         if len(start) < 8 or length > size - 8 or length > MAX_HEADER:
-            raise ValueError(f"{path} is cut short or is no safetensors file: it has {size} bytes and its header "
-                             f"would need {length + 8}; download it again")  # fmt: skip
+            raise ValueError(
+                f"{path} is cut short or is no safetensors file: it has {size} bytes and its header "
+                f"would need {length + 8}; download it again"
+            )
         file.seek(8)
         raw = file.read(length)
     try:
@@ -137,8 +140,10 @@ def check_layout(path: Path, header: dict[str, Any], data_bytes: int) -> None:
         if item_size is None:
             raise ValueError(f"{path}: tensor {name} has dtype {dtype!r}; supported: {', '.join(ITEM_SIZE)}")
         if not whole or end - begin != math.prod(shape) * item_size:
-            raise ValueError(f"{path} has a damaged header: tensor {name} of shape {shape} and dtype {dtype} "
-                             f"cannot stand at bytes {begin} to {end}")  # fmt: skip
+            raise ValueError(
+                f"{path} has a damaged header: tensor {name} of shape {shape} and dtype {dtype} "
+                f"cannot stand at bytes {begin} to {end}"
+            )
         spans.append((begin, end, name))
     expected = 0
     for begin, end, name in sorted(spans):
@@ -147,8 +152,9 @@ def check_layout(path: Path, header: dict[str, Any], data_bytes: int) -> None:
         expected = end
     if expected != data_bytes:
         problem = "is cut short" if expected > data_bytes else "has bytes that belong to no tensor"
-        raise ValueError(f"{path} {problem}: its tensors need {expected} bytes and it holds {data_bytes}; "
-                         "download it again")  # fmt: skip
+        raise ValueError(
+            f"{path} {problem}: its tensors need {expected} bytes and it holds {data_bytes}; download it again"
+        )
 
 
 def read_tensors(stored: list[StoredTensor]) -> Iterator[tuple[StoredTensor, Tensor]]:

@@ -29,8 +29,15 @@ TABLES: dict[str, dict[str, Any]] = {
 }
 FORMATS = ("txt", *TABLES, "jsonl")
 TEXT_COLUMNS = ("sentence", "text")  # what a column of texts is called
-KINDS = {"NoneType": "null", "bool": "true or false", "int": "a number", "float": "a number", "list": "a list",
-         "dict": "an object", "str": "a string"}  # fmt: skip
+KINDS = {
+    "NoneType": "null",
+    "bool": "true or false",
+    "int": "a number",
+    "float": "a number",
+    "list": "a list",
+    "dict": "an object",
+    "str": "a string",
+}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -107,8 +114,10 @@ class TextFile:
             raise ValueError(f"format is {format!r}; choose from {', '.join(FORMATS)}")
         self.column = None if column is None else str(column)
         if self.format == "txt" and self.column is not None:
-            raise ValueError(f"column is {self.column!r}, and {self.name} is read as one text a line, without columns; "
-                             "a table ends in .tsv, .csv or .jsonl, or its format is named")  # fmt: skip
+            raise ValueError(
+                f"column is {self.column!r}, and {self.name} is read as one text a line, without columns; "
+                "a table ends in .tsv, .csv or .jsonl, or its format is named"
+            )
         self.stream: BinaryIO = sys.stdin.buffer if os.fspath(path) == "-" else open(path, "rb")  # noqa: SIM115  # __exit__ closes it
         self.size = size_of(self.stream)  # bytes; None where nobody knows, as of a pipe
 
@@ -155,8 +164,9 @@ class TextFile:
             place = self._named_column(line, names, "; where there is no header, column is a number from 1")
         for line, row in rows:
             if len(row) != len(names):
-                raise ValueError(f"{self.name}, line {line}, has {len(row)} columns, {len(names)} are expected, "
-                                 "as in the first row")  # fmt: skip
+                raise ValueError(
+                    f"{self.name}, line {line}, has {len(row)} columns, {len(names)} are expected, as in the first row"
+                )
             yield row[place]
 
     def _numbered_column(self, number: int, line: int, first: list[str]) -> int:
@@ -164,8 +174,10 @@ class TextFile:
         if not 1 <= number <= len(first):
             raise ValueError(f"column is {number}, and {self.name} has columns 1 to {len(first)}")
         if (name := first[number - 1].strip()).lower() in TEXT_COLUMNS:
-            raise ValueError(f"column is {number}, for a file without a header, and line {line} of {self.name} is one; "
-                             f"use its name, {name!r}")  # fmt: skip
+            raise ValueError(
+                f"column is {number}, for a file without a header, and line {line} of {self.name} is one; "
+                f"use its name, {name!r}"
+            )
         return number - 1
 
     def _named_column(self, line: int, names: list[str], hint: str = "") -> int:
@@ -177,11 +189,14 @@ class TextFile:
             self.column = min(likely, key=str.lower, default=None)  # sentence before text
         if self.column is None or self.column not in names:
             what = "sentence or text" if self.column is None else repr(self.column)
-            raise ValueError(f"{self.name}, line {line}, has no column {what}; choose as column one of: "
-                             f"{listed(names)}{hint}")  # fmt: skip
+            raise ValueError(
+                f"{self.name}, line {line}, has no column {what}; choose as column one of: {listed(names)}{hint}"
+            )
         if names.count(self.column) > 1:
-            raise ValueError(f"{self.name}, line {line}, has {names.count(self.column)} columns {self.column!r}; "
-                             "give them different names")  # fmt: skip
+            raise ValueError(
+                f"{self.name}, line {line}, has {names.count(self.column)} columns {self.column!r}; "
+                "give them different names"
+            )
         return names.index(self.column)
 
     def _objects(self, stream: Iterable[bytes]) -> Iterator[str]:
@@ -198,8 +213,9 @@ class TextFile:
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{self.name}, line {number}, is not JSON: {error}") from None
         if not isinstance(record, dict):
-            raise ValueError(f"{self.name}, line {number}, is {KINDS[type(record).__name__]}, not an object of names "
-                             "and values")  # fmt: skip
+            raise ValueError(
+                f"{self.name}, line {number}, is {KINDS[type(record).__name__]}, not an object of names and values"
+            )
         return record
 
     def _text(self, record: dict[str, object], number: int) -> str:
@@ -212,8 +228,10 @@ class TextFile:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"{self.name}, line {number}, has a lone surrogate (U+{ord(text[error.start]):04X}, half "
-                             f"a character) in {name!r}; write it as U+FFFD or leave it out") from None  # fmt: skip
+            raise ValueError(
+                f"{self.name}, line {number}, has a lone surrogate (U+{ord(text[error.start]):04X}, half "
+                f"a character) in {name!r}; write it as U+FFFD or leave it out"
+            ) from None
         return text
 
 

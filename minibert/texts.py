@@ -20,12 +20,16 @@ def as_texts(texts: object, *, missing: str = "error") -> list[str]:
     if isinstance(texts, str):
         raise TypeError("texts is one str, not a list of texts; write [text] for a list of one")
     if isinstance(texts, (bytes, bytearray, Mapping, set, frozenset)) or not isinstance(texts, Iterable):
-        raise TypeError(f"texts is of type {type(texts).__name__}; a list, a tuple, a 1-D array, a Series or a "
-                        "generator of texts is wanted")  # fmt: skip
+        raise TypeError(
+            f"texts is of type {type(texts).__name__}; a list, a tuple, a 1-D array, a Series or a "
+            "generator of texts is wanted"
+        )
     dimensions = getattr(texts, "ndim", 1)  # numpy arrays and pandas frames say how many they have
     if dimensions != 1:
-        raise TypeError(f"texts is a {type(texts).__name__} with {dimensions} dimensions, one column is wanted; "
-                        "pass pairs as two columns: tokenizer(first, second)")  # fmt: skip
+        raise TypeError(
+            f"texts is a {type(texts).__name__} with {dimensions} dimensions, one column is wanted; "
+            "pass pairs as two columns: tokenizer(first, second)"
+        )
     return [as_text(text, row, missing) for row, text in enumerate(texts)]
 
 
@@ -41,9 +45,11 @@ def as_text(text: object, row: int, missing: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"row {row} has a lone surrogate (U+{ord(text[error.start]):04X}, half a character) at "
-                         f"character {error.start}; read the text as UTF-8, or use "
-                         "text.encode(errors='replace').decode() to put ? there") from None  # fmt: skip
+        raise ValueError(
+            f"row {row} has a lone surrogate (U+{ord(text[error.start]):04X}, half a character) at "
+            f"character {error.start}; read the text as UTF-8, or use "
+            "text.encode(errors='replace').decode() to put ? there"
+        ) from None
     return text
 
 

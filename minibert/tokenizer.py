@@ -123,8 +123,7 @@ class Tokenizer:
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         if special_tokens_in_text not in ("parse", "literal"):
-            raise ValueError(f"special_tokens_in_text is {special_tokens_in_text!r}; "
-                             "it must be 'parse' or 'literal'")  # fmt: skip
+            raise ValueError(f"special_tokens_in_text is {special_tokens_in_text!r}; it must be 'parse' or 'literal'")
         # A saved tokenizer.json may cut and pad on its own: cutting unseen is what this class is here to prevent.
         self._definition = dict(definition) | {"truncation": None, "padding": None}
         self._settings = dict(settings or {})
@@ -206,14 +205,20 @@ class Tokenizer:
     def warn(self, account: Account, max_length: int, specials: int = 2) -> None:
         """Warn of cut ends and of unknown tokens, once each, in the name of the caller's caller."""
         if account.truncated:
-            warnings.warn(f"{account.truncated} of {account.texts} texts are longer than {max_length} tokens (the "
-                          f"longest has {account.longest}): what comes after was cut off",
-                          TruncationWarning, stacklevel=3)  # fmt: skip
+            warnings.warn(
+                f"{account.truncated} of {account.texts} texts are longer than {max_length} tokens (the "
+                f"longest has {account.longest}): what comes after was cut off",
+                TruncationWarning,
+                stacklevel=3,
+            )
         total = account.tokens - specials * account.texts
         if 2 * account.unknown > total:
-            warnings.warn(f"{account.unknown} of {total} tokens are {self._pieces[self.unk_id]}: the vocabulary does "
-                          "not know this language or script; choose a checkpoint that was trained on it",
-                          UnknownTokensWarning, stacklevel=3)  # fmt: skip
+            warnings.warn(
+                f"{account.unknown} of {total} tokens are {self._pieces[self.unk_id]}: the vocabulary does "
+                "not know this language or script; choose a checkpoint that was trained on it",
+                UnknownTokensWarning,
+                stacklevel=3,
+            )
 
     def _encode(self, texts: list[str]) -> list[tokenizers.Encoding]:
         return self._backend.encode_batch(texts, add_special_tokens=False)
@@ -242,8 +247,10 @@ class Tokenizer:
         too_long = [row for row, length in enumerate(lengths) if length > max_length]
         if too_long and truncation == "error":
             row = too_long[0]
-            raise ValueError(f"row {first_row + row} has {lengths[row]} tokens, more than max_length {max_length}; "
-                             "shorten it, or use truncation='warn' to cut it")  # fmt: skip
+            raise ValueError(
+                f"row {first_row + row} has {lengths[row]} tokens, more than max_length {max_length}; "
+                "shorten it, or use truncation='warn' to cut it"
+            )
         unknown = sum(row.count(self.unk_id) for row in rows)
         return Account(len(rows), sum(map(len, rows)), unknown, len(too_long), max(lengths, default=0))
 
@@ -275,8 +282,10 @@ class Tokenizer:
             raise TypeError(f"max_length is of type {type(max_length).__name__}; it must be an int")
         minimum = 4 if pairs else 3  # the special tokens and one token of text
         if not minimum <= max_length <= self.limit:
-            raise ValueError(f"max_length is {max_length}; {'for pairs ' if pairs else ''}it must be at least "
-                             f"{minimum} and at most {self.limit}, the number of positions of the model")  # fmt: skip
+            raise ValueError(
+                f"max_length is {max_length}; {'for pairs ' if pairs else ''}it must be at least "
+                f"{minimum} and at most {self.limit}, the number of positions of the model"
+            )
         return max_length
 
     # -- ids to text, and the vocabulary
@@ -342,8 +351,10 @@ class Tokenizer:
         """Special tokens without punctuation, such as "CLS", could be words of a text: then literal cannot be kept."""
         for token in special.values():
             if self._control_ids.intersection(self._backend.encode(token, add_special_tokens=False).ids):
-                raise ValueError(f"special_tokens_in_text='literal' is not possible with this vocabulary: "
-                                 f"the word {token!r} itself is a special token; use 'parse'")  # fmt: skip
+                raise ValueError(
+                    f"special_tokens_in_text='literal' is not possible with this vocabulary: "
+                    f"the word {token!r} itself is a special token; use 'parse'"
+                )
 
 
 def _columns(texts: object, pairs: object, missing: str) -> tuple[list[str], list[str] | None]:
@@ -352,8 +363,10 @@ def _columns(texts: object, pairs: object, missing: str) -> tuple[list[str], lis
     if pairs is None:
         return first, None
     if isinstance(texts, str) != isinstance(pairs, str):
-        raise TypeError(f"texts is of type {type(texts).__name__} and pairs of type {type(pairs).__name__}; "
-                        "pass two texts or two lists of texts")  # fmt: skip
+        raise TypeError(
+            f"texts is of type {type(texts).__name__} and pairs of type {type(pairs).__name__}; "
+            "pass two texts or two lists of texts"
+        )
     second = as_texts([pairs] if isinstance(pairs, str) else pairs, missing=missing)
     if len(first) != len(second):
         raise ValueError(f"there are {len(first)} texts and {len(second)} pairs; each text needs one partner")
@@ -414,8 +427,10 @@ def _lengths(folder: Path, definition: Mapping[str, Any], settings: Mapping[str,
     added = [token["id"] for token in definition["added_tokens"]]
     tokens = 1 + max([*definition["model"]["vocab"].values(), *added])
     if tokens > config.vocab_size:
-        raise ValueError(f"the tokenizer of {folder} has {tokens} tokens, the model only {config.vocab_size} "
-                         "(vocab_size in config.json); the files belong to different checkpoints")  # fmt: skip
+        raise ValueError(
+            f"the tokenizer of {folder} has {tokens} tokens, the model only {config.vocab_size} "
+            "(vocab_size in config.json); the files belong to different checkpoints"
+        )
     return int(min(DEFAULT_MAX_LENGTH, stated, config.max_position_embeddings)), config.max_position_embeddings
 
 
@@ -496,8 +511,11 @@ def _guess_lowercase(path: Path, vocab: Iterable[str]) -> bool:
     """An uncased vocabulary has no upper-case pieces; [CLS] and [unused1] stand outside of that."""
     cased = any(piece != piece.lower() for piece in vocab if not piece.startswith("["))
     if cased:
-        warnings.warn(f"{path.parent} does not say do_lower_case, and its vocabulary has upper-case pieces: texts keep "
-                      "their case; pass lowercase=True or False to decide", stacklevel=4)  # fmt: skip
+        warnings.warn(
+            f"{path.parent} does not say do_lower_case, and its vocabulary has upper-case pieces: texts keep "
+            "their case; pass lowercase=True or False to decide",
+            stacklevel=4,
+        )
     return not cased
 
 
@@ -506,8 +524,10 @@ def _set_normalizer(definition: dict[str, Any], settings: Mapping[str, Any], low
     normalizer = definition.get("normalizer") or {}
     if normalizer.get("type") != "BertNormalizer":
         if lowercase is not None:
-            raise ValueError(f"lowercase={lowercase} is not possible: this tokenizer.json has the normalizer "
-                             f"{normalizer.get('type')}, not BertNormalizer")  # fmt: skip
+            raise ValueError(
+                f"lowercase={lowercase} is not possible: this tokenizer.json has the normalizer "
+                f"{normalizer.get('type')}, not BertNormalizer"
+            )
         return
     given = {ours: settings.get(theirs) for ours, theirs in NORMALIZER_SETTINGS.items()}
     if lowercase is not None:

@@ -29,30 +29,30 @@ from minibert.tensor_files import WEIGHTS_FILE, StoredTensor, list_tensors, read
 # The encoder, in the order of the forward pass.
 # minibert                              BERT                                            DistilBERT
 ENCODER = (
-    ("embeddings.token",                "embeddings.word_embeddings",                   "embeddings.word_embeddings"),
-    ("embeddings.segment",              "embeddings.token_type_embeddings",             None),
-    ("embeddings.position",             "embeddings.position_embeddings",               "embeddings.position_embeddings"),
-    ("embeddings.norm",                 "embeddings.LayerNorm",                         "embeddings.LayerNorm"),
-    ("layers.{}.attention.query",       "encoder.layer.{}.attention.self.query",        "transformer.layer.{}.attention.q_lin"),
-    ("layers.{}.attention.key",         "encoder.layer.{}.attention.self.key",          "transformer.layer.{}.attention.k_lin"),
-    ("layers.{}.attention.value",       "encoder.layer.{}.attention.self.value",        "transformer.layer.{}.attention.v_lin"),
-    ("layers.{}.attention.output",      "encoder.layer.{}.attention.output.dense",      "transformer.layer.{}.attention.out_lin"),
-    ("layers.{}.attention_norm",        "encoder.layer.{}.attention.output.LayerNorm",  "transformer.layer.{}.sa_layer_norm"),
-    ("layers.{}.feed_forward.expand",   "encoder.layer.{}.intermediate.dense",          "transformer.layer.{}.ffn.lin1"),
-    ("layers.{}.feed_forward.contract", "encoder.layer.{}.output.dense",                "transformer.layer.{}.ffn.lin2"),
-    ("layers.{}.feed_forward_norm",     "encoder.layer.{}.output.LayerNorm",            "transformer.layer.{}.output_layer_norm"),
-    ("pooler.dense",                    "pooler.dense",                                 None),
-)  # fmt: skip
+    ("embeddings.token", "embeddings.word_embeddings", "embeddings.word_embeddings"),
+    ("embeddings.segment", "embeddings.token_type_embeddings", None),
+    ("embeddings.position", "embeddings.position_embeddings", "embeddings.position_embeddings"),
+    ("embeddings.norm", "embeddings.LayerNorm", "embeddings.LayerNorm"),
+    ("layers.{}.attention.query", "encoder.layer.{}.attention.self.query", "transformer.layer.{}.attention.q_lin"),
+    ("layers.{}.attention.key", "encoder.layer.{}.attention.self.key", "transformer.layer.{}.attention.k_lin"),
+    ("layers.{}.attention.value", "encoder.layer.{}.attention.self.value", "transformer.layer.{}.attention.v_lin"),
+    ("layers.{}.attention.output", "encoder.layer.{}.attention.output.dense", "transformer.layer.{}.attention.out_lin"),
+    ("layers.{}.attention_norm", "encoder.layer.{}.attention.output.LayerNorm", "transformer.layer.{}.sa_layer_norm"),
+    ("layers.{}.feed_forward.expand", "encoder.layer.{}.intermediate.dense", "transformer.layer.{}.ffn.lin1"),
+    ("layers.{}.feed_forward.contract", "encoder.layer.{}.output.dense", "transformer.layer.{}.ffn.lin2"),
+    ("layers.{}.feed_forward_norm", "encoder.layer.{}.output.LayerNorm", "transformer.layer.{}.output_layer_norm"),
+    ("pooler.dense", "pooler.dense", None),
+)
 # The heads, when a model with a head is loaded; the encoder then stands under its prefix, bert. or distilbert.
 HEADS = (
-    ("transform",                       "cls.predictions.transform.dense",              "vocab_transform"),
-    ("transform_norm",                  "cls.predictions.transform.LayerNorm",          "vocab_layer_norm"),
-    ("decoder",                         "cls.predictions.decoder",                      "vocab_projector"),
-    ("next_sentence",                   "cls.seq_relationship",                         None),
-    ("pre_classifier",                  None,                                           "pre_classifier"),
-    ("classifier",                      "classifier",                                   "classifier"),
-    ("qa_outputs",                      "qa_outputs",                                   "qa_outputs"),
-)  # fmt: skip
+    ("transform", "cls.predictions.transform.dense", "vocab_transform"),
+    ("transform_norm", "cls.predictions.transform.LayerNorm", "vocab_layer_norm"),
+    ("decoder", "cls.predictions.decoder", "vocab_projector"),
+    ("next_sentence", "cls.seq_relationship", None),
+    ("pre_classifier", None, "pre_classifier"),
+    ("classifier", "classifier", "classifier"),
+    ("qa_outputs", "qa_outputs", "qa_outputs"),
+)
 # Other names under which official files hold a tensor of the table: gamma and beta are what TensorFlow calls them,
 # the prefixes those of wrappers (module., _orig_mod.) or of the model that a head was put on.
 LAYER_NORM_ENDINGS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
@@ -157,8 +157,10 @@ def drop_second_names(found: dict[str, StoredTensor], tied: bool, report: LoadRe
         report.ignored[stored.name] = f"a second name of {found[name].name}"
         (_, one), (_, other) = read_tensors([stored, found[name]])
         if tied and not torch.equal(one, other):
-            raise ValueError(f"{report.source}: {stored.name} differs from {found[name].name}, and config.json ties the "
-                             "decoder to the token embedding; tie_word_embeddings: false keeps them apart")  # fmt: skip
+            raise ValueError(
+                f"{report.source}: {stored.name} differs from {found[name].name}, and config.json ties the "
+                "decoder to the token embedding; tie_word_embeddings: false keeps them apart"
+            )
 
 
 def may_be_fresh(ours: str) -> bool:
@@ -171,8 +173,14 @@ def has_pooler(tensors: dict[str, StoredTensor], model_type: str) -> bool:
     return model_type == "bert" and any(official_name(name).startswith("pooler.") for name in tensors)
 
 
-def fill(model: Encoder | Head, config: Config, tensors: dict[str, StoredTensor], source: str, dtype: torch.dtype,
-         new_head: bool = False) -> LoadReport:  # fmt: skip
+def fill(
+    model: Encoder | Head,
+    config: Config,
+    tensors: dict[str, StoredTensor],
+    source: str,
+    dtype: torch.dtype,
+    new_head: bool = False,
+) -> LoadReport:
     """Read a checkpoint into `model`, whose parameters may be on the meta device, and account for every tensor.
 
     With `new_head`, the parameters outside the encoder, and a pooler that the file lacks, are initialised afresh as
@@ -204,8 +212,10 @@ def fill(model: Encoder | Head, config: Config, tensors: dict[str, StoredTensor]
     for stored, tensor in read_tensors([tensors[name] for name in wanted]):
         value = tensor.to(dtype, copy=True)  # the file may change while the model lives
         if not torch.isfinite(value).all():
-            raise ValueError(f"{source}: tensor {stored.name} ({stored.dtype}) holds NaN, infinite values or numbers "
-                             f"too large for {dtype}")  # fmt: skip
+            raise ValueError(
+                f"{source}: tensor {stored.name} ({stored.dtype}) holds NaN, infinite values or numbers "
+                f"too large for {dtype}"
+            )
         report.loaded[stored.name] = wanted[stored.name]
         state[wanted[stored.name]] = value
     model.load_state_dict(state, assign=True)
@@ -216,18 +226,27 @@ def check_complete(report: LoadReport, missing: list[str], head: str) -> None:
     """Raise ValueError for tensors that are missing or of the wrong shape; warn of unknown ones. "": no head."""
     if report.wrong_shape:
         name, shapes = next(iter(report.wrong_shape.items()))
-        way_out = f"; new_head=True makes a fresh head {head!r}" if name.startswith(("classifier.", "qa_outputs.")) else ""
-        raise ValueError(f"{report.source}: {len(report.wrong_shape)} tensors of the wrong shape: "
-                         f"{name}, {shapes}{way_out}")  # fmt: skip
+        way_out = (
+            f"; new_head=True makes a fresh head {head!r}" if name.startswith(("classifier.", "qa_outputs.")) else ""
+        )
+        raise ValueError(
+            f"{report.source}: {len(report.wrong_shape)} tensors of the wrong shape: {name}, {shapes}{way_out}"
+        )
     if missing:
         if head and all(may_be_fresh(ours) for ours in missing):
-            raise ValueError(f"{report.source} lacks {len(missing)} tensors of the head {head!r}, {missing[0]} the "
-                             "first; new_head=True makes a fresh head")  # fmt: skip
+            raise ValueError(
+                f"{report.source} lacks {len(missing)} tensors of the head {head!r}, {missing[0]} the "
+                "first; new_head=True makes a fresh head"
+            )
         raise ValueError(f"{report.source} lacks {len(missing)} tensors, {missing[0]} the first")
     unknown = [name for name, why in report.ignored.items() if why == "unknown to minibert"]
     if unknown:
-        warnings.warn(f"{report.source}: {len(unknown)} tensors are unknown to minibert and were not loaded: "
-                      f"{', '.join(unknown[:5])}", UnknownTensors, stacklevel=4)  # fmt: skip
+        warnings.warn(
+            f"{report.source}: {len(unknown)} tensors are unknown to minibert and were not loaded: "
+            f"{', '.join(unknown[:5])}",
+            UnknownTensors,
+            stacklevel=4,
+        )
 
 
 def fresh(name: str, shape: torch.Size, std: float) -> Tensor:
@@ -255,8 +274,9 @@ def sizes_only() -> Iterator[None]:
         yield
 
 
-def load_encoder(folder: Path, *, dtype: torch.dtype = torch.float32, attention: str = "eager"
-                 ) -> tuple[Encoder, LoadReport]:  # fmt: skip
+def load_encoder(
+    folder: Path, *, dtype: torch.dtype = torch.float32, attention: str = "eager"
+) -> tuple[Encoder, LoadReport]:
     """The encoder of the checkpoint in `folder`, in eval mode on the CPU, and the account of its tensors."""
     config = Config.from_file(folder / "config.json")
     tensors = list_tensors(folder)
@@ -266,8 +286,15 @@ def load_encoder(folder: Path, *, dtype: torch.dtype = torch.float32, attention:
     return encoder.eval(), report
 
 
-def load_head(folder: Path, head: str, *, num_labels: int | None = None, new_head: bool = False,
-              dtype: torch.dtype = torch.float32, attention: str = "eager") -> tuple[Head, LoadReport]:  # fmt: skip
+def load_head(
+    folder: Path,
+    head: str,
+    *,
+    num_labels: int | None = None,
+    new_head: bool = False,
+    dtype: torch.dtype = torch.float32,
+    attention: str = "eager",
+) -> tuple[Head, LoadReport]:
     """The checkpoint in `folder` as a model with this head, in eval mode on the CPU, and the account of its tensors."""
     config = with_num_labels(Config.from_file(folder / "config.json"), head, num_labels, new_head)
     with sizes_only():

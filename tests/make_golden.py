@@ -1,6 +1,6 @@
 """Write minibert/data/golden.json: the stages of all-MiniLM-L6-v2 as transformers computes them.
 
-    python tests/make_golden.py
+python tests/make_golden.py
 """
 
 from __future__ import annotations

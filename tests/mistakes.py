@@ -15,7 +15,6 @@ TYPES = ("bert", "distilbert")
 Model = Any
 
 
-
 def exchange(a: nn.Module, b: nn.Module, name: str, other: str | None = None) -> None:
     other = other or name
     first, second = getattr(a, name), getattr(b, other)

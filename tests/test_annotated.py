@@ -166,7 +166,7 @@ def test_the_pages_need_nothing_from_outside(folder: Path, pages: dict[str, Page
 
 def test_the_contents_lead_through_the_rooms_in_reading_order(pages: dict[str, Page]) -> None:
     firsts = [link for link in pages["index.html"].links if re.fullmatch(r"\w+\.html", link)]
-    rooms = [link for link in dict.fromkeys(firsts[firsts.index("config.html"):])]
+    rooms = [link for link in dict.fromkeys(firsts[firsts.index("config.html") :])]
     assert sorted(rooms) == sorted(f"{room}.html" for room in ROOMS)
     assert "model.html#Encoder" in pages["index.html"].links
     assert pages["model.html"].links[:3] == ["index.html", "config.html", "heads.html"]

@@ -193,10 +193,14 @@ def test_int8_is_compared_with_our_fastest_and_bfloat16_with_bfloat16() -> None:
 
 def test_goals_are_reached_or_not_and_those_that_were_not_measured_say_so() -> None:
     found = result(
-        row("minibert-float32", 1.0, peak=10), row("transformers", 5.0), row("transformers-sorted", 2.0, peak=9),
-        row("onnxruntime", 1.5), row("openvino", 1.2), latency_ratio=Middle(2.0, 1.9, 2.1),
+        row("minibert-float32", 1.0, peak=10),
+        row("transformers", 5.0),
+        row("transformers-sorted", 2.0, peak=9),
+        row("onnxruntime", 1.5),
+        row("openvino", 1.2),
+        latency_ratio=Middle(2.0, 1.9, 2.1),
         rates={"float32": {"F.linear": [9e9]}},
-    )  # fmt: skip
+    )
     reached = {goal.what: goal.reached for goal in goals_of(found)}
     assert reached == {
         "float32 against transformers, as they come": True,
@@ -220,9 +224,11 @@ def test_a_gpu_has_goals_of_its_own() -> None:
         return Growth(what, "minibert-bfloat16", [{"at": 128.0, "seconds": 0.5, "tokens": tokens}])
 
     found = result(
-        row("minibert-bfloat16", 1.0), row("transformers-sdpa-bfloat16", 3.0), device="cuda",
+        row("minibert-bfloat16", 1.0),
+        row("transformers-sdpa-bfloat16", 3.0),
+        device="cuda",
         growth=[growth("fixed lengths", 4e6), growth("varying lengths", 3e6)],
-    )  # fmt: skip
+    )
     assert [(goal.value, goal.reached) for goal in goals_of(found)] == [(3.0, True), (0.75, False), (8.0, True)]
 
 

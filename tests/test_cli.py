@@ -174,14 +174,31 @@ def test_a_warning_is_one_plain_line(run: Run, tmp_path: Path, checkpoint: Path)
 def test_embed_writes_a_vector_for_each_line(run: Run, tmp_path: Path, checkpoint: Path) -> None:
     (tmp_path / "in.txt").write_bytes(b"\xef\xbb\xbfgood film\r\n\nbad film")
     out = tmp_path / "x.npy"
-    status, text, err = run("embed", tmp_path / "in.txt", "--out", out, "--model", checkpoint, "--pooling", "mean",
-                            "--layers=-2,-1", "--json")  # fmt: skip
+    status, text, err = run(
+        "embed",
+        tmp_path / "in.txt",
+        "--out",
+        out,
+        "--model",
+        checkpoint,
+        "--pooling",
+        "mean",
+        "--layers=-2,-1",
+        "--json",
+    )
     assert (status, err) == (0, "")
     found = figures(text)
     assert found.pop("seconds") > 0
     assert found.pop("route").startswith("float32 on cpu")
-    assert found == {"out": str(out), "shape": [3, 48], "dtype": "float32", "rows": 3, "resumed_rows": 0, "tokens": 10,
-                     "truncated": 0}  # fmt: skip
+    assert found == {
+        "out": str(out),
+        "shape": [3, 48],
+        "dtype": "float32",
+        "rows": 3,
+        "resumed_rows": 0,
+        "tokens": 10,
+        "truncated": 0,
+    }
     expected = minibert.embed(["good film", "", "bad film"], str(checkpoint), pooling="mean", layers=(-2, -1))
     np.testing.assert_array_equal(np.load(out), expected)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "x.npy"]
@@ -220,8 +237,9 @@ def test_a_line_that_is_not_utf8_is_named(run: Run, tmp_path: Path, checkpoint: 
 
 def test_train_evaluate_and_predict_follow_each_other(run: Run, tmp_path: Path, checkpoint: Path) -> None:
     data, folder = write_tsv(tmp_path / "train.tsv"), tmp_path / "classifier"
-    status, out, err = run("classify", "train", data, "--out", folder, "--model", checkpoint, "--grid", "0.1,1",
-                           "--folds", 3, "--json")  # fmt: skip
+    status, out, err = run(
+        "classify", "train", data, "--out", folder, "--model", checkpoint, "--grid", "0.1,1", "--folds", 3, "--json"
+    )
     assert (status, err) == (0, "")
     assert [score["C"] for score in figures(out)["scores"]] == [0.1, 1.0]
     assert "24 rows (12 neg, 12 pos)" in " ".join(out.split())

@@ -47,10 +47,16 @@ def test_distilbert_takes_a_field_under_its_own_name_and_under_berts(ours: str, 
 
 
 def test_what_is_written_is_read_back_equal(model_type: str) -> None:
-    config = Config.from_dict({
-        "model_type": model_type, "id2label": {"0": "no", "1": "yes", "2": "perhaps"}, "initializer_range": 0.5,
-        "sinusoidal_pos_embds": True, "my own key": {"kept": [1, 2]}, "problem_type": "regression",
-    })  # fmt: skip
+    config = Config.from_dict(
+        {
+            "model_type": model_type,
+            "id2label": {"0": "no", "1": "yes", "2": "perhaps"},
+            "initializer_range": 0.5,
+            "sinusoidal_pos_embds": True,
+            "my own key": {"kept": [1, 2]},
+            "problem_type": "regression",
+        }
+    )
     assert Config.from_dict(json.loads(json.dumps(config.to_dict()))) == config
     assert config.extra["my own key"] == {"kept": [1, 2]}
     assert config.to_dict()["my own key"] == {"kept": [1, 2]}

@@ -66,9 +66,15 @@ def readable(
 ) -> Matrix:
     """The same request to the readable encoder, one text at a time: no batch, no padding, no order to lose."""
     pools: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "cls": lambda x: x[0], "mean": lambda x: x.mean(0), "max": lambda x: x.amax(0)}  # fmt: skip
+        "cls": lambda x: x[0],
+        "mean": lambda x: x.mean(0),
+        "max": lambda x: x.amax(0),
+    }
     combines: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "concat": torch.flatten, "sum": lambda x: x.sum(0), "mean": lambda x: x.mean(0)}  # fmt: skip
+        "concat": torch.flatten,
+        "sum": lambda x: x.sum(0),
+        "mean": lambda x: x.mean(0),
+    }
     vectors = []
     for row in ids:
         tokens = torch.tensor([row])
@@ -91,12 +97,20 @@ def difference(a: Matrix, b: Matrix) -> float:
 def settings_of_torch() -> tuple[Any, ...]:
     mkldnn = torch.backends.mkldnn
     return (
-        torch.get_num_threads(), torch.get_num_interop_threads(), torch.get_float32_matmul_precision(),
-        mkldnn.enabled, mkldnn.deterministic, mkldnn.fp32_precision, mkldnn.matmul.fp32_precision,
-        torch.backends.cuda.matmul.allow_tf32, torch.get_default_dtype(), torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(), torch.are_deterministic_algorithms_enabled(),
+        torch.get_num_threads(),
+        torch.get_num_interop_threads(),
+        torch.get_float32_matmul_precision(),
+        mkldnn.enabled,
+        mkldnn.deterministic,
+        mkldnn.fp32_precision,
+        mkldnn.matmul.fp32_precision,
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
         tuple(torch.get_rng_state().tolist()),
-    )  # fmt: skip
+    )
 
 
 # -- equal to the readable path
@@ -384,9 +398,15 @@ def test_an_encoder_in_bfloat16_is_computed_in_float32() -> None:
 
 
 def varlen_by_loop(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-    queries: torch.Tensor, keys: torch.Tensor, most_queries: int, most_keys: int, /,
-) -> torch.Tensor:  # fmt: skip
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    most_queries: int,
+    most_keys: int,
+    /,
+) -> torch.Tensor:
     """What torch's varlen_attn computes, text by text; positional arguments only."""
     assert queries.dtype == keys.dtype == torch.int32
     assert (most_queries, most_keys) == (int(queries.diff().max()), int(keys.diff().max()))

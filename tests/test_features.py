@@ -217,7 +217,7 @@ def test_every_container_of_texts_gives_the_same_rows_in_its_order() -> None:
         ([("a", "b")], "row 0 is of type tuple.*pairs"),
         (np.array([["a", "b"], ["c", "d"]]), "2 dimensions.*pairs"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_text_is_a_type_error_with_its_row(texts: object, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         embed(texts, NAME)

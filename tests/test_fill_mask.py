@@ -23,9 +23,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random masked language model, 8 wide, with the vocabulary of bert-base-uncased."""
     folder = tmp_path_factory.mktemp("mlm")
     torch.manual_seed(0)
-    model = transformers.BertForMaskedLM(transformers.BertConfig(
-        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, max_position_embeddings=32,
-    ))  # fmt: skip
+    model = transformers.BertForMaskedLM(
+        transformers.BertConfig(
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=8,
+            max_position_embeddings=32,
+        )
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.5)

@@ -129,8 +129,10 @@ def parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     if isinstance(model, Head):
         return {name_in_file(model.config.model_type, name): p for name, p in model.named_parameters()}
     names = {name: official_name(name) for name, _ in model.named_parameters()}
-    return {names[name].replace("cls.predictions.bias", "cls.predictions.decoder.bias"): p
-            for name, p in model.named_parameters()}  # fmt: skip
+    return {
+        names[name].replace("cls.predictions.bias", "cls.predictions.decoder.bias"): p
+        for name, p in model.named_parameters()
+    }
 
 
 def outcome(model: nn.Module, batch: dict[str, Tensor], training: bool = False) -> dict[str, Tensor]:
@@ -427,8 +429,13 @@ def test_a_new_head_is_fresh_on_the_pretrained_encoder_and_marked_untrained(head
     encoder = {f"encoder.{name}": tensor for name, tensor in minibert.load(folder).state_dict().items()}
     new = {name: tensor for name, tensor in model.state_dict().items() if name not in encoder}
     assert set(report.missing) == set(new) and new
-    assert differences({name: t for name, t in model.state_dict().items() if name in encoder},
-                       {name: t for name, t in encoder.items() if name in model.state_dict()}) == []  # fmt: skip
+    assert (
+        differences(
+            {name: t for name, t in model.state_dict().items() if name in encoder},
+            {name: t for name, t in encoder.items() if name in model.state_dict()},
+        )
+        == []
+    )
     for name, tensor in new.items():
         if name.endswith("bias"):
             assert not tensor.any()
@@ -470,8 +477,11 @@ def test_a_pooler_that_the_checkpoint_lacks_comes_with_the_new_head(checkpoint):
 
 
 def test_a_lost_encoder_tensor_is_no_matter_of_the_head(checkpoint, tmp_path):
-    folder = rewritten(checkpoint("masked-lm", "bert"), tmp_path / "damaged",
-                       lambda tensors: tensors.pop("bert.embeddings.LayerNorm.bias"))  # fmt: skip
+    folder = rewritten(
+        checkpoint("masked-lm", "bert"),
+        tmp_path / "damaged",
+        lambda tensors: tensors.pop("bert.embeddings.LayerNorm.bias"),
+    )
     for new_head in (False, True):
         with pytest.raises(ValueError, match=r"lacks 1 tensors, encoder\.embeddings\.norm\.bias the first$"):
             minibert.load(folder, head="masked-lm", new_head=new_head)
@@ -488,8 +498,13 @@ def test_another_number_of_labels_is_refused_with_both_numbers_and_the_names(che
 
 
 def test_a_classifier_of_another_shape_is_refused_with_both_shapes(checkpoint, tmp_path):
-    folder = rewritten(checkpoint("token-classification", "bert"), tmp_path / "changed", lambda tensors: None,
-                       id2label={"0": "A", "1": "B"}, label2id={"A": 0, "B": 1})  # fmt: skip
+    folder = rewritten(
+        checkpoint("token-classification", "bert"),
+        tmp_path / "changed",
+        lambda tensors: None,
+        id2label={"0": "A", "1": "B"},
+        label2id={"A": 0, "B": 1},
+    )
     with pytest.raises(ValueError, match=r"classifier.*\(5, 24\) in the file, \(2, 24\) by config.json; new_head=True"):
         minibert.load(folder, head="token-classification")
 
@@ -527,7 +542,11 @@ def test_a_new_question_answering_head_has_2_outputs_whatever_the_checkpoint_tol
 
 
 def test_an_unknown_problem_type_is_refused(checkpoint, tmp_path):
-    folder = rewritten(checkpoint("sequence-classification", "bert"), tmp_path / "changed", lambda tensors: None,
-                       problem_type="ranking")  # fmt: skip
+    folder = rewritten(
+        checkpoint("sequence-classification", "bert"),
+        tmp_path / "changed",
+        lambda tensors: None,
+        problem_type="ranking",
+    )
     with pytest.raises(ValueError, match="problem_type 'ranking' is not known: regression"):
         minibert.load(folder, head="sequence-classification")

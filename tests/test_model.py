@@ -89,9 +89,7 @@ def test_every_activation_equals_transformers_bit_for_bit(model_type: str, activ
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_float64_equals_transformers_bit_for_bit(model_type: str, checkpoints: dict[str, Any]) -> None:
     folder, _ = checkpoints[model_type]
-    theirs = type(checkpoints[model_type][1]).from_pretrained(
-        folder, dtype=torch.float64, attn_implementation="eager"
-    )
+    theirs = type(checkpoints[model_type][1]).from_pretrained(folder, dtype=torch.float64, attn_implementation="eager")
     ours = minibert.load(folder, dtype=torch.float64)
     assert differences(ours, theirs.eval(), hard_batch(ours.config)) == {}
 

@@ -115,17 +115,19 @@ def test_the_real_encoder_is_bit_identical_at_every_stage(minilm: Path) -> None:
     assert all(r.equal for r in rows)
 
 
-SIZES = st.fixed_dictionaries({
-    "num_attention_heads": st.integers(1, 4),
-    "num_hidden_layers": st.integers(1, 3),
-    "intermediate_size": st.integers(1, 70),
-    "vocab_size": st.integers(3, 120),
-    "max_position_embeddings": st.integers(2, 40),
-    "hidden_act": st.sampled_from(sorted(model.ACTIVATION)),
-    "hidden_dropout_prob": st.sampled_from([0.0, 0.1, 0.5]),
-    "attention_probs_dropout_prob": st.sampled_from([0.0, 0.2]),
-    "num_labels": st.integers(1, 4),
-})  # fmt: skip
+SIZES = st.fixed_dictionaries(
+    {
+        "num_attention_heads": st.integers(1, 4),
+        "num_hidden_layers": st.integers(1, 3),
+        "intermediate_size": st.integers(1, 70),
+        "vocab_size": st.integers(3, 120),
+        "max_position_embeddings": st.integers(2, 40),
+        "hidden_act": st.sampled_from(sorted(model.ACTIVATION)),
+        "hidden_dropout_prob": st.sampled_from([0.0, 0.1, 0.5]),
+        "attention_probs_dropout_prob": st.sampled_from([0.0, 0.2]),
+        "num_labels": st.integers(1, 4),
+    }
+)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

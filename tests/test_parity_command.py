@@ -146,7 +146,7 @@ def test_versions_are_compared_as_numbers(version: str, usable: bool, monkeypatc
 
 
 def test_pages_escape_what_they_quote_and_need_no_network() -> None:
-    name = "<script>alert(1)</script> | `x` & \"y\""
+    name = '<script>alert(1)</script> | `x` & "y"'
     different = Row("tensors", name, 0, (2,), 1.0, 3, False, index=(1,), ours=1.0, theirs=2.0)
     report = Report("with <b>", {"torch": "<i>"}, [ladder.Result(name, name, rows=[different], cause=name)])
     html, text = page(report), markdown(report)

@@ -86,8 +86,10 @@ def test_no_texts_give_no_rows_of_the_right_width(checkpoint: str, tmp_path: Pat
 
 
 def test_a_number_beyond_float16_is_refused_and_never_becomes_infinite(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"row 2 has the number 65520, and float16 ends at 65504; use dtype float32"), \
-            GrowingFile(tmp_path / "x.npy", 2, "float16", {}) as matrix:  # fmt: skip
+    with (
+        pytest.raises(ValueError, match=r"row 2 has the number 65520, and float16 ends at 65504; use dtype float32"),
+        GrowingFile(tmp_path / "x.npy", 2, "float16", {}) as matrix,
+    ):
         matrix.append(np.array([[65519, -65519]], np.float32), ["a"], Account(1))
         matrix.append(np.array([[0, 1], [1, 65520]], np.float32), ["b", "c"], Account(2))
     assert json.loads((tmp_path / "x.npy.partial.json").read_text())["done"]["texts"] == 1
@@ -133,8 +135,11 @@ def test_one_str_is_not_a_stream_of_letters(checkpoint: str, tmp_path: Path) -> 
 def test_portions_end_at_a_number_of_texts_or_of_characters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(overlap, "CHARACTERS", 10)
     assert list(portions(["a", "b", "c", "d" * 10, "e" * 99, "f"], 2)) == [
-        ["a", "b"], ["c", "d" * 10], ["e" * 99], ["f"]
-    ]  # fmt: skip
+        ["a", "b"],
+        ["c", "d" * 10],
+        ["e" * 99],
+        ["f"],
+    ]
     assert list(portions([])) == []
 
 
@@ -529,8 +534,13 @@ def test_portions_that_are_tokenized_ahead_are_those_of_one_thread(checkpoint: s
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU in the place of a device that computes by itself: portions of 8 texts, tokenized ahead."""
     monkeypatch.setattr(room, "portions", lambda texts: portions(texts, PORTION))
-    monkeypatch.setattr(room, "tokenized", lambda portions, tokenizer, device, **settings: tokenized(
-        portions, tokenizer, torch.device("meta"), **settings))  # fmt: skip
+    monkeypatch.setattr(
+        room,
+        "tokenized",
+        lambda portions, tokenizer, device, **settings: tokenized(
+            portions, tokenizer, torch.device("meta"), **settings
+        ),
+    )
 
 
 @pytest.mark.usefixtures("elsewhere")

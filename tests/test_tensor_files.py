@@ -312,10 +312,21 @@ def test_a_shard_outside_the_folder_is_refused(shard: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{}", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"weight_map": 5}', b'{"weight_map": ["a"]}',
-     b'{"weight_map": {"a": 5}}', b'{"weight_map": {"a": "x", "b": 5}}', b'{"weight_map": {"a": []}}',
-     b'{"weight_map": {"a": ".."}}', b'{"weight_map": {"a": ""}}'],
-)  # fmt: skip
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"weight_map": 5}',
+        b'{"weight_map": ["a"]}',
+        b'{"weight_map": {"a": 5}}',
+        b'{"weight_map": {"a": "x", "b": 5}}',
+        b'{"weight_map": {"a": []}}',
+        b'{"weight_map": {"a": ".."}}',
+        b'{"weight_map": {"a": ""}}',
+    ],
+)
 def test_an_index_that_is_none_is_refused(content: bytes, tmp_path: Path) -> None:
     write_index(tmp_path, content)
     with pytest.raises(ValueError, match=str(tmp_path)):

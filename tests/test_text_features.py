@@ -92,8 +92,18 @@ def test_the_default_recipe_fits_the_reviews_without_a_warning() -> None:
 
 
 def test_the_constructor_does_nothing_and_clone_and_set_params_keep_every_setting() -> None:
-    settings = {"model": "no-such-checkpoint", "pooling": "?", "layers": [99], "combine": "?", "precision": "?",
-                "device": "?", "batch_tokens": -5, "truncation": "?", "cache": 3, "missing": "?"}  # fmt: skip
+    settings = {
+        "model": "no-such-checkpoint",
+        "pooling": "?",
+        "layers": [99],
+        "combine": "?",
+        "precision": "?",
+        "device": "?",
+        "batch_tokens": -5,
+        "truncation": "?",
+        "cache": 3,
+        "missing": "?",
+    }
     estimator = TextFeatures(**settings)
     assert estimator.get_params() == settings
     assert clone(estimator).get_params() == settings
@@ -223,8 +233,13 @@ def test_a_grid_of_four_values_over_five_shuffled_folds_encodes_each_text_once(
 
 def test_another_setting_misses_the_cache_and_another_name_of_the_same_layer_does_not(computed: list[int]) -> None:
     TextFeatures(NAME).fit_transform(TEXTS)
-    for settings in ({"pooling": "mean"}, {"layers": (-2,)}, {"layers": (-2, -1)}, {"truncation": "error"},
-                     {"layers": (-2, -1), "combine": "sum"}):  # fmt: skip
+    for settings in (
+        {"pooling": "mean"},
+        {"layers": (-2,)},
+        {"layers": (-2, -1)},
+        {"truncation": "error"},
+        {"layers": (-2, -1), "combine": "sum"},
+    ):
         before = len(computed)
         TextFeatures(NAME, **settings).fit_transform(TEXTS)
         assert computed[before:] == [len(TEXTS)], settings

@@ -159,8 +159,13 @@ def test_lines_and_tab_separated_texts_are_read_back(folder: Path, texts: list[s
         ("x.jsonl", b'{"text": "\xff"}', None, r"line 1, is not UTF-8"),
         ("x.tsv", "text\n".encode("utf-16"), None, "is a binary file"),
         ("x.txt", b"a\n", "text", "column is 'text', and .* is read as one text a line"),
-        ("x.tsv", b"a\t1\nb\t0\n", None, "line 1, has no column sentence or text; choose as column one of: 'a', '1'; "
-         "where there is no header, column is a number from 1"),
+        (
+            "x.tsv",
+            b"a\t1\nb\t0\n",
+            None,
+            "line 1, has no column sentence or text; choose as column one of: 'a', '1'; "
+            "where there is no header, column is a number from 1",
+        ),
         ("x.csv", b"id,label\n1,2\n", "body", "has no column 'body'; choose as column one of: 'id', 'label'"),
         ("x.csv", b"text,text\n1,2\n", None, "has 2 columns 'text'; give them different names"),
         ("x.csv", b"text,n\na,1\n\n\nb\n", None, "line 5, has 1 columns, 2 are expected"),
@@ -188,7 +193,7 @@ def test_lines_and_tab_separated_texts_are_read_back(folder: Path, texts: list[s
         ("x.txt.gz", b"a fine film\n", None, "x.txt.gz is not a sound gzip file"),
         ("x.txt.gz", gzip.compress(b"a\n" * 999)[:-8] + b"12345678", None, "is not a sound gzip file"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_with_a_file_is_said_with_its_line(
     folder: Path, name: str, content: bytes, column: str | int | None, message: str
 ) -> None:

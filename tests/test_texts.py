@@ -42,8 +42,10 @@ def test_a_generator_is_consumed_once():
     assert list(texts) == []
 
 
-@pytest.mark.parametrize(("value", "name"), [(None, "None"), (float("nan"), "NaN"), (np.float32("nan"), "NaN"),
-                                             (pd.NA, "NA"), (pd.NaT, "NaT")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [(None, "None"), (float("nan"), "NaN"), (np.float32("nan"), "NaN"), (pd.NA, "NA"), (pd.NaT, "NaT")],
+)
 def test_a_missing_text_is_an_error_that_names_the_row_or_an_empty_text(value: object, name: str):
     texts = ["hello"] * 7 + [value]
     message = f"row 7 is {name}, not a text; use missing='empty' to treat it as an empty text"
@@ -86,8 +88,11 @@ def test_a_bare_string_is_not_a_list_of_its_characters(call: Callable[[str], obj
         call("hello")
 
 
-@pytest.mark.parametrize("table", [np.array([["a", "b"]]), pd.DataFrame({"x": ["a"], "y": ["b"]}), np.array("a")],
-                         ids=["2-D", "frame", "0-D"])  # fmt: skip
+@pytest.mark.parametrize(
+    "table",
+    [np.array([["a", "b"]]), pd.DataFrame({"x": ["a"], "y": ["b"]}), np.array("a")],
+    ids=["2-D", "frame", "0-D"],
+)
 def test_a_table_is_refused_and_told_how_to_pass_pairs(table: object):
     with pytest.raises(TypeError, match=r"one column is wanted; pass pairs as two columns: tokenizer\(first, second\)"):
         TOKENIZER(table)

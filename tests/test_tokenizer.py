@@ -135,8 +135,10 @@ def test_the_documented_pair_gives_the_documented_ids_and_segments():
 @pytest.fixture(scope="module")
 def sst2() -> list[str]:
     if "MINIBERT_DATA" not in os.environ:
-        pytest.skip("MINIBERT_DATA is not set; it names a folder with sst2/train.tsv, which is data/SST2/train.tsv of "
-                    "github.com/clairett/pytorch-sentiment-classification")  # fmt: skip
+        pytest.skip(
+            "MINIBERT_DATA is not set; it names a folder with sst2/train.tsv, which is data/SST2/train.tsv of "
+            "github.com/clairett/pytorch-sentiment-classification"
+        )
     lines = (Path(os.environ["MINIBERT_DATA"]) / "sst2" / "train.tsv").read_text(encoding="utf-8").splitlines()
     return [line.split("\t")[0] for line in lines[:2000]]
 
@@ -267,9 +269,16 @@ def test_a_cased_vocabulary_that_says_nothing_is_cased_with_a_warning(tmp_path: 
     assert tokenizer("Hello hello").tokens[0][1:-1] == ["Hello", "hello"]
 
 
-@pytest.mark.parametrize(("said", "argument", "expected"), [(True, None, "hello"), (True, False, "Hello"),
-                                                            (False, None, "Hello"), (False, True, "hello"),
-                                                            ("absent", True, "hello")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("said", "argument", "expected"),
+    [
+        (True, None, "hello"),
+        (True, False, "Hello"),
+        (False, None, "Hello"),
+        (False, True, "hello"),
+        ("absent", True, "hello"),
+    ],
+)
 def test_a_vocabulary_is_read_with_the_case_that_is_asked_for(
     tmp_path: Path, said: object, argument: bool | None, expected: str
 ):
@@ -389,9 +398,16 @@ def test_a_max_length_that_is_no_int_is_refused(max_length: object):
 
 @pytest.mark.parametrize(
     ("model_max_length", "positions", "default", "limit"),
-    [(512, 512, 512, 512), (128, 512, 128, 512), (10**30, 512, 512, 512), (1e30, 512, 512, 512),
-     ("absent", 300, 300, 300), (512, 64, 64, 64), (1024, 1024, 512, 1024)],
-)  # fmt: skip
+    [
+        (512, 512, 512, 512),
+        (128, 512, 128, 512),
+        (10**30, 512, 512, 512),
+        (1e30, 512, 512, 512),
+        ("absent", 300, 300, 300),
+        (512, 64, 64, 64),
+        (1024, 1024, 512, 1024),
+    ],
+)
 def test_the_default_max_length_is_the_smallest_of_what_the_files_say_and_512(
     tmp_path: Path, model_max_length: object, positions: int, default: int, limit: int
 ):
@@ -462,9 +478,16 @@ def test_a_broken_vocabulary_is_refused_with_its_line_or_token(tmp_path: Path, c
         load_tokenizer(checkpoint(tmp_path, vocab=content))
 
 
-@pytest.mark.parametrize("change", [lambda v: v.replace(b"\n", b"\r\n"), lambda v: b"\xef\xbb\xbf" + v,
-                                    lambda v: v + b"\n\n", lambda v: v.rstrip(b"\n")],
-                         ids=["CRLF", "BOM", "blank lines at the end", "no newline at the end"])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: v.replace(b"\n", b"\r\n"),
+        lambda v: b"\xef\xbb\xbf" + v,
+        lambda v: v + b"\n\n",
+        lambda v: v.rstrip(b"\n"),
+    ],
+    ids=["CRLF", "BOM", "blank lines at the end", "no newline at the end"],
+)
 def test_a_vocabulary_from_another_system_gives_the_same_tokenizer(tmp_path: Path, change: Callable[[bytes], bytes]):
     tokenizer = load_tokenizer(checkpoint(tmp_path, vocab=change((FOLDER / "vocab.txt").read_bytes())))
     assert differences(tokenizer, HARD_TEXTS) == []
@@ -484,9 +507,13 @@ def test_a_folder_without_tokenizer_files_is_refused_with_what_it_holds(tmp_path
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", "is not valid JSON"), ("[]", "holds a list"), ('{"model": {"type": "BPE"}}', "holds a BPE model"),
-     ('{"model": {"vocab": {"a": 0}}, "normalizer": {"type": "new"}}', "cannot read this tokenizer.json")],
-)  # fmt: skip
+    [
+        ("{", "is not valid JSON"),
+        ("[]", "holds a list"),
+        ('{"model": {"type": "BPE"}}', "holds a BPE model"),
+        ('{"model": {"vocab": {"a": 0}}, "normalizer": {"type": "new"}}', "cannot read this tokenizer.json"),
+    ],
+)
 def test_a_broken_tokenizer_json_is_refused(tmp_path: Path, content: str, message: str):
     folder = checkpoint(tmp_path)
     (folder / "tokenizer.json").write_text(content)

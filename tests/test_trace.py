@@ -103,8 +103,13 @@ def test_the_tensors_are_the_models_own_bit_for_bit(texts, attention, folder, to
     traced = minibert.trace(encoder, tokenizer, *texts)
     batch = tokenizer(*texts)
     with torch.no_grad():
-        out = encoder(batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids,
-                      output_hidden_states=True, output_attentions=True)  # fmt: skip
+        out = encoder(
+            batch.input_ids,
+            attention_mask=batch.attention_mask,
+            token_type_ids=batch.token_type_ids,
+            output_hidden_states=True,
+            output_attentions=True,
+        )
     assert len(traced.hidden_states) == 3 and len(traced.attentions) == 2
     for ours, theirs in ((traced.hidden_states, out.hidden_states), (traced.attentions, out.attentions)):
         assert all(torch.equal(one, other[0]) for one, other in zip(ours, theirs, strict=True))
@@ -192,9 +197,12 @@ def test_masks_are_guessed_as_fill_mask_guesses_them(folder, tokenizer):
 
 
 RECIPES: list[dict[str, Any]] = [
-    {"pooling": "cls"}, {"pooling": "mean", "layers": (-2, -1)}, {"pooling": "max", "layers": (0, 1), "combine": "sum"},
-    {"pooling": "mean", "layers": (1, 2), "combine": "mean"}, {"pooling": "pooler"},
-]  # fmt: skip
+    {"pooling": "cls"},
+    {"pooling": "mean", "layers": (-2, -1)},
+    {"pooling": "max", "layers": (0, 1), "combine": "sum"},
+    {"pooling": "mean", "layers": (1, 2), "combine": "mean"},
+    {"pooling": "pooler"},
+]
 
 
 @pytest.fixture(scope="module")
@@ -259,8 +267,9 @@ def test_a_classifier_for_another_width_or_with_a_pair_is_refused(plain, folder,
 def test_the_numbers_of_the_page_are_those_of_the_model(texts, encoder, tokenizer):
     batch = tokenizer(*texts)
     with torch.no_grad():
-        out = encoder(batch.input_ids, token_type_ids=batch.token_type_ids, output_hidden_states=True,
-                      output_attentions=True)  # fmt: skip
+        out = encoder(
+            batch.input_ids, token_type_ids=batch.token_type_ids, output_hidden_states=True, output_attentions=True
+        )
     data = data_of(minibert.trace(encoder, tokenizer, *texts).to_html())
     S, D, H = data["S"], data["D"], data["H"]
     assert data["ids"] == batch.input_ids[0].tolist() and data["tokens"] == batch.tokens[0]
@@ -351,8 +360,9 @@ HOSTILE = [
 @pytest.mark.filterwarnings("ignore::minibert.tokenizer.TruncationWarning")
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_text_becomes_part_of_the_page(text, encoder, tokenizer):
-    harmless, hostile = (minibert.trace(encoder, tokenizer, *pair, model=pair[0]).to_html()
-                         for pair in (("a b", "c"), (text, text)))  # fmt: skip
+    harmless, hostile = (
+        minibert.trace(encoder, tokenizer, *pair, model=pair[0]).to_html() for pair in (("a b", "c"), (text, text))
+    )
     allowed = set(Reader(harmless).tags)
     reader = Reader(hostile)
     assert set(reader.tags) <= allowed
@@ -407,11 +417,14 @@ def test_runs_of_numbers_are_written_short():
     assert numbered([0, 2, 3, 5, 6, 7]) == "0, 2, 3, 5 to 7"
 
 
-@pytest.mark.parametrize("choices, match", [
-    ({"layers": [2]}, "layers has 2; the model has 2 layers: 0 to 1"),
-    ({"heads": [-1]}, "heads has -1; the model has 3 heads: 0 to 2"),
-    ({"heads": []}, "heads is empty; name at least one of 0 to 2"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "choices, match",
+    [
+        ({"layers": [2]}, "layers has 2; the model has 2 layers: 0 to 1"),
+        ({"heads": [-1]}, "heads has -1; the model has 3 heads: 0 to 2"),
+        ({"heads": []}, "heads is empty; name at least one of 0 to 2"),
+    ],
+)
 def test_layers_and_heads_that_are_not_there_are_refused(choices, match, encoder, tokenizer):
     with pytest.raises(ValueError, match=match):
         minibert.trace(encoder, tokenizer, TEXT).to_html(**choices)

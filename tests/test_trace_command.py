@@ -132,10 +132,24 @@ def test_pictures_show_the_attention_of_the_layer_and_head(head, run, checkpoint
     pytest.importorskip("matplotlib", reason='needs matplotlib: pip install "minibert[tutorials]"')
     drawn: list[Any] = []
     heat_map = command.heat_map
-    monkeypatch.setattr(command, "heat_map",
-                        lambda *args, **more: drawn.append((args, more)) or heat_map(*args, **more))  # fmt: skip
-    status, out, error = run(TEXT, "--model", checkpoint, "--png", "a.png", "--svg", "a.svg", "--layer", "0",
-                             "--head", head, "--words", "--json")  # fmt: skip
+    monkeypatch.setattr(
+        command, "heat_map", lambda *args, **more: drawn.append((args, more)) or heat_map(*args, **more)
+    )
+    status, out, error = run(
+        TEXT,
+        "--model",
+        checkpoint,
+        "--png",
+        "a.png",
+        "--svg",
+        "a.svg",
+        "--layer",
+        "0",
+        "--head",
+        head,
+        "--words",
+        "--json",
+    )
     assert (status, error) == (0, "")
     assert Path("a.png").read_bytes().startswith(b"\x89PNG") and "<svg" in Path("a.svg").read_text(encoding="utf-8")
     assert figures(out)["pictures"] == ["a.png", "a.svg"]
@@ -174,21 +188,24 @@ def test_annotated_pages_are_linked_where_make_annotated_put_them(run, checkpoin
     assert 'href="build/annotated/model.html#L' in Path("page.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("options, said", [
-    ([], "nothing to write was named; add --out FILE.html, --png FILE.png or --svg FILE.svg"),
-    (["--out", "page.txt"], "--out is page.txt; it must be a file that ends in .html"),
-    (["--png", "page.svg"], "--png is page.svg; it must be a file that ends in .png"),
-    (["--out", "none/page.html"], "--out is none/page.html, and there is no folder none"),
-    (["--out", "a.html", "--layers", "2"], "layers has 2; the model has 2 layers: 0 to 1"),
-    (["--out", "a.html", "--heads", "3"], "heads has 3; the model has 3 heads: 0 to 2"),
-    (["--out", "a.html", "--heads", "x"], "argument --heads: 'x' is not a list of whole numbers"),
-    (["--svg", "a.svg", "--layer", "2"], "--layer is 2; the model has 2 layers: 0 to 1, or -1 for the last"),
-    (["--svg", "a.svg", "--head", "3"], "--head is '3'; the model has 3 heads: 0 to 2, mean or rollout"),
-    (["--svg", "a.svg", "--head", "best"], "--head is 'best'"),
-    (["--out", "a.html", "--annotated", "none"], "--annotated is none, which has no model.html"),
-    (["--out", "a.html", "--truncation", "cut"], "truncation is 'cut'"),
-    (["--out", "a.html", "--classifier", "none"], "none holds no classifier"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ([], "nothing to write was named; add --out FILE.html, --png FILE.png or --svg FILE.svg"),
+        (["--out", "page.txt"], "--out is page.txt; it must be a file that ends in .html"),
+        (["--png", "page.svg"], "--png is page.svg; it must be a file that ends in .png"),
+        (["--out", "none/page.html"], "--out is none/page.html, and there is no folder none"),
+        (["--out", "a.html", "--layers", "2"], "layers has 2; the model has 2 layers: 0 to 1"),
+        (["--out", "a.html", "--heads", "3"], "heads has 3; the model has 3 heads: 0 to 2"),
+        (["--out", "a.html", "--heads", "x"], "argument --heads: 'x' is not a list of whole numbers"),
+        (["--svg", "a.svg", "--layer", "2"], "--layer is 2; the model has 2 layers: 0 to 1, or -1 for the last"),
+        (["--svg", "a.svg", "--head", "3"], "--head is '3'; the model has 3 heads: 0 to 2, mean or rollout"),
+        (["--svg", "a.svg", "--head", "best"], "--head is 'best'"),
+        (["--out", "a.html", "--annotated", "none"], "--annotated is none, which has no model.html"),
+        (["--out", "a.html", "--truncation", "cut"], "truncation is 'cut'"),
+        (["--out", "a.html", "--classifier", "none"], "none holds no classifier"),
+    ],
+)
 def test_a_request_that_cannot_be_met_is_answered_in_one_line(options, said, run, checkpoint):
     status, _, error = run(TEXT, "--model", checkpoint, *options)
     assert status == 2

@@ -40,8 +40,11 @@ def read(path: Path) -> NotebookNode:
 
 def links(path: Path) -> list[str]:
     """The targets in a page's or notebook's prose that are files."""
-    prose = path.read_text("utf-8") if path.suffix == ".md" else "\n".join(
-        cell.source for cell in read(path).cells if cell.cell_type == "markdown")  # fmt: skip
+    prose = (
+        path.read_text("utf-8")
+        if path.suffix == ".md"
+        else "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+    )
     targets = re.findall(r"\]\(([^)\s]+)\)", prose)
     return [target.partition("#")[0] for target in targets if not target.startswith(("http", "#"))]
 

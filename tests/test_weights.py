@@ -179,12 +179,20 @@ def test_the_position_embeddings_of_the_file_win_over_the_sinusoidal_flag(
 @pytest.mark.parametrize(
     "head",
     [
-        "BertForPreTraining", "BertForMaskedLM", "BertForNextSentencePrediction", "BertForSequenceClassification",
-        "BertForTokenClassification", "BertForQuestionAnswering", "BertForMultipleChoice", "DistilBertForMaskedLM",
-        "DistilBertForSequenceClassification", "DistilBertForQuestionAnswering", "DistilBertForTokenClassification",
+        "BertForPreTraining",
+        "BertForMaskedLM",
+        "BertForNextSentencePrediction",
+        "BertForSequenceClassification",
+        "BertForTokenClassification",
+        "BertForQuestionAnswering",
+        "BertForMultipleChoice",
+        "DistilBertForMaskedLM",
+        "DistilBertForSequenceClassification",
+        "DistilBertForQuestionAnswering",
+        "DistilBertForTokenClassification",
         "DistilBertForMultipleChoice",
     ],
-)  # fmt: skip
+)
 def test_the_encoder_of_a_file_with_a_head_loads_without_a_warning(head: str, tmp_path: Path) -> None:
     model_type = head.partition("For")[0].lower()
     theirs = write_checkpoint(tmp_path, model_type, model_class=getattr(transformers, head))

@@ -112,8 +112,10 @@ class Source:
         end_of_docstring = self.tree.body[0].end_lineno or 0
         firsts = sorted({1, end_of_docstring + 1, *self.starts})
         lasts = [first - 1 for first in firsts[1:]] + [len(self.lines)]
-        return [Row(first, last, self.starts.get(first, ""), first in self.banners)
-                for first, last in zip(firsts, lasts, strict=True)]  # fmt: skip
+        return [
+            Row(first, last, self.starts.get(first, ""), first in self.banners)
+            for first, last in zip(firsts, lasts, strict=True)
+        ]
 
     @cached_property
     def summary(self) -> str:
@@ -270,8 +272,9 @@ def imported(source: Source, book: Book) -> dict[str, str]:
     froms = [node for node in source.tree.body if isinstance(node, ast.ImportFrom) and node.module]
     addresses = {
         alias.name: book.link(str(node.module).removeprefix("minibert."), alias.name)
-        for node in froms for alias in node.names
-    }  # fmt: skip
+        for node in froms
+        for alias in node.names
+    }
     return {name: address for name, address in addresses.items() if address}
 
 
@@ -310,9 +313,11 @@ def row_html(source: Source, row: Row, marked: dict[int, list[tuple[int, int, st
     level = 2 if "." not in row.name else 3
     title = f"<h{level}>{row.name.split('.')[-1]}</h{level}>" if row.name else ""
     kind = "banner" if row.banner else "intro" if row.first == 1 else "told"
-    parts = (code(source, head, marked) if head else "",
-             f'<div class="prose">{title}{prose(source, told, book)}</div>',
-             code(source, body, marked) if body else "")  # fmt: skip
+    parts = (
+        code(source, head, marked) if head else "",
+        f'<div class="prose">{title}{prose(source, told, book)}</div>',
+        code(source, body, marked) if body else "",
+    )
     return f'<section class="{kind}{" defines" if head else ""}">{"".join(parts)}</section>'
 
 
@@ -322,8 +327,10 @@ def room_page(source: Source, book: Book) -> str:
     rows = "\n".join(row_html(source, row, marked, book) for row in source.rows)
     notebook = ROOMS[source.room]
     link = f' · step by step in the notebook <a href="{TUTORIALS}/{notebook}.ipynb">{notebook}</a>' if notebook else ""
-    top = (f'<header class="title"><h1>{source.room}.py</h1><p>Room {list(ROOMS).index(source.room) + 1} of '
-           f"{len(ROOMS)} · {len(source.lines)} lines{link}</p>{contents(source)}</header>")  # fmt: skip
+    top = (
+        f'<header class="title"><h1>{source.room}.py</h1><p>Room {list(ROOMS).index(source.room) + 1} of '
+        f"{len(ROOMS)} · {len(source.lines)} lines{link}</p>{contents(source)}</header>"
+    )
     return page(f"{source.room}.py", source.room, f"{top}<main>{rows}</main>", book)
 
 
@@ -341,10 +348,12 @@ def index_page(book: Book) -> str:
         f"{contents(source, f'{source.room}.html')}</li>"
         for source in book.sources
     )
-    top = ("<header class=\"title\"><h1>minibert, annotated</h1><p>BERT and DistilBERT written by hand in PyTorch: the "
-           "source, and beside it what it says about itself. Read the rooms in this order, or begin with "
-           '<a href="model.html">model.py</a>, where BERT is. A shape such as '
-           f"{book.shapes('(B,S,D)')} stands at the end of every line that changes one.</p></header>")  # fmt: skip
+    top = (
+        '<header class="title"><h1>minibert, annotated</h1><p>BERT and DistilBERT written by hand in PyTorch: the '
+        "source, and beside it what it says about itself. Read the rooms in this order, or begin with "
+        '<a href="model.html">model.py</a>, where BERT is. A shape such as '
+        f"{book.shapes('(B,S,D)')} stands at the end of every line that changes one.</p></header>"
+    )
     return page("minibert, annotated", "", f'{top}<main class="index"><ol>{entries}</ol></main>', book)
 
 
@@ -359,7 +368,7 @@ def page(title: str, room: str, content: str, book: Book) -> str:
         f"<title>{escape(title)}</title><style>{style}</style></head><body>"
         f'<nav class="bar" aria-label="Rooms">{"".join(way(room))}{legend}</nav>{content}'
         f'<nav class="foot" aria-label="Rooms, once more">{"".join(way(room))}</nav></body></html>\n'
-    )  # fmt: skip
+    )
 
 
 def way(room: str) -> Iterator[str]:

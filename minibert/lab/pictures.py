@@ -50,8 +50,14 @@ def heat_map(
         axes = pyplot().subplots(figsize=(max(width, 3.0), max(height, 1.6)), layout="constrained")[1]
     largest = limit or float(np.abs(numbers).max(initial=0.0)) or 1.0
     signed = bool((numbers < 0).any())
-    axes.imshow(numbers, aspect="auto", cmap=DIVERGING if signed else SEQUENTIAL, vmin=-largest if signed else 0.0,
-                vmax=largest, interpolation="nearest")  # fmt: skip
+    axes.imshow(
+        numbers,
+        aspect="auto",
+        cmap=DIVERGING if signed else SEQUENTIAL,
+        vmin=-largest if signed else 0.0,
+        vmax=largest,
+        interpolation="nearest",
+    )
     axes.set_xticks(range(len(columns)) if columns else [], columns or [], rotation=90)
     axes.set_yticks(range(len(rows)) if rows else [], rows or [])
     axes.set_title(title)

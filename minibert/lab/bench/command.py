@@ -27,12 +27,31 @@ KEYS = {MINILM: "minilm", DISTILBERT: "distilbert"}
 
 PLANS = {
     "quick": Plan("quick", (MINILM,), sentences=256, rounds=3, short=60, starts=1),
-    "default": Plan("default", (DISTILBERT, MINILM), sentences=2000, rounds=3, short=200, starts=3,
-                    lengths=(8, 32, 128, 512), counts=(100, 1000), batch_tokens=(256, 512, 1024), by_threads=True),
-    "full": Plan("full", (DISTILBERT, MINILM), sentences=2000, rounds=7, short=500, starts=5,
-                 lengths=(8, 16, 32, 64, 128, 256, 512), counts=(100, 1000, 10_000, 100_000),
-                 batch_tokens=(128, 256, 512, 1024, 2048, 4096), by_threads=True),
-}  # fmt: skip
+    "default": Plan(
+        "default",
+        (DISTILBERT, MINILM),
+        sentences=2000,
+        rounds=3,
+        short=200,
+        starts=3,
+        lengths=(8, 32, 128, 512),
+        counts=(100, 1000),
+        batch_tokens=(256, 512, 1024),
+        by_threads=True,
+    ),
+    "full": Plan(
+        "full",
+        (DISTILBERT, MINILM),
+        sentences=2000,
+        rounds=7,
+        short=500,
+        starts=5,
+        lengths=(8, 16, 32, 64, 128, 256, 512),
+        counts=(100, 1000, 10_000, 100_000),
+        batch_tokens=(128, 256, 512, 1024, 2048, 4096),
+        by_threads=True,
+    ),
+}
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
@@ -107,5 +126,11 @@ def subject_of(model: str, plan: Plan, scratch: Path) -> Subject:
             process.ask("write_distilbert", folder=str(folder), vocabulary_from=str(locate(MINILM).folder))
     tokenizer = load_tokenizer(folder)
     title = TITLES.get(model, Path(model).name)
-    return Subject(title, KEYS.get(model, "other"), folder, Config.from_file(folder / "config.json"), tokenizer,
-                   find_work(plan.sentences, tokenizer))  # fmt: skip
+    return Subject(
+        title,
+        KEYS.get(model, "other"),
+        folder,
+        Config.from_file(folder / "config.json"),
+        tokenizer,
+        find_work(plan.sentences, tokenizer),
+    )

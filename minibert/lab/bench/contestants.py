@@ -188,8 +188,10 @@ def load_ctranslate2(setting: Setting, precision: str) -> Ready:
 
     def encode(texts: Sequence[str]) -> Vectors:
         rows = tokenize(texts)
-        parts = (np.asarray(encoder.forward_batch([rows[row] for row in numbers]).last_hidden_state)[:, 0]
-                 for numbers in portions(rows, 32, sort=True))  # fmt: skip
+        parts = (
+            np.asarray(encoder.forward_batch([rows[row] for row in numbers]).last_hidden_state)[:, 0]
+            for numbers in portions(rows, 32, sort=True)
+        )
         return in_order(zip(portions(rows, 32, sort=True), parts, strict=True), len(rows))
 
     return Ready(encode, f"compute type {encoder.compute_type}, batches of 32")
@@ -264,8 +266,9 @@ def in_order(parts: Any, count: int) -> Vectors:
 # ---------------------------------------------------------------------------------------------------------------
 # The list
 
-REFERENCE = Contestant("reference", "transformers, eager, float32", "float32",
-                       partial(load_transformers, attention="eager"))  # fmt: skip
+REFERENCE = Contestant(
+    "reference", "transformers, eager, float32", "float32", partial(load_transformers, attention="eager")
+)
 OURS = tuple(
     Contestant(f"minibert-{precision}", "minibert", precision, partial(load_ours, precision=precision), "minibert")
     for precision in ("float32", "bfloat16", "float16")
@@ -275,34 +278,66 @@ ON_CPU = (
     Contestant("tutorial", "the tutorial: one padded batch", "float32", load_tutorial, alone=True),
     Contestant("transformers", "transformers, as they come", "float32", partial(load_transformers, sort=False)),
     Contestant("transformers-sorted", "transformers, sorted", "float32", load_transformers),
-    Contestant("sentence-transformers", "sentence-transformers", "float32", load_sentence_transformers,
-               "sentence_transformers"),
-    Contestant("onnxruntime", "ONNX Runtime", "float32", partial(load_onnxruntime, file="model.onnx"),
-               "onnxruntime", "onnx"),
+    Contestant(
+        "sentence-transformers", "sentence-transformers", "float32", load_sentence_transformers, "sentence_transformers"
+    ),
+    Contestant(
+        "onnxruntime", "ONNX Runtime", "float32", partial(load_onnxruntime, file="model.onnx"), "onnxruntime", "onnx"
+    ),
     Contestant("openvino", "OpenVINO", "float32", partial(load_openvino, precision="f32"), "openvino", "onnx"),
-    Contestant("ctranslate2", "CTranslate2", "float32", partial(load_ctranslate2, precision="float32"),
-               "ctranslate2", "ctranslate2"),
-    Contestant("transformers-bfloat16", "transformers, sorted", "bfloat16",
-               partial(load_transformers, dtype="bfloat16")),
-    Contestant("openvino-bfloat16", "OpenVINO", "bfloat16", partial(load_openvino, precision="bf16"),
-               "openvino", "onnx"),
-    Contestant("onnxruntime-int8", "ONNX Runtime, dynamic", "int8",
-               partial(load_onnxruntime, file="model-int8.onnx"), "onnxruntime", "onnx-int8"),
-    Contestant("ctranslate2-int8", "CTranslate2", "int8", partial(load_ctranslate2, precision="int8"),
-               "ctranslate2", "ctranslate2"),
-)  # fmt: skip
+    Contestant(
+        "ctranslate2",
+        "CTranslate2",
+        "float32",
+        partial(load_ctranslate2, precision="float32"),
+        "ctranslate2",
+        "ctranslate2",
+    ),
+    Contestant(
+        "transformers-bfloat16", "transformers, sorted", "bfloat16", partial(load_transformers, dtype="bfloat16")
+    ),
+    Contestant(
+        "openvino-bfloat16", "OpenVINO", "bfloat16", partial(load_openvino, precision="bf16"), "openvino", "onnx"
+    ),
+    Contestant(
+        "onnxruntime-int8",
+        "ONNX Runtime, dynamic",
+        "int8",
+        partial(load_onnxruntime, file="model-int8.onnx"),
+        "onnxruntime",
+        "onnx-int8",
+    ),
+    Contestant(
+        "ctranslate2-int8",
+        "CTranslate2",
+        "int8",
+        partial(load_ctranslate2, precision="int8"),
+        "ctranslate2",
+        "ctranslate2",
+    ),
+)
 ON_GPU = (
     *OURS,
     *(
-        Contestant(f"transformers-{attention}-{dtype}", f"transformers, {attention}, sorted", dtype,
-                   partial(load_transformers, dtype=dtype, attention=attention))
-        for dtype in ("float32", "bfloat16", "float16") for attention in ("sdpa", "eager")
+        Contestant(
+            f"transformers-{attention}-{dtype}",
+            f"transformers, {attention}, sorted",
+            dtype,
+            partial(load_transformers, dtype=dtype, attention=attention),
+        )
+        for dtype in ("float32", "bfloat16", "float16")
+        for attention in ("sdpa", "eager")
     ),
-    Contestant("transformers-compiled-bfloat16", "transformers, torch.compile", "bfloat16",
-               partial(load_transformers, dtype="bfloat16", compiled=True)),
-    Contestant("sentence-transformers", "sentence-transformers", "float32", load_sentence_transformers,
-               "sentence_transformers"),
-)  # fmt: skip
+    Contestant(
+        "transformers-compiled-bfloat16",
+        "transformers, torch.compile",
+        "bfloat16",
+        partial(load_transformers, dtype="bfloat16", compiled=True),
+    ),
+    Contestant(
+        "sentence-transformers", "sentence-transformers", "float32", load_sentence_transformers, "sentence_transformers"
+    ),
+)
 QUICK = ("minibert-float32", "minibert-bfloat16", "transformers", "transformers-sorted")
 NAMED = {contestant.name: contestant for contestant in (REFERENCE, *ON_GPU, *ON_CPU)}
 

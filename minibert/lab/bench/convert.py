@@ -43,10 +43,15 @@ def to_onnx(folder: Path, out: Path) -> None:
     model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
     ids = torch.ones(2, 7, dtype=torch.long)
     torch.onnx.export(
-        FirstVectors(model).eval(), (ids, ids), str(out / "model.onnx"), dynamo=False, opset_version=17,
-        input_names=["input_ids", "attention_mask"], output_names=["vectors"],
+        FirstVectors(model).eval(),
+        (ids, ids),
+        str(out / "model.onnx"),
+        dynamo=False,
+        opset_version=17,
+        input_names=["input_ids", "attention_mask"],
+        output_names=["vectors"],
         dynamic_axes={"input_ids": {0: "B", 1: "S"}, "attention_mask": {0: "B", 1: "S"}, "vectors": {0: "B"}},
-    )  # fmt: skip
+    )
 
 
 def to_onnx_int8(folder: Path, out: Path) -> None:
@@ -55,8 +60,7 @@ def to_onnx_int8(folder: Path, out: Path) -> None:
     if not (out / "model.onnx").exists():
         raise FileNotFoundError("model.onnx was not written")
     logging.getLogger().setLevel(logging.ERROR)
-    quantization.quantize_dynamic(out / "model.onnx", out / "model-int8.onnx",
-                                  weight_type=quantization.QuantType.QInt8)  # fmt: skip
+    quantization.quantize_dynamic(out / "model.onnx", out / "model-int8.onnx", weight_type=quantization.QuantType.QInt8)
 
 
 def to_ctranslate2(folder: Path, out: Path) -> None:

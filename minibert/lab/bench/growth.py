@@ -141,8 +141,10 @@ def point_of(
         answer = processes[name].ask("encode", texts=list(texts), **options)
         walls[name].append(answer["wall"])
         peaks[name] = answer["call_peak"]
-    return {name: {"seconds": statistics.median(values[1:] or values), "peak": peaks[name]}
-            for name, values in walls.items()}  # fmt: skip
+    return {
+        name: {"seconds": statistics.median(values[1:] or values), "peak": peaks[name]}
+        for name, values in walls.items()
+    }
 
 
 def by_threads(session: Session, names: Sequence[str], texts: Sequence[str]) -> None:
@@ -154,9 +156,14 @@ def by_threads(session: Session, names: Sequence[str], texts: Sequence[str]) -> 
         with ExitStack() as stack:
             processes = {name: stack.enter_context(running(threads)) for name in names}
             for name, process in processes.items():
-                process.ask("load", contestant=NAMED[name].name, folder=str(session.subject.folder),
-                            converted=str(session.scratch), threads=threads,
-                            device=session.plan.device)  # fmt: skip
+                process.ask(
+                    "load",
+                    contestant=NAMED[name].name,
+                    folder=str(session.subject.folder),
+                    converted=str(session.scratch),
+                    threads=threads,
+                    device=session.plan.device,
+                )
             for name, point in point_of(processes, texts, {}).items():
                 growths[name].points.append({"at": threads} | size | point)
     session.result.growth += growths.values()
@@ -169,10 +176,15 @@ def fixed_and_varying(session: Session) -> None:
     longest = min(2 * FIXED - 4, session.subject.config.max_position_embeddings)
     fixed = min(FIXED, longest)
     evenly = dict.fromkeys(range(4, longest + 1), 1)
-    jobs = {"fixed": tokenizer.ids(texts_of(fixed, count, tokenizer)),
-            "varying": tokenizer.ids(drawn_texts(count, tokenizer, evenly))}  # fmt: skip
-    ours = {row.contestant.name: session.processes[row.contestant.name] for row in session.result.rows
-            if row.contestant.ours and row.contestant.name in session.processes and not row.reason}  # fmt: skip
+    jobs = {
+        "fixed": tokenizer.ids(texts_of(fixed, count, tokenizer)),
+        "varying": tokenizer.ids(drawn_texts(count, tokenizer, evenly)),
+    }
+    ours = {
+        row.contestant.name: session.processes[row.contestant.name]
+        for row in session.result.rows
+        if row.contestant.ours and row.contestant.name in session.processes and not row.reason
+    }
     for what, ids in steps(list(jobs.items()), "fixed and varying"):
         size = size_of(ids, session)
         for name, point in point_of(ours, ids, {"tokenized": True, "batch_tokens": 1 << 17}).items():

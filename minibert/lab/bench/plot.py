@@ -54,8 +54,10 @@ def draw(results: Sequence[Result], path: Path) -> None:
 
 def draw_bars(axes: Any, result: Result) -> None:
     """Sentences a second, the fastest of each precision on top; behind each bar, how ours compares."""
-    rows = sorted((row for row in result.rows if row.ranked),
-                  key=lambda row: (ORDER.index(row.contestant.precision), row.wall.median))  # fmt: skip
+    rows = sorted(
+        (row for row in result.rows if row.ranked),
+        key=lambda row: (ORDER.index(row.contestant.precision), row.wall.median),
+    )
     speeds = [result.texts / row.wall.median for row in rows]
     places = places_of(rows)
     colours = [OURS if row.contestant.ours else PEER for row in rows]
@@ -63,8 +65,14 @@ def draw_bars(axes: Any, result: Result) -> None:
     most = [result.texts / row.wall.least - speed for speed, row in zip(speeds, rows, strict=True)]
     axes.barh(places, speeds, color=colours, height=0.8, xerr=(least, most), error_kw={"lw": 1, "ecolor": "#333333"})
     for row, place, speed, reach in zip(rows, places, speeds, most, strict=True):
-        label = axes.annotate(words(row, result, speed), (speed + reach, place), (4, 0), textcoords="offset points",
-                              va="center", fontsize=8)  # fmt: skip
+        label = axes.annotate(
+            words(row, result, speed),
+            (speed + reach, place),
+            (4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
         label.set_fontweight("bold" if row.contestant.ours else "normal")
     axes.set_yticks(places, list(map(title_of, rows)))
     for tick, row in zip(axes.get_yticklabels(), rows, strict=True):
@@ -100,12 +108,22 @@ def words(row: Row, result: Result, speed: float) -> str:
 
 def draw_lines(axes: Any, results: Sequence[Result], what: str) -> None:
     """Tokens a second of each contestant and checkpoint, by what grows."""
-    drawn = [(result, growth, look) for result, look in zip(results, itertools.cycle(MODELS))
-             for growth in result.growth if growth.what == what]  # fmt: skip
+    drawn = [
+        (result, growth, look)
+        for result, look in zip(results, itertools.cycle(MODELS))
+        for growth in result.growth
+        if growth.what == what
+    ]
     for result, growth, (line, marker) in drawn:
         ours = growth.contestant.startswith("minibert")
-        axes.plot([point["at"] for point in growth.points], speeds_of(growth), color=OURS if ours else THEIRS,
-                  marker=marker, linestyle=line, label=f"{name_of(growth)}; {result.name}")  # fmt: skip
+        axes.plot(
+            [point["at"] for point in growth.points],
+            speeds_of(growth),
+            color=OURS if ours else THEIRS,
+            marker=marker,
+            linestyle=line,
+            label=f"{name_of(growth)}; {result.name}",
+        )
     axes.set_xscale("log", base=10 if what == "sentences" else 2)
     ticks = sorted({point["at"] for _, growth, _ in drawn for point in growth.points})
     axes.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks])

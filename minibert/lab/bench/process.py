@@ -22,8 +22,13 @@ class LostError(RuntimeError):
 
 def surroundings(threads: int) -> dict[str, str]:
     """The environment of every process: so many threads for each library, no network, no chatter."""
-    quiet = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error",
-             "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1", "TOKENIZERS_PARALLELISM": "true"}  # fmt: skip
+    quiet = {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "TRANSFORMERS_VERBOSITY": "error",
+        "TRANSFORMERS_NO_ADVISORY_WARNINGS": "1",
+        "TOKENIZERS_PARALLELISM": "true",
+    }
     counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), str(threads))
     return os.environ | quiet | counts
 
@@ -34,9 +39,14 @@ class Process:
     def __init__(self, threads: int) -> None:
         self.said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  # `close` closes it
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "minibert.lab.bench.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self.said, text=True, encoding="utf-8", env=surroundings(threads),
-        )  # fmt: skip
+            [sys.executable, "-m", "minibert.lab.bench.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.said,
+            text=True,
+            encoding="utf-8",
+            env=surroundings(threads),
+        )
         self.idle_wall = self.idle_cpu = 0.0
 
     def send(self, do: str, **arguments: Any) -> None:
@@ -102,8 +112,14 @@ def seconds_to_first_line(program: str, arguments: list[str], threads: int) -> f
     """Wall seconds from the start of `python -c program` to its first line. Raises LostError where it prints none."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
         begin = time.perf_counter()
-        process = subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=said,
-                                   text=True, encoding="utf-8", env=surroundings(threads))  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+            encoding="utf-8",
+            env=surroundings(threads),
+        )
         assert process.stdout is not None
         with process.stdout:
             line = process.stdout.readline()

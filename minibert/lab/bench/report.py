@@ -19,8 +19,17 @@ from minibert.lab.bench.run import Plan
 from minibert.lab.bench.work import FORMULA
 from minibert.report import beside, block, table
 
-PACKAGES = ("minibert", "torch", "transformers", "tokenizers", "sentence-transformers", "onnxruntime", "openvino",
-            "ctranslate2", "numpy")  # fmt: skip
+PACKAGES = (
+    "minibert",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "sentence-transformers",
+    "onnxruntime",
+    "openvino",
+    "ctranslate2",
+    "numpy",
+)
 TOLD = ("avx2", "avx512_f", "avx512_bf16", "amx_bf16")  # of the instruction sets
 HEADER = ("", "seconds", "spread", "CPU s", "ours is", "spread", "wall", "peak MB", "+MB", "difference", "1-cosine")
 LEGEND = (
@@ -36,10 +45,13 @@ LEGEND = (
 def machine(plan: Plan) -> dict[str, Any]:
     """What it is measured on."""
     figures: dict[str, Any] = {
-        "cpu": cpu_name(), "machine": platform.machine(), "system": platform.system(), "threads": plan.threads,
+        "cpu": cpu_name(),
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "threads": plan.threads,
         "available GB": round(available_bytes() / 1e9, 1),
         "instructions": sorted(name for name, has in torch.cpu.get_capabilities().items() if has is True),
-    }  # fmt: skip
+    }
     if plan.device == "cuda":
         figures["gpu"] = torch.cuda.get_device_name()
     return figures
@@ -71,8 +83,13 @@ def heading(plan: Plan) -> str:
     device = where.get("gpu", where["cpu"])
     has = ", ".join(f"{name} {version}" for name, version in versions().items())
     size = f"{plan.name}: {plan.sentences:,} sentences, {plan.rounds} rounds in which everybody takes a turn"
-    return "\n".join([block("machine", f"{device}, {plan.threads} threads ({features})"), block("versions", has),
-                      block("plan", size)])  # fmt: skip
+    return "\n".join(
+        [
+            block("machine", f"{device}, {plan.threads} threads ({features})"),
+            block("versions", has),
+            block("plan", size),
+        ]
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -106,11 +123,14 @@ def megabytes(value: float) -> str:
 def result_text(result: Result) -> str:
     """Everything about one checkpoint."""
     config = result.config
-    title = (f"{result.name}: {config.num_hidden_layers} layers x {config.hidden_size}, {config.num_attention_heads} "
-             f"heads")  # fmt: skip
+    title = (
+        f"{result.name}: {config.num_hidden_layers} layers x {config.hidden_size}, {config.num_attention_heads} heads"
+    )
     mean = result.tokens / result.texts
-    work = (f"{result.texts:,} sentences ({result.origin}), {result.tokens:,} tokens, mean {mean:.1f}, longest "
-            f"{result.longest}; {result.flops / 1e12:.3g} TFLOP")  # fmt: skip
+    work = (
+        f"{result.texts:,} sentences ({result.origin}), {result.tokens:,} tokens, mean {mean:.1f}, longest "
+        f"{result.longest}; {result.flops / 1e12:.3g} TFLOP"
+    )
     parts = [title, block("work", work), *map(rates_text, [result]), rows_text(result), *absent(result)]
     routes = [f"{row.contestant.precision}: {row.route}" for row in result.rows if row.contestant.ours and row.route]
     parts.append(block("our route", *routes))
@@ -121,8 +141,11 @@ def result_text(result: Result) -> str:
 
 def rates_text(result: Result) -> str:
     """The measured rates of products."""
-    ways = [f"{precision}: " + ", ".join(f"{way} {Middle.of(values).median / 1e9:,.0f}" for way, values in ways.items())
-            for precision, ways in result.rates.items() if ways]  # fmt: skip
+    ways = [
+        f"{precision}: " + ", ".join(f"{way} {Middle.of(values).median / 1e9:,.0f}" for way, values in ways.items())
+        for precision, ways in result.rates.items()
+        if ways
+    ]
     return block("products", "; ".join(ways) + " GFLOP/s") if ways else block("products", "not measured")
 
 
@@ -146,9 +169,17 @@ def cells(row: Row, result: Result) -> tuple[str, ...]:
     ours, share = result.rival(row), result.share(row)
     measured = ratio(row, ours) if ours and ours is not row else None
     faster = (times(measured.median), spread(measured, times)) if measured else ("", "")
-    return (name, seconds(row.wall.median), spread(row.wall), seconds(row.cpu.median), *faster,
-            f"{100 * share.median:.0f} %" if share else "", megabytes(row.peak), megabytes(row.above_idle),
-            *near)  # fmt: skip
+    return (
+        name,
+        seconds(row.wall.median),
+        spread(row.wall),
+        seconds(row.cpu.median),
+        *faster,
+        f"{100 * share.median:.0f} %" if share else "",
+        megabytes(row.peak),
+        megabytes(row.above_idle),
+        *near,
+    )
 
 
 def absent(result: Result) -> list[str]:
@@ -164,8 +195,10 @@ def small_print(result: Result) -> Iterator[tuple[str, str]]:
         ("cold start", result.cold, result.cold_ratio, 1),
     ):
         if values:
-            each = ", ".join(f"{who} {seconds(middle.median * unit)} ({seconds(middle.least * unit)}-"
-                             f"{seconds(middle.most * unit)})" for who, middle in values.items())  # fmt: skip
+            each = ", ".join(
+                f"{who} {seconds(middle.median * unit)} ({seconds(middle.least * unit)}-{seconds(middle.most * unit)})"
+                for who, middle in values.items()
+            )
             faster = f"; ours is {times(measured.median)} x as fast ({spread(measured, times)})" if measured else ""
             yield name, f"{each} {'ms' if unit == 1e3 else 's'}{faster}"
     yield "waiting", f"processes that waited took at most {100 * result.idle_share:.2f} % of a processor"
@@ -223,9 +256,13 @@ def figures(plan: Plan, results: Sequence[Result], spent: float) -> dict[str, An
     goals = [asdict(goal) | {"reached": goal.reached} for result in results for goal in goals_of(result)]
     return {
         "ok": all(result.equal for result in results),
-        "machine": machine(plan), "versions": versions(), "plan": asdict(plan), "seconds": round(spent, 1),
-        "models": [model_figures(result) for result in results], "goals": goals,
-    }  # fmt: skip
+        "machine": machine(plan),
+        "versions": versions(),
+        "plan": asdict(plan),
+        "seconds": round(spent, 1),
+        "models": [model_figures(result) for result in results],
+        "goals": goals,
+    }
 
 
 def model_figures(result: Result) -> dict[str, Any]:
@@ -246,16 +283,28 @@ def model_figures(result: Result) -> dict[str, Any]:
 def row_figures(row: Row, result: Result) -> dict[str, Any]:
     """One contestant."""
     ours = result.rival(row)
-    middles = {"ratio": ratio(row, ours) if ours else None, "share_of_wall": result.share(row),
-               "wall": row.wall if row.samples else None, "cpu": row.cpu if row.samples else None}  # fmt: skip
+    middles = {
+        "ratio": ratio(row, ours) if ours else None,
+        "share_of_wall": result.share(row),
+        "wall": row.wall if row.samples else None,
+        "cpu": row.cpu if row.samples else None,
+    }
     speed = result.texts / row.wall.median if row.samples else None
     equality = asdict(row.equality) if row.equality else None
     assert equality is None or all(map(math.isfinite, equality.values()))
     return {
-        "name": row.contestant.name, "title": row.contestant.title, "precision": row.contestant.precision,
-        "ranked": row.ranked, "reason": row.reason, "route": row.route, "equality": equality,
-        "samples": [asdict(sample) for sample in row.samples], "sentences_per_second": speed,
-        "ratio_to": ours.contestant.name if ours else None, "load_seconds": row.load_seconds,
-        "peak_bytes": row.peak, "above_idle_bytes": row.above_idle,
+        "name": row.contestant.name,
+        "title": row.contestant.title,
+        "precision": row.contestant.precision,
+        "ranked": row.ranked,
+        "reason": row.reason,
+        "route": row.route,
+        "equality": equality,
+        "samples": [asdict(sample) for sample in row.samples],
+        "sentences_per_second": speed,
+        "ratio_to": ours.contestant.name if ours else None,
+        "load_seconds": row.load_seconds,
+        "peak_bytes": row.peak,
+        "above_idle_bytes": row.above_idle,
         **{name: asdict(middle) if middle else None for name, middle in middles.items()},
-    }  # fmt: skip
+    }

@@ -180,8 +180,11 @@ class Result:
     @property
     def equal(self) -> bool:
         """Whether our own vectors are those of the reference, wherever they were computed."""
-        return all(row.equality is None or row.equality.holds(row.contestant.precision)
-                   for row in self.rows if row.contestant.ours)  # fmt: skip
+        return all(
+            row.equality is None or row.equality.holds(row.contestant.precision)
+            for row in self.rows
+            if row.contestant.ours
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -228,8 +231,15 @@ def goals_of(result: Result) -> list[Goal]:
     ours = result.ours("float32")
     if result.key in WALL_SHARE:
         share = result.share(ours) if ours else None
-        goals.append(Goal(result.name, "float32, share of the wall", 100 * WALL_SHARE[result.key],
-                          100 * share.median if share else None, " %"))  # fmt: skip
+        goals.append(
+            Goal(
+                result.name,
+                "float32, share of the wall",
+                100 * WALL_SHARE[result.key],
+                100 * share.median if share else None,
+                " %",
+            )
+        )
     return goals + bfloat16_goals(result) + process_goals(result)
 
 
@@ -242,9 +252,13 @@ def gpu_goals(result: Result) -> list[Goal]:
     fixed, varying = speeds.get("fixed lengths"), speeds.get("varying lengths")
     goals = [
         Goal(result.name, "bfloat16 against transformers, sdpa, sorted", 1.0, measured.median if measured else None),
-        Goal(result.name, "bfloat16, tokens a second: varying lengths by fixed", EQUAL_SPEED,
-             varying / fixed if fixed and varying else None),
-    ]  # fmt: skip
+        Goal(
+            result.name,
+            "bfloat16, tokens a second: varying lengths by fixed",
+            EQUAL_SPEED,
+            varying / fixed if fixed and varying else None,
+        ),
+    ]
     if result.key == "distilbert":
         millions = fixed / 1e6 if fixed else None
         goals.append(Goal(result.name, "bfloat16, 128 tokens, on an H200", H200_MILLIONS, millions, " M tokens/s"))

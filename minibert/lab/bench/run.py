@@ -82,8 +82,17 @@ class Session:
         self.unconverted: dict[str, str] = {}  # conversion -> why it failed
         lengths = [len(row) for row in subject.tokenizer.ids(self.texts)]
         self.lengths = lengths
-        self.result = Result(subject.name, subject.key, subject.config, len(lengths), sum(lengths), max(lengths),
-                             job_flops(lengths, subject.config), subject.work.origin, plan.device)  # fmt: skip
+        self.result = Result(
+            subject.name,
+            subject.key,
+            subject.config,
+            len(lengths),
+            sum(lengths),
+            max(lengths),
+            job_flops(lengths, subject.config),
+            subject.work.origin,
+            plan.device,
+        )
 
     def __enter__(self) -> Session:
         return self
@@ -108,9 +117,14 @@ class Session:
 
     def load(self, contestant: Contestant, process: Process) -> Answer:
         """Load a contestant in its process."""
-        return process.ask("load", contestant=contestant.name, folder=str(self.subject.folder),
-                           converted=str(self.scratch), threads=self.plan.threads,
-                           device=self.plan.device)  # fmt: skip
+        return process.ask(
+            "load",
+            contestant=contestant.name,
+            folder=str(self.subject.folder),
+            converted=str(self.scratch),
+            threads=self.plan.threads,
+            device=self.plan.device,
+        )
 
     # -- equality first
 
@@ -198,8 +212,14 @@ class Session:
     def meter(self, process: Process, precisions: list[str]) -> None:
         """The rates of this round."""
         config = self.subject.config
-        answer = process.ask("rates", D=config.hidden_size, F=config.intermediate_size, precisions=precisions,
-                             device=self.plan.device, threads=self.plan.threads)  # fmt: skip
+        answer = process.ask(
+            "rates",
+            D=config.hidden_size,
+            F=config.intermediate_size,
+            precisions=precisions,
+            device=self.plan.device,
+            threads=self.plan.threads,
+        )
         for precision, ways in answer["rates"].items():
             for way, rate in ways.items():
                 self.result.rates.setdefault(precision, {}).setdefault(way, []).append(rate)

@@ -19,9 +19,64 @@ SENTENCE = "a visually stunning rumination on love"  # the one short sentence
 # The first 2,000 training sentences of SST-2, by their number of tokens with [CLS] and [SEP], from 3 upwards.
 SHORTEST = 3
 SST2_COUNTS = (
-    4, 18, 14, 14, 34, 37, 45, 55, 58, 55, 53, 65, 58, 71, 67, 70, 82, 55, 63, 69, 53, 60, 74, 71, 58, 57, 56, 43, 54,
-    48, 34, 41, 40, 38, 34, 23, 32, 35, 22, 22, 16, 18, 21, 8, 8, 4, 9, 7, 6, 7, 6, 4, 0, 1, 1, 0, 2,
-)  # fmt: skip
+    4,
+    18,
+    14,
+    14,
+    34,
+    37,
+    45,
+    55,
+    58,
+    55,
+    53,
+    65,
+    58,
+    71,
+    67,
+    70,
+    82,
+    55,
+    63,
+    69,
+    53,
+    60,
+    74,
+    71,
+    58,
+    57,
+    56,
+    43,
+    54,
+    48,
+    34,
+    41,
+    40,
+    38,
+    34,
+    23,
+    32,
+    35,
+    22,
+    22,
+    16,
+    18,
+    21,
+    8,
+    8,
+    4,
+    9,
+    7,
+    6,
+    7,
+    6,
+    4,
+    0,
+    1,
+    1,
+    0,
+    2,
+)
 SST2_LENGTHS = dict(enumerate(SST2_COUNTS, start=SHORTEST))
 
 
@@ -66,8 +121,11 @@ def whole_words(tokenizer: Tokenizer) -> list[str]:
     """The words that are one token each."""
     tokens = (tokenizer.id_to_token(id) for id in range(tokenizer.vocab_size))
     words = [token for token in tokens if token is not None and token.isascii() and token.isalpha()]
-    return [word for word, ids in zip(words, tokenizer.ids(words), strict=True)
-            if ids[1:-1] == [tokenizer.token_to_id(word)]]  # fmt: skip
+    return [
+        word
+        for word, ids in zip(words, tokenizer.ids(words), strict=True)
+        if ids[1:-1] == [tokenizer.token_to_id(word)]
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -133,8 +133,11 @@ def explain(ours: nn.Module, theirs: nn.Module, batch: Batch, first: Row) -> str
 
 def loading(ours: nn.Module, theirs: nn.Module, reproduces: Callable[[], bool]) -> str:
     """The first of our parameters that is not upstream's, if upstream's parameters make the difference vanish."""
-    different = [(name, p, other) for name, p, other in parameter_pairs(ours, theirs)
-                 if other is not None and not (p.shape == other.shape and torch.equal(p, other))]  # fmt: skip
+    different = [
+        (name, p, other)
+        for name, p, other in parameter_pairs(ours, theirs)
+        if other is not None and not (p.shape == other.shape and torch.equal(p, other))
+    ]
     if not different or any(p.shape != other.shape for _, p, other in different):
         return ""
     with parameters([(p, other) for _, p, other in different]):
@@ -144,8 +147,11 @@ def loading(ours: nn.Module, theirs: nn.Module, reproduces: Callable[[], bool]) 
     if not parameter.any():  # asked first: an upstream tensor that is all zeros is no place it came from
         kind = "missing bias" if name.endswith("bias") else "weights not loaded"
         return f"{kind}: minibert's {name} is all zeros, upstream's is not"
-    elsewhere = [n for n, _, other in parameter_pairs(ours, theirs)
-                 if other is not None and n != name and torch.equal(other, parameter)]
+    elsewhere = [
+        n
+        for n, _, other in parameter_pairs(ours, theirs)
+        if other is not None and n != name and torch.equal(other, parameter)
+    ]
     if elsewhere:
         kind = "swapped norms" if "norm" in name and "norm" in elsewhere[0] else "swapped weights"
         return f"{kind}: minibert's {name} holds what upstream has as {elsewhere[0]} ({column(theirs)})"

@@ -51,9 +51,14 @@ class Size:
 def tiny(name: str, model_type: str = "bert", seed: int = 0, **changes: Any) -> Size:
     """A checkpoint of a few thousand parameters: widths that are no power of two, every position used."""
     values: dict[str, Any] = {
-        "vocab_size": 101, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3,
-        "intermediate_size": 37, "max_position_embeddings": 11, "num_labels": 3,
-    }  # fmt: skip
+        "vocab_size": 101,
+        "hidden_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "intermediate_size": 37,
+        "max_position_embeddings": 11,
+        "num_labels": 3,
+    }
     if model_type == "bert":
         values["type_vocab_size"] = 2
     values |= changes
@@ -67,15 +72,24 @@ TINY = (
     tiny("eps 1e-5, one label", layer_norm_eps=1e-5, num_labels=1, seed=3),
     *(tiny(f"activation {name}", hidden_act=name, seed=4) for name in ACTIVATIONS[1:]),
     tiny("head width 8, intermediate 37", "distilbert", seed=5),
-    tiny("sinusoidal positions, one head", "distilbert", num_attention_heads=1,
-         sinusoidal_pos_embds=True, seed=6),
+    tiny("sinusoidal positions, one head", "distilbert", num_attention_heads=1, sinusoidal_pos_embds=True, seed=6),
     *(tiny(f"activation {name}", "distilbert", hidden_act=name, seed=7) for name in ACTIVATIONS[1:]),
-)  # fmt: skip
+)
 DISTILBERT_BASE = Size("DistilBERT-base, random", "distilbert", {"num_labels": 3}, 16, full=True)
 BERT_BASE = Size("BERT-base, random", "bert", {"num_labels": 3}, 16, full=True)
-BERT_LARGE = Size("BERT-large, random", "bert", {
-    "hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096, "num_labels": 3,
-}, 16, full=True)  # fmt: skip
+BERT_LARGE = Size(
+    "BERT-large, random",
+    "bert",
+    {
+        "hidden_size": 1024,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
+        "num_labels": 3,
+    },
+    16,
+    full=True,
+)
 
 
 @contextmanager
@@ -143,9 +157,13 @@ def open_upstream(folder: Path, model_type: str, head: str | None, pooler: bool)
         if head == "question-answering":
             options["num_labels"] = 2
         model, account = kind.from_pretrained(
-            folder, attn_implementation="eager", dtype=torch.float32, output_loading_info=True,
-            ignore_mismatched_sizes=True, **options,
-        )  # fmt: skip
+            folder,
+            attn_implementation="eager",
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **options,
+        )
     new = {*account["missing_keys"], *(key if isinstance(key, str) else key[0] for key in account["mismatched_keys"])}
     randomise(model, 0, only=new)
     return model.eval(), not new
@@ -201,8 +219,10 @@ def task(head: str | None, config: Any, tokens: int, seed: int = 0) -> Task:
     if head == "token-classification":
         return Task(batch, {"labels": draw(config.num_labels, B, S).masked_fill(batch.attention_mask == 0, -100)})
     if head == "question-answering":  # one answer begins past the last token: it must not count
-        return Task(batch, {"start_positions": draw(S, B).index_fill(0, torch.tensor([B - 1]), S + 3),
-                            "end_positions": draw(S, B)})  # fmt: skip
+        return Task(
+            batch,
+            {"start_positions": draw(S, B).index_fill(0, torch.tensor([B - 1]), S + 3), "end_positions": draw(S, B)},
+        )
     if head == "multiple-choice":
         parts = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
         return Task(Batch(*(x.view(B // CHOICES, CHOICES, S) for x in parts)), {"labels": draw(CHOICES, B // CHOICES)})

@@ -116,8 +116,19 @@ def row(rung: str, place: Place, ours: Tensor, theirs: Tensor, bound: float = 0.
     steps = (ordered(ours) - ordered(theirs)).abs()
     index = tuple((~same).nonzero()[0].tolist())
     scale = max(float(theirs.abs().max()), least)
-    return Row(rung, place.stage, place.layer, shape, float(difference.max()), int(steps.max()), False, bound * scale,
-               index, float(ours[index]), float(theirs[index]))  # fmt: skip
+    return Row(
+        rung,
+        place.stage,
+        place.layer,
+        shape,
+        float(difference.max()),
+        int(steps.max()),
+        False,
+        bound * scale,
+        index,
+        float(ours[index]),
+        float(theirs[index]),
+    )
 
 
 def broken(rung: str, place: Place, shape: tuple[int, ...], note: str) -> Row:
@@ -240,8 +251,9 @@ def parameter_pairs(ours: nn.Module, theirs: nn.Module) -> list[tuple[str, nn.Pa
     return pairs
 
 
-def compare_parameters(rung: str, ours: nn.Module, theirs: nn.Module, read: Callable[[nn.Parameter], Tensor | None],
-                       bound: float = 0.0) -> list[Row]:  # fmt: skip
+def compare_parameters(
+    rung: str, ours: nn.Module, theirs: nn.Module, read: Callable[[nn.Parameter], Tensor | None], bound: float = 0.0
+) -> list[Row]:
     """Compare what `read` takes from every pair of parameters: the gradient or the value."""
     rows: list[Row] = []
     mine: Tensors = {}

@@ -63,8 +63,14 @@ def sample(tensor: Tensor) -> list[float]:
 
 def entry(place: Place, tensor: Tensor) -> dict[str, Any]:
     """What golden.json keeps of one stage."""
-    return {"stage": place.stage, "layer": place.layer, "shape": list(tensor.shape), "sha256": checksum(tensor),
-            "values": sample(tensor), "largest": largest(tensor)}  # fmt: skip
+    return {
+        "stage": place.stage,
+        "layer": place.layer,
+        "shape": list(tensor.shape),
+        "sha256": checksum(tensor),
+        "values": sample(tensor),
+        "largest": largest(tensor),
+    }
 
 
 def largest(tensor: Tensor) -> float:

@@ -52,8 +52,16 @@ class Result:
         self.rows += [replace(row, head=head or "encoder", checkpoint=self.checkpoint) for row in rows]
 
 
-def climb(result: Result, ours: nn.Module, theirs: nn.Module, asked: Task, head: str | None,
-          *, train: bool, bounds: Bounds = EQUAL) -> None:  # fmt: skip
+def climb(
+    result: Result,
+    ours: nn.Module,
+    theirs: nn.Module,
+    asked: Task,
+    head: str | None,
+    *,
+    train: bool,
+    bounds: Bounds = EQUAL,
+) -> None:
     """Compare one pair of models on every rung and note the cause of the first difference. `train` changes both."""
     rows = compare(ours, theirs, asked.batch, asked.labels or None, bounds)
     if head is None:
@@ -119,10 +127,12 @@ def climb_path(source: Source, device: str, dtype: torch.dtype, attention: str) 
     result = Result(f"{source.name}: {device}, {kind}, {attention}", f"from {source.origin}")
     for head in (None, *heads_of(load(source.folder).config.model_type)):
         reference = load(source.folder, head=head, new_head=head is not None)
-        checkpoints.randomise(reference, 0, {name for name, _ in reference.named_parameters()
-                                             if head and not name.startswith("encoder.")})  # fmt: skip
-        ours = load(source.folder, head=head, new_head=head is not None, dtype=dtype, device=device,
-                    attention=attention)  # fmt: skip
+        checkpoints.randomise(
+            reference, 0, {name for name, _ in reference.named_parameters() if head and not name.startswith("encoder.")}
+        )
+        ours = load(
+            source.folder, head=head, new_head=head is not None, dtype=dtype, device=device, attention=attention
+        )
         ours.load_state_dict(reference.state_dict())  # copies into the dtype and onto the device
         asked = checkpoints.task(head, reference.config, min(TOKENS, reference.config.max_position_embeddings))
         climb(result, ours, reference, asked, head, train=False, bounds=MEASURED[dtype])

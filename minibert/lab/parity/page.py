@@ -73,13 +73,13 @@ def section(result: Result) -> str:
     opened = " open" if result.first else ""
     return (
         f'<section><h2>{escape(result.checkpoint)}</h2><div class="soft">{escape(result.origin)}; '
-        f'{sum(row.equal for row in result.rows):,} of {len(result.rows):,} tensors bit-identical; '
-        f'{result.seconds:.0f} s</div>{difference}'
-        f'<details{" open" if not result.tiny or result.first else ""}><summary>stages by layer</summary>'
+        f"{sum(row.equal for row in result.rows):,} of {len(result.rows):,} tensors bit-identical; "
+        f"{result.seconds:.0f} s</div>{difference}"
+        f"<details{' open' if not result.tiny or result.first else ''}><summary>stages by layer</summary>"
         f'<div class="strips wide">{strips}</div></details>'
         f'<details{opened}><summary>all {len(lines)} steps</summary><div class="wide"><table class="steps">'
         f"<tr>{header}</tr>{rows}</table></div></details></section>"
-    )  # fmt: skip
+    )
 
 
 def level(ulp: int) -> int:

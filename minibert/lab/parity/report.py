@@ -48,8 +48,10 @@ class Report:
         checked = [finding for finding in self.findings if finding.how != "not checked"]
         by_sum = sum(finding.how == "checksum" for finding in checked)
         passed = sum(finding.ok for finding in checked)
-        return (f"{passed} of {len(checked)} stored references met: {by_sum} bit for bit (checksum), "
-                f"{passed - by_sum} by stored values")  # fmt: skip
+        return (
+            f"{passed} of {len(checked)} stored references met: {by_sum} bit for bit (checksum), "
+            f"{passed - by_sum} by stored values"
+        )
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,17 @@ def step(rung: str, name: str, rows: list[Row]) -> Step:
     shapes = {row.shape for row in rows}
     shape = " x ".join(map(str, shapes.pop())) or "one number" if len(shapes) == 1 else "various"
     label = name if (rung, name) == (TENSORS, rows[0].stage) else rung if name == "all heads" else f"{rung}, {name}"
-    return Step(rung, label, shape, len(rows), sum(row.values for row in rows), max(row.largest for row in rows),
-                max(row.ulp for row in rows), all(row.equal for row in rows), all(row.ok for row in rows))  # fmt: skip
+    return Step(
+        rung,
+        label,
+        shape,
+        len(rows),
+        sum(row.values for row in rows),
+        max(row.largest for row in rows),
+        max(row.ulp for row in rows),
+        all(row.equal for row in rows),
+        all(row.ok for row in rows),
+    )
 
 
 def divergence(result: Result) -> list[str]:
@@ -134,8 +145,10 @@ def said(finding: Finding) -> str:
 def how_compared(findings: Iterable[Finding]) -> list[str]:
     """What a stored reference proves on this machine."""
     if any(finding.how == "values" and not finding.what.startswith("published") for finding in findings):
-        return ["This CPU sums float32 in another order than the one that made the references: where the checksum "
-                f"differs, {KEPT} values of the stage decide, within {TOLERANCE:g} of its largest value."]  # fmt: skip
+        return [
+            "This CPU sums float32 in another order than the one that made the references: where the checksum "
+            f"differs, {KEPT} values of the stage decide, within {TOLERANCE:g} of its largest value."
+        ]
     return []
 
 

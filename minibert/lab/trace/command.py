@@ -35,8 +35,9 @@ def run(args: argparse.Namespace, default_model: str) -> dict[str, Any]:
     check_numbers(args, encoder)
     tokenizer = load_tokenizer(name)
     shown = os.path.basename(os.path.normpath(name)) if os.path.isdir(name) else name
-    traced = trace(encoder, tokenizer, args.text, args.text_b, classifier=classifier, model=shown,
-                   truncation=args.truncation)  # fmt: skip
+    traced = trace(
+        encoder, tokenizer, args.text, args.text_b, classifier=classifier, model=shown, truncation=args.truncation
+    )
     figures = {"model": name, **describe(traced)}
     if args.out:
         figures |= write_page(traced, args)
@@ -94,9 +95,14 @@ def describe(traced: Trace) -> dict[str, Any]:
     for note in traced.notes:
         print(block("note", note))
     figures: dict[str, Any] = {
-        "tokens": traced.tokens, "ids": traced.ids, "segments": traced.segments, "notes": traced.notes,
-        "layers": config.num_hidden_layers, "heads": config.num_attention_heads, "hidden_size": config.hidden_size,
-    }  # fmt: skip
+        "tokens": traced.tokens,
+        "ids": traced.ids,
+        "segments": traced.segments,
+        "notes": traced.notes,
+        "layers": config.num_hidden_layers,
+        "heads": config.num_attention_heads,
+        "hidden_size": config.hidden_size,
+    }
     if traced.decision is not None:
         chances = dict(zip(traced.decision.labels, traced.decision.probabilities.tolist(), strict=True))
         print(block("classifier", ", ".join(f"{label} {chance:.4f}" for label, chance in chances.items())))

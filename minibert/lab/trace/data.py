@@ -49,8 +49,9 @@ def choose(trace: Trace, layers: Sequence[int] | None = None, heads: Sequence[in
     while some_layers is None and layers_kept > 1 and size(trace, layers_kept, heads_kept) > LIMIT:
         layers_kept -= 1
     spread = [int(layer) for layer in np.linspace(L - 1 if layers_kept == 1 else 0, L - 1, layers_kept).round()]
-    chosen = Choice(spread if some_layers is None else some_layers,
-                    list(range(heads_kept)) if some_heads is None else some_heads)  # fmt: skip
+    chosen = Choice(
+        spread if some_layers is None else some_layers, list(range(heads_kept)) if some_heads is None else some_heads
+    )
     return Choice(chosen.layers, chosen.heads, left_out(trace, chosen))
 
 
@@ -133,10 +134,18 @@ def page_data(trace: Trace, choice: Choice) -> dict[str, Any]:
     config = trace.config
     S, kept = len(trace.tokens), vectors(trace, choice)
     return {
-        "S": S, "D": config.hidden_size, "H": config.num_attention_heads, "L": config.num_hidden_layers,
-        "tokens": trace.tokens, "ids": trace.ids, "segments": trace.segments, "words": trace.words,
+        "S": S,
+        "D": config.hidden_size,
+        "H": config.num_attention_heads,
+        "L": config.num_hidden_layers,
+        "tokens": trace.tokens,
+        "ids": trace.ids,
+        "segments": trace.segments,
+        "words": trace.words,
         "pair": trace.text_b is not None,
-        "layers": choice.layers, "heads": choice.heads, "vector_tokens": min(S, VECTOR_TOKENS),
+        "layers": choice.layers,
+        "heads": choice.heads,
+        "vector_tokens": min(S, VECTOR_TOKENS),
         "attention": attention(trace, choice),
         "vectors": {name: packed_vectors(vector[:VECTOR_TOKENS]) for name, vector in kept.items()},
         "norms": norms(trace, kept),
@@ -145,7 +154,7 @@ def page_data(trace: Trace, choice: Choice) -> dict[str, Any]:
         "predictions": [
             {"place": p.place, "guesses": [[g.token, g.probability] for g in p.guesses]} for p in trace.predictions
         ],
-    }  # fmt: skip
+    }
 
 
 def attention(trace: Trace, choice: Choice) -> dict[str, Any]:

@@ -210,8 +210,17 @@ def positions(kept: Tensors) -> Tensor:
 
 def layer_trace(tensors: Tensors, layer: int) -> LayerTrace:
     """The tensors of one layer by their names here."""
-    stages = ("scores", "probs", "attention output", "attention sum", "attention norm", "activation", "contract",
-              "feed-forward sum", "feed-forward norm")  # fmt: skip
+    stages = (
+        "scores",
+        "probs",
+        "attention output",
+        "attention sum",
+        "attention norm",
+        "activation",
+        "contract",
+        "feed-forward sum",
+        "feed-forward norm",
+    )
     return LayerTrace(*(tensors[Place(stage, layer)] for stage in stages))
 
 
@@ -222,8 +231,15 @@ def guesses(logits: Tensor, tokenizer: Tokenizer) -> list[Guess]:
     return [Guess(tokenizer.id_to_token(id) or f"[id {id}]", probability) for id, probability in pairs]
 
 
-def notes(config: Config, tokenizer: Tokenizer, longest: int, text: str, text_b: str | None, masked: bool,
-          classifier: Classifier | None) -> list[str]:  # fmt: skip
+def notes(
+    config: Config,
+    tokenizer: Tokenizer,
+    longest: int,
+    text: str,
+    text_b: str | None,
+    masked: bool,
+    classifier: Classifier | None,
+) -> list[str]:
     """What is particular about this text on this model, in sentences."""
     said = []
     if longest > tokenizer.max_length:
@@ -233,11 +249,15 @@ def notes(config: Config, tokenizer: Tokenizer, longest: int, text: str, text_b:
     if text_b is not None and not config.type_vocab_size:
         said.append("This model has no segments: only the [SEP] between the two texts tells them apart.")
     if masked:
-        said.append("The text has a [MASK], and this checkpoint has no masked language model's head, so nothing is "
-                    "predicted there; bert-base-uncased and distilbert-base-uncased have one.")  # fmt: skip
+        said.append(
+            "The text has a [MASK], and this checkpoint has no masked language model's head, so nothing is "
+            "predicted there; bert-base-uncased and distilbert-base-uncased have one."
+        )
     if classifier and classifier.features.precision != "float32":
-        said.append(f"The classifier was trained on vectors of precision {classifier.features.precision}; this page "
-                    "computes in that of the encoder, and the last digits can differ.")  # fmt: skip
+        said.append(
+            f"The classifier was trained on vectors of precision {classifier.features.precision}; this page "
+            "computes in that of the encoder, and the last digits can differ."
+        )
     return said
 
 
@@ -286,19 +306,28 @@ def quadrants(probs: Tensor, segments: Sequence[int]) -> dict[str, float]:
     sides = {"A": ~second, "B": second}
     return {
         f"{q}→{k}": float(probs[sides[q]][:, sides[k]].sum(dim=-1).mean())
-        for q in sides for k in sides if sides[q].any() and sides[k].any()
-    }  # fmt: skip
+        for q in sides
+        for k in sides
+        if sides[q].any() and sides[k].any()
+    }
 
 
 def decide(classifier: Classifier, config: Config, states: tuple[Tensor, ...], pooled: Tensor | None) -> Decision:
     """The classifier's decision on these states, by the recipe it was trained with, dimension by dimension."""
     features = classifier.features
-    layers, width = check_recipe(config, pooling=features.pooling, layers=features.layers, combine=features.combine,
-                                 has_pooler=pooled is not None)  # fmt: skip
+    layers, width = check_recipe(
+        config,
+        pooling=features.pooling,
+        layers=features.layers,
+        combine=features.combine,
+        has_pooler=pooled is not None,
+    )
     scaler, regression = classifier.head[0], classifier.head[-1]
     if width != scaler.n_features_in_:
-        raise ValueError(f"the classifier reads {scaler.n_features_in_} columns, and this encoder gives {width}; "
-                         f"it was trained on {features.model}")  # fmt: skip
+        raise ValueError(
+            f"the classifier reads {scaler.n_features_in_} columns, and this encoder gives {width}; "
+            f"it was trained on {features.model}"
+        )
     out = EncoderOutput(states[-1], None if pooled is None else pooled[None], tuple(state[None] for state in states))
     keep = torch.ones(1, len(states[0]), dtype=torch.bool)
     vector = pool(out, keep, features.pooling, layers, features.combine)[0]  # (width)
@@ -308,10 +337,16 @@ def decide(classifier: Classifier, config: Config, states: tuple[Tensor, ...], p
     single = len(layers) == 1 or features.combine != "concat"
     D = config.hidden_size
     columns = [f"dimension {d % D}" + ("" if single else f" of hidden state {layers[d // D]}") for d in range(width)]
-    how = "the pooler's output" if features.pooling == "pooler" else (
-        f"{features.pooling} over the tokens" if features.pooling != "cls" else "the vector of [CLS]")  # fmt: skip
-    which = f"hidden state {layers[0]}" if len(layers) == 1 else (
-        f"hidden states {', '.join(map(str, layers))}, put together by {features.combine}")  # fmt: skip
+    how = (
+        "the pooler's output"
+        if features.pooling == "pooler"
+        else (f"{features.pooling} over the tokens" if features.pooling != "cls" else "the vector of [CLS]")
+    )
+    which = (
+        f"hidden state {layers[0]}"
+        if len(layers) == 1
+        else (f"hidden states {', '.join(map(str, layers))}, put together by {features.combine}")
+    )
     return Decision(
         labels=classifier.labels,
         probabilities=probabilities(logits),

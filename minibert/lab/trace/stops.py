@@ -29,9 +29,15 @@ class Stop:
 def stops(trace: Trace, choice: Choice, annotated: str) -> list[Stop]:
     """Every stop of this trace."""
     config = trace.config
-    sizes = {"B": 1, "S": len(trace.tokens), "D": config.hidden_size, "H": config.num_attention_heads,
-             "W": config.hidden_size // config.num_attention_heads, "F": config.intermediate_size,
-             "V": config.vocab_size}  # fmt: skip
+    sizes = {
+        "B": 1,
+        "S": len(trace.tokens),
+        "D": config.hidden_size,
+        "H": config.num_attention_heads,
+        "W": config.hidden_size // config.num_attention_heads,
+        "F": config.intermediate_size,
+        "V": config.vocab_size,
+    }
     used: list[str] = []
 
     def computed(*steps: str) -> str:
@@ -39,9 +45,15 @@ def stops(trace: Trace, choice: Choice, annotated: str) -> list[Stop]:
         used.extend(steps)
         return links(steps, annotated)
 
-    journey = [text_stop(trace), tokens_stop(trace, sizes, computed), ids_stop(trace, sizes, computed),
-               embeddings_stop(trace, sizes, computed), layers_stop(trace, choice, sizes, computed),
-               final_stop(trace, sizes, computed), cls_stop(trace, sizes, computed)]  # fmt: skip
+    journey = [
+        text_stop(trace),
+        tokens_stop(trace, sizes, computed),
+        ids_stop(trace, sizes, computed),
+        embeddings_stop(trace, sizes, computed),
+        layers_stop(trace, choice, sizes, computed),
+        final_stop(trace, sizes, computed),
+        cls_stop(trace, sizes, computed),
+    ]
     if trace.decision is not None:
         journey.append(decision_stop(trace.decision, computed))
     if trace.predictions:
@@ -199,11 +211,16 @@ def layers_stop(trace: Trace, choice: Choice, sizes: Sizes, computed: Computed) 
         for layer in choice.layers
     )
     picker = f'<fieldset class="pick layers"><legend>Layer</legend><div class="row">{radios}</div></fieldset>'
-    parts = [attention_part(trace, sizes, computed), residual_part(sizes, computed),
-             feed_forward_part(sizes, computed), second_residual_part(sizes, computed)]  # fmt: skip
+    parts = [
+        attention_part(trace, sizes, computed),
+        residual_part(sizes, computed),
+        feed_forward_part(sizes, computed),
+        second_residual_part(sizes, computed),
+    ]
     body = picker + "".join(part.html for part in parts)
-    said = facts(shape("B, S, D", **sizes), "x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x))",
-                 computed("layers"))  # fmt: skip
+    said = facts(
+        shape("B, S, D", **sizes), "x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x))", computed("layers")
+    )
     inner = [(part.id, part.title) for part in parts]
     return Stop("layers", "Layers", stop("layers", "Layers", lead, body, facts=said), inner)
 
@@ -257,8 +274,11 @@ def feed_forward_part(sizes: Sizes, computed: Computed) -> Stop:
         "Each token by itself is made wide, passed through the activation, and made narrow again; here are the "
         "vectors that come out of it, before they are added."
     )
-    said = facts(f"{shape('B, S, F', **sizes)} → {shape('B, S, D', **sizes)}", "FFN(x) = activation(x W₁ + b₁) W₂ + b₂",
-                 computed("feed-forward"))  # fmt: skip
+    said = facts(
+        f"{shape('B, S, F', **sizes)} → {shape('B, S, D', **sizes)}",
+        "FFN(x) = activation(x W₁ + b₁) W₂ + b₂",
+        computed("feed-forward"),
+    )
     body = draw("field", vectors="feed_forward", caption="FFN(x) of every token")
     return Stop("feed-forward", "Feed-forward", stop("feed-forward", "Feed-forward", lead, body, facts=said, level=3))
 
@@ -266,8 +286,11 @@ def feed_forward_part(sizes: Sizes, computed: Computed) -> Stop:
 def second_residual_part(sizes: Sizes, computed: Computed) -> Stop:
     """What leaves the layer."""
     lead = "The same again: the residual, then LayerNorm. The result goes into the next layer."
-    body = (draw("strips", stage="feed_forward") + draw("norms", stage="feed_forward")
-            + draw("field", vectors="output", caption="x of every token after this layer"))  # fmt: skip
+    body = (
+        draw("strips", stage="feed_forward")
+        + draw("norms", stage="feed_forward")
+        + draw("field", vectors="output", caption="x of every token after this layer")
+    )
     said = facts(shape("B, S, D", **sizes), "x = LayerNorm(x + FFN(x))", computed("feed-forward norm"))
     title = "Residual and norm again"
     return Stop("out", title, stop("out", title, lead, body, facts=said, level=3))
@@ -327,8 +350,11 @@ def decision_stop(decision: Decision, computed: Computed) -> Stop:
     equation += f" + intercept; p = {'1 / (1 + e<sup>−logit</sup>)' if single else 'softmax(logits)'}"
     where = computed("pooling") + '<span class="soft small">then by Classifier in minibert/classify.py</span>'
     shapes = f'<span class="shape">({len(decision.columns):,}) → ({len(decision.logits)})</span>'
-    return Stop("classifier", "Classifier", stop("classifier", "The classifier", lead, body,
-                                                 facts=facts(shapes, equation, where)))  # fmt: skip
+    return Stop(
+        "classifier",
+        "Classifier",
+        stop("classifier", "The classifier", lead, body, facts=facts(shapes, equation, where)),
+    )
 
 
 def contribution_table(decision: Decision, k: int, label: str) -> str:
@@ -354,12 +380,17 @@ def mask_stop(predictions: Sequence[Prediction], sizes: Sizes, computed: Compute
     """What may stand at each [MASK]."""
     lead = "The masked language model scores every token of the vocabulary at each [MASK]; softmax makes probabilities."
     body = "".join(
-        table(["token", "probability", ""],
-              [[f"<code>{bdi(guess.token)}</code>", f"{guess.probability:.4f}", bar(guess.probability)]
-               for guess in one.guesses],
-              caption=f"[MASK] at position {one.place}", kind="bars")
+        table(
+            ["token", "probability", ""],
+            [
+                [f"<code>{bdi(guess.token)}</code>", f"{guess.probability:.4f}", bar(guess.probability)]
+                for guess in one.guesses
+            ],
+            caption=f"[MASK] at position {one.place}",
+            kind="bars",
+        )
         for one in predictions
-    )  # fmt: skip
+    )
     equation = "p = softmax(LayerNorm(activation(x W + a)) Eᵀ + b)"
     said = facts(f"{shape('B, S, D', **sizes)} → {shape('B, S, V', **sizes)}", equation, computed("masked-lm"))
     return Stop("mask", "[MASK]", stop("mask", "Words at [MASK]", lead, body, facts=said))
