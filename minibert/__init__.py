@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from minibert.checkpoint import load, save
+    from minibert.checkpoints.load import load, save
     from minibert.config import Config
-    from minibert.features import TextFeatures
     from minibert.lab.trace.run import trace
     from minibert.model import Encoder
-    from minibert.tokenizer import Tokenizer, load_tokenizer
-    from minibert.vectors import embed
+    from minibert.text.tokenizer import Tokenizer, load_tokenizer
+    from minibert.vectors.embedder import embed
+    from minibert.vectors.features import TextFeatures
 
 ROOMS = {
     "Config": "config",
     "Encoder": "model",
-    "load": "checkpoint",
-    "save": "checkpoint",
-    "Tokenizer": "tokenizer",
-    "load_tokenizer": "tokenizer",
-    "TextFeatures": "features",
-    "embed": "vectors",
+    "load": "checkpoints.load",
+    "save": "checkpoints.load",
+    "Tokenizer": "text.tokenizer",
+    "load_tokenizer": "text.tokenizer",
+    "TextFeatures": "vectors.features",
+    "embed": "vectors.embedder",
     "trace": "lab.trace.run",
 }
 __all__ = ["Config", "Encoder", "TextFeatures", "Tokenizer", "embed", "load", "load_tokenizer", "save", "trace"]

@@ -110,7 +110,7 @@ def demo_arguments(parser: argparse.ArgumentParser) -> None:
 
 def demo(args: Arguments) -> Figures:
     """The main job, start to end, with whatever weights and data this machine can reach."""
-    from minibert import demo as room
+    from minibert.tasks import demo as room
 
     return room.demo(args.data, args.model, args.rows, show=lambda text: print(text, flush=True))
 
@@ -143,7 +143,7 @@ def embed(args: Arguments) -> Figures:
     """One vector for each text of a file, as a numpy file; memory does not grow with the number of texts."""
     from dataclasses import asdict
 
-    from minibert.stream import embed_file
+    from minibert.vectors.stream import embed_file
 
     if args.input == "-":
         standard_input()  # says what is wanted of a terminal
@@ -182,9 +182,9 @@ def classify_train(args: Arguments) -> Figures:
     """Train logistic regression on features of labelled texts and save it."""
     if args.out.exists() and not args.out.is_dir():
         raise ValueError(f"--out is {args.out}, which is a file; a classifier is a folder")
-    from minibert.classify import train
-    from minibert.datasets import read_labelled
-    from minibert.report import block, score_table
+    from minibert.printing import block, score_table
+    from minibert.tasks.frozen import train
+    from minibert.tasks.reviews import read_labelled
 
     rows = read_labelled(args.data)
     begin = time.perf_counter()
@@ -209,7 +209,7 @@ def load_arguments(parser: argparse.ArgumentParser) -> None:
 
 def load_classifier(args: Arguments) -> Any:
     """The classifier that the arguments name."""
-    from minibert.classify import Classifier
+    from minibert.tasks.frozen import Classifier
 
     return Classifier.load(args.folder, model=args.model, device=args.device, batch_tokens=args.batch_tokens)
 
@@ -224,9 +224,9 @@ def classify_evaluate(args: Arguments) -> Figures:
     """Accuracy, scores by class and confusion matrix on labelled texts."""
     from dataclasses import asdict
 
-    from minibert.classify import evaluate
-    from minibert.datasets import read_labelled
-    from minibert.report import accuracy, beside, block, class_table, confusion_table
+    from minibert.printing import accuracy, beside, block, class_table, confusion_table
+    from minibert.tasks.frozen import evaluate
+    from minibert.tasks.reviews import read_labelled
 
     rows = read_labelled(args.data)
     evaluation = evaluate(load_classifier(args), rows.texts, rows.labels)
@@ -244,7 +244,7 @@ def predict_arguments(parser: argparse.ArgumentParser) -> None:
 
 def classify_predict(args: Arguments) -> Figures:
     """A line for each text: its label, the probability of that, and the text, by tabs."""
-    from minibert.text_files import read_lines
+    from minibert.text.tables import read_lines
 
     classifier = load_classifier(args)
     texts: Iterable[str] = args.texts or read_lines(standard_input(), "standard input")
@@ -274,7 +274,7 @@ def fill_mask_arguments(parser: argparse.ArgumentParser) -> None:
 
 def fill_mask(args: Arguments) -> Figures:
     """The most likely tokens at each [MASK], with their probabilities."""
-    from minibert.fill_mask import fill_mask as guess
+    from minibert.tasks.fill_mask import fill_mask as guess
 
     masks = guess(args.text, args.model, args.top_k)
     for number, guesses in enumerate(masks, start=1):
@@ -369,7 +369,7 @@ def download_arguments(parser: argparse.ArgumentParser) -> None:
 
 def download(args: Arguments) -> Figures:
     """Fetch a checkpoint into weights/, unless it is here already."""
-    from minibert import hub
+    from minibert.checkpoints import hub
 
     source = hub.locate_locally(args.model)
     if source:
@@ -389,7 +389,7 @@ def inspect_arguments(parser: argparse.ArgumentParser) -> None:
 
 def inspect(args: Arguments) -> Figures:
     """What is in a checkpoint on this machine, or which known checkpoints are here; downloads nothing."""
-    from minibert import inspection
+    from minibert.lab import inspection
 
     if args.model is None:
         known = inspection.known_checkpoints()

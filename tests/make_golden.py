@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 import transformers
 
-from minibert.hub import locate
+from minibert.checkpoints.fill import write_whole
+from minibert.checkpoints.hub import locate
 from minibert.lab.parity.checkpoints import make_batch, open_upstream
 from minibert.lab.parity.golden import CHECKPOINT, entry
 from minibert.lab.stages import record
-from minibert.weights import write_whole
 
 FILE = Path(__file__).resolve().parent.parent / "minibert" / "data" / "golden.json"
 

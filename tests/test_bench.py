@@ -18,7 +18,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import minibert
-from minibert import engine, matmul
 from minibert.config import Config
 from minibert.lab.bench import command, contestants, report, wall, work
 from minibert.lab.bench.contestants import NAMED, Contestant
@@ -37,6 +36,7 @@ from minibert.lab.bench.results import (
     ratio,
 )
 from minibert.model import Encoder
+from minibert.vectors import engine, matmul
 
 SMALL = Config(hidden_size=24, num_hidden_layers=3, num_attention_heads=3, intermediate_size=40, vocab_size=50)
 BASE = Config(model_type="distilbert", num_hidden_layers=6)

@@ -15,8 +15,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 import minibert
-from minibert import files, weights
-from minibert.checkpoint import unwrapped
+from minibert import files
+from minibert.checkpoints import fill as weights
+from minibert.checkpoints.load import unwrapped
 
 TYPES = ("bert", "distilbert")
 

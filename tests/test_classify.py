@@ -16,8 +16,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from words import labelled, write_words_checkpoint
 
-from minibert.classify import DETAILS_FILE, TENSORS_FILE, Classifier, OneClassPredicted, compare, evaluate, train
-from minibert.features import TextFeatures
+from minibert.tasks.frozen import DETAILS_FILE, TENSORS_FILE, Classifier, OneClassPredicted, compare, evaluate, train
+from minibert.vectors.features import TextFeatures
 
 TEXTS, LABELS = labelled()
 NEW = ["a very good play", "the awful meal", "", "book"]

@@ -15,7 +15,9 @@ import pytest
 from words import labelled, write_tsv, write_words_checkpoint
 
 import minibert
-from minibert import cli, growing_file, hub
+from minibert import cli
+from minibert.checkpoints import hub
+from minibert.vectors import growing_file
 
 Run = Any
 
@@ -27,7 +29,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def classifier(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from minibert.classify import train
+    from minibert.tasks.frozen import train
 
     texts, labels = labelled()
     folder = tmp_path_factory.mktemp("classifier")
@@ -264,7 +266,7 @@ def test_predict_as_a_filter_keeps_every_line_in_its_place(run: Run, classifier:
     lines = [line.split("\t", 2) for line in out.removesuffix("\n").split("\n")]
     assert [text for _, _, text in lines] == texts
     assert {label for label, _, _ in lines} <= {"pos", "neg"}
-    from minibert.classify import Classifier
+    from minibert.tasks.frozen import Classifier
 
     assert [label for label, _, _ in lines] == Classifier.load(classifier).predict(texts).tolist()
 

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minibert import datasets, hub
-from minibert.datasets import find_reviews, parse, read_labelled
+from minibert.checkpoints import hub
 from minibert.files import written_whole
+from minibert.tasks import reviews as datasets
+from minibert.tasks.reviews import find_reviews, parse, read_labelled
 
 TUTORIAL = b"a fine film\t1\na dull film\t0\n"
 

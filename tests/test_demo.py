@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from words import write_tsv, write_words_checkpoint
 
-from minibert import demo as room
-from minibert import hub
-from minibert.datasets import find_reviews
-from minibert.demo import EXAMPLE, choose_checkpoint, demo, padded_ids
-from minibert.tokenizer import load_tokenizer
+from minibert.checkpoints import hub
+from minibert.tasks import demo as room
+from minibert.tasks.demo import EXAMPLE, choose_checkpoint, demo, padded_ids
+from minibert.tasks.reviews import find_reviews
+from minibert.text.tokenizer import load_tokenizer
 
 CLOSED = '''
 import socket, sys

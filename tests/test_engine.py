@@ -17,12 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from minibert import engine as room
-from minibert import load, matmul
+from minibert import load
 from minibert.config import Config
-from minibert.engine import FILLED_FROM, Engine, Packed, pack
-from minibert.matmul import Linear, PackedLinear, PermittedLinear
 from minibert.model import Encoder
+from minibert.vectors import engine as room
+from minibert.vectors import matmul
+from minibert.vectors.engine import FILLED_FROM, Engine, Packed, pack
+from minibert.vectors.matmul import Linear, PackedLinear, PermittedLinear
 
 Rows = list[list[int]]
 Matrix = NDArray[np.float32]

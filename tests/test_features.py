@@ -8,11 +8,13 @@ import torch
 from helpers import minilm_folder
 
 import minibert
-from minibert import TextFeatures, embed, pooling, row_cache
-from minibert import vectors as room
+from minibert import TextFeatures, embed
 from minibert.config import Config
 from minibert.model import Encoder
-from minibert.tokenizer import TruncationWarning
+from minibert.text.tokenizer import TruncationWarning
+from minibert.vectors import cache as row_cache
+from minibert.vectors import embedder as room
+from minibert.vectors import pooling
 
 NAME = "all-MiniLM-L6-v2"
 TEXTS = ["a stunning film", "dull, and far too long", "", "the best soup in town", "never again", "fine"]

@@ -12,8 +12,8 @@ import transformers
 from helpers import minilm_folder
 
 import minibert
-from minibert.fill_mask import fill_mask
-from minibert.tokenizer import TruncationWarning
+from minibert.tasks.fill_mask import fill_mask
+from minibert.text.tokenizer import TruncationWarning
 
 TEXT = "the [MASK] sat on the [MASK] ."
 

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 import minibert
 from minibert import heads
+from minibert.checkpoints.fill import name_in_file, official_name
 from minibert.heads import HEAD_CLASSES, Head
 from minibert.model import Pooler
-from minibert.weights import name_in_file, official_name
 
 B, S, C = 3, 8, 2
 V, D = SIZES["vocab_size"], SIZES["hidden_size"]

@@ -21,7 +21,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 from safetensors.torch import save_file
 
 import minibert
-from minibert import hub
+from minibert.checkpoints import hub
 
 KNOWN = "all-MiniLM-L6-v2"
 
@@ -127,7 +127,7 @@ def test_where_it_was_found_is_logged(places: Path, caplog: pytest.LogCaptureFix
 
 def test_without_minibert_weights_the_checkouts_weights_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MINIBERT_WEIGHTS")
-    assert hub.weights_folder() == Path(hub.__file__).parent.parent / "weights"
+    assert hub.weights_folder() == Path(hub.__file__).parents[2] / "weights"
 
 
 def test_outside_a_checkout_the_users_cache_is_used(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import minibert
-from minibert import hub
+from minibert.checkpoints import hub
+from minibert.checkpoints.fill import load_encoder, name_in_file
 from minibert.config import ACTIVATIONS
 from minibert.model import Encoder
-from minibert.weights import load_encoder, name_in_file
 
 MODEL_TYPES = ("bert", "distilbert")
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import minibert
-from minibert import weights
+from minibert.checkpoints import fill as weights
 from minibert.model import Encoder
 
 TYPES = ("bert", "distilbert")

@@ -45,7 +45,9 @@ from mistakes import (
 from torch import Tensor, nn
 
 import minibert
-from minibert import heads, hub, model, weights
+from minibert import heads, model
+from minibert.checkpoints import fill as weights
+from minibert.checkpoints import hub
 from minibert.lab import stages
 from minibert.lab.parity import ladder
 from minibert.lab.parity.causes import explain

@@ -14,7 +14,8 @@ import pytest
 from mistakes import Model, mask_ignored, norms_swapped, segments_ignored, wrong_activation, wrong_eps
 
 import minibert
-from minibert import cli, hub, model
+from minibert import cli, model
+from minibert.checkpoints import hub
 from minibert.lab.parity import command, golden, ladder
 from minibert.lab.parity.checkpoints import (
     TINY,

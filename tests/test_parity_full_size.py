@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minibert import hub
+from minibert.checkpoints import hub
 from minibert.lab.parity import ladder
 from minibert.lab.parity.checkpoints import BERT_BASE, BERT_LARGE, DISTILBERT_BASE, Size
 

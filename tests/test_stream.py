@@ -27,12 +27,13 @@ import torch
 from words import BAD, GOOD, OTHER, write_words_checkpoint
 
 import minibert
-from minibert import growing_file, overlap
-from minibert import vectors as room
-from minibert.growing_file import GrowingFile
-from minibert.overlap import map_ahead, portions, tokenized
-from minibert.stream import Written, embed_file, embed_stream
-from minibert.tokenizer import Account, TruncationWarning
+from minibert.text.tokenizer import Account, TruncationWarning
+from minibert.vectors import embedder as room
+from minibert.vectors import growing_file
+from minibert.vectors import prefetch as overlap
+from minibert.vectors.growing_file import GrowingFile
+from minibert.vectors.prefetch import map_ahead, portions, tokenized
+from minibert.vectors.stream import Written, embed_file, embed_stream
 
 D = 24
 PORTION = 8
@@ -440,7 +441,7 @@ MEMORY = r"""
 import re, sys
 from pathlib import Path
 from minibert import embed
-from minibert.stream import embed_stream
+from minibert.vectors.stream import embed_stream
 wide = {"model": sys.argv[1], "layers": [0] * 200}  # rows of 19 kB that cost next to nothing
 def peak():  # of this program; ru_maxrss would begin with that of the process which started it
     return re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from minibert.tensor_files import (
+from minibert.checkpoints.tensor_files import (
     DISGUISES,
     INDEX_FILE,
     MAX_HEADER,

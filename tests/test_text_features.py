@@ -23,11 +23,13 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import get_tags
 
 import minibert
-from minibert import TextFeatures, embed, features, row_cache
+from minibert import TextFeatures, embed
 from minibert.config import Config
-from minibert.engine import Engine
 from minibert.model import Encoder
-from minibert.vectors import load_shared
+from minibert.vectors import cache as row_cache
+from minibert.vectors import features
+from minibert.vectors.embedder import load_shared
+from minibert.vectors.engine import Engine
 
 NAME = "all-MiniLM-L6-v2"
 TEXTS = ["a stunning film", "dull, and far too long", "", "the best soup in town", "never again", "fine"]

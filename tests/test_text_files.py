@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibert.text_files import TextFile
+from minibert.text.tables import TextFile
 
 FILM, DULL = "a fine film", "a dull film"
 ANY_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
@@ -211,7 +211,7 @@ def test_texts_before_the_wrong_line_are_given(folder: Path) -> None:
 
 
 def test_a_long_header_is_listed_in_short() -> None:
-    from minibert.text_files import listed
+    from minibert.text.tables import listed
 
     assert listed([f"c{n}" for n in range(12)]).endswith("'c9' and 2 more")
     assert len(listed(["x" * 500])) < 50

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from helpers import minilm_folder
 
-from minibert.tokenizer import as_texts, load_tokenizer
+from minibert.text.tokenizer import as_texts, load_tokenizer
 
 TOKENIZER = load_tokenizer(minilm_folder())
 CLS, SEP, PAD = 101, 102, 0

@@ -23,8 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from minibert.tokenizer import Tokenizer, TruncationWarning, UnknownTokensWarning, load_tokenizer
-from minibert.wordpiece import SPECIAL_TOKENS, WordPiece
+from minibert.text.tokenizer import Tokenizer, TruncationWarning, UnknownTokensWarning, load_tokenizer
+from minibert.text.wordpiece import SPECIAL_TOKENS, WordPiece
 
 FOLDER = minilm_folder()
 TOKENIZER = load_tokenizer(FOLDER)
@@ -568,7 +568,7 @@ def test_the_fingerprint_is_stable_and_changes_with_everything_that_changes_ids(
     options = [{"lowercase": False}, {"max_length": 64}, {"special_tokens_in_text": "literal"}]
     prints = {load_tokenizer(FOLDER, **option).fingerprint for option in options} | {TOKENIZER.fingerprint}
     assert len(prints) == 4
-    code = f"from minibert.tokenizer import load_tokenizer; print(load_tokenizer({str(FOLDER)!r}).fingerprint)"
+    code = f"from minibert.text.tokenizer import load_tokenizer; print(load_tokenizer({str(FOLDER)!r}).fingerprint)"
     environment = os.environ | {"PYTHONHASHSEED": str(random.randrange(1, 1000))}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip() == TOKENIZER.fingerprint
@@ -588,7 +588,7 @@ def test_a_pickled_tokenizer_is_the_same(tokenizer: Tokenizer):
 def test_workers_get_the_same_ids_and_neither_hang_nor_print_nor_change_the_environment():
     code = textwrap.dedent(f"""
         import multiprocessing, os, joblib
-        from minibert.tokenizer import load_tokenizer
+        from minibert.text.tokenizer import load_tokenizer
         environment = dict(os.environ)
         tokenizer = load_tokenizer({str(FOLDER)!r})
         texts = ["hello world"] * 100

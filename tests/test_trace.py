@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from words import labelled, write_words_checkpoint
 
 import minibert
-from minibert.classify import Classifier, train
 from minibert.config import Config
-from minibert.fill_mask import fill_mask
 from minibert.heads import MaskedLM
 from minibert.lab.trace import source
 from minibert.lab.trace.data import choose, numbered, unpacked_probs, unpacked_vectors
 from minibert.lab.trace.run import Trace, merge_words, quadrants, rollout, words
 from minibert.model import Encoder
-from minibert.tokenizer import TruncationWarning, UnknownTokensWarning
+from minibert.tasks.fill_mask import fill_mask
+from minibert.tasks.frozen import Classifier, train
+from minibert.text.tokenizer import TruncationWarning, UnknownTokensWarning
 
 TEXT = "the film very lovely it good"  # "it" is two pieces
 PAIR = ("the film", "a very dull play")
@@ -356,8 +356,8 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore::minibert.tokenizer.UnknownTokensWarning")
-@pytest.mark.filterwarnings("ignore::minibert.tokenizer.TruncationWarning")
+@pytest.mark.filterwarnings("ignore::minibert.text.tokenizer.UnknownTokensWarning")
+@pytest.mark.filterwarnings("ignore::minibert.text.tokenizer.TruncationWarning")
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_text_becomes_part_of_the_page(text, encoder, tokenizer):
     harmless, hostile = (

@@ -14,8 +14,8 @@ from words import labelled, write_words_checkpoint
 
 import minibert
 from minibert import cli
-from minibert.classify import train
 from minibert.lab.trace import command
+from minibert.tasks.frozen import train
 
 TEXT = "the film very lovely it good"
 
@@ -114,7 +114,7 @@ def test_a_classifier_brings_its_own_model_and_decides(run, classifier, checkpoi
 
 
 def cli_prediction(folder: Path, text: str) -> dict[str, float]:
-    from minibert.classify import Classifier
+    from minibert.tasks.frozen import Classifier
 
     classifier = Classifier.load(folder)
     return dict(zip(classifier.labels, classifier.predict_proba([text])[0].tolist(), strict=True))
@@ -225,7 +225,7 @@ def test_a_text_is_needed(run):
     assert "required: TEXT" in error
 
 
-@pytest.mark.filterwarnings("default::minibert.tokenizer.TruncationWarning")
+@pytest.mark.filterwarnings("default::minibert.text.tokenizer.TruncationWarning")
 def test_a_text_that_is_too_long_is_cut_with_a_warning_or_refused(run, checkpoint):
     status, out, error = run("film " * 30, "--model", checkpoint, "--out", "a.html")
     assert status == 0

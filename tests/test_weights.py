@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import minibert
+from minibert.checkpoints.fill import ENCODER, LoadReport, UnknownTensors, name_in_file, official_name
 from minibert.config import Config
 from minibert.model import Encoder
-from minibert.weights import ENCODER, LoadReport, UnknownTensors, name_in_file, official_name
 
 TYPES = ("bert", "distilbert")
 Rename = Callable[[str], str]

@@ -13,8 +13,8 @@ from helpers import HARD_TEXTS, minilm_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibert import wordpiece
-from minibert.wordpiece import SPECIAL_TOKENS, WordPiece
+from minibert.text import wordpiece
+from minibert.text.wordpiece import SPECIAL_TOKENS, WordPiece
 
 ANY_TEXT = st.lists(
     st.one_of(

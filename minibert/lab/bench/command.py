@@ -10,15 +10,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from minibert.checkpoints.hub import locate
 from minibert.config import Config
-from minibert.hub import locate
 from minibert.lab.bench import report
 from minibert.lab.bench.process import running
 from minibert.lab.bench.results import Result, goals_of
 from minibert.lab.bench.run import Plan, Session, Subject, check_device, cores
 from minibert.lab.bench.work import find_work
-from minibert.report import block
-from minibert.tokenizer import load_tokenizer
+from minibert.printing import block
+from minibert.text.tokenizer import load_tokenizer
 
 MINILM = "all-MiniLM-L6-v2"
 DISTILBERT = "distilbert-shape"

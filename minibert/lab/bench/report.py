@@ -17,7 +17,7 @@ from minibert.lab.bench.process import available_bytes
 from minibert.lab.bench.results import Goal, Growth, Middle, Result, Row, goals_of, ratio
 from minibert.lab.bench.run import Plan
 from minibert.lab.bench.work import FORMULA
-from minibert.report import beside, block, table
+from minibert.printing import beside, block, table
 
 PACKAGES = (
     "minibert",

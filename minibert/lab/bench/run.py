@@ -23,7 +23,7 @@ from minibert.lab.bench.contestants import OURS, REFERENCE, Contestant, Vectors,
 from minibert.lab.bench.process import Answer, LostError, Process, available_bytes, running
 from minibert.lab.bench.results import Equality, Result, Row, Sample, compare
 from minibert.lab.bench.work import Work, job_flops, padded_bytes
-from minibert.tokenizer import Tokenizer
+from minibert.text.tokenizer import Tokenizer
 
 CHECKED = 250  # texts whose vectors are compared before anything is timed, and in every round
 SPARE = 1.1  # memory that is wanted for the tutorial's way, by what it needs

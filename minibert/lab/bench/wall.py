@@ -8,7 +8,7 @@ import time
 import torch
 from torch import nn
 
-from minibert.matmul import Linear, PackedLinear, PermittedLinear, choose_dtype, is_right
+from minibert.vectors.matmul import Linear, PackedLinear, PermittedLinear, choose_dtype, is_right
 
 TOKENS = {"cpu": 1024, "cuda": 16384}  # rows of the products
 REPEATS = 7

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minibert.config import Config
-from minibert.datasets import read_labelled
-from minibert.tokenizer import Tokenizer
+from minibert.tasks.reviews import read_labelled
+from minibert.text.tokenizer import Tokenizer
 
 SENTENCE = "a visually stunning rumination on love"  # the one short sentence
 # The first 2,000 training sentences of SST-2, by their number of tokens with [CLS] and [SEP], from 3 upwards.

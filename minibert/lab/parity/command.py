@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from minibert.checkpoints.hub import locate
 from minibert.files import write_whole
-from minibert.hub import locate
 from minibert.lab.parity import golden
 from minibert.lab.parity.checkpoints import BERT_BASE, BERT_LARGE, DISTILBERT_BASE, TINY
 from minibert.lab.parity.compare import MEASURED, NEWEST, OLDEST

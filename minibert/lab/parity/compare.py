@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from minibert.checkpoints.fill import name_in_file
 from minibert.lab.stages import NOT_IN_SDPA, Batch, Place, Tensors, base, column, forward, in_order, recording
 from minibert.model import ATTENTION
-from minibert.weights import name_in_file
 
 # The versions of transformers for which parity was established.
 OLDEST, NEWEST = "5.0.0", "5.23.0"

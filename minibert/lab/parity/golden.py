@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.checkpoint import load
-from minibert.hub import locate, locate_locally
+from minibert.checkpoints.hub import locate, locate_locally
+from minibert.checkpoints.load import load
 from minibert.lab.stages import Batch, Place, record
 
 CHECKPOINT = "all-MiniLM-L6-v2"

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from minibert.checkpoint import load
-from minibert.hub import Source
+from minibert.checkpoints.hub import Source
+from minibert.checkpoints.load import load
 from minibert.lab.parity import checkpoints
 from minibert.lab.parity.causes import explain
 from minibert.lab.parity.checkpoints import Size, Task, heads_of, make_batch

@@ -10,7 +10,7 @@ from typing import Any
 from minibert.lab.parity.compare import DROPOUT, RUNGS, TENSORS, Row
 from minibert.lab.parity.golden import KEPT, TOLERANCE, Finding
 from minibert.lab.parity.ladder import Result
-from minibert.report import table
+from minibert.printing import table
 
 HEADER = ("step", "shape", "tensors", "values", "largest difference", "ulp", "")
 

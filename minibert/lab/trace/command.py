@@ -7,16 +7,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-from minibert.checkpoint import load
-from minibert.classify import Classifier
+from minibert.checkpoints.load import load
 from minibert.files import written_whole
 from minibert.heads import MaskedLM
 from minibert.lab.pictures import heat_map, pyplot
 from minibert.lab.trace.data import choose
 from minibert.lab.trace.run import Trace, trace
 from minibert.model import Encoder
-from minibert.report import block
-from minibert.tokenizer import load_tokenizer
+from minibert.printing import block
+from minibert.tasks.frozen import Classifier
+from minibert.text.tokenizer import load_tokenizer
 
 ANNOTATED = Path("build/annotated")  # where `make annotated` writes
 NAMED_HEADS = ("mean", "rollout")

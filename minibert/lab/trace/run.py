@@ -18,15 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from minibert.classify import Classifier
 from minibert.config import Config
-from minibert.fill_mask import Guess
 from minibert.heads import MaskedLM
 from minibert.lab.stages import Batch, Place, Tensors, forward, recording
 from minibert.model import Encoder, EncoderOutput
-from minibert.pooling import inference, pool
-from minibert.recipe import check_recipe
-from minibert.tokenizer import Tokenizer
+from minibert.tasks.fill_mask import Guess
+from minibert.tasks.frozen import Classifier
+from minibert.text.tokenizer import Tokenizer
+from minibert.vectors.pooling import inference, pool
+from minibert.vectors.recipe import check_recipe
 
 GUESSES = 10  # tokens listed at each [MASK]
 

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from minibert import heads, model, pooling, tokenizer
+from minibert import heads, model
+from minibert.text import tokenizer
+from minibert.vectors import pooling
 
 # Step -> the function that computes it, and what stands in the line.
 STEPS: dict[str, tuple[Callable[..., Any], str]] = {

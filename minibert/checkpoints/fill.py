@@ -20,11 +20,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from minibert.checkpoints.tensor_files import WEIGHTS_FILE, StoredTensor, list_tensors, read_tensors
 from minibert.config import Config
 from minibert.files import write_whole, written_whole
 from minibert.heads import Head, TokenPrediction, head_class, with_num_labels
 from minibert.model import Encoder
-from minibert.tensor_files import WEIGHTS_FILE, StoredTensor, list_tensors, read_tensors
 
 # The encoder, in the order of the forward pass.
 # minibert                              BERT                                            DistilBERT

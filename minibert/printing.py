@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from minibert.classify import Classifier, Evaluation
+    from minibert.tasks.frozen import Classifier, Evaluation
 
 MARGIN = 15  # columns for the name
 WIDTH = 96

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-from minibert.tokenizer import Account, Tokenizer
+from minibert.text.tokenizer import Account, Tokenizer
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")

@@ -12,7 +12,7 @@ A word that cannot is [UNK], unknown.
 The algorithm is BERT's (Devlin et al. 2018, section 3, and tokenization.py of its release); where that and the
 `tokenizers` library differ, this file does what the library does (tokenizers 0.23 BertNormalizer,
 BertPreTokenizer, WordPiece), and a test holds the two together on all of Unicode. This file is for reading;
-`minibert.tokenizer` does the work at the library's speed and also knows where in the text each token came from.
+`minibert.text.tokenizer` does the work at the library's speed and also knows where in the text each token came from.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from minibert.model import Encoder, EncoderOutput
-from minibert.recipe import check_batch_tokens, check_recipe, combine_layers
-from minibert.row_cache import Matrix
+from minibert.vectors.cache import Matrix
+from minibert.vectors.recipe import check_batch_tokens, check_recipe, combine_layers
 
 
 def readable_vectors(

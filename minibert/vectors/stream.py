@@ -18,12 +18,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from minibert.growing_file import GrowingFile
-from minibert.overlap import CHARACTERS, TEXTS, portions, tokenized
-from minibert.recipe import check_batch_tokens
-from minibert.text_files import TextFile
-from minibert.texts import as_text
-from minibert.vectors import check_choices, check_for, choose_device, load_shared
+from minibert.text.tables import TextFile
+from minibert.text.texts import as_text
+from minibert.vectors.embedder import check_choices, check_for, choose_device, load_shared
+from minibert.vectors.growing_file import GrowingFile
+from minibert.vectors.prefetch import CHARACTERS, TEXTS, portions, tokenized
+from minibert.vectors.recipe import check_batch_tokens
 
 DTYPES = ("float32", "float16")
 

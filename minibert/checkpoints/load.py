@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from minibert import hub
+from minibert.checkpoints import hub
+from minibert.checkpoints.fill import LoadReport, load_encoder, load_head, save_folder
 from minibert.heads import Head, head_class
 from minibert.model import Encoder
-from minibert.weights import LoadReport, load_encoder, load_head, save_folder
 
 ARCHITECTURE = {"bert": "Bert", "distilbert": "DistilBert"}  # and after it Model, ForMaskedLM, ...
 

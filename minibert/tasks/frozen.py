@@ -33,10 +33,10 @@ from sklearn.preprocessing import StandardScaler
 from tqdm import tqdm
 
 import minibert
-from minibert.features import TextFeatures
+from minibert.checkpoints.tensor_files import sha256
 from minibert.files import written_whole
-from minibert.tensor_files import sha256
-from minibert.texts import as_texts
+from minibert.text.texts import as_texts
+from minibert.vectors.features import TextFeatures
 
 TENSORS_FILE = "classifier.safetensors"
 DETAILS_FILE = "classifier.json"

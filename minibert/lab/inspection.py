@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from minibert import hub
-from minibert.checkpoint import load
+from minibert.checkpoints import hub
+from minibert.checkpoints.fill import LoadReport
+from minibert.checkpoints.load import load
+from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.config import Config
-from minibert.report import block, table
-from minibert.tensor_files import weights_sha256
-from minibert.weights import LoadReport
+from minibert.printing import block, table
 
 Figures = dict[str, Any]
 SHOWN = 5  # names of tensors in one group

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
-from minibert import hub
+from minibert.checkpoints import hub
 from minibert.files import written_whole
-from minibert.text_files import TABLES, TEXT_COLUMNS, read_rows
+from minibert.text.tables import TABLES, TEXT_COLUMNS, read_rows
 
 LABEL_COLUMN = "label"
 

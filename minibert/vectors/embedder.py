@@ -19,17 +19,17 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from minibert import hub
-from minibert.checkpoint import check_device, load
-from minibert.engine import Engine
-from minibert.matmul import PRECISIONS
+from minibert.checkpoints import hub
+from minibert.checkpoints.load import check_device, load
+from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.model import Encoder
-from minibert.overlap import portions, tokenized
-from minibert.recipe import COMBINATIONS, POOLINGS, check_batch_tokens, check_recipe
-from minibert.row_cache import Matrix
-from minibert.tensor_files import weights_sha256
-from minibert.texts import as_texts
-from minibert.tokenizer import Account, Tokenizer, load_tokenizer
+from minibert.text.texts import as_texts
+from minibert.text.tokenizer import Account, Tokenizer, load_tokenizer
+from minibert.vectors.cache import Matrix
+from minibert.vectors.engine import Engine
+from minibert.vectors.matmul import PRECISIONS
+from minibert.vectors.prefetch import portions, tokenized
+from minibert.vectors.recipe import COMBINATIONS, POOLINGS, check_batch_tokens, check_recipe
 
 CHOICES = {
     "pooling": POOLINGS,

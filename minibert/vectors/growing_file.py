@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minibert.row_cache import Matrix
-from minibert.tokenizer import Account
+from minibert.text.tokenizer import Account
+from minibert.vectors.cache import Matrix
 
 if sys.platform != "win32":
     import fcntl

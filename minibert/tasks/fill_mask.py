@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import torch
 
-from minibert.checkpoint import load
+from minibert.checkpoints.load import load
 from minibert.heads import MaskedLM
-from minibert.tokenizer import Batch, Tokenizer, load_tokenizer
+from minibert.text.tokenizer import Batch, Tokenizer, load_tokenizer
 
 
 class Guess(NamedTuple):

@@ -3,7 +3,7 @@
     texts -> as_texts (what is no text is refused, by row) -> pieces (the library) -> [CLS] a [SEP] b [SEP]
           -> cut to max_length, counted -> padded to the longest row of the batch -> Batch
 
-How the pieces come about is written out in `minibert.wordpiece`. B batch, S tokens.
+How the pieces come about is written out in `minibert.text.wordpiece`. B batch, S tokens.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import tokenizers
 import torch
 from torch import Tensor
 
-from minibert import hub
+from minibert.checkpoints import hub
+from minibert.checkpoints.tensor_files import listing
 from minibert.config import Config
 from minibert.files import write_whole
-from minibert.tensor_files import listing
-from minibert.texts import as_texts
+from minibert.text.texts import as_texts
 
 DEFAULT_MAX_LENGTH = 512
 CHUNK = 4096  # texts handed to the library at once: bounds what its intermediate results take

@@ -31,9 +31,9 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from minibert import model
-from minibert.checkpoint import check_device
-from minibert.matmul import Linear, choose_dtype, choose_linear
-from minibert.recipe import check_batch_tokens, check_recipe, check_rows, combine_layers
+from minibert.checkpoints.load import check_device
+from minibert.vectors.matmul import Linear, choose_dtype, choose_linear
+from minibert.vectors.recipe import check_batch_tokens, check_recipe, check_rows, combine_layers
 
 # More tokens at once gain nothing on a CPU: their feed-forward values no longer fit its caches.
 CPU_TOKENS = 1024

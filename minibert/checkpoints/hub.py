@@ -18,10 +18,10 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from minibert.tensor_files import WEIGHTS_FILE, list_tensors, listing, sha256
+from minibert.checkpoints.tensor_files import WEIGHTS_FILE, list_tensors, listing, sha256
 
 log = logging.getLogger("minibert")
-CHECKOUT = Path(__file__).resolve().parent.parent
+CHECKOUT = Path(__file__).resolve().parents[2]
 NEEDED_FILES = [
     "config.json",
     "tokenizer.json",
