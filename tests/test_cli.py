@@ -277,11 +277,11 @@ def test_predict_answers_before_its_input_ends(run: Run, classifier: Path) -> No
         assert process.stdin
         assert process.stdout
         assert process.stderr
-        process.stdin.write(b"good film\n" * cli.TEXTS_AT_ONCE)
+        process.stdin.write(b"good film\n" * classify.TEXTS_AT_ONCE)
         process.stdin.flush()
         assert process.stdout.readline().endswith(b"\tgood film\n")  # would wait for ever if nothing was flushed
         process.stdout.close()  # as `head` does
-        process.stdin.write(b"bad film\n" * 3 * cli.TEXTS_AT_ONCE)
+        process.stdin.write(b"bad film\n" * 3 * classify.TEXTS_AT_ONCE)
         process.stdin.close()
         assert process.stderr.read() == b""
         assert process.wait() == 141

@@ -10,6 +10,7 @@ from torch import nn
 
 from minibert.checkpoints import hub
 from minibert.checkpoints.fill import LoadReport, load_encoder, load_head, save_folder
+from minibert.device import check_device
 from minibert.heads import Head, head_class
 from minibert.model import Encoder
 
@@ -52,19 +53,6 @@ def load(
         )
     model = model.to(device)
     return (model, account) if report else model
-
-
-def check_device(device: str | torch.device) -> None:
-    """Raise ValueError for a device that this machine or this build of torch does not have."""
-    kind, _, number = str(device).partition(":")
-    if kind not in ("cpu", "cuda", "mps"):
-        raise ValueError(f"device {str(device)!r} is not known; choose from cpu, cuda, mps")
-    if kind == "cuda" and int(number or 0) >= (count := torch.cuda.device_count()):
-        raise ValueError(
-            f"device {str(device)!r} was asked for, and torch sees {count or 'no'} CUDA devices here; use device='cpu'"
-        )
-    if kind == "mps" and not torch.backends.mps.is_available():
-        raise ValueError("device 'mps' was asked for, and torch sees no such device here; use device='cpu'")
 
 
 def save(model: nn.Module, folder: str | Path) -> None:

@@ -20,14 +20,14 @@ import torch
 from tqdm import tqdm
 
 from minibert.checkpoints import hub
-from minibert.checkpoints.load import check_device, load
+from minibert.checkpoints.load import load
 from minibert.checkpoints.tensor_files import weights_sha256
+from minibert.device import PRECISIONS, choose_device
 from minibert.model import Encoder
 from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Account, Tokenizer, load_tokenizer
 from minibert.vectors.cache import Matrix
 from minibert.vectors.engine import Engine
-from minibert.vectors.matmul import PRECISIONS
 from minibert.vectors.prefetch import portions, tokenized
 from minibert.vectors.recipe import COMBINATIONS, POOLINGS, check_batch_tokens, check_recipe
 
@@ -38,7 +38,6 @@ CHOICES = {
     "truncation": ("warn", "error"),
     "missing": ("error", "empty"),
 }
-DEVICES = ("cpu", "cuda", "mps")
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -50,16 +49,6 @@ def check_choices(**settings: object) -> None:
     for name, value in settings.items():
         if value not in CHOICES[name]:
             raise ValueError(f"{name} is {value!r}; choose from {', '.join(CHOICES[name])}")
-
-
-def choose_device(device: str | torch.device) -> str:
-    """The device to compute on: "auto" is CUDA where torch sees it, else the CPU; MPS only when it is named."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if str(device).partition(":")[0] not in DEVICES:
-        raise ValueError(f"device is {device!r}; choose from auto, {', '.join(DEVICES)}")
-    check_device(device)
-    return str(device)
 
 
 # ---------------------------------------------------------------------------------------------------------------

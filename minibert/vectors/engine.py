@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from minibert import model
-from minibert.checkpoints.load import check_device
-from minibert.vectors.matmul import Linear, choose_dtype, choose_linear
+from minibert.device import check_device, choose_dtype
+from minibert.vectors.matmul import Linear, choose_linear
 from minibert.vectors.recipe import check_batch_tokens, check_recipe, check_rows, combine_layers
 
 # More tokens at once gain nothing on a CPU: their feed-forward values no longer fit its caches.

@@ -12,9 +12,10 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
+from minibert.device import choose_device
 from minibert.text.texts import as_texts
 from minibert.vectors.cache import MEMORY, DiskRows, Matrix, MemoryRows, cached
-from minibert.vectors.embedder import Loaded, check_choices, check_for, choose_device, load_shared
+from minibert.vectors.embedder import Loaded, check_choices, check_for, load_shared
 from minibert.vectors.recipe import check_batch_tokens
 
 

@@ -18,9 +18,10 @@ from typing import Any
 
 from tqdm import tqdm
 
+from minibert.device import choose_device
 from minibert.text.tables import TextFile
 from minibert.text.texts import as_text
-from minibert.vectors.embedder import check_choices, check_for, choose_device, load_shared
+from minibert.vectors.embedder import check_choices, check_for, load_shared
 from minibert.vectors.growing_file import GrowingFile
 from minibert.vectors.prefetch import CHARACTERS, TEXTS, portions, tokenized
 from minibert.vectors.recipe import check_batch_tokens

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from minibert.vectors.matmul import has_bfloat16
+from minibert.device import has_bfloat16
 
 Vectors = NDArray[np.float32]
 Encode = Callable[..., Vectors]  # texts -> (N, D); ours takes batch_tokens as well
@@ -75,7 +75,8 @@ class Contestant:
 
 def load_ours(setting: Setting, precision: str) -> Ready:
     """The public function."""
-    from minibert.vectors.embedder import choose_device, embed, load_shared  # here: peers do not carry its libraries
+    from minibert.device import choose_device  # here: peers do not carry its libraries
+    from minibert.vectors.embedder import embed, load_shared
 
     device = choose_device(setting.device)
     engine = load_shared(setting.folder, device, precision).engine

@@ -8,7 +8,8 @@ import time
 import torch
 from torch import nn
 
-from minibert.vectors.matmul import Linear, PackedLinear, PermittedLinear, choose_dtype, is_right
+from minibert.device import choose_dtype
+from minibert.vectors.matmul import Linear, PackedLinear, PermittedLinear, is_right
 
 TOKENS = {"cpu": 1024, "cuda": 16384}  # rows of the products
 REPEATS = 7

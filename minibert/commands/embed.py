@@ -1,0 +1,57 @@
+"""`minibert embed`: one vector for each text of a file."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+from minibert.commands.shared import Arguments, Figures, add_features, features_settings, standard_input
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `minibert embed`."""
+    add = parser.add_argument
+    add("input", metavar="IN", help=".txt (one text a line), .tsv, .csv, .jsonl, each with .gz; - is standard input")
+    add(
+        "--out",
+        required=True,
+        type=Path,
+        metavar="FILE.npy",
+        help="where the matrix goes, when all is done; an "
+        "interrupted command is taken up where it was if it is given again",
+    )
+    add(
+        "--column",
+        metavar="NAME",
+        help="of a table: its name, or its number from 1 where there is no header "
+        "(default: sentence, text, or the only one)",
+    )
+    add("--format", metavar="TYPE", help="txt, tsv, csv or jsonl (default: by the name; standard input: txt)")
+    add("--dtype", default="float32", metavar="TYPE", help="of numbers in the file: float32 or float16 (%(default)s)")
+    add("--restart", action="store_true", help="begin again, whatever an interrupted command has done")
+    add_features(parser)
+
+
+def run(args: Arguments) -> Figures:
+    """One vector for each text of a file, as a numpy file; memory does not grow with the number of texts."""
+    from dataclasses import asdict
+
+    from minibert.vectors.stream import embed_file
+
+    if args.input == "-":
+        standard_input()  # says what is wanted of a terminal
+    begin = time.perf_counter()
+    written = embed_file(
+        args.input,
+        args.out,
+        column=args.column,
+        format=args.format,
+        dtype=args.dtype,
+        restart=args.restart,
+        **features_settings(args),
+    )
+    seconds = time.perf_counter() - begin
+    before = f"; {written.resumed_rows:,} rows were done before" if written.resumed_rows else ""
+    print(f"{args.out}: {written.shape} {written.dtype}, {seconds:.2f} s with loading{before}")
+    return asdict(written) | {"seconds": round(seconds, 3)}

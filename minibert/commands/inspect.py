@@ -1,0 +1,27 @@
+"""`minibert inspect`: what is in a checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+
+from minibert.commands.shared import Arguments, Figures
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `minibert inspect`."""
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="a Hub name or a folder (default: all that are known)"
+    )
+
+
+def run(args: Arguments) -> Figures:
+    """What is in a checkpoint on this machine, or which known checkpoints are here; downloads nothing."""
+    from minibert.lab import inspection
+
+    if args.model is None:
+        known = inspection.known_checkpoints()
+        print(inspection.known_text(known))
+        return {"checkpoints": known}
+    figures = inspection.inspect(args.model)
+    print(inspection.checkpoint_text(figures))
+    return figures

@@ -1,0 +1,76 @@
+"""Devices, dtypes, and what this machine can do."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import torch
+
+DEVICES = ("cpu", "cuda", "mps")
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "auto": None}
+
+
+def check_device(device: str | torch.device) -> None:
+    """Raise ValueError for a device that this machine or this build of torch does not have."""
+    kind, _, number = str(device).partition(":")
+    if kind not in ("cpu", "cuda", "mps"):
+        raise ValueError(f"device {str(device)!r} is not known; choose from cpu, cuda, mps")
+    if kind == "cuda" and int(number or 0) >= (count := torch.cuda.device_count()):
+        raise ValueError(
+            f"device {str(device)!r} was asked for, and torch sees {count or 'no'} CUDA devices here; use device='cpu'"
+        )
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise ValueError("device 'mps' was asked for, and torch sees no such device here; use device='cpu'")
+
+
+def choose_device(device: str | torch.device) -> str:
+    """The device to compute on: "auto" is CUDA where torch sees it, else the CPU; MPS only when it is named."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if str(device).partition(":")[0] not in DEVICES:
+        raise ValueError(f"device is {device!r}; choose from auto, {', '.join(DEVICES)}")
+    check_device(device)
+    return str(device)
+
+
+def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """What enters the matrix products. Raises ValueError; warns where bfloat16 would be slow and takes float32.
+
+    bfloat16 is the first half of a float32: all of its range, two to three digits. "auto" takes it where the hardware
+    multiplies it: the vectors keep a cosine above 0.9999 to float32.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision is {precision!r}; choose from {', '.join(PRECISIONS)}")
+    if precision == "float16" and device.type != "cuda":
+        raise ValueError(f"precision 'float16' needs a CUDA device, not {device}; use 'float32', 'bfloat16' or 'auto'")
+    wanted = PRECISIONS[precision] or torch.bfloat16
+    if wanted != torch.bfloat16 or has_bfloat16(device):
+        return wanted
+    if precision == "auto":
+        return torch.float16 if device.type == "cuda" else torch.float32
+    warnings.warn(
+        f"{device} does not multiply bfloat16 in hardware (AVX512_BF16 or AMX, CUDA capability 8); "
+        "computing in float32",
+        stacklevel=3,
+    )
+    return torch.float32
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """True where the hardware multiplies bfloat16: AVX512_BF16 or AMX on a CPU, compute capability 8 on CUDA.
+
+    Without it torch still computes bfloat16 products, about 100 times slower than float32 on a CPU.
+    """
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device)[0] >= 8
+    return device.type == "cpu" and bool(cpu_features() & {"avx512_bf16", "amx_bf16"})
+
+
+def cpu_features() -> set[str]:
+    """The instruction sets of this CPU, as torch or else Linux names them; empty where neither tells."""
+    if hasattr(torch.cpu, "get_capabilities"):
+        return {name for name, present in torch.cpu.get_capabilities().items() if present is True}
+    listing = Path("/proc/cpuinfo")
+    lines = listing.read_text(encoding="utf-8").splitlines() if listing.exists() else []
+    return {name for line in lines if line.startswith("flags") for name in line.split()}
