@@ -15,6 +15,7 @@ import argparse
 import io
 import json
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from typing import IO, NoReturn, TextIO
 
 from minibert import __version__
-from minibert.commands import bench, classify, demo, download, embed, fill_mask, inspect, parity, trace
+from minibert.commands import bench, classify, demo, download, embed, export, fill_mask, inspect, parity, trace
 from minibert.commands.shared import Arguments, Figures
 
 WRONG_REQUEST = (ValueError, TypeError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
@@ -52,6 +53,7 @@ COMMANDS = {
     "parity": Command("prove that every tensor equals that of transformers", parity.arguments, parity.run),
     "bench": Command("speed against transformers and other peers", bench.arguments, bench.run),
     "download": Command("fetch a checkpoint", download.arguments, download.run),
+    "export": Command("write a checkpoint as an ONNX file", export.arguments, export.run),
     "inspect": Command("say what is in a checkpoint", inspect.arguments, inspect.run),
 }
 
@@ -82,12 +84,23 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def joined(argv: Sequence[str]) -> list[str]:
+    """`--layers -4,-1` as `--layers=-4,-1`: argparse would take a list that begins with a minus for an option."""
+    whole: list[str] = []
+    for argument in argv:
+        if whole and re.fullmatch(r"--\w[\w-]*", whole[-1]) and re.fullmatch(r"-\d+(,-?\d+)+", argument):
+            whole[-1] += f"={argument}"
+        else:
+            whole.append(argument)
+    return whole
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8")
-    args = parser().parse_args(argv)
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # names of files may be anything
+    args = parser().parse_args(joined(sys.argv[1:] if argv is None else argv))
     with warnings.catch_warnings():
         warnings.showwarning = show_warning
         try:

@@ -1,16 +1,16 @@
 """What is put on top of the encoder: one class for each task that BERT is trained or fine-tuned for.
 
-The encoder gives each token a vector; a head turns vectors into an answer: a label, a missing word, a place in the
-text. It is a model of its own: the encoder under `.encoder`, and the few layers that read what the encoder returns.
-Arguments, fields and losses carry the names of transformers 5.23, the losses stand in losses.py. Sections are those
-of "BERT" (Devlin et al. 2018). Beside the letters of model.py:
+The encoder gives each token a vector; a task head turns vectors into an answer: a label, a missing word, a place in
+the text. (A head alone is an attention head.) It is a model of its own: the encoder under `.encoder`, and the few
+layers that read what the encoder returns. Arguments, fields and losses carry the names of transformers 5.23, the
+losses stand in losses.py. Sections are those of "BERT" (Devlin et al. 2018). Beside the letters of model.py:
 
     K  labels that a classifier tells apart        C  choices of a multiple-choice question
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, TypedDict, Unpack
 
 import torch
@@ -18,12 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minibert.config import Config
+from minibert.inputs import Fields, output
 from minibert.losses import PROBLEM_TYPES, cross_entropy, position_cross_entropy, text_loss, token_cross_entropy
-from minibert.model import ACTIVATION, Encoder, EncoderOutput
+from minibert.model import ACTIVATION, Encoder, EncoderOutput, initialise
 
 
 class EncoderInputs(TypedDict, total=False):
-    """What every head hands on to Encoder.forward beside input_ids."""
+    """What every task head hands on to Encoder.forward beside input_ids."""
 
     attention_mask: Tensor | None
     token_type_ids: Tensor | None
@@ -31,8 +32,8 @@ class EncoderInputs(TypedDict, total=False):
     output_attentions: bool
 
 
-@dataclass
-class Output:
+@output
+class Output(Fields):
     """Logits, the scores before softmax, and the mean loss where labels were given."""
 
     logits: Tensor  # (B,S,V) masked LM, (B,2) next sentence, (B,K) or (B,S,K) classification, (B,C) multiple choice
@@ -41,6 +42,7 @@ class Output:
     attentions: tuple[Tensor, ...] | None = None
 
 
+@output
 class NextSentenceOutput(Output):
     """Output of NextSentence; class 0 means that the second text follows the first."""
 
@@ -50,8 +52,8 @@ class NextSentenceOutput(Output):
         return self.logits.softmax(dim=-1)[:, 0]  # (B,2) -> (B)
 
 
-@dataclass
-class PretrainingOutput:
+@output
+class PretrainingOutput(Fields):
     """Both scores of BERT's pretraining; the loss is the sum of both losses."""
 
     prediction_logits: Tensor  # (B,S,V)
@@ -61,8 +63,8 @@ class PretrainingOutput:
     attentions: tuple[Tensor, ...] | None = None
 
 
-@dataclass
-class QuestionAnsweringOutput:
+@output
+class QuestionAnsweringOutput(Fields):
     """How well each token would begin the answer, and how well it would end it."""
 
     start_logits: Tensor  # (B,S)
@@ -73,26 +75,43 @@ class QuestionAnsweringOutput:
 
 
 class Head(nn.Module):
-    """An encoder with something on top. Raises ValueError where the model type has no such head.
+    """An encoder with something on top, all weights fresh. Raises ValueError where the relative has no such task head.
 
-    `head_is_trained` is False until a checkpoint has filled the head: who trains a fresh head sets it to True, who
+    `head_is_trained` is False until a checkpoint has filled the task head: who trains a fresh one sets it to True, who
     predicts with it refuses while it is False.
     """
 
     name: ClassVar[str]  # as in minibert.load(..., head=name)
-    upstream: ClassVar[str]  # the class in transformers, after Bert or DistilBert
-    reads_pooler: ClassVar[bool] = False
-    has_labels: ClassVar[bool] = False  # whether num_labels speaks of this head
-    in_distilbert: ClassVar[bool] = True
+    upstream: ClassVar[str]  # the class in transformers, after the name of the relative
+    has_labels: ClassVar[bool] = False  # whether num_labels speaks of this task head
 
     def __init__(self, config: Config, attention: str = "eager") -> None:
         super().__init__()
-        is_bert = config.model_type == "bert"
-        if not is_bert and not self.in_distilbert:
-            raise ValueError(f"{config.model_type} has no head {self.name!r}: it was not trained on next sentences")
+        family = config.family
+        if self.name not in family.heads:
+            why = family.lacks.get(self.name, f"it has {', '.join(family.heads)}")
+            raise ValueError(f"{family.name} has no head {self.name!r}: {why}")
         self.config = config
         self.head_is_trained = False
-        self.encoder = Encoder(config, attention, pooler=self.reads_pooler and is_bert)
+        self.encoder = Encoder(config, attention, pooler=self.reads_pooler(config))
+        self.build(config)
+        for module in self.children():
+            if module is not self.encoder:  # which has begun already
+                initialise(module, config)
+
+    @staticmethod
+    def reads_pooler(config: Config) -> bool:
+        """Whether the encoder needs a pooler."""
+        return False
+
+    def build(self, config: Config) -> None:
+        """Make the modules on top of the encoder."""
+        raise NotImplementedError
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are, and the inputs must be."""
+        return self.encoder.device
 
 
 class Decoder(nn.Module):
@@ -105,11 +124,9 @@ class Decoder(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        own = None
-        if not config.tie_word_embeddings:
-            own = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size).normal_(std=config.initializer_range))
-        self.weight = own  # (V,D)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # (V)
+        V, D = config.vocab_size, config.embedding_size
+        self.weight = None if config.tie_word_embeddings else nn.Parameter(torch.empty(V, D))
+        self.bias = nn.Parameter(torch.empty(V))
 
     def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
         """Score every token of the vocabulary; `embedding`, (V, D), is the token embedding."""
@@ -122,11 +139,11 @@ class TokenPrediction(Head):
     Mirrors BertLMPredictionHead; in DistilBertForMaskedLM vocab_transform, vocab_layer_norm, vocab_projector.
     """
 
-    def __init__(self, config: Config, attention: str = "eager") -> None:
-        super().__init__(config, attention)
-        self.transform = nn.Linear(config.hidden_size, config.hidden_size)
+    def build(self, config: Config) -> None:
+        """Back to the width of the token embedding, and a score for each of its rows."""
+        self.transform = nn.Linear(config.hidden_size, config.embedding_size)
         self.activation = ACTIVATION[config.hidden_act]
-        self.transform_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.transform_norm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
         self.decoder = Decoder(config)
 
     def predict_tokens(self, encoded: EncoderOutput) -> Tensor:
@@ -163,11 +180,14 @@ class NextSentence(Head):
 
     name = "next-sentence"
     upstream = "ForNextSentencePrediction"
-    reads_pooler = True
-    in_distilbert = False
 
-    def __init__(self, config: Config, attention: str = "eager") -> None:
-        super().__init__(config, attention)
+    @staticmethod
+    def reads_pooler(config: Config) -> bool:
+        """Next sentences are told by the pooler's output."""
+        return True
+
+    def build(self, config: Config) -> None:
+        """Two scores: is next, is random."""
         self.next_sentence = nn.Linear(config.hidden_size, 2)
 
     def forward(
@@ -188,11 +208,15 @@ class Pretraining(TokenPrediction):
 
     name = "pretraining"
     upstream = "ForPreTraining"
-    reads_pooler = True
-    in_distilbert = False
 
-    def __init__(self, config: Config, attention: str = "eager") -> None:
-        super().__init__(config, attention)
+    @staticmethod
+    def reads_pooler(config: Config) -> bool:
+        """Next sentences are told by the pooler's output."""
+        return True
+
+    def build(self, config: Config) -> None:
+        """What both objectives need."""
+        super().build(config)
         self.next_sentence = nn.Linear(config.hidden_size, 2)
 
     def forward(
@@ -219,23 +243,28 @@ class Pretraining(TokenPrediction):
 class TextClassifier(Head):
     """scores = Dropout(c) W + b, c one vector for the whole text: what the next two heads share.
 
-    In BERT c is the pooler's output, tanh(x[CLS] V + a), in DistilBERT relu(x[CLS] V + a), its `pre_classifier`.
+    In BERT c is the pooler's output, tanh(x[CLS] V + a), in DistilBERT relu(x[CLS] V + a), a layer of the task head's
+    own: `pre_classifier`.
     """
 
-    reads_pooler = True
+    @staticmethod
+    def reads_pooler(config: Config) -> bool:
+        """Unless the relative's text heads begin with a layer of their own."""
+        return config.text_head == "pooler"
 
-    def __init__(self, config: Config, attention: str, outputs: int) -> None:
-        super().__init__(config, attention)
-        D = config.hidden_size
-        self.pre_classifier = nn.Linear(D, D) if self.encoder.pooler is None else None
+    def build(self, config: Config) -> None:
+        """The layer before the scores, where the pooler is none, and the scores."""
+        D, own = config.hidden_size, not self.reads_pooler(config)
+        self.pre_classifier = nn.Linear(D, D) if own else None
+        self.activation = ACTIVATION[config.text_head] if own else None
         self.dropout = nn.Dropout(classifier_dropout(config))
-        self.classifier = nn.Linear(D, outputs)
+        self.classifier = nn.Linear(D, config.num_labels if self.has_labels else 1)
 
     def score(self, encoded: EncoderOutput) -> Tensor:
         """One row of scores for each text, (B, outputs)."""
         c = encoded.pooler_output
-        if self.pre_classifier is not None:
-            c = F.relu(self.pre_classifier(encoded.last_hidden_state[:, 0]))  # (B,S,D) -> (B,D)
+        if self.pre_classifier is not None and self.activation is not None:
+            c = self.activation(self.pre_classifier(encoded.last_hidden_state[:, 0]))  # (B,S,D) -> (B,D)
         scores: Tensor = self.classifier(self.dropout(c))
         return scores
 
@@ -256,8 +285,9 @@ class SequenceClassification(TextClassifier):
     upstream = "ForSequenceClassification"
     has_labels = True
 
-    def __init__(self, config: Config, attention: str = "eager") -> None:
-        super().__init__(config, attention, config.num_labels)
+    def build(self, config: Config) -> None:
+        """Checks that the loss is known."""
+        super().build(config)
         if config.problem_type not in (None, *PROBLEM_TYPES):
             raise ValueError(f"problem_type {config.problem_type!r} is not known: {', '.join(PROBLEM_TYPES)}")
 
@@ -278,9 +308,6 @@ class MultipleChoice(TextClassifier):
 
     name = "multiple-choice"
     upstream = "ForMultipleChoice"
-
-    def __init__(self, config: Config, attention: str = "eager") -> None:
-        super().__init__(config, attention, 1)
 
     def forward(self, input_ids: Tensor, *, labels: Tensor | None = None, **inputs: Unpack[EncoderInputs]) -> Output:
         """Logits (B, C)."""
@@ -315,10 +342,10 @@ class TokenClassification(Head):
     upstream = "ForTokenClassification"
     has_labels = True
 
-    def __init__(self, config: Config, attention: str = "eager") -> None:
-        super().__init__(config, attention)
-        is_bert = config.model_type == "bert"  # DistilBERT's classifier_dropout is for whole texts only
-        self.dropout = nn.Dropout(classifier_dropout(config) if is_bert else config.hidden_dropout_prob)
+    def build(self, config: Config) -> None:
+        """A score for each label."""
+        for_tokens = config.classifier_dropout_on_tokens
+        self.dropout = nn.Dropout(classifier_dropout(config) if for_tokens else config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
     def forward(self, input_ids: Tensor, *, labels: Tensor | None = None, **inputs: Unpack[EncoderInputs]) -> Output:
@@ -341,11 +368,11 @@ class QuestionAnswering(Head):
     upstream = "ForQuestionAnswering"
     has_labels = True
 
-    def __init__(self, config: Config, attention: str = "eager") -> None:
-        super().__init__(config, attention)
+    def build(self, config: Config) -> None:
+        """Two scores for each token."""
         if config.num_labels != 2:
             raise ValueError(f"num_labels is {config.num_labels}; question answering has 2 outputs, start and end")
-        self.dropout = nn.Dropout(0.0 if config.model_type == "bert" else config.qa_dropout)
+        self.dropout = nn.Dropout(config.qa_dropout)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)  # the vectors s and e
 
     def forward(

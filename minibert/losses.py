@@ -1,17 +1,19 @@
-"""The losses of the heads, and what labels must look like before a loss is computed with them.
+"""The losses of the task heads, and what labels must look like before a loss is computed with them.
 
 A label out of range ends deep in a loss kernel, and on a GPU it poisons the whole process; here it is one sentence
-with the value, its place and the limit. In range, every loss is computed as transformers 5.23 computes it.
+with the value, its place and the limit (inputs.unchecked switches that off, as for inputs). In range, every loss is
+computed as transformers 5.23 computes it.
 
     B texts     S tokens     V vocabulary     K labels that a classifier tells apart
 """
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minibert.inputs import WHOLE_NUMBERS
+from minibert.inputs import WHOLE_NUMBERS, checking
 
 IGNORED = -100  # the label of a token at which there is nothing to predict
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
@@ -23,28 +25,27 @@ def check_tensor(name: str, labels: Tensor) -> None:
         raise TypeError(f"{name} must be a tensor, not {type(labels).__name__}")
 
 
-def check_classes(name: str, labels: Tensor, shape: tuple[int, ...]) -> Tensor:
+def as_classes(name: str, labels: Tensor, shape: torch.Size) -> Tensor:
     """The labels as int64 in this shape (one more axis of length 1 is dropped); otherwise ValueError."""
-    check_tensor(name, labels)
-    if labels.dtype not in WHOLE_NUMBERS:
-        raise ValueError(f"{name} are {labels.dtype}; cross entropy needs whole numbers (torch.int64)")
-    if labels.shape == (*shape, 1):
-        labels = labels.squeeze(-1)
-    if labels.shape != shape:
-        raise ValueError(f"{name} have shape {tuple(labels.shape)}; these logits need {tuple(shape)}")
-    return labels.long()
+    if checking():
+        check_tensor(name, labels)
+        if labels.dtype not in WHOLE_NUMBERS:
+            raise ValueError(f"{name} are {labels.dtype}; cross entropy needs whole numbers (torch.int64)")
+        if labels.shape not in (shape, (*shape, 1)):
+            raise ValueError(f"{name} have shape {tuple(labels.shape)}; these logits need {tuple(shape)}")
+    return labels.reshape(shape).long()
 
 
 def refuse_where(wrong: Tensor, name: str, values: Tensor, limit: str) -> None:
     """Raise ValueError with the first wrong value, its position and the limit."""
-    if wrong.any():
+    if checking() and wrong.any():
         place = wrong.nonzero()[0].tolist()
         raise ValueError(f"{name}{place} is {values[tuple(place)].item()}; it must be {limit}")
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, name: str = "labels") -> Tensor:
     """Mean of -log softmax(logits)[label], (B, K) and (B) -> (). Raises ValueError for a label outside 0 .. K-1."""
-    labels = check_classes(name, labels, logits.shape[:-1])
+    labels = as_classes(name, labels, logits.shape[:-1])
     K = logits.shape[-1]
     refuse_where((labels < 0) | (labels >= K), name, labels, f"from 0 to {K - 1}")
     return F.cross_entropy(logits, labels)
@@ -55,7 +56,7 @@ def token_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
     Where no token has a label the mean of nothing is NaN, as upstream.
     """
-    labels = check_classes("labels", labels, logits.shape[:-1])
+    labels = as_classes("labels", labels, logits.shape[:-1])
     V = logits.shape[-1]
     outside = ((labels < 0) | (labels >= V)) & (labels != IGNORED)
     refuse_where(outside, "labels", labels, f"from 0 to {V - 1}, or {IGNORED} where there is nothing to predict")
@@ -67,7 +68,7 @@ def position_cross_entropy(logits: Tensor, positions: Tensor, name: str) -> Tens
 
     As upstream, a negative position counts as 0, and one of S or more is left out of the mean.
     """
-    positions = check_classes(name, positions, logits.shape[:1])
+    positions = as_classes(name, positions, logits.shape[:1])
     S = logits.shape[1]
     return F.cross_entropy(logits, positions.clamp(0, S), ignore_index=S)
 
@@ -79,7 +80,8 @@ def text_loss(logits: Tensor, labels: Tensor, problem_type: str | None) -> Tenso
     classes (B); multi_label_classification: binary cross entropy of numbers between 0 and 1 (B, K). None chooses
     as upstream does: one output is a regression, whole numbers are single labels, floats are multiple labels.
     """
-    check_tensor("labels", labels)
+    if checking():
+        check_tensor("labels", labels)
     if problem_type is None:
         classes = "single_label_classification" if labels.dtype in WHOLE_NUMBERS else "multi_label_classification"
         problem_type = "regression" if logits.shape[1] == 1 else classes

@@ -1,4 +1,4 @@
-"""BERT and DistilBERT, forward: from token ids to one vector per token, in the order a token meets the steps.
+"""BERT and its relatives, forward: from token ids to one vector per token, in the order a token meets the steps.
 
 A text arrives as tokens, words or pieces of words, each by its number in the vocabulary (wordpiece.py): [CLS] first,
 [SEP] after each text, [PAD] to fill up short rows. Every token becomes a vector, and the vectors pass L layers: in
@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -27,14 +26,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minibert.config import Config
-from minibert.inputs import check_inputs
+from minibert.inputs import Fields, as_inputs, output
 
 # A way to compute attention: query, key, value, mask and dropout to the result and, if kept, the probabilities.
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, nn.Dropout], tuple[Tensor, Tensor | None]]
 
 
-@dataclass
-class EncoderOutput:
+@output
+class EncoderOutput(Fields):
     """What the encoder returns, under the names that transformers uses."""
 
     last_hidden_state: Tensor  # (B, S, D)
@@ -47,28 +46,30 @@ class Embeddings(nn.Module):
     """x = LayerNorm(token + segment + position). Mirrors BertEmbeddings and DistilBERT's Embeddings.
 
     An embedding is a table with a learned vector for each id. Three are added: the token's, its segment's (0 for the
-    first text of a pair, 1 for the second) and its place's. DistilBERT has no segments. BERT, section 3.
+    first text of a pair, 1 for the second) and its place's. Relatives may lack segments, or widen the sum. Section 3.
     """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        D = config.hidden_size
-        self.token = nn.Embedding(config.vocab_size, D, padding_idx=config.pad_token_id)
-        self.segment = nn.Embedding(config.type_vocab_size, D) if config.type_vocab_size else None
-        self.position = nn.Embedding(config.max_position_embeddings, D)
-        self.norm = nn.LayerNorm(D, eps=config.layer_norm_eps)
+        width, D = config.embedding_size, config.hidden_size
+        self.token = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        self.position = nn.Embedding(config.max_position_embeddings, width)
+        self.segment = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
+        self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.widen = nn.Linear(width, D) if width != D else None
+        self.first_position = config.first_position
 
     def forward(self, input_ids: Tensor, segments: Tensor) -> Tensor:
         """Token ids and segments, each (B,S), to (B,S,D)."""
-        positions = torch.arange(input_ids.shape[1], device=input_ids.device)  # (S)
+        positions = self.first_position + torch.arange(input_ids.shape[1], device=input_ids.device)  # (S)
         x: Tensor = self.token(input_ids)  # (B,S) -> (B,S,D)
         if self.segment is not None:
             x = x + self.segment(segments)
         x = x + self.position(positions)  # (B,S,D) + (S,D) -> (B,S,D)
         # LayerNorm: each vector to mean 0, variance 1, then learned scale and shift. Dropout: zeros, only in training.
         x = self.dropout(self.norm(x))
-        return x
+        return x if self.widen is None else self.widen(x)  # (B,S,D)
 
 
 def eager_attention(
@@ -93,8 +94,7 @@ def sdpa_attention(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, drop
     return F.scaled_dot_product_attention(query, key, value, attn_mask=keep, dropout_p=p), None
 
 
-# By the name that minibert.load(..., attention=name) asks for.
-ATTENTION: dict[str, Attend] = {"eager": eager_attention, "sdpa": sdpa_attention}
+ATTENTION: dict[str, Attend] = {"eager": eager_attention, "sdpa": sdpa_attention}  # by minibert.load's attention=
 
 
 class SelfAttention(nn.Module):
@@ -161,13 +161,13 @@ class Layer(nn.Module):
     """x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x)). Mirrors BertLayer and TransformerBlock.
 
     `x +` is the residual: a step adds to a token's vector and does not replace it. The norm stands after the sum
-    ("post-norm"), as in 2017. Dropout comes before each sum; DistilBERT has none after attention.
+    ("post-norm"), as in 2017. Dropout comes before each sum.
     """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.attention = SelfAttention(config)
-        self.attention_dropout = nn.Dropout(0.0 if config.model_type == "distilbert" else config.hidden_dropout_prob)
+        self.attention_dropout = nn.Dropout(config.hidden_dropout_prob if config.dropout_after_attention else 0.0)
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
         self.feed_forward_dropout = nn.Dropout(config.hidden_dropout_prob)
@@ -182,7 +182,7 @@ class Layer(nn.Module):
 
 
 class Pooler(nn.Module):
-    """pooled = tanh(W x[CLS] + b), trained by next sentence prediction. Mirrors BertPooler."""
+    """pooled = tanh(W x[CLS] + b), which next sentence prediction reads. Mirrors BertPooler."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -191,6 +191,23 @@ class Pooler(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B,S,D) -> (B,D): of each text the first token, [CLS]."""
         return torch.tanh(self.dense(x[:, 0]))
+
+
+def initialise(model: nn.Module, config: Config) -> None:
+    """Fresh weights as BERT begins: matrices from N(0, initializer_range²), biases 0, LayerNorm 1 and 0, [PAD] 0.
+
+    Drawn in the order of transformers 5.23, so that the same seed gives the same encoder (BertPreTrainedModel).
+    """
+    for module in model.modules():
+        for name, values in module.named_parameters(recurse=False):
+            if name == "bias":
+                nn.init.zeros_(values)
+            elif isinstance(module, nn.LayerNorm):
+                nn.init.ones_(values)
+            else:
+                nn.init.normal_(values, std=config.initializer_range)
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            nn.init.zeros_(module.weight[module.padding_idx])
 
 
 class Encoder(nn.Module):
@@ -206,8 +223,14 @@ class Encoder(nn.Module):
         self.config = config
         self.attend = ATTENTION[attention]
         self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
-        self.pooler = Pooler(config) if pooler else None
+        self.layers = nn.ModuleList(Layer(config) for _ in set(config.shared_layers))
+        self.pooler = Pooler(config) if pooler and config.family.has_pooler else None
+        initialise(self, config)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are, and the inputs must be."""
+        return self.embeddings.token.weight.device
 
     def forward(
         self,
@@ -218,27 +241,22 @@ class Encoder(nn.Module):
         output_hidden_states: bool = False,
         output_attentions: bool = False,
     ) -> EncoderOutput:
-        """Encode (B, S) token ids; arguments and fields are named as in transformers.
+        """Encode (B, S) token ids; arguments and fields are named as in transformers, errors are those of inputs.py.
 
         Without attention_mask, padding is recognised by pad_token_id. Asked for attentions, the written-out
-        attention computes them, whichever is set. Raises ValueError or TypeError for inputs that the checkpoint
-        cannot take (minibert/inputs.py).
+        attention computes them, whichever is set.
         """
-        input_ids, keep, segments = check_inputs(self.config, input_ids, attention_mask, token_type_ids)
+        input_ids, keep, segments = as_inputs(self.config, input_ids, attention_mask, token_type_ids)
         keep = keep[:, None, None, :]  # (B,S) -> (B,1,1,S): the same keys for every head and every query
         attend = eager_attention if output_attentions and self.attend is sdpa_attention else self.attend
 
         x = self.embeddings(input_ids, segments)  # (B,S) -> (B,S,D)
-        hidden_states, attentions = [x], []
-        for layer in self.layers:
-            x, probs = layer(x, keep, attend)  # (B,S,D) -> (B,S,D), (B,H,S,S)
+        hidden_states, attentions = [x] if output_hidden_states else [], []
+        for number in self.config.shared_layers:  # 0, 1, 2, ... where every layer has weights of its own
+            x, probs = self.layers[number](x, keep, attend)  # (B,S,D) -> (B,S,D), (B,H,S,S)
             if output_hidden_states:
                 hidden_states.append(x)
             if output_attentions:
                 attentions.append(probs)
-        return EncoderOutput(
-            last_hidden_state=x,
-            pooler_output=None if self.pooler is None else self.pooler(x),
-            hidden_states=tuple(hidden_states) if output_hidden_states else None,
-            attentions=tuple(attentions) if output_attentions else None,
-        )
+        pooled = None if self.pooler is None else self.pooler(x)  # (B,S,D) -> (B,D)
+        return EncoderOutput(x, pooled, tuple(hidden_states) or None, tuple(attentions) or None)

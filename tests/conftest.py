@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,12 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub and transformers ar
 
 import pytest
 import torch
-from helpers import minilm_folder
+from helpers import Pair, minilm_folder
+
+from minibert.checkpoints.load import load
+from minibert.families.base import Family
+from minibert.families.bert import BERT
+from minibert.lab.parity.checkpoints import make, task, tiny
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +35,33 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Any]]:
+    """A random checkpoint by family, task head and sizes: its folder and transformers' model, for reading only."""
+    found: dict[str, tuple[Path, Any]] = {}
+
+    def written(family: Family = BERT, head: str | None = None, **changes: Any) -> tuple[Path, Any]:
+        key = json.dumps([family.name, head, changes], sort_keys=True)
+        if key not in found:
+            folder = tmp_path_factory.mktemp(family.name)
+            found[key] = folder, make(tiny("written once", family, **changes), head, folder)
+        return found[key]
+
+    return written
+
+
+@pytest.fixture
+def pair(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Pair]:
+    """The same checkpoint in minibert and in transformers, both for the test to change, and a task for it."""
+
+    def pair(family: Family = BERT, head: str | None = None, **changes: Any) -> Pair:
+        folder, model = written(family, head, **changes)
+        asked = task(head, model.config, model.config.max_position_embeddings)
+        return Pair(load(folder, head=head), copy.deepcopy(model), asked, head)
+
+    return pair
 
 
 @pytest.fixture(autouse=True)

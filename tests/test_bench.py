@@ -37,6 +37,7 @@ from minibert.lab.bench.results import (
 )
 from minibert.model import Encoder
 from minibert.vectors import engine, matmul
+from minibert.vectors.recipe import Recipe
 
 SMALL = Config(hidden_size=24, num_hidden_layers=3, num_attention_heads=3, intermediate_size=40, vocab_size=50)
 BASE = Config(model_type="distilbert", num_hidden_layers=6)
@@ -97,7 +98,7 @@ def test_flops_are_those_that_torch_counts_in_the_engine(monkeypatch: pytest.Mon
     ready = engine.Engine(Encoder(SMALL).eval())
     ids = [[1] * S for S in (5, 5, 9, 1)]
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        ready.vectors(ids, pooling=pooling)
+        ready.vectors(ids, Recipe(pooling))
     first_only = pooling == "cls"
     assert counter.get_total_flops() == sum(work.text_flops(len(row), SMALL, first_only) for row in ids)
 

@@ -16,7 +16,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from words import labelled, write_words_checkpoint
 
-from minibert.tasks.frozen import DETAILS_FILE, TENSORS_FILE, Classifier, OneClassPredicted, compare, evaluate, train
+from minibert.tasks.frozen import DETAILS_FILE, TENSORS_FILE, Classifier, evaluate, train
+from minibert.tasks.metrics import OneClassPredicted, compare
 from minibert.vectors.features import TextFeatures
 
 TEXTS, LABELS = labelled()
@@ -248,3 +249,33 @@ def test_a_damaged_folder_is_refused_in_one_sentence(saved: Path, tmp_path: Path
         refused(ValueError, message)
     (saved / DETAILS_FILE).unlink()
     refused(FileNotFoundError, "holds no classifier")
+
+
+def test_one_layer_as_a_number_as_older_folders_have_it_is_that_layer(checkpoint: Path, tmp_path: Path) -> None:
+    classifier = train(TEXTS, LABELS, folds=0, model=str(checkpoint), layers=-1)
+    classifier.save(tmp_path)
+    details = json.loads((tmp_path / DETAILS_FILE).read_text())
+    assert details["layers"] == [-1]
+    (tmp_path / DETAILS_FILE).write_text(json.dumps(details | {"layers": -1}))
+    np.testing.assert_array_equal(Classifier.load(tmp_path).predict_proba(NEW), classifier.predict_proba(NEW))
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"pooling": "best"}, "is damaged .*pooling is 'best'; choose from"),
+        ({"layers": ["-1"]}, r"is damaged .*layers is \['-1'\]"),
+        ({"layers": None}, "lacks layers, or they are of another type"),
+        ({"missing": None}, "lacks missing, or they are of another type"),
+    ],
+)
+def test_a_recipe_that_is_none_counts_as_damage(saved: Path, entry: dict[str, Any], message: str) -> None:
+    details = json.loads((saved / DETAILS_FILE).read_text())
+    (saved / DETAILS_FILE).write_text(json.dumps(details | entry))
+    with pytest.raises(ValueError, match=message):
+        Classifier.load(saved)
+
+
+def test_a_wrong_setting_of_the_caller_is_not_called_damage(saved: Path) -> None:
+    with pytest.raises(ValueError, match=r"^batch_tokens is 0; it must be at least 1"):
+        Classifier.load(saved, batch_tokens=0)

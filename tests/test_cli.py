@@ -17,6 +17,7 @@ from words import labelled, write_tsv, write_words_checkpoint
 import minibert
 from minibert import cli
 from minibert.checkpoints import hub
+from minibert.commands import classify
 from minibert.vectors import growing_file
 
 Run = Any
@@ -110,7 +111,13 @@ def test_python_m_minibert_is_the_same_command() -> None:
         (["classify", "train", "no/such.tsv", "--out", "x"], "no/such.tsv is not there"),
         (["classify", "train", "x.tsv", "--out", __file__], "is a file; a classifier is a folder"),
         (["classify", "train", "x.tsv", "--out", "x", "--grid", "1,b"], "is not tutorial, log or numbers"),
+        (["embed", "data.xlsx", "--out", "x.npy"], "data.xlsx ends in .xlsx, which is none of .txt, .tsv"),
+        (["demo", "--text", "review"], "--text and --label are columns of --data, which is not given"),
         (["classify", "predict", "no/such"], "holds no classifier"),
+        (["classify", "predict", "x", "a text", "--file", "x.txt"], "texts and --file are both given"),
+        (["classify", "predict", "x", "--text", "review"], "--text and --format are about --file, which is not given"),
+        (["classify", "predict", "x", "--out", "x.csv"], "it must be a file that ends in .tsv"),
+        (["classify", "predict", "x", "--out", "no/such/x.tsv"], "there is no folder no/such"),
         (["classify", "evaluate", "no/such", "no/such.tsv"], "no/such.tsv is not there"),
         (["inspect", "no/such"], "checkpoint no/such is no folder"),
         (["inspect", "bert-base-uncased"], "`minibert download bert-base-uncased` fetches it"),
@@ -132,6 +139,34 @@ def test_what_fails_in_the_work_has_status_1(run: Run, tmp_path: Path, monkeypat
     assert "HF_HUB_OFFLINE is set" in complaint(run("download", "bert-base-uncased"), status=1)
 
 
+def test_a_name_that_is_not_utf8_is_shown_in_the_error(run: Run) -> None:
+    assert complaint(run("embed", "caf\udce9.txt", "--out", "x.npy")) == (
+        "minibert: error: caf\\udce9.txt: No such file or directory\n"
+    )
+
+
+def test_a_name_that_is_not_utf8_is_shown_in_the_report_and_in_json(run: Run, tmp_path: Path, checkpoint: Path) -> None:
+    out = f"{tmp_path}/caf\udce9.npy"
+    status, text, err = run("embed", "-", "--out", out, "--model", checkpoint, "--json", stdin=b"good\n")
+    assert (status, err) == (0, "")
+    assert "caf\\udce9.npy: (1, 24)" in text
+    assert figures(text)["out"] == out
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["embed", "x", "--layers", "-4,-1"], ["embed", "x", "--layers=-4,-1"]),
+        (["trace", "--layers", "0,1", "--heads", "-2,1"], ["trace", "--layers", "0,1", "--heads=-2,1"]),
+        (["embed", "--layers", "-1", "--layers=-4", "-4,-1"], ["embed", "--layers", "-1", "--layers=-4", "-4,-1"]),
+        (["predict", "--", "-4,-1"], ["predict", "--", "-4,-1"]),
+        (["-4,-1", "--json"], ["-4,-1", "--json"]),
+    ],
+)
+def test_a_list_that_begins_with_a_minus_belongs_to_the_option_before_it(argv: list[str], expected: list[str]) -> None:
+    assert cli.joined(argv) == expected
+
+
 def test_a_full_disk_has_status_1_and_leaves_no_file(
     run: Run, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +175,7 @@ def test_a_full_disk_has_status_1_and_leaves_no_file(
 
     monkeypatch.setattr(growing_file, "write_all", full)
     result = run("embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, stdin=b"good\n")
-    assert complaint(result, status=1) == "minibert: error: No space left on device\n"
+    assert complaint(result, status=1) == f"minibert: error: {tmp_path}/x.npy.partial: No space left on device\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -185,13 +220,14 @@ def test_embed_writes_a_vector_for_each_line(run: Run, tmp_path: Path, checkpoin
         checkpoint,
         "--pooling",
         "mean",
-        "--layers=-2,-1",
+        "--layers",
+        "-2,-1",
         "--json",
     )
     assert (status, err) == (0, "")
     found = figures(text)
     assert found.pop("seconds") > 0
-    assert found.pop("route").startswith("float32 on cpu")
+    assert found.pop("kernels").startswith("float32 on cpu")
     assert found == {
         "out": str(out),
         "shape": [3, 48],
@@ -206,8 +242,10 @@ def test_embed_writes_a_vector_for_each_line(run: Run, tmp_path: Path, checkpoin
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "x.npy"]
 
 
-def test_embed_of_no_lines_is_an_empty_matrix(run: Run, tmp_path: Path, checkpoint: Path) -> None:
-    assert run("embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint)[0] == 0
+@pytest.mark.filterwarnings("default")
+def test_embed_of_no_lines_is_an_empty_matrix_and_a_warning(run: Run, tmp_path: Path, checkpoint: Path) -> None:
+    status, _, err = run("embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint)
+    assert (status, err) == (0, "minibert: warning: standard input holds no texts\n")
     assert np.load(tmp_path / "x.npy").shape == (0, 24)
 
 
@@ -254,6 +292,41 @@ def test_train_evaluate_and_predict_follow_each_other(run: Run, tmp_path: Path, 
     assert figures(out)["predictions"][0]["text"] == "the good film"
 
 
+def test_columns_are_named_and_a_header_is_no_class(run: Run, tmp_path: Path, checkpoint: Path) -> None:
+    data, folder = tmp_path / "x.csv", tmp_path / "classifier"
+    texts, labels = labelled()
+    rows = zip(texts, labels, range(24), strict=True)
+    data.write_text("review,sentiment,n\n" + "".join(f"{text},{label},{n}\n" for text, label, n in rows))
+    train = ["classify", "train", data, "--out", folder, "--model", checkpoint, "--folds", 0]
+    assert "has 3 columns, 2 are expected" in complaint(run(*train))
+    data.write_text("".join(line.rpartition(",")[0] + "\n" for line in data.read_text().splitlines()))
+    assert "--text review --label sentiment" in complaint(run(*train))
+    assert not folder.exists()
+    named = ["--text", "review", "--label", "sentiment"]
+    assert figures(run(*train, *named, "--json")[1])["labels"] == ["neg", "pos"]
+    assert figures(run("classify", "evaluate", folder, data, *named, "--json")[1])["rows"] == 24
+    status, out, _ = run("classify", "predict", folder, "--file", data, "--text", "review")
+    assert (status, out.count("\n")) == (0, 24)
+
+
+def test_train_never_writes_over_what_is_no_classifier_and_over_one_when_asked(
+    run: Run, tmp_path: Path, checkpoint: Path
+) -> None:
+    data, folder = write_tsv(tmp_path / "train.tsv"), tmp_path / "classifier"
+    train = ["classify", "train", data, "--out", folder, "--model", checkpoint, "--folds", 0]
+    folder.mkdir()
+    assert run(*train)[0] == 0
+    assert "holds a classifier; replace it with --overwrite" in complaint(run(*train))
+    assert run(*train, "--overwrite")[0] == 0
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.tex").write_text("my life")
+    train[4] = other
+    for overwrite in ([], ["--overwrite"]):
+        assert "a folder of other files, such as thesis.tex" in complaint(run(*train, *overwrite))
+    assert [path.name for path in other.iterdir()] == ["thesis.tex"]
+
+
 def test_evaluate_names_the_row_of_a_label_that_was_not_trained(run: Run, tmp_path: Path, classifier: Path) -> None:
     (tmp_path / "x.tsv").write_text("good\tpos\nbad\tmeh\n")
     assert "row 1 ('bad') has the label 'meh'" in complaint(run("classify", "evaluate", classifier, tmp_path / "x.tsv"))
@@ -289,6 +362,41 @@ def test_predict_answers_before_its_input_ends(run: Run, classifier: Path) -> No
 
 def test_a_text_of_two_lines_is_answered_on_one(run: Run, classifier: Path) -> None:
     assert run("classify", "predict", classifier, "good\nfilm")[1].endswith("\tgood film\n")
+
+
+def test_predict_labels_a_file_into_a_table_that_can_be_read_back(run: Run, tmp_path: Path, classifier: Path) -> None:
+    texts = ["good film", "", "  bad\tmeal\r\n", "the \\"] * 40
+    data, out = tmp_path / "in.jsonl.gz", tmp_path / "labels.tsv"
+    data.write_bytes(gzip.compress("".join(json.dumps({"n": 1, "review": text}) + "\n" for text in texts).encode()))
+    argv = ["classify", "predict", classifier, "--file", data, "--text", "review", "--out", out]
+    status, text, err = run(*argv, "--json")
+    assert (status, err) == (0, "")
+    counts = figures(text)["labels"]
+    assert "160 rows (" in " ".join(text.split())
+    from minibert.tasks.frozen import Classifier
+    from minibert.tasks.reviews import read_labelled
+
+    rows = read_labelled(out)
+    assert rows.texts == ["good film", "", "  bad meal  ", "the \\"] * 40
+    assert rows.labels == Classifier.load(classifier).predict(texts).tolist()
+    assert counts == {label: rows.labels.count(label) for label in set(rows.labels)}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl.gz", "labels.tsv"]
+
+
+def test_a_table_of_labels_appears_whole_or_not_at_all(run: Run, tmp_path: Path, classifier: Path) -> None:
+    data, out = tmp_path / "in.txt", tmp_path / "labels.tsv"
+    data.write_bytes(b"good film\n" * 200 + b"caf\xe9\n")
+    result = run("classify", "predict", classifier, "--file", data, "--out", out)
+    assert "in.txt, line 201, is not UTF-8" in complaint(result)
+    assert list(tmp_path.iterdir()) == [data]
+
+
+def test_predict_does_not_write_over_its_texts(run: Run, tmp_path: Path, classifier: Path) -> None:
+    data = write_tsv(tmp_path / "x.tsv")
+    before = data.read_bytes()
+    result = run("classify", "predict", classifier, "--file", data, "--text", 1, "--out", data)
+    assert "the file with the texts; name another" in complaint(result)
+    assert data.read_bytes() == before
 
 
 # -- checkpoints

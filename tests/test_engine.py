@@ -1,4 +1,4 @@
-"""The engine gives the vectors of the readable encoder, whatever the lengths, the request and the route."""
+"""The engine gives the vectors of the readable encoder, whatever the lengths, the recipe and the kernels."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from minibert import load
+from minibert import device, load
 from minibert.config import Config
 from minibert.model import Encoder
 from minibert.vectors import engine as room
 from minibert.vectors import matmul
 from minibert.vectors.engine import FILLED_FROM, Engine, Packed, pack
 from minibert.vectors.matmul import Linear, PackedLinear, PermittedLinear
+from minibert.vectors.recipe import Recipe
 
 Rows = list[list[int]]
 Matrix = NDArray[np.float32]
@@ -33,7 +34,7 @@ CPU = torch.device("cpu")
 HERE_PACKED = pytest.mark.skipif(
     not matmul.is_right(PackedLinear, torch.float32), reason="this build of torch has no packed oneDNN products"
 )
-HAS_BFLOAT16 = pytest.mark.skipif(not matmul.has_bfloat16(CPU), reason="needs a CPU with AVX512_BF16 or AMX")
+HAS_BFLOAT16 = pytest.mark.skipif(not device.has_bfloat16(CPU), reason="needs a CPU with AVX512_BF16 or AMX")
 
 
 def random_encoder(**changes: Any) -> Encoder:
@@ -132,7 +133,7 @@ def test_the_vectors_equal_the_readable_path(
 ) -> None:
     asked = (-1,) if pooling == "pooler" else tuple(layers)
     rows = random_rows(lengths)
-    got = ENGINE.vectors(rows, pooling=pooling, layers=asked, combine=combine, batch_tokens=batch_tokens)
+    got = ENGINE.vectors(rows, Recipe(pooling, asked, combine, batch_tokens=batch_tokens))
     assert difference(got, readable(ENCODER, rows, pooling, asked, combine)) < BOUND
 
 
@@ -157,11 +158,50 @@ def test_distilbert_without_segments_and_pooler_equals_the_readable_path() -> No
     assert difference(Engine(encoder).vectors(rows), readable(encoder, rows)) < BOUND
 
 
+RELATIVES: list[dict[str, Any]] = [
+    {"first_position": 2, "max_position_embeddings": 66},
+    {"shared_layers": (0,) * L},
+    {"shared_layers": (0, 1, 0)},
+    {"embedding_size": 12},
+    {"embedding_size": 12, "shared_layers": (0,) * L, "first_position": 1, "type_vocab_size": 1},
+]
+
+
+@pytest.mark.parametrize("changes", RELATIVES, ids=str)
+@pytest.mark.parametrize("keep_encoder", [True, False])
+def test_what_relatives_changed_equals_the_readable_path(changes: dict[str, Any], keep_encoder: bool) -> None:
+    encoder, rows = random_encoder(**changes), random_rows(MIXED)
+    layers = tuple(range(L + 1))
+    engine = Engine(copy.deepcopy(encoder), keep_encoder=keep_encoder)
+    assert len(engine.layers) == L and len(set(map(id, engine.layers))) == len(encoder.layers)
+    assert difference(engine.vectors(rows, Recipe("mean", layers)), readable(encoder, rows, "mean", layers)) < BOUND
+
+
+@pytest.mark.parametrize("changes", RELATIVES[:-1], ids=str)
+def test_an_engine_that_overlooks_what_a_relative_changed_would_be_caught(changes: dict[str, Any]) -> None:
+    encoder, rows = random_encoder(**changes), random_rows(MIXED)
+    engine = Engine(encoder)
+    if encoder.embeddings.widen is not None:
+        engine.embeddings.widen.bias = torch.zeros_like(engine.embeddings.widen.bias)
+    elif encoder.config.first_position:
+        engine.embeddings.position = torch.roll(engine.embeddings.position, 1, dims=0)
+    else:
+        engine.layers[-1] = Engine(random_encoder()).layers[-1]
+    assert difference(engine.vectors(rows), readable(encoder, rows)) > 100 * BOUND
+
+
+def test_positions_before_the_first_one_leave_room_for_fewer_tokens() -> None:
+    engine = Engine(random_encoder(first_position=2, max_position_embeddings=10))
+    assert engine.vectors([[1] * 8]).shape == (1, D)
+    with pytest.raises(ValueError, match="row 0 has 9 tokens and the checkpoint has 8 positions"):
+        engine.vectors([[1] * 9])
+
+
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])
 def test_real_weights_equal_the_readable_path(minilm: Path, pooling: str) -> None:
     encoder = load(minilm)
     rows = [[101, *row, 102] for row in random_rows([0, 1, 1, 9, 22, 22, 22, 60, 126, 510], encoder.config.vocab_size)]
-    assert difference(Engine(encoder).vectors(rows, pooling=pooling), readable(encoder, rows, pooling)) < BOUND
+    assert difference(Engine(encoder).vectors(rows, Recipe(pooling)), readable(encoder, rows, pooling)) < BOUND
 
 
 def test_a_padding_id_inside_a_text_is_a_token_like_any_other() -> None:
@@ -175,14 +215,14 @@ def test_rows_come_in_the_order_of_the_texts() -> None:
 
 
 def test_no_text_gives_no_row_of_the_right_width() -> None:
-    assert ENGINE.vectors([], layers=(-1, -2)).shape == (0, 2 * D)
+    assert ENGINE.vectors([], Recipe(layers=(-1, -2))).shape == (0, 2 * D)
 
 
 def test_layers_above_the_last_one_asked_for_do_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(ENCODER)
     monkeypatch.setattr(engine, "layers", engine.layers[:2])
     rows = random_rows(MIXED)
-    assert difference(engine.vectors(rows, layers=(0, 2)), readable(ENCODER, rows, "cls", (0, 2))) < BOUND
+    assert difference(engine.vectors(rows, Recipe(layers=(0, 2))), readable(ENCODER, rows, "cls", (0, 2))) < BOUND
 
 
 def test_the_encoder_is_not_changed_and_its_dropout_never_applied() -> None:
@@ -233,27 +273,27 @@ def test_the_comparison_finds(
     rows = random_rows([3, 8, 8, 5, 13])
     monkeypatch.setattr(target, name, mistake)
     for pooling in poolings:
-        got = Engine(ENCODER).vectors(rows, pooling=pooling)
+        got = Engine(ENCODER).vectors(rows, Recipe(pooling))
         assert difference(got, readable(ENCODER, rows, pooling)) > 100 * BOUND
 
 
-# -- the ways of a matrix product
+# -- the kernels of a matrix product
 
 
-@pytest.mark.parametrize("way", [pytest.param(PackedLinear, marks=HERE_PACKED), PermittedLinear, Linear])
-def test_every_way_gives_the_same_vectors_and_leaves_the_settings_of_torch_alone(
-    monkeypatch: pytest.MonkeyPatch, way: type[Linear]
+@pytest.mark.parametrize("kernel", [pytest.param(PackedLinear, marks=HERE_PACKED), PermittedLinear, Linear])
+def test_every_kernel_gives_the_same_vectors_and_leaves_the_settings_of_torch_alone(
+    monkeypatch: pytest.MonkeyPatch, kernel: type[Linear]
 ) -> None:
     before = settings_of_torch()
-    monkeypatch.setattr(room, "choose_linear", lambda dtype, device: way)
+    monkeypatch.setattr(room, "choose_linear", lambda dtype, device: kernel)
     engine = Engine(ENCODER)
     rows = random_rows(MIXED)
     assert difference(engine.vectors(rows), readable(ENCODER, rows)) < BOUND
-    assert way.words in engine.route
+    assert kernel.words in engine.kernels
     assert settings_of_torch() == before
 
 
-def test_choosing_a_way_leaves_the_settings_of_torch_alone() -> None:
+def test_choosing_a_kernel_leaves_the_settings_of_torch_alone() -> None:
     before = settings_of_torch()
     Engine(ENCODER)
     assert settings_of_torch() == before
@@ -298,7 +338,7 @@ FAULTS = [no_operator, other_arguments, rounded, off_by_one_row, without_activat
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_faulty_packed_way_falls_back_to_the_public_ones(
+def test_a_faulty_packed_kernel_falls_back_to_the_public_ones(
     monkeypatch: pytest.MonkeyPatch, fault: Callable[..., torch.Tensor]
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
@@ -317,32 +357,32 @@ def test_a_build_of_torch_without_the_operators_falls_back(monkeypatch: pytest.M
 
 def test_arm_computes_by_f_linear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
-    assert Engine(ENCODER).route == "float32 on cpu; products: F.linear; attention: groups of equal length"
+    assert Engine(ENCODER).kernels == "float32 on cpu; products: F.linear; attention: groups of equal length"
 
 
 @HERE_PACKED
-def test_the_packed_way_is_taken_where_it_is_right() -> None:
-    assert "packed oneDNN" in Engine(ENCODER).route
+def test_the_packed_kernel_is_taken_where_it_is_right() -> None:
+    assert "packed oneDNN" in Engine(ENCODER).kernels
 
 
 # -- precision
 
 
 def test_bfloat16_warns_and_stays_float32_where_the_cpu_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul, "cpu_features", set)
+    monkeypatch.setattr(device, "cpu_features", set)
     with pytest.warns(UserWarning, match="AVX512_BF16"):
         engine = Engine(ENCODER, "bfloat16")
-    assert engine.route.startswith("float32 on cpu")
+    assert engine.kernels.startswith("float32 on cpu")
 
 
 def test_auto_is_float32_without_a_warning_where_the_cpu_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matmul, "cpu_features", set)
+    monkeypatch.setattr(device, "cpu_features", set)
     assert Engine(ENCODER, "auto").dtype == torch.float32
 
 
 @pytest.mark.parametrize("feature", ["avx512_bf16", "amx_bf16"])
 def test_auto_is_bfloat16_where_the_cpu_has_it(monkeypatch: pytest.MonkeyPatch, feature: str) -> None:
-    monkeypatch.setattr(matmul, "cpu_features", lambda: {feature})
+    monkeypatch.setattr(device, "cpu_features", lambda: {feature})
     assert Engine(ENCODER, "auto").dtype == torch.bfloat16
 
 
@@ -350,9 +390,9 @@ def test_the_features_of_the_cpu_are_the_same_from_torch_and_from_linux(monkeypa
     if platform.system() != "Linux" or not hasattr(torch.cpu, "get_capabilities"):
         pytest.skip("needs Linux and a torch that names the features")
     known = {"avx512_bf16", "amx_bf16", "avx2"}
-    from_torch = matmul.cpu_features() & known
+    from_torch = device.cpu_features() & known
     monkeypatch.delattr(torch.cpu, "get_capabilities")
-    assert matmul.cpu_features() & known == from_torch
+    assert device.cpu_features() & known == from_torch
 
 
 @HAS_BFLOAT16
@@ -360,7 +400,7 @@ def test_the_features_of_the_cpu_are_the_same_from_torch_and_from_linux(monkeypa
 def test_bfloat16_keeps_a_cosine_above_0_9999_on_real_weights(minilm: Path, pooling: str) -> None:
     encoder = load(minilm)
     rows = [[101, *row, 102] for row in random_rows([1, 9, 22, 22, 40, 130], encoder.config.vocab_size)]
-    got, exact = Engine(encoder, "bfloat16").vectors(rows, pooling=pooling), readable(encoder, rows, pooling)
+    got, exact = Engine(encoder, "bfloat16").vectors(rows, Recipe(pooling)), readable(encoder, rows, pooling)
     lengths = np.linalg.norm(got, axis=1) * np.linalg.norm(exact, axis=1)
     assert ((got * exact).sum(axis=1) / lengths).min() > 0.9999
     assert difference(got, exact) > 1e-4  # it really is bfloat16
@@ -425,8 +465,8 @@ def test_packed_sequences_with_their_bounds_equal_the_readable_path(
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_by_loop)
     monkeypatch.setattr(room, "choose_attention", lambda dtype, device: room.varlen_attention)
     engine, rows = Engine(ENCODER), random_rows(MIXED)
-    assert engine.route.endswith("one kernel for all lengths")
-    assert difference(engine.vectors(rows, pooling=pooling), readable(ENCODER, rows, pooling)) < BOUND
+    assert engine.kernels.endswith("one kernel for all lengths")
+    assert difference(engine.vectors(rows, Recipe(pooling)), readable(ENCODER, rows, pooling)) < BOUND
 
 
 def limit_memory(monkeypatch: pytest.MonkeyPatch, engine: Engine, tokens: int) -> list[int]:
@@ -460,7 +500,7 @@ def test_a_single_text_that_does_not_fit_in_memory_is_an_error(monkeypatch: pyte
 def test_a_batch_holds_at_most_batch_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(ENCODER)
     tried = limit_memory(monkeypatch, engine, 10**9)
-    engine.vectors(random_rows([8, 3, 8, 20, 8, 5]), batch_tokens=16)
+    engine.vectors(random_rows([8, 3, 8, 20, 8, 5]), Recipe(batch_tokens=16))
     assert tried == [20, 16, 16]  # a text longer than that alone
 
 
@@ -470,7 +510,7 @@ def test_large_batches_have_few_numbers_of_tokens_and_what_fills_them_up_is_not_
 ) -> None:
     engine, rows = Engine(ENCODER), random_rows([37] * 9 + [29] * 12 + [3])
     tried = limit_memory(monkeypatch, engine, 10**9)
-    vectors = engine.vectors(rows, pooling=pooling, batch_tokens=FILLED_FROM + 50)
+    vectors = engine.vectors(rows, Recipe(pooling, batch_tokens=FILLED_FROM + 50))
     assert tried == [304, 304, 90]  # 296 and 298 filled up; what is left is a small batch
     assert len(vectors) == len(rows)
     assert difference(vectors, readable(ENCODER, rows, pooling)) < BOUND
@@ -507,28 +547,28 @@ def test_ids_that_the_encoder_cannot_take_are_refused_with_their_row(rows: Rows,
 )
 def test_a_request_that_cannot_be_met_is_refused(request_: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ENGINE.vectors([[1, 2]], **request_)
+        ENGINE.vectors([[1, 2]], Recipe(**request_))
 
 
 def test_the_pooler_of_a_checkpoint_without_one_is_refused() -> None:
     encoder = random_encoder()
     encoder.pooler = None
     with pytest.raises(ValueError, match="this checkpoint has no pooler"):
-        Engine(encoder).vectors([[1]], pooling="pooler")
+        Engine(encoder).vectors([[1]], Recipe("pooler"))
 
 
 # -- memory
 
 
-@pytest.mark.parametrize("way", [Linear, PackedLinear])
+@pytest.mark.parametrize("kernel", [Linear, PackedLinear])
 def test_an_engine_that_gives_up_its_encoder_frees_the_layers_and_computes_the_same(
-    monkeypatch: pytest.MonkeyPatch, way: type[Linear]
+    monkeypatch: pytest.MonkeyPatch, kernel: type[Linear]
 ) -> None:
-    monkeypatch.setattr(room, "choose_linear", lambda dtype, device: way)
+    monkeypatch.setattr(room, "choose_linear", lambda dtype, device: kernel)
     rows, encoder = random_rows(MIXED), copy.deepcopy(ENCODER)
     kept = Engine(encoder)
-    expected = kept.vectors(rows, pooling="pooler")
+    expected = kept.vectors(rows, Recipe("pooler"))
     assert not any(p.is_meta for p in encoder.parameters())
     given = Engine(encoder, keep_encoder=False)
     assert all(p.is_meta for p in encoder.layers.parameters())
-    assert np.array_equal(given.vectors(rows, pooling="pooler"), expected)
+    assert np.array_equal(given.vectors(rows, Recipe("pooler")), expected)

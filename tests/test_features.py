@@ -15,6 +15,7 @@ from minibert.text.tokenizer import TruncationWarning
 from minibert.vectors import cache as row_cache
 from minibert.vectors import embedder as room
 from minibert.vectors import pooling
+from minibert.vectors.recipe import Recipe
 
 NAME = "all-MiniLM-L6-v2"
 TEXTS = ["a stunning film", "dull, and far too long", "", "the best soup in town", "never again", "fine"]
@@ -41,8 +42,7 @@ def small() -> Encoder:
 
 
 def vectors(encoder: Encoder, ids: list[list[int]], **settings: object) -> row_cache.Matrix:
-    chosen = {"pooling": "cls", "layers": (-1,), "combine": "concat", "batch_tokens": 4096}
-    return pooling.readable_vectors(encoder, ids, **(chosen | settings), progress=False)
+    return pooling.readable_vectors(encoder, ids, Recipe(**settings), progress=False)
 
 
 # -- the numbers

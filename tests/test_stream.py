@@ -29,10 +29,11 @@ from words import BAD, GOOD, OTHER, write_words_checkpoint
 import minibert
 from minibert.text.tokenizer import Account, TruncationWarning
 from minibert.vectors import embedder as room
-from minibert.vectors import growing_file
-from minibert.vectors import prefetch as overlap
+from minibert.vectors import growing_file, prefetch
+from minibert.vectors.embedder import Embedder
 from minibert.vectors.growing_file import GrowingFile
 from minibert.vectors.prefetch import map_ahead, portions, tokenized
+from minibert.vectors.recipe import Recipe
 from minibert.vectors.stream import Written, embed_file, embed_stream
 
 D = 24
@@ -68,7 +69,7 @@ def test_the_rows_are_those_of_embed_in_the_order_of_the_texts(checkpoint: str, 
         vectors, minibert.embed(TEXTS, checkpoint, pooling="mean", layers=(0, -1)), rtol=0, atol=1e-5
     )
     tokens = sum(map(len, minibert.load_tokenizer(checkpoint).ids(TEXTS)))
-    assert written == Written(str(tmp_path / "x.npy"), (45, 2 * D), "float32", 45, 0, tokens, 0, written.route)
+    assert written == Written(str(tmp_path / "x.npy"), (45, 2 * D), "float32", 45, 0, tokens, 0, written.kernels)
     assert names(tmp_path) == ["x.npy"]
 
 
@@ -82,7 +83,8 @@ def test_the_file_is_byte_for_byte_what_numpy_saves(checkpoint: str, tmp_path: P
 
 def test_no_texts_give_no_rows_of_the_right_width(checkpoint: str, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_bytes(b"")
-    assert embed_file(tmp_path / "in.txt", tmp_path / "x.npy", checkpoint).shape == (0, D)
+    with pytest.warns(UserWarning, match="holds no texts"):
+        assert embed_file(tmp_path / "in.txt", tmp_path / "x.npy", checkpoint).shape == (0, D)
     assert np.load(tmp_path / "x.npy").shape == (0, D)
 
 
@@ -134,7 +136,7 @@ def test_one_str_is_not_a_stream_of_letters(checkpoint: str, tmp_path: Path) -> 
 
 
 def test_portions_end_at_a_number_of_texts_or_of_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlap, "CHARACTERS", 10)
+    monkeypatch.setattr(prefetch, "CHARACTERS", 10)
     assert list(portions(["a", "b", "c", "d" * 10, "e" * 99, "f"], 2)) == [
         ["a", "b"],
         ["c", "d" * 10],
@@ -164,9 +166,9 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     vectors = room.Engine.vectors
 
-    def counting(self: Any, ids: Any, **settings: Any) -> Any:
+    def counting(self: Any, ids: Any, *settings: Any, **more: Any) -> Any:
         counts.append(len(ids))
-        return vectors(self, ids, **settings)
+        return vectors(self, ids, *settings, **more)
 
     monkeypatch.setattr(room.Engine, "vectors", counting)
     return counts
@@ -416,7 +418,7 @@ def test_a_command_that_is_killed_again_and_again_writes_the_same_bits(checkpoin
     print("seed", seed)  # pytest shows it where the test fails
     pick = random.Random(seed)
     source, out, journal = tmp_path / "in.tsv", tmp_path / "x.npy", tmp_path / "x.npy.partial.json"
-    rows = 4 * overlap.TEXTS - 1000
+    rows = 4 * prefetch.TEXTS - 1000
     source.write_text("text\tlabel\n" + "".join(f"{text}\t1\n" for text in some_texts(rows, seed)))
     whole = embed_file(source, tmp_path / "whole.npy", checkpoint)
     command = [sys.executable, "-m", "minibert", "embed", source, "--out", out, "--model", checkpoint, "--json"]
@@ -424,7 +426,7 @@ def test_a_command_that_is_killed_again_and_again_writes_the_same_bits(checkpoin
     hit = []
     for least in (1, 2):
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=quiet) as process:
-            if kill_when(process, journal, least * overlap.TEXTS, pick.uniform(0, 0.05)) and journal.exists():
+            if kill_when(process, journal, least * prefetch.TEXTS, pick.uniform(0, 0.05)) and journal.exists():
                 hit.append(json.loads(journal.read_text())["done"]["texts"])
     assert hit == sorted(hit)
     assert [number for number in hit if 0 < number < rows], f"no kill hit the middle: {hit}"
@@ -545,30 +547,25 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_embed_on_a_device_gives_the_same_rows_and_one_warning(checkpoint: str) -> None:
-    loaded = room.load_shared(checkpoint, "cpu", "float32")
+def test_prefetched_rows_are_those_of_embed_with_one_warning(checkpoint: str) -> None:
+    embedder = Embedder(checkpoint, Recipe(layers=(0, 1)), "cpu")
     texts = [*TEXTS, "good " * 40]
     with pytest.warns(TruncationWarning, match="^1 of 46 texts") as caught:
-        vectors = room.embed_overlapped(texts, loaded.engine, loaded.tokenizer, truncation="warn", layers=(0, 1))
+        vectors = embedder.prefetched(texts)
     assert len(caught) == 1
     with warnings.catch_warnings(action="ignore"):
         np.testing.assert_allclose(vectors, minibert.embed(texts, checkpoint, layers=(0, 1)), rtol=0, atol=1e-5)
-    assert room.embed_overlapped([], loaded.engine, loaded.tokenizer, truncation="warn").shape == (0, D)
+    assert embedder.prefetched([]).shape == (0, 2 * D)
 
 
 @pytest.mark.usefixtures("elsewhere")
 def test_an_interrupt_while_the_device_computes_leaves_no_thread(
     checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = room.load_shared(checkpoint, "cpu", "float32")
-    vectors = room.Engine.vectors
-
-    def interrupted(self: Any, ids: Any, **settings: Any) -> Any:
-        if ids:
-            raise KeyboardInterrupt
-        return vectors(self, ids, **settings)
+    def interrupted(*given: Any, **more: Any) -> Any:
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(room.Engine, "vectors", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        room.embed_overlapped(TEXTS, loaded.engine, loaded.tokenizer, truncation="warn")
+        Embedder(checkpoint, device="cpu").prefetched(TEXTS)
     assert running() == []

@@ -49,9 +49,9 @@ def computed(monkeypatch: pytest.MonkeyPatch, memory: row_cache.MemoryRows) -> l
     calls: list[int] = []
     vectors = Engine.vectors
 
-    def counting(self: Engine, ids: list[list[int]], **settings: Any) -> row_cache.Matrix:
+    def counting(self: Engine, ids: list[list[int]], *settings: Any, **more: Any) -> row_cache.Matrix:
         calls.append(len(ids))
-        return vectors(self, ids, **settings)
+        return vectors(self, ids, *settings, **more)
 
     monkeypatch.setattr(Engine, "vectors", counting)
     return calls

@@ -14,6 +14,7 @@ import textwrap
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -518,6 +519,87 @@ def test_a_broken_tokenizer_json_is_refused(tmp_path: Path, content: str, messag
     folder = checkpoint(tmp_path)
     (folder / "tokenizer.json").write_text(content)
     with pytest.raises(ValueError, match=message):
+        load_tokenizer(folder)
+
+
+def definition(**changes: Any) -> str:
+    """A small tokenizer.json of the right kind, with changes; None takes an entry out."""
+    vocab = {token: id for id, token in enumerate([*SPECIAL_TOKENS, "hello", "##s"])}
+    model = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "vocab": vocab}
+    model |= {"max_input_chars_per_word": 100}
+    changed = model | changes.pop("model", {})
+    content = {"model": {name: value for name, value in changed.items() if value is not None}, "added_tokens": []}
+    return json.dumps(content | changes)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (definition(model={"type": None, "merges": []}), "holds a BPE model"),
+        (definition(model={"type": None, "merges": ["a b"], "dropout": None}), "holds a BPE model"),
+        (definition(model={"type": None, "vocab": [["a", 0.5]]}), "model.vocab"),
+        (definition(model={"type": None, "max_input_chars_per_word": None}), "holds a WordLevel model"),
+        (definition(model={"vocab": {}}), "model.vocab is {}; it must give each token its id"),
+        (definition(model={"vocab": {"a": "0"}}), 'model.vocab is {"a": "0"}'),
+        (definition(model={"vocab": {"a": True}}), 'model.vocab is {"a": true}'),
+        (definition(model={"unk_token": "<unk>"}), "model.unk_token is '<unk>', which is not in the vocabulary"),
+        (definition(model={"unk_token": {}}), "cannot read this tokenizer.json"),
+        (json.dumps({"model": 7}), "model is 7; it must be an object"),
+        (definition(normalizer=7), "normalizer is 7; it must be an object or null"),
+        (definition(added_tokens=7), "added_tokens is 7; it must be a list"),
+        (definition(added_tokens=[{"content": "[X]"}]), "each with its id"),
+        (definition(added_tokens=["[X]"]), "each with its id"),
+        (definition(added_tokens=[{"id": 5}]), "cannot read this tokenizer.json"),
+        (definition(pre_tokenizer=7), "cannot read this tokenizer.json"),
+    ],
+)
+def test_an_entry_of_tokenizer_json_that_is_of_another_kind_is_refused_by_name(
+    content: str, words: str, tmp_path: Path
+):
+    folder = checkpoint(tmp_path)
+    (folder / "tokenizer.json").write_text(content)
+    with pytest.raises(ValueError) as error:
+        load_tokenizer(folder)
+    assert words in str(error.value)
+    assert str(folder) in str(error.value)
+
+
+def test_a_wordpiece_model_that_does_not_say_its_type_is_read_as_one(tmp_path: Path):
+    (checkpoint(tmp_path) / "tokenizer.json").write_text(definition(model={"type": None}))
+    assert load_tokenizer(tmp_path)("hellos").tokens == [["[CLS]", "hello", "##s", "[SEP]"]]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"cls_token": {}},
+        {"cls_token": {"content": 7}},
+        {"unk_token": 7},
+        {"do_lower_case": "yes"},
+        {"strip_accents": 0},
+        {"model_max_length": "512"},
+        {"model_max_length": -1},
+        {"model_max_length": True},
+        {"model_max_length": float("nan")},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
+def test_a_setting_of_another_kind_is_refused_with_its_file_and_name(settings: dict, name: str, tmp_path: Path):
+    folder = checkpoint(tmp_path, drop=("tokenizer_config.json",))
+    (folder / name).write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=next(iter(settings))) as error:
+        load_tokenizer(folder)
+    assert str(folder / name) in str(error.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes in the file system of Windows")
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"])
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(name: str, tmp_path: Path):
+    folder = checkpoint(tmp_path, drop=("tokenizer.json",))
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    with pytest.raises(ValueError, match=f"{name} is a pipe, not a file"):
         load_tokenizer(folder)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
-from collections.abc import Iterator
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,30 +17,25 @@ import transformers
 from helpers import write_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 from words import labelled, write_words_checkpoint
 
 import minibert
 from minibert.config import Config
 from minibert.heads import MaskedLM
 from minibert.lab.trace import source
-from minibert.lab.trace.data import choose, numbered, unpacked_probs, unpacked_vectors
-from minibert.lab.trace.run import Trace, merge_words, quadrants, rollout, words
+from minibert.lab.trace.data import choose, numbered
+from minibert.lab.trace.journey import merge_words, quadrants, rollout, sides, words
+from minibert.lab.trace.run import Trace
 from minibert.model import Encoder
 from minibert.tasks.fill_mask import fill_mask
 from minibert.tasks.frozen import Classifier, train
 from minibert.text.tokenizer import TruncationWarning, UnknownTokensWarning
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 TEXT = "the film very lovely it good"  # "it" is two pieces
 PAIR = ("the film", "a very dull play")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Models this small gain nothing from several threads, which wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +66,16 @@ def data_of(page: str) -> Any:
     found = re.search(r'<script type="application/json" id="trace-data">(.*?)</script>', page, re.DOTALL)
     assert found
     return json.loads(found[1])
+
+
+def unpacked_probs(text: str, *shape: int) -> Any:
+    """What packed_probs wrote."""
+    return np.frombuffer(base64.b64decode(text), dtype="<u2").reshape(shape) / 65535
+
+
+def unpacked_vectors(text: str, *shape: int) -> Any:
+    """What packed_vectors wrote."""
+    return np.frombuffer(base64.b64decode(text), dtype="<f2").reshape(shape)
 
 
 class Reader(HTMLParser):
@@ -151,6 +157,13 @@ def test_pieces_of_a_word_have_one_number_and_words_of_two_texts_do_not_meet():
     assert words([None, None], [0, 0]) == [0, 1]
 
 
+def test_the_first_end_parts_the_two_texts_of_a_pair():
+    assert sides([None, 0, None, 0, 0, None]) == [0, 0, 0, 1, 1, 1]
+    assert sides([None, None, 0, None]) == [0, 0, 1, 1]  # the first text is empty
+    assert sides([None, 0, None, None]) == [0, 0, 0, 1]  # the second
+    assert sides([None, 0, None, None, 0, None]) == [0, 0, 0, 1, 1, 1]  # two ends between them
+
+
 @given(st.lists(st.booleans(), min_size=1, max_size=12), st.integers(0, 1000))
 @settings(max_examples=20, deadline=None)
 def test_merged_attention_sums_keys_and_averages_queries(goes_on, seed):
@@ -228,15 +241,14 @@ def check_decision(classifier: Classifier, folder: Path, text: str) -> Trace:
 def test_contributions_and_intercept_add_up_to_the_logit_for_every_pooling(recipe, plain):
     texts, labels = labelled()
     traced = check_decision(train(texts, labels, model=plain, folds=0, **recipe), plain, "the film very good")
-    data, page = data_of(traced.to_html()), Reader(traced.to_html())
-    decision = data["decision"]
-    assert decision["labels"] == ["neg", "pos"]
-    (logit,), (intercept,), (contributions,) = (decision[name] for name in ("logits", "intercepts", "contributions"))
-    assert sum(contributions) + intercept == pytest.approx(logit, abs=1e-3)
-    assert decision["probabilities"][1] == pytest.approx(1 / (1 + np.exp(-decision["logits"][0])))
-    shown = {float(number.replace("−", "-")) for number in re.findall(r"[+−]\d+\.\d{4}", page.text)}
-    for expected in (max(contributions, key=abs), intercept, logit):
-        assert min(abs(expected - number) for number in shown) < 1e-4
+    page, decision = Reader(traced.to_html()), traced.decision
+    assert decision is not None and decision.labels == ["neg", "pos"]
+    (logit,), (intercept,), (contributions,) = decision.logits, decision.intercepts, decision.contributions
+    assert decision.probabilities[1] == pytest.approx(1 / (1 + np.exp(-logit)))
+    shown = [float(number.replace("−", "-")) for number in re.findall(r"[+−]\d+\.\d{4}", page.text)]
+    assert shown[:12] == pytest.approx(sorted(contributions, key=abs, reverse=True)[:12], abs=1e-4)
+    assert shown[-2:] == pytest.approx([intercept, logit], abs=1e-4)
+    assert sum(shown[:-1]) == pytest.approx(shown[-1], abs=2e-3)
     assert "classifier" in page.ids
 
 
@@ -244,7 +256,20 @@ def test_three_classes_have_a_sum_each(plain):
     texts, labels = labelled()
     labels = [["a", "b", "c"][i % 3] for i in range(len(labels))]
     traced = check_decision(train(texts, labels, model=plain, folds=0), plain, "the film very good")
-    assert len(data_of(traced.to_html())["decision"]["contributions"]) == 3
+    assert Reader(traced.to_html()).text.count("What makes the logit of") == 3
+
+
+def test_names_of_classes_are_escaped_once(plain):
+    texts, labels = labelled()
+    names = {"neg": "</script><b>&lt;neg</b>", "pos": '\u202e"pos"'}
+    classifier = train(texts, [names[label] for label in labels], model=plain, folds=0)
+    traced = check_decision(classifier, plain, "the film very good")
+    page = traced.to_html()
+    reader = Reader(page)
+    assert "Here it says" in reader.text and "\u202e" not in page
+    assert "What makes the logit of" in reader.text and '⟨U+202E⟩"pos"' in reader.text
+    assert names["neg"] in reader.text
+    assert reader.tags.count("script") == 2
 
 
 def test_a_classifier_for_another_width_or_with_a_pair_is_refused(plain, folder, tokenizer, encoder):
@@ -304,9 +329,9 @@ def test_the_table_has_every_token_with_its_id_and_its_place_in_the_text(encoder
 
 def test_every_link_leads_to_the_line_that_computes_the_step(plain, folder, tokenizer):
     pooled = minibert.trace(minibert.load(plain), tokenizer, TEXT)
-    check_links(pooled.to_html(), source.STEPS.keys() - {"masked-lm"})
+    check_links(pooled.to_html(), source.STEPS.keys() - {"masked-lm", "wider embeddings"})
     masked = minibert.trace(minibert.load(folder, head="masked-lm"), tokenizer, "[MASK]")
-    check_links(masked.to_html(), source.STEPS.keys() - {"pooler"})
+    check_links(masked.to_html(), source.STEPS.keys() - {"pooler", "wider embeddings"})
 
 
 def check_links(page: str, steps: set[str]) -> None:
@@ -321,16 +346,54 @@ def check_links(page: str, steps: set[str]) -> None:
         assert source.STEPS[step][1] in Reader(lines[line.anchor]).text, step
 
 
-def test_a_line_that_is_gone_is_noticed(monkeypatch):
-    monkeypatch.setitem(source.STEPS, "gone", (Encoder.forward, "no such code"))
-    with pytest.raises(LookupError, match=r"Encoder.forward has no line with 'no such code'"):
-        source.line_of("gone")
+def written_out(x: Tensor, scores: Tensor) -> Tensor:
+    """Steps laid out over several lines: softmax."""
+    scores = (
+        scores.float()
+        .double()
+        .softmax(dim=-1)
+        .unsqueeze(0)
+        .unsqueeze(0)
+        .unsqueeze(0)
+        .to(dtype=torch.float64, memory_format=torch.contiguous_format)
+    )
+    return output(
+        x,
+        last=scores,
+    )
 
 
-def test_colouring_leaves_the_source_as_it_is():
+def output(x: Tensor, last: Tensor) -> Tensor:
+    return x + last
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("scores", "scores = ("), ("softmax", ".softmax("), ("last", "last=scores")]
+)
+def test_a_step_is_found_however_its_line_is_laid_out(name, code, monkeypatch):
+    monkeypatch.setitem(source.STEPS, "step", (written_out, name))
+    line = Path(__file__).read_text(encoding="utf-8").splitlines()[source.line_of("step").number - 1]
+    assert line.strip().startswith(code)
+
+
+def test_every_step_is_found_by_its_name():
+    for function, name in source.STEPS.values():
+        assert source.lines_that_mention(name, function), f"{function.__qualname__} no longer mentions {name}"
+
+
+def test_where_a_name_is_gone_the_link_leads_to_the_function(monkeypatch):
+    monkeypatch.setitem(source.STEPS, "step", (written_out, "gone"))
+    assert source.line_of("step").number == written_out.__code__.co_firstlineno
+
+
+@pytest.mark.parametrize("with_pygments", [True, False])
+def test_colouring_leaves_the_source_as_it_is(with_pygments, monkeypatch):
+    if not with_pygments:
+        monkeypatch.setitem(sys.modules, "pygments", None)
     code = Path(source.__file__).read_text(encoding="utf-8")
-    reader = Reader("<pre>" + "\n".join(source.coloured(code)) + "</pre>")
-    assert reader.text == code.rstrip("\n")
+    lines = source.coloured(code)
+    assert [Reader(str(line)).text for line in lines] == code.splitlines()
+    assert any("<span" in line for line in lines) == with_pygments
 
 
 def test_annotated_pages_are_linked_where_there_are_any(encoder, tokenizer):
@@ -442,13 +505,36 @@ def test_distilbert_has_no_segments_and_a_pair_of_it_says_so(distilbert):
     assert sum(data_of(page)["attention"]["0"]["quadrants"]["mean"].values()) == pytest.approx(2)
 
 
+def test_a_relative_with_narrow_tables_shared_layers_no_segments_and_no_pooler_is_traced(tokenizer):
+    config = Config(
+        vocab_size=100,
+        embedding_size=8,
+        hidden_size=24,
+        num_hidden_layers=3,
+        shared_layers=(0, 0, 0),
+        num_attention_heads=3,
+        intermediate_size=37,
+        type_vocab_size=0,
+    )
+    encoder = Encoder(config, pooler=False).eval()
+    traced = minibert.trace(encoder, tokenizer, *PAIR)
+    assert len(encoder.layers) == 1 and len(traced.layers) == 3 and traced.pooled is None
+    assert not torch.equal(traced.attentions[0], traced.attentions[2])
+    page, data = traced.to_html(), data_of(traced.to_html())
+    assert (data["E"], data["D"], data["sides"]) == (8, 24, traced.sides)
+    assert len(unpacked_vectors(data["vectors"]["token"], data["S"], 8)) == data["S"]
+    text = " ".join(Reader(page).text.split())
+    assert "1 set of weights for all 3" in text and "wider embeddings" in text
+    check_links(page, source.STEPS.keys() - {"segment embeddings", "pooler", "masked-lm"})
+
+
 def test_an_empty_text_and_a_mask_that_nobody_fills_are_explained(encoder, tokenizer):
     empty = minibert.trace(encoder, tokenizer, "")
     assert empty.tokens == ["[CLS]", "[SEP]"]
     assert "The text is empty" in empty.notes[0]
     assert "(empty)" in empty.to_html()
     masked = minibert.trace(encoder, tokenizer, "the [MASK]")
-    assert "no masked language model's head" in masked.notes[0]
+    assert "no masked language model's task head" in masked.notes[0]
     assert masked.predictions == []
 
 

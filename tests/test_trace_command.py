@@ -14,6 +14,7 @@ from words import labelled, write_words_checkpoint
 
 import minibert
 from minibert import cli
+from minibert.extras import install_hint
 from minibert.lab.trace import command
 from minibert.tasks.frozen import train
 
@@ -100,7 +101,7 @@ def test_the_pooler_stays_where_a_checkpoint_has_it_beside_the_head(tmp_path):
 def test_a_mask_without_the_head_is_explained(run, checkpoint):
     status, out, _ = run("the [MASK]", "--model", checkpoint, "--out", "page.html")
     assert status == 0
-    assert "no masked language model's head" in " ".join(out.split())
+    assert "no masked language model's task head" in " ".join(out.split())
 
 
 def test_a_classifier_brings_its_own_model_and_decides(run, classifier, checkpoint):
@@ -173,7 +174,7 @@ def test_pictures_without_matplotlib_name_the_way_to_get_it(run, checkpoint, mon
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     status, _, error = run(TEXT, "--model", checkpoint, "--png", "a.png")
     assert status == 1
-    assert 'pip install "minibert[tutorials]"' in error
+    assert f"pictures need matplotlib: {install_hint('tutorials')}" in error
 
 
 def test_annotated_pages_are_linked_where_make_annotated_put_them(run, checkpoint):

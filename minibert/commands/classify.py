@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from minibert.commands.shared import (
 )
 
 TEXTS_AT_ONCE = 64  # that predict reads before it answers
+CLASSIFIER_FILES = {"classifier.json", "classifier.safetensors"}  # by which the folder of a classifier is known
+LINE_ENDS, BREAKS = re.compile(r"[\r\n]"), re.compile(r"[\r\n\t]")
 
 
 def grid(text: str) -> str | list[float]:
@@ -30,10 +34,20 @@ def grid(text: str) -> str | list[float]:
         raise argparse.ArgumentTypeError(f"{text!r} is not tutorial, log or numbers such as 0.1,1") from None
 
 
+def data_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the commands that read labelled texts."""
+    add = parser.add_argument
+    add("data", metavar="DATA", help="labelled texts: .tsv, .csv, .jsonl, .json or .parquet; - is standard input")
+    add("--text", metavar="COLUMN", help="name, or number where there is no header (default: sentence or text)")
+    add("--label", metavar="COLUMN", help="the same of the labels (default: label)")
+    add("--format", metavar="TYPE", help="tsv, csv, jsonl, json or parquet (default: by the name)")
+
+
 def train_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `minibert classify train`."""
-    parser.add_argument("data", metavar="DATA", help="labelled texts, .tsv or .csv; columns sentence and label")
+    data_arguments(parser)
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="where the classifier goes")
+    parser.add_argument("--overwrite", action="store_true", help="replace the classifier that is in FOLDER")
     parser.add_argument(
         "--grid", type=grid, metavar="GRID", help="values of C to choose from: tutorial, log, or 0.01,0.1,1"
     )
@@ -43,13 +57,12 @@ def train_arguments(parser: argparse.ArgumentParser) -> None:
 
 def train_classifier(args: Arguments) -> Figures:
     """Train logistic regression on features of labelled texts and save it."""
-    if args.out.exists() and not args.out.is_dir():
-        raise ValueError(f"--out is {args.out}, which is a file; a classifier is a folder")
-    from minibert.printing import block, score_table
-    from minibert.tasks.frozen import train
+    check_folder(args.out, args.overwrite)
+    from minibert.printing import block
+    from minibert.tasks.frozen import score_table, train
     from minibert.tasks.reviews import read_labelled
 
-    rows = read_labelled(args.data)
+    rows = read_labelled(args.data, text=args.text, label=args.label, format=args.format)
     begin = time.perf_counter()
     classifier = train(rows.texts, rows.labels, grid=args.grid, folds=args.folds, **features_settings(args))
     seconds = time.perf_counter() - begin
@@ -61,6 +74,19 @@ def train_classifier(args: Arguments) -> Figures:
     print(score_table(classifier))
     print(block("saved in", f"{args.out} after {seconds:.1f} s"))
     return classifier.details() | {"out": str(args.out), "seconds": round(seconds, 3)}
+
+
+def check_folder(out: Path, overwrite: bool) -> None:
+    """Raise ValueError where a classifier would be written over something else, or unasked over another one."""
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out is {out}, which is a file; a classifier is a folder")
+    there = {path.name for path in out.iterdir() if not path.name.startswith(".")} if out.exists() else set()
+    if there and not there & CLASSIFIER_FILES:
+        raise ValueError(f"--out is {out}, a folder of other files, such as {min(there)}; name a new or an empty one")
+    if there and not overwrite:
+        raise ValueError(
+            f"--out is {out}, which holds a classifier; replace it with --overwrite, or name another folder"
+        )
 
 
 def load_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,18 +106,19 @@ def load_classifier(args: Arguments) -> Any:
 def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `minibert classify evaluate`."""
     load_arguments(parser)
-    parser.add_argument("data", metavar="DATA", help="labelled texts, .tsv or .csv; columns sentence and label")
+    data_arguments(parser)
 
 
 def evaluate_classifier(args: Arguments) -> Figures:
     """Accuracy, scores by class and confusion matrix on labelled texts."""
     from dataclasses import asdict
 
-    from minibert.printing import accuracy, beside, block, class_table, confusion_table
+    from minibert.printing import beside, block
     from minibert.tasks.frozen import evaluate
+    from minibert.tasks.metrics import accuracy, class_table, confusion_table
     from minibert.tasks.reviews import read_labelled
 
-    rows = read_labelled(args.data)
+    rows = read_labelled(args.data, text=args.text, label=args.label, format=args.format)
     evaluation = evaluate(load_classifier(args), rows.texts, rows.labels)
     print(block("accuracy", f"{accuracy(evaluation)} (standard error), {evaluation.rows:,} rows of {args.data}"))
     print(beside("by class", class_table(evaluation, evaluation.labels)))
@@ -99,26 +126,99 @@ def evaluate_classifier(args: Arguments) -> Figures:
     return asdict(evaluation)
 
 
+# ---------------------------------------------------------------------------------------------------------------
+# predict
+
+
 def predict_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `minibert classify predict`."""
     load_arguments(parser)
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="default: standard input, one text a line")
+    add = parser.add_argument
+    add("texts", nargs="*", metavar="TEXT", help="default: --file, or standard input, one text a line")
+    add("--file", metavar="FILE", help="texts: .txt, .tsv, .csv, .jsonl, .json or .parquet; - is standard input")
+    add("--text", metavar="COLUMN", help="of --file: name, or number where there is no header")
+    add("--format", metavar="TYPE", help="of --file: txt, tsv, csv, jsonl, json or parquet (default: by the name)")
+    add("--out", type=Path, metavar="FILE.tsv", help="a table with a header, in place of lines on standard output")
 
 
 def predict(args: Arguments) -> Figures:
     """A line for each text: its label, the probability of that, and the text, by tabs."""
-    from minibert.text.tables import read_lines
+    check_predict(args)
+    from minibert.text.tables import TextFile
 
+    if args.texts:
+        return answer(args, args.texts, TEXTS_AT_ONCE)
+    if args.file in (None, "-"):
+        standard_input()  # says what is wanted of a terminal
+    at_once = 1 if args.file is None and sys.stdin.isatty() else TEXTS_AT_ONCE
+    with TextFile(args.file or "-", args.text, args.format) as texts:
+        return answer(args, texts, at_once)
+
+
+def check_predict(args: Arguments) -> None:
+    """Refuse what cannot be done before anything is read."""
+    if args.texts and args.file is not None:
+        raise ValueError("texts and --file are both given; leave out one of them")
+    if args.file is None and (args.text or args.format):
+        raise ValueError("--text and --format are about --file, which is not given; --file - is standard input")
+    if args.out is None:
+        return
+    if args.out.suffix != ".tsv" or args.out.is_dir():
+        raise ValueError(f"--out is {args.out}; it must be a file that ends in .tsv")
+    if not args.out.parent.is_dir():
+        raise FileNotFoundError(f"--out is {args.out}, and there is no folder {args.out.parent}")
+    if args.file is not None and args.out.exists() and args.out.resolve() == Path(args.file).resolve():
+        raise ValueError(f"--out is {args.out}, the file with the texts; name another")
+
+
+def answer(args: Arguments, texts: Iterable[str], at_once: int) -> Figures:
+    """Label the texts, `at_once` at a time, to standard output or into a table."""
     classifier = load_classifier(args)
-    texts: Iterable[str] = args.texts or read_lines(standard_input(), "standard input")
-    size = 1 if not args.texts and sys.stdin.isatty() else TEXTS_AT_ONCE
+
+    def labelled() -> Iterator[list[tuple[str, float, str]]]:
+        for portion in portions(texts, at_once):
+            rows = zip(portion, classifier.predict_proba(portion), strict=True)
+            yield [(classifier.labels[row.argmax()], float(row.max()), text) for text, row in rows]
+
+    return print_labels(labelled(), args.json) if args.out is None else write_labels(labelled(), args.out)
+
+
+def print_labels(portions: Iterable[list[tuple[str, float, str]]], collect: bool) -> Figures:
+    """One line a text, shown as soon as its portion is done."""
     predictions = []
-    for portion in portions(texts, size):
-        for text, row in zip(portion, classifier.predict_proba(portion), strict=True):
-            label, probability = classifier.labels[row.argmax()], float(row.max())
-            shown = text.replace("\r", " ").replace("\n", " ")  # one text, one line
-            print(f"{label}\t{probability:.4f}\t{shown}")
-            if args.json:
+    for portion in portions:
+        for label, probability, text in portion:
+            print(f"{label}\t{probability:.4f}\t{LINE_ENDS.sub(' ', text)}")  # one text, one line
+            if collect:
                 predictions.append({"label": label, "probability": probability, "text": text})
         sys.stdout.flush()
     return {"predictions": predictions}
+
+
+def write_labels(portions: Iterable[list[tuple[str, float, str]]], out: Path) -> Figures:
+    """A .tsv file with a header, which appears when all is done; tabs and line ends in a text become spaces."""
+    from tqdm import tqdm
+
+    from minibert.files import written_whole
+    from minibert.printing import block
+
+    begin = time.perf_counter()
+    counts: Counter[str] = Counter()
+    with written_whole(out) as path, path.open("w", encoding="utf-8", newline="") as file:
+        file.write("label\tprobability\ttext\n")
+        with tqdm(desc="label", unit="text", delay=2, disable=None) as bar:
+            for portion in portions:
+                for label, probability, text in portion:
+                    counts[label] += 1
+                    cells = [BREAKS.sub(" ", cell) for cell in (label, f"{probability:.4f}", text)]
+                    file.write("\t".join(cells) + "\n")
+                bar.update(len(portion))
+    seconds = time.perf_counter() - begin
+    shown = ", ".join(f"{count:,} {label}" for label, count in sorted(counts.items()))
+    print(block("saved in", f"{out}: {counts.total():,} rows ({shown or 'none'}), {seconds:.1f} s"))
+    return {
+        "out": str(out),
+        "rows": counts.total(),
+        "labels": dict(sorted(counts.items())),
+        "seconds": round(seconds, 3),
+    }

@@ -12,14 +12,18 @@ from minibert.commands.shared import Arguments, Figures, add_features, features_
 def arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `minibert embed`."""
     add = parser.add_argument
-    add("input", metavar="IN", help=".txt (one text a line), .tsv, .csv, .jsonl, each with .gz; - is standard input")
+    add(
+        "input",
+        metavar="IN",
+        help=".txt (one text a line), .tsv, .csv, .jsonl or .json, also with .gz, or .parquet; - is standard input",
+    )
     add(
         "--out",
         required=True,
         type=Path,
         metavar="FILE.npy",
         help="where the matrix goes, when all is done; an "
-        "interrupted command is taken up where it was if it is given again",
+        "interrupted command is resumed where it was if it is given again",
     )
     add(
         "--column",
@@ -27,7 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="of a table: its name, or its number from 1 where there is no header "
         "(default: sentence, text, or the only one)",
     )
-    add("--format", metavar="TYPE", help="txt, tsv, csv or jsonl (default: by the name; standard input: txt)")
+    add("--format", metavar="TYPE", help="txt, tsv, csv, jsonl, json or parquet (default: by the name)")
     add("--dtype", default="float32", metavar="TYPE", help="of numbers in the file: float32 or float16 (%(default)s)")
     add("--restart", action="store_true", help="begin again, whatever an interrupted command has done")
     add_features(parser)

@@ -5,42 +5,52 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, fields
 from typing import Any, BinaryIO
+
+from minibert.vectors.recipe import Recipe
 
 Arguments = argparse.Namespace
 Figures = dict[str, Any]  # what a command returns: printed once more as JSON where --json asks for it
 DEFAULT_MODEL = "distilbert-base-uncased"
+SETTINGS = {setting.name: setting for setting in fields(Recipe)}
 
 
 def add_features(parser: argparse.ArgumentParser) -> None:
-    """The settings of a vector, and of the machine that computes it."""
-    add = parser.add_argument
-    add("--model", default=DEFAULT_MODEL, metavar="NAME", help="checkpoint: a Hub name or a folder (%(default)s)")
-    add("--pooling", default="cls", metavar="HOW", help="cls, mean, max or pooler (%(default)s)")
-    add(
-        "--layers",
-        default="-1",
-        type=whole_numbers,
-        metavar="N,N",
-        help="0: embeddings, -1: last layer; several: --layers=-4,-3,-2,-1 (%(default)s)",
+    """The settings of a vector, and of the machine that computes it. No `missing`: in a file no text is missing."""
+    parser.add_argument(
+        "--model", default=DEFAULT_MODEL, metavar="NAME", help="checkpoint: a Hub name or a folder (%(default)s)"
     )
-    add("--combine", default="concat", metavar="HOW", help="of several layers: concat, sum or mean (%(default)s)")
-    add("--precision", default="float32", metavar="TYPE", help="float32, bfloat16, float16 or auto (%(default)s)")
-    add("--truncation", default="warn", metavar="HOW", help="a text that is too long is cut (warn) or refused (error)")
+    add_setting(parser, "pooling", "HOW", "{choices} (%(default)s)")
+    add_setting(parser, "layers", "N,N", "0: embeddings, -1: last; several: -4,-3,-2,-1 (%(default)s)", whole_numbers)
+    add_setting(parser, "combine", "HOW", "of several layers: {choices} (%(default)s)")
+    add_setting(parser, "precision", "TYPE", "{choices} (%(default)s)")
+    add_setting(parser, "truncation", "HOW", "a text that is too long is cut (warn) or refused (error)")
     add_machine(parser)
 
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
     """Where to compute, and in what portions."""
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (%(default)s)")
-    parser.add_argument("--batch-tokens", default=4096, type=int, metavar="N", help="tokens in a batch (%(default)s)")
+    add_setting(parser, "batch_tokens", "N", "tokens in a batch (%(default)s)", int)
+
+
+def add_setting(
+    parser: argparse.ArgumentParser, name: str, metavar: str, words: str, read: Callable[[str], Any] = str
+) -> None:
+    """One setting of a Recipe, with the default and the {choices} that it has there."""
+    setting = SETTINGS[name]
+    default = ",".join(map(str, setting.default)) if isinstance(setting.default, tuple) else setting.default
+    *choices, last = setting.metadata.get("choices", [""])
+    words = words.format(choices=f"{', '.join(choices)} or {last}")
+    parser.add_argument(f"--{name.replace('_', '-')}", default=default, type=read, metavar=metavar, help=words)
 
 
 def features_settings(args: Arguments) -> dict[str, Any]:
-    """The settings that add_features reads, by the names of TextFeatures."""
-    names = ("model", "pooling", "layers", "combine", "precision", "truncation", "device", "batch_tokens")
-    return {name: getattr(args, name) for name in names}
+    """What add_features reads, as the keyword arguments of TextFeatures. Raises what Recipe raises."""
+    recipe = Recipe(**{name: getattr(args, name) for name in SETTINGS if hasattr(args, name)})
+    return {"model": args.model, "device": args.device, **asdict(recipe)}
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:

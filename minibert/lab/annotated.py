@@ -9,69 +9,74 @@ from __future__ import annotations
 
 import argparse
 import ast
-import io
-import keyword
 import re
 import sys
-import tokenize
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from html import escape
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from markupsafe import Markup, escape
+
+from minibert.extras import install_hint
 from minibert.files import write_whole
+from minibert.lab.templates import asset, templates
 
 PACKAGE = Path(__file__).parents[1]
-TUTORIALS = "../../tutorials"  # from build/annotated, where `make annotated` puts the pages
 # The rooms in reading order, and the notebook that walks through each.
 ROOMS = {
     "config": "",
     "model": "2_through_the_encoder",
     "heads": "6_what_is_in_a_vector",
-    "weights": "4_official_weights",
-    "wordpiece": "3_wordpiece",
-    "matmul": "",
-    "engine": "8_making_it_fast",
+    "families/bert": "",
+    "checkpoints/fill": "4_official_weights",
+    "text/wordpiece": "3_wordpiece",
+    "vectors/matmul": "",
+    "vectors/engine": "8_making_it_fast",
 }
-AXIS = r"(?:(?:[2-9]|k )?[BSDHWFVLTKCN](?:·C)?(?: \+ 1)?|[0-9]|in|out|outputs)"
+NAMES = {room.rpartition("/")[2]: room for room in ROOMS}  # as prose calls them: wordpiece.pieces, engine.py
+AXIS = r"(?:(?:[2-9]|k )?[BSEDHWFVLTKCN](?:·C)?(?: \+ 1)?|[0-9]|in|out|outputs)"
 SHAPE = rf"\((?=[^)]*[A-Z]){AXIS}(?:, ?(?:{AXIS}|\.\.\.))*\)"
-SHAPES = rf"{SHAPE}(?: (?:-&gt;|->|@|\+) {SHAPE})*"
-INLINE = re.compile(rf"`(?P<code>[^`]+)`|(?P<shapes>{SHAPES})|(?P<room>{'|'.join(ROOMS)})\.(?P<name>[A-Za-z]\w+)")
+SHAPES = re.compile(rf"{SHAPE}(?: (?:->|@|\+) {SHAPE})*")
+ROOM = rf"\b(?:\w+/)?(?P<room>{'|'.join(NAMES)})\.(?P<name>[A-Za-z]\w+)"
+INLINE = re.compile(rf"`(?P<code>[^`]+)`|(?P<shapes>{SHAPES.pattern})|{ROOM}")
+LETTER = re.compile(r"\b[2-9]?([A-Z])\b")
 SOURCE = re.compile(r" \((?:section|figure|Devlin|Vaswani)")
 DASHES = re.compile(r"\s*# -{20,}")
 COLUMNS = re.compile(r"# \S+ {3,}\S")  # a comment with columns is the head of a table: it stays above its table
-COLOUR = {"STRING": "s", "FSTRING_START": "s", "FSTRING_MIDDLE": "s", "FSTRING_END": "s", "NUMBER": "n"}
+COLOURS = {"Keyword": "k", "Operator.Word": "k", "Literal.String": "s", "Literal.Number": "n"}  # Pygments' kinds, ours
 Definition = ast.ClassDef | ast.FunctionDef
 
 
-@dataclass
-class Row:
-    """A stretch of the source that stands side by side: lines `first` to `last`, and what it defines."""
+class Token(NamedTuple):
+    """A piece of the source that lies within one line."""
 
-    first: int
-    last: int
-    name: str = ""  # Encoder.forward; "": no definition with a docstring
-    banner: bool = False  # a comment between lines of dashes: the title of what follows
-
-
-@dataclass
-class Source:
-    """One room, taken apart. Lines are counted from 1, as everywhere."""
-
-    room: str
+    line: int  # from 1, as everywhere
+    kind: str  # as Pygments calls it: Comment.Single, Name.Class, ...
     text: str
-    prose: set[int] = field(default_factory=set)  # lines of docstrings, and comments with lines to themselves
-    banners: set[int] = field(default_factory=set)
-    starts: dict[int, str] = field(default_factory=dict)  # line where a row begins -> the definition, or ""
-    definitions: dict[str, int] = field(default_factory=dict)  # Encoder.forward -> its line
 
-    def __post_init__(self) -> None:
-        self.lines = self.text.splitlines()
-        self.tokens = list(tokenize.generate_tokens(io.StringIO(self.text).readline))
-        self.tree = ast.parse(self.text)
+
+class Source:
+    """One room, taken apart."""
+
+    def __init__(self, room: str, text: str) -> None:
+        self.room = room
+        self.page = f"{room.rpartition('/')[2]}.html"
+        self.notebook = ROOMS[room]
+        self.lines = text.removesuffix("\n").split("\n")
+        self.tokens = list(tokens(text))
+        self.tree = ast.parse(text)
+        self.docstring = ast.get_docstring(self.tree) or ""
+        self.contents = [node.name for node in self.tree.body if isinstance(node, Definition)]
+        self.prose: set[int] = set()  # lines of docstrings, and comments with lines to themselves
+        self.banners: set[int] = set()  # comments between lines of dashes: the titles of what follows
+        # The line where each row of the page begins -> the definition with a docstring that begins there, or "".
+        self.starts: dict[int, str] = {}
+        self.definitions: dict[str, int] = {}  # Encoder.forward -> its line
         self.find_definitions(self.tree, "")
         self.find_comments()
+        self.starts = {1: "", (self.tree.body[0].end_lineno or 0) + 1: "", **self.starts}
 
     def find_definitions(self, parent: ast.Module | Definition, prefix: str) -> None:
         """Docstrings, and where rows begin: at each definition that has one, and at what follows it."""
@@ -96,85 +101,59 @@ class Source:
     def find_comments(self) -> None:
         """Comments that have a line to themselves; a row begins with each block of them."""
         for token in self.tokens:
-            row, column = token.start
-            if token.type == tokenize.COMMENT and not token.line[:column].strip() and not COLUMNS.match(token.string):
-                self.prose.add(row)
-                if row - 1 not in self.prose:
-                    self.starts.setdefault(row, "")
-                if DASHES.match(token.line):
-                    self.banners.update((row, row + 1))
+            line = self.lines[token.line - 1]
+            if token.kind == "Comment.Single" and line.strip() == token.text and not COLUMNS.match(token.text):
+                self.prose.add(token.line)
+                if token.line - 1 not in self.prose:
+                    self.starts.setdefault(token.line, "")
+                if DASHES.match(line):
+                    self.banners.update((token.line, token.line + 1))
         beside_comment = {line for line in self.prose if self.starts.get(line + 1) == "" and line + 1 not in self.prose}
         self.starts = {line: name for line, name in self.starts.items() if line - 1 not in beside_comment}
 
-    @cached_property
-    def rows(self) -> list[Row]:
-        """The whole source, row by row; the module's docstring is a row by itself."""
-        end_of_docstring = self.tree.body[0].end_lineno or 0
-        firsts = sorted({1, end_of_docstring + 1, *self.starts})
-        lasts = [first - 1 for first in firsts[1:]] + [len(self.lines)]
-        return [
-            Row(first, last, self.starts.get(first, ""), first in self.banners)
-            for first, last in zip(firsts, lasts, strict=True)
-        ]
-
-    @cached_property
+    @property
     def summary(self) -> str:
         """The first paragraph of the module's docstring."""
-        return " ".join((ast.get_docstring(self.tree) or "").split("\n\n")[0].split())
+        return " ".join(self.docstring.split("\n\n")[0].split())
 
-    @cached_property
+    @property
     def letters(self) -> dict[str, str]:
         """The letters for shapes that the module's docstring explains."""
-        lines = (ast.get_docstring(self.tree) or "").splitlines()
+        lines = self.docstring.splitlines()
         found = [match for line in lines for match in re.finditer(r"(?<=  )([A-Z]) {2,}(\S.*?)(?= {2,}|$)", line)]
         return {match[1]: match[2] for match in sorted(found, key=re.Match.start)}  # column by column
 
 
-@dataclass
-class Book:
-    """All rooms, and what links and letters need to know of the others."""
-
-    sources: Sequence[Source]
-
-    @cached_property
-    def letters(self) -> dict[str, str]:
-        """Each letter for shapes and its meaning, model.py's first."""
-        rooms = sorted(self.sources, key=lambda source: source.room != "model")
-        return {letter: meaning for source in rooms for letter, meaning in source.letters.items()}
-
-    def link(self, room: str, name: str) -> str:
-        """The address of a definition, or of a room for "py"; "" where there is none."""
-        source = next((source for source in self.sources if source.room == room), None)
-        if source is None or (name != "py" and name not in source.definitions):
-            return ""
-        return f"{room}.html" if name == "py" else f"{room}.html#{name}"
-
-    def shapes(self, text: str) -> str:
-        """(B,S,D) -> (B,D), already escaped, with the meaning of each letter."""
-        named = re.sub(r"\b[2-9]?[A-Z]\b", lambda found: self.letter(found[0]), text)
-        return f'<code class="shape">{named}</code>'
-
-    def letter(self, letter: str) -> str:
-        """One letter of a shape; 2D is D."""
-        meaning = self.letters.get(letter[-1])
-        return f'<abbr title="{escape(letter[-1])}: {escape(meaning)}">{letter}</abbr>' if meaning else letter
-
-    def inline(self, text: str) -> str:
-        """A line of prose: `code`, shapes and names of definitions are marked."""
-
-        def mark(found: re.Match[str]) -> str:
-            if found["code"]:
-                return f"<i hidden>`</i><code>{found['code']}</code><i hidden>`</i>"
-            if found["shapes"]:
-                return self.shapes(found["shapes"])
-            address = self.link(found["room"], found["name"])
-            return f'<a href="{address}"><code>{found[0]}</code></a>' if address else found[0]
-
-        return INLINE.sub(mark, escape(text, quote=False))
+def tokens(text: str) -> Iterable[Token]:
+    """The source in pieces. Raises ImportError, with the way to get it, where Pygments is missing."""
+    try:
+        from pygments.lexers import PythonLexer
+    except ImportError:
+        raise ImportError(f"the annotated source needs Pygments: {install_hint('tutorials')}") from None
+    line = 1
+    for _, kind, token in PythonLexer().get_tokens_unprocessed(text):
+        for number, piece in enumerate(token.split("\n")):
+            line += number > 0
+            if piece:
+                yield Token(line, str(kind).removeprefix("Token."), piece)
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Prose
+# HTML
+
+
+def marked(pattern: re.Pattern[str], mark: Callable[[re.Match[str]], str], text: str) -> Markup:
+    """Text as HTML: escaped, and in place of each match what `mark` makes of it."""
+    parts, done = [], 0
+    for found in pattern.finditer(text):
+        parts += [escape(text[done : found.start()]), mark(found)]
+        done = found.end()
+    return Markup().join([*parts, text[done:]])
+
+
+def hidden(marks: str) -> Markup:
+    """Characters of the source that the page does not show."""
+    return Markup("<i hidden>{}</i>").format(marks) if marks else Markup()
 
 
 def end_of_equation(text: str) -> int:
@@ -189,208 +168,163 @@ def end_of_equation(text: str) -> int:
     return 0
 
 
-def prose(source: Source, numbers: Sequence[int], book: Book) -> str:
-    """Docstring or comment lines as paragraphs; what is indented further stays as it is, in fixed width."""
-    blocks: list[tuple[str, list[str]]] = [("p", [])]
-    base = len(source.lines[numbers[0] - 1]) - len(source.lines[numbers[0] - 1].lstrip())
-    open_block = ""
-    for number in numbers:
-        line = source.lines[number - 1]
-        found = re.fullmatch(rf'(\s{{0,{base}}}(?:"""|# ?)?)(.*?)((?:""")?)', line)
-        assert found is not None, line
-        before, text, after = found.groups() if not DASHES.match(line) else (line, "", "")
-        kind = "" if not text.strip() else "pre" if text.startswith("  ") else "p"
-        if kind and kind != open_block:
-            blocks.append((kind, []))
-        if kind == "pre":
-            shown = escape(text, quote=False)
-        else:
+class Book:
+    """All rooms, and what is written of one with the help of the others."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = sources
+
+    @cached_property
+    def letters(self) -> dict[str, str]:
+        """Each letter for shapes and its meaning, model.py's first."""
+        rooms = sorted(self.sources, key=lambda source: source.room != "model")
+        return {letter: meaning for source in rooms for letter, meaning in source.letters.items()}
+
+    def link(self, room: str, name: str) -> str:
+        """The address of a definition, or of a room for "py"; "" where there is none."""
+        source = next((source for source in self.sources if source.room == room), None)
+        if source is None or (name != "py" and name not in source.definitions):
+            return ""
+        return source.page if name == "py" else f"{source.page}#{name}"
+
+    def shapes(self, text: str) -> Markup:
+        """(B,S,D) -> (B,D) with the meaning of each letter."""
+
+        def explained(found: re.Match[str]) -> str:
+            meaning = self.letters.get(found[1])
+            title = f"{found[1]}: {meaning}"
+            return Markup('<abbr title="{}">{}</abbr>').format(title, found[0]) if meaning else found[0]
+
+        return Markup('<code class="shape">{}</code>').format(marked(LETTER, explained, text))
+
+    def inline(self, text: str) -> Markup:
+        """A line of prose: `code`, shapes and names of definitions are marked."""
+
+        def mark(found: re.Match[str]) -> str:
+            if found["code"]:
+                return hidden("`") + Markup("<code>{}</code>").format(found["code"]) + hidden("`")
+            if found["shapes"]:
+                return self.shapes(found["shapes"])
+            address = self.link(NAMES[found["room"]], found["name"])
+            return Markup('<a href="{}"><code>{}</code></a>').format(address, found[0]) if address else found[0]
+
+        return marked(INLINE, mark, text)
+
+    def prose(self, source: Source, numbers: Sequence[int]) -> Markup:
+        """Docstring or comment lines as paragraphs; what is indented further stays as it is, in fixed width."""
+        blocks: list[tuple[str, list[Markup]]] = [("p", [])]
+        base = len(source.lines[numbers[0] - 1]) - len(source.lines[numbers[0] - 1].lstrip())
+        open_block = ""
+        for number in numbers:
+            line = source.lines[number - 1]
+            found = re.fullmatch(rf'(\s{{0,{base}}}(?:"""|# ?)?)(.*?)((?:""")?)', line)
+            assert found is not None, line
+            before, text, after = found.groups() if not DASHES.match(line) else (line, "", "")
+            kind = "" if not text.strip() else "pre" if text.startswith("  ") else "p"
+            if kind and kind != open_block:
+                blocks.append((kind, []))
             end = end_of_equation(text) if '"""' in before else 0
-            equation = f'<code class="equation">{escape(text[:end], quote=False)}</code>' if end else ""
-            shown = equation + book.inline(text[end:])
-        blocks[-1][1].append(f'<span id="L{number}">{hidden(before)}{shown}{hidden(after)}</span>')
-        open_block = kind
-    return "".join(f"<{tag}>{chr(10).join(spans)}</{tag}>" for tag, spans in blocks if spans)
+            equation = Markup('<code class="equation">{}</code>').format(text[:end]) if end else Markup()
+            shown = escape(text) if kind == "pre" else equation + self.inline(text[end:])
+            element = Markup('<span id="L{}">{}{}{}</span>').format(number, hidden(before), shown, hidden(after))
+            blocks[-1][1].append(element)
+            open_block = kind
+        paragraphs = [Markup("<{0}>{1}</{0}>").format(tag, Markup("\n").join(spans)) for tag, spans in blocks if spans]
+        return Markup().join(paragraphs)
 
+    def code(self, source: Source) -> list[Markup]:
+        """Every line as code: what has a colour, is linked or is a target of links stands in an element of its own."""
+        lines = [Markup() for _ in source.lines]
+        names = self.imported(source) | {name: f"#{name}" for name in source.definitions if "." not in name}
+        targets = {(line, name.split(".")[-1]): name for name, line in source.definitions.items()}
+        before = ["", ""]
+        for token, after in zip(source.tokens, [*source.tokens[1:], source.tokens[-1]], strict=True):
+            if token.kind.startswith("Comment"):
+                html = self.comment(token.text)
+            elif token.kind.startswith("Name"):
+                target = targets.pop((token.line, token.text), "")
+                html = self.name(token.text, before, after.text, names, target)
+            else:
+                colour = next((COLOURS[kind] for kind in COLOURS if token.kind.startswith(kind)), "")
+                html = Markup('<span class="{}">{}</span>').format(colour, token.text) if colour else escape(token.text)
+            lines[token.line - 1] += html
+            before = [before[1], token.text]
+        return lines
 
-def hidden(marks: str) -> str:
-    """Characters of the source that the page does not show."""
-    return f"<i hidden>{escape(marks, quote=False)}</i>" if marks else ""
+    def imported(self, source: Source) -> dict[str, str]:
+        """The names that come from other rooms, and their addresses there."""
+        addresses = {
+            alias.name: self.link((node.module or "").removeprefix("minibert.").replace(".", "/"), alias.name)
+            for node in source.tree.body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        return {name: address for name, address in addresses.items() if address}
 
-
-# ---------------------------------------------------------------------------------------------------------------
-# Code
-
-
-def code(source: Source, numbers: Sequence[int], marked: dict[int, list[tuple[int, int, str]]]) -> str:
-    """Lines of code; blank lines at the end of a row take no room."""
-    filled = max((number for number in numbers if source.lines[number - 1].strip()), default=0)
-    spans = []
-    for number in numbers:
-        line, shown, done = source.lines[number - 1], "", 0
-        for start, end, html in marked.get(number, []):
-            if start >= done:
-                shown += escape(line[done:start], quote=False) + html
-                done = end
-        shown += escape(line[done:], quote=False)
-        gap = ' class="gap"' if number > filled else ""
-        to_line = f'<a href="#L{number}" data-line="{number}" tabindex="-1" aria-hidden="true"></a>'
-        spans.append(f'<span id="L{number}"{gap}>{to_line}{shown}</span>')
-    return f"<pre>{''.join(spans)}</pre>"
-
-
-def marks(source: Source, book: Book) -> dict[int, list[tuple[int, int, str]]]:
-    """For each line what is coloured, linked or a target of links: first column, last column, HTML."""
-    found: dict[int, list[tuple[int, int, str]]] = {}
-    names = imported(source, book) | {name: f"#{name}" for name in source.definitions if "." not in name}
-    targets = {(line, name.split(".")[-1]): name for name, line in source.definitions.items()}
-    before = ["", ""]
-    for token, after in zip(source.tokens, [*source.tokens[1:], source.tokens[-1]], strict=True):
-        (first, start), (last, end) = token.start, token.end
-        if token.type == tokenize.COMMENT:
-            html = comment_html(token.string, book)
-        elif token.type == tokenize.NAME:
-            target = targets.pop((first, token.string), "")
-            html = name_html(token.string, before, after.string, names, target, book)
+    def name(self, name: str, before: list[str], after: str, names: dict[str, str], target: str) -> Markup:
+        """A definition, or a use of one; a function is linked where it is called."""
+        if target:
+            return Markup('<a class="d" id="{0}" href="#{0}">{1}</a>').format(target, name)
+        if before[1] == ".":
+            address = self.link(NAMES.get(before[0], ""), name)
         else:
-            html = ""
-        colour = COLOUR.get(tokenize.tok_name[token.type])
-        if html:
-            found.setdefault(first, []).append((start, end, html))
-        elif colour:
-            for number in range(first, last + 1):
-                line = source.lines[number - 1]
-                left, right = start if number == first else 0, end if number == last else len(line)
-                span = f'<span class="{colour}">{escape(line[left:right], quote=False)}</span>'
-                found.setdefault(number, []).append((left, right, span))
-        before = [before[1], token.string]
-    return found
+            address = names.get(name, "") if name[0].isupper() or after.startswith("(") else ""
+        return Markup('<a href="{}">{}</a>').format(address, name) if address else escape(name)
 
-
-def imported(source: Source, book: Book) -> dict[str, str]:
-    """The names that come from other rooms, and their addresses there."""
-    froms = [node for node in source.tree.body if isinstance(node, ast.ImportFrom) and node.module]
-    addresses = {
-        alias.name: book.link(str(node.module).removeprefix("minibert."), alias.name)
-        for node in froms
-        for alias in node.names
-    }
-    return {name: address for name, address in addresses.items() if address}
-
-
-def name_html(name: str, before: list[str], after: str, names: dict[str, str], target: str, book: Book) -> str:
-    """A keyword, a definition, or a use of a definition; a function is linked where it is called."""
-    if target:
-        return f'<a class="d" id="{target}" href="#{target}">{name}</a>'
-    if keyword.iskeyword(name):
-        return f'<span class="k">{name}</span>'
-    if before[1] == ".":
-        address = book.link(before[0], name)
-    else:
-        address = names.get(name, "") if name[0].isupper() or after == "(" else ""
-    return f'<a href="{address}">{name}</a>' if address else ""
-
-
-def comment_html(text: str, book: Book) -> str:
-    """A comment at the end of a line: its shapes stand out, what it says to tools does not."""
-    if text.startswith(("# fmt:", "# type:", "# noqa")):
-        return f'<span class="tool">{escape(text, quote=False)}</span>'
-    shown = re.sub(SHAPES, lambda found: book.shapes(found[0]), escape(text, quote=False))
-    return f'<span class="c">{shown}</span>'
+    def comment(self, text: str) -> Markup:
+        """A comment at the end of a line: its shapes stand out, what it says to tools does not."""
+        if text.startswith(("# type:", "# noqa", "# ruff:")):
+            return Markup('<span class="tool">{}</span>').format(text)
+        shown = marked(SHAPES, lambda found: self.shapes(found[0]), text)
+        return Markup('<span class="c">{}</span>').format(shown)
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Pages
 
 
-def row_html(source: Source, row: Row, marked: dict[int, list[tuple[int, int, str]]], book: Book) -> str:
-    """One row: what stands before the prose (the line that defines), the prose, and the code that it explains."""
-    numbers = range(row.first, row.last + 1)
-    told = [number for number in numbers if number in source.prose]
-    if not told:
-        return f'<section class="bare">{code(source, numbers, marked)}</section>'
-    head, body = range(row.first, told[0]), range(told[-1] + 1, row.last + 1)
-    level = 2 if "." not in row.name else 3
-    title = f"<h{level}>{row.name.split('.')[-1]}</h{level}>" if row.name else ""
-    kind = "banner" if row.banner else "intro" if row.first == 1 else "told"
-    parts = (
-        code(source, head, marked) if head else "",
-        f'<div class="prose">{title}{prose(source, told, book)}</div>',
-        code(source, body, marked) if body else "",
-    )
-    return f'<section class="{kind}{" defines" if head else ""}">{"".join(parts)}</section>'
-
-
-def room_page(source: Source, book: Book) -> str:
-    """The page of one room."""
-    marked = marks(source, book)
-    rows = "\n".join(row_html(source, row, marked, book) for row in source.rows)
-    notebook = ROOMS[source.room]
-    link = f' · step by step in the notebook <a href="{TUTORIALS}/{notebook}.ipynb">{notebook}</a>' if notebook else ""
-    top = (
-        f'<header class="title"><h1>{source.room}.py</h1><p>Room {list(ROOMS).index(source.room) + 1} of '
-        f"{len(ROOMS)} · {len(source.lines)} lines{link}</p>{contents(source)}</header>"
-    )
-    return page(f"{source.room}.py", source.room, f"{top}<main>{rows}</main>", book)
-
-
-def contents(source: Source, page: str = "") -> str:
-    """Links to the classes and functions of a room."""
-    kinds = {node.name for node in source.tree.body if isinstance(node, Definition)}
-    links = "".join(f'<li><a href="{page}#{name}">{name}</a></li>' for name in source.definitions if name in kinds)
-    return f'<ul class="contents">{links}</ul>'
-
-
-def index_page(book: Book) -> str:
-    """The table of contents, in reading order."""
-    entries = "".join(
-        f'<li><h2><a href="{source.room}.html">{source.room}.py</a></h2><p>{book.inline(source.summary)}</p>'
-        f"{contents(source, f'{source.room}.html')}</li>"
-        for source in book.sources
-    )
-    top = (
-        '<header class="title"><h1>minibert, annotated</h1><p>BERT and DistilBERT written by hand in PyTorch: the '
-        "source, and beside it what it says about itself. Read the rooms in this order, or begin with "
-        '<a href="model.html">model.py</a>, where BERT is. A shape such as '
-        f"{book.shapes('(B,S,D)')} stands at the end of every line that changes one.</p></header>"
-    )
-    return page("minibert, annotated", "", f'{top}<main class="index"><ol>{entries}</ol></main>', book)
-
-
-def page(title: str, room: str, content: str, book: Book) -> str:
-    """A whole page: the bar with the way on and the letters at the top, the way on again at the foot."""
-    letters = "".join(f"<dt>{letter}</dt><dd>{escape(said)}</dd>" for letter, said in book.letters.items())
-    legend = f"<details><summary>Letters</summary><dl>{letters}</dl></details>"
-    style = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
+def page(book: Book, source: Source | None = None) -> str:
+    """The page of one room, or the table of contents."""
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{style}</style></head><body>"
-        f'<nav class="bar" aria-label="Rooms">{"".join(way(room))}{legend}</nav>{content}'
-        f'<nav class="foot" aria-label="Rooms, once more">{"".join(way(room))}</nav></body></html>\n'
+        templates(Path(__file__).parent)
+        .get_template("annotated.html")
+        .render(
+            book=book,
+            source=source,
+            sections=sections(source, book) if source else [],
+            rooms=[(room, f"{name}.html") for name, room in NAMES.items()],
+            place=list(ROOMS).index(source.room) if source else -1,
+            style=asset(Path(__file__).with_suffix(".css")),
+        )
     )
 
 
-def way(room: str) -> Iterator[str]:
-    """Links to the table of contents, the room before and the room after."""
-    order = ["", *ROOMS, ""]
-    place = order.index(room)
-    yield '<a href="index.html">Contents</a>' if room else "<b>Contents</b>"
-    if place > 1:
-        yield f'<a rel="prev" href="{order[place - 1]}.html">← {order[place - 1]}.py</a>'
-    if room:
-        yield f"<b>{room}.py</b>"
-    if order[place + 1]:
-        yield f'<a rel="next" href="{order[place + 1]}.html">{order[place + 1]}.py →</a>'
+def sections(source: Source, book: Book) -> Iterable[dict[str, Any]]:
+    """Row by row: the lines before the prose (those that define), the prose, and the code that it explains."""
+    lines = book.code(source)
+    for first, after in pairwise([*sorted(source.starts), len(lines) + 1]):
+        numbers = range(first, after)
+        filled = max((number for number in numbers if lines[number - 1].strip()), default=0)
+        code = [(number, lines[number - 1], number > filled) for number in numbers]  # blank lines at the end: a gap
+        told = [number for number in numbers if number in source.prose]
+        name = source.starts[first]
+        yield {
+            "kind": "bare" if not told else "banner" if first in source.banners else "intro" if first == 1 else "told",
+            "level": 3 if "." in name else 2,
+            "title": name.rpartition(".")[2],
+            "head": code[: told[0] - first] if told else [],
+            "prose": book.prose(source, told) if told else "",
+            "body": code[told[-1] + 1 - first :] if told else code,
+        }
 
 
 def build(folder: Path) -> Path:
-    """Write all pages into `folder`; returns the table of contents."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write all pages into `folder`; returns the table of contents. Raises ImportError where Pygments is missing."""
     book = Book([Source(room, (PACKAGE / f"{room}.py").read_text(encoding="utf-8")) for room in ROOMS])
+    folder.mkdir(parents=True, exist_ok=True)
     for source in book.sources:
-        write_whole(folder / f"{source.room}.html", room_page(source, book))
-    write_whole(folder / "index.html", index_page(book))
+        write_whole(folder / source.page, page(book, source))
+    write_whole(folder / "index.html", page(book))
     return folder / "index.html"
 
 
@@ -401,7 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = parser.parse_args(arguments).folder
     try:
         print(build(folder))
-    except OSError as error:
+    except (OSError, ImportError) as error:
         print(f"cannot write the pages: {error}", file=sys.stderr)
         return 1
     return 0

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from minibert.extras import install_hint
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -20,7 +22,7 @@ def pyplot() -> Any:
     try:
         from matplotlib import pyplot as plt
     except ImportError:
-        raise ImportError('pictures need matplotlib: pip install "minibert[tutorials]"') from None
+        raise ImportError(f"pictures need matplotlib: {install_hint('tutorials')}") from None
     return plt
 
 

@@ -1,12 +1,14 @@
 """Every tensor of one forward pass, under one name, in minibert and in transformers.
 
-The table below is the map: a stage, our module, BERT's and DistilBERT's, and what is read there. Forward hooks read
-what goes into a module and what comes out. The scores and probabilities of attention belong to no module: a
-TorchFunctionMode watches the calls that really compute them, softmax and the product with the values.
+The table below is the map: a stage, our module, and what is read there; upstream's module is found by the tables of
+families/. Forward hooks read what goes into a module and what comes out. The scores and probabilities of attention
+belong to no module: a TorchFunctionMode watches the calls that really compute them, softmax and the product with the
+values.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -17,121 +19,51 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from minibert.families import FAMILIES, family_of
+from minibert.families.base import Family
+from minibert.heads import HEAD_CLASSES
 from minibert.model import Encoder
 
 IN, OUT, SCORES, PROBS, CONTEXT = "input", "output", "scores", "probs", "context"
 
 # In the order of computation; `{}` is the layer.
-# stage                 minibert                           BERT                                            DistilBERT                                what is read
 STAGES = (
-    ("token embeddings", "embeddings.token", "embeddings.word_embeddings", "embeddings.word_embeddings", OUT),
-    ("segment embeddings", "embeddings.segment", "embeddings.token_type_embeddings", None, OUT),
-    (
-        "position embeddings",
-        "embeddings.position",
-        "embeddings.position_embeddings",
-        "embeddings.position_embeddings",
-        OUT,
-    ),
-    ("embedding sum", "embeddings.norm", "embeddings.LayerNorm", "embeddings.LayerNorm", IN),
-    ("embedding norm", "embeddings.norm", "embeddings.LayerNorm", "embeddings.LayerNorm", OUT),
-    ("embeddings", "embeddings", "embeddings", "embeddings", OUT),
-    (
-        "query",
-        "layers.{}.attention.query",
-        "encoder.layer.{}.attention.self.query",
-        "transformer.layer.{}.attention.q_lin",
-        OUT,
-    ),
-    (
-        "key",
-        "layers.{}.attention.key",
-        "encoder.layer.{}.attention.self.key",
-        "transformer.layer.{}.attention.k_lin",
-        OUT,
-    ),
-    (
-        "value",
-        "layers.{}.attention.value",
-        "encoder.layer.{}.attention.self.value",
-        "transformer.layer.{}.attention.v_lin",
-        OUT,
-    ),
-    ("scores", "layers.{}.attention", "encoder.layer.{}.attention.self", "transformer.layer.{}.attention", SCORES),
-    ("probs", "layers.{}.attention", "encoder.layer.{}.attention.self", "transformer.layer.{}.attention", PROBS),
-    ("context", "layers.{}.attention", "encoder.layer.{}.attention.self", "transformer.layer.{}.attention", CONTEXT),
-    (
-        "attention output",
-        "layers.{}.attention.output",
-        "encoder.layer.{}.attention.output.dense",
-        "transformer.layer.{}.attention.out_lin",
-        OUT,
-    ),
-    (
-        "attention sum",
-        "layers.{}.attention_norm",
-        "encoder.layer.{}.attention.output.LayerNorm",
-        "transformer.layer.{}.sa_layer_norm",
-        IN,
-    ),
-    (
-        "attention norm",
-        "layers.{}.attention_norm",
-        "encoder.layer.{}.attention.output.LayerNorm",
-        "transformer.layer.{}.sa_layer_norm",
-        OUT,
-    ),
-    (
-        "expand",
-        "layers.{}.feed_forward.expand",
-        "encoder.layer.{}.intermediate.dense",
-        "transformer.layer.{}.ffn.lin1",
-        OUT,
-    ),
-    (
-        "activation",
-        "layers.{}.feed_forward.contract",
-        "encoder.layer.{}.output.dense",
-        "transformer.layer.{}.ffn.lin2",
-        IN,
-    ),
-    (
-        "contract",
-        "layers.{}.feed_forward.contract",
-        "encoder.layer.{}.output.dense",
-        "transformer.layer.{}.ffn.lin2",
-        OUT,
-    ),
-    (
-        "feed-forward sum",
-        "layers.{}.feed_forward_norm",
-        "encoder.layer.{}.output.LayerNorm",
-        "transformer.layer.{}.output_layer_norm",
-        IN,
-    ),
-    (
-        "feed-forward norm",
-        "layers.{}.feed_forward_norm",
-        "encoder.layer.{}.output.LayerNorm",
-        "transformer.layer.{}.output_layer_norm",
-        OUT,
-    ),
-    ("layer", "layers.{}", "encoder.layer.{}", "transformer.layer.{}", OUT),
-    ("pooler dense", "pooler.dense", "pooler.dense", None, OUT),
-    ("pooler", "pooler", "pooler", None, OUT),
-    # the heads
-    ("transform", "transform", "cls.predictions.transform.dense", "vocab_transform", OUT),
-    ("transform activation", "transform_norm", "cls.predictions.transform.LayerNorm", "vocab_layer_norm", IN),
-    ("transform norm", "transform_norm", "cls.predictions.transform.LayerNorm", "vocab_layer_norm", OUT),
-    ("decoder", "decoder", "cls.predictions.decoder", "vocab_projector", OUT),
-    ("next sentence", "next_sentence", "cls.seq_relationship", None, OUT),
-    ("pre-classifier", "pre_classifier", None, "pre_classifier", OUT),
-    ("classifier input", "classifier", "classifier", "classifier", IN),
-    ("classifier", "classifier", "classifier", "classifier", OUT),
-    ("span input", "qa_outputs", "qa_outputs", "qa_outputs", IN),
-    ("span scores", "qa_outputs", "qa_outputs", "qa_outputs", OUT),
+    ("token embeddings", "embeddings.token", OUT),
+    ("segment embeddings", "embeddings.segment", OUT),
+    ("position embeddings", "embeddings.position", OUT),
+    ("embedding sum", "embeddings.norm", IN),
+    ("embedding norm", "embeddings.norm", OUT),
+    ("embeddings", "embeddings", OUT),
+    ("query", "layers.{}.attention.query", OUT),
+    ("key", "layers.{}.attention.key", OUT),
+    ("value", "layers.{}.attention.value", OUT),
+    ("scores", "layers.{}.attention", SCORES),
+    ("probs", "layers.{}.attention", PROBS),
+    ("context", "layers.{}.attention", CONTEXT),
+    ("attention output", "layers.{}.attention.output", OUT),
+    ("attention sum", "layers.{}.attention_norm", IN),
+    ("attention norm", "layers.{}.attention_norm", OUT),
+    ("expand", "layers.{}.feed_forward.expand", OUT),
+    ("activation", "layers.{}.feed_forward.contract", IN),
+    ("contract", "layers.{}.feed_forward.contract", OUT),
+    ("feed-forward sum", "layers.{}.feed_forward_norm", IN),
+    ("feed-forward norm", "layers.{}.feed_forward_norm", OUT),
+    ("layer", "layers.{}", OUT),
+    ("pooler dense", "pooler.dense", OUT),
+    ("pooler", "pooler", OUT),
+    # the task heads
+    ("transform", "transform", OUT),
+    ("transform activation", "transform_norm", IN),
+    ("transform norm", "transform_norm", OUT),
+    ("decoder", "decoder", OUT),
+    ("next sentence", "next_sentence", OUT),
+    ("pre-classifier", "pre_classifier", OUT),
+    ("classifier input", "classifier", IN),
+    ("classifier", "classifier", OUT),
+    ("span input", "qa_outputs", IN),
+    ("span scores", "qa_outputs", OUT),
 )
-COLUMN = {"minibert": 1, "bert": 2, "distilbert": 3}
+IN_LAYERS = [row for row in STAGES if "{}" in row[1]]
 NOT_IN_SDPA = ("scores", "probs")  # the fused kernel never stores them
 
 
@@ -161,14 +93,14 @@ class Batch:
         return Batch(*(tensor.to(device) for tensor in (self.input_ids, self.attention_mask, self.token_type_ids)))
 
 
-def column(model: nn.Module) -> str:
-    """Whose model it is: "minibert", or the model type of an upstream model."""
-    return "minibert" if isinstance(base(model), Encoder) else str(model.config.model_type)  # type: ignore[union-attr]  # upstream has a config too
+def upstream_family(model: nn.Module) -> Family | None:
+    """The relative that an upstream model is; None for a model of ours."""
+    return None if isinstance(base(model), Encoder) else family_of(model.config.model_type)  # type: ignore[union-attr]  # upstream has a config too
 
 
 def base(model: nn.Module) -> nn.Module:
-    """The encoder below a head, ours (`encoder`) or upstream's (`bert`, `distilbert`); itself where it has no head."""
-    for name in ("encoder", "bert", "distilbert"):
+    """The encoder below a task head, ours (`encoder`) or upstream's (`bert`, ...); itself where it has none."""
+    for name in ("encoder", *(family.prefix.rstrip(".") for family in FAMILIES.values())):
         below = getattr(model, name, None)
         if isinstance(below, nn.Module) and hasattr(below, "embeddings"):
             return below
@@ -176,7 +108,7 @@ def base(model: nn.Module) -> nn.Module:
 
 
 def find(model: nn.Module, path: str) -> nn.Module | None:
-    """The module at a path of the table, looked up in the encoder and then in the head; None where it is absent."""
+    """The module at a path, looked up in the encoder and then in the task head; None where it is absent."""
     for found in (base(model), model):
         for name in path.split("."):
             found = getattr(found, name, None)  # type: ignore[assignment]  # a name may lead nowhere
@@ -185,17 +117,39 @@ def find(model: nn.Module, path: str) -> nn.Module | None:
     return None
 
 
+def head_of(model: nn.Module, family: Family) -> str:
+    """The name of an upstream model's task head, by its class; "" for a bare encoder."""
+    ending = type(model).__name__.removeprefix(family.upstream)
+    return next((name for name, head in HEAD_CLASSES.items() if head.upstream == ending), "")
+
+
+def module_of(model: nn.Module, path: str, layer: int | None) -> nn.Module | None:
+    """The module of a row of the table, in a model of ours or of upstream; None where there is no such module."""
+    family = upstream_family(model)
+    if family is not None:
+        try:
+            path = family.official(path, head_of(model, family))
+        except LookupError:
+            return None
+    if layer is not None:
+        path = path.format(base(model).config.shared_layers[layer] if family is None else layer)  # type: ignore[union-attr,index]  # a Config
+    return find(model, path)
+
+
 def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str]]:
-    """Every stage of this model in the order of computation, with the module and what is read there."""
+    """Every stage of this model in the order of computation, with the module and what is read there.
+
+    Layers that share their weights are one module at many places.
+    """
     layers = int(base(model).config.num_hidden_layers)  # type: ignore[union-attr,arg-type]  # both sides have a config
-    in_layers = [row for row in STAGES if "{}" in row[1]]
-    before = STAGES[: STAGES.index(in_layers[0])]
-    rows = [(row, None) for row in before] + [(row, i) for i in range(layers) for row in in_layers]
-    for row, layer in [*rows, *((row, None) for row in STAGES[len(before) + len(in_layers) :])]:
-        path = row[COLUMN[column(model)]]
-        module = find(model, path.format(layer)) if path else None
+    first = STAGES.index(IN_LAYERS[0])
+    rows: list[tuple[tuple[str, str, str], int | None]] = [(row, None) for row in STAGES[:first]]
+    rows += [(row, layer) for layer in range(layers) for row in IN_LAYERS]
+    rows += [(row, None) for row in STAGES[first + len(IN_LAYERS) :]]
+    for (stage, path, what), layer in rows:
+        module = module_of(model, path, layer)
         if module is not None:
-            yield Place(row[0], layer), module, row[4]
+            yield Place(stage, layer), module, what
 
 
 class WatchAttention(TorchFunctionMode):
@@ -207,9 +161,9 @@ class WatchAttention(TorchFunctionMode):
         self.layer: int | None = None  # the attention being computed
         self.awaits_product = False
 
-    def enter(self, layer: int | None, *_: object) -> None:
+    def enter(self, place: Place) -> None:
         """An attention module begins."""
-        self.layer, self.awaits_product = layer, False
+        self.layer, self.awaits_product = place.layer, False
 
     def leave(self, *_: object) -> None:
         """An attention module is done."""
@@ -240,24 +194,33 @@ def recording(model: nn.Module) -> Iterator[Tensors]:
     kept: Tensors = {}
     watch = WatchAttention(kept)
 
-    def keep(place: Place, what: str, module: nn.Module, given: tuple[Any, ...], returned: Any) -> None:
+    def keep(place: Place, what: str, given: tuple[Any, ...], returned: Any) -> None:
         value = given[0] if what == IN else returned
         kept[place] = (value[0] if isinstance(value, tuple) else value).detach()
 
+    def in_turn(turns: Iterator[Place], what: str, _: nn.Module, given: tuple[Any, ...], returned: Any = None) -> None:
+        place = next(turns)
+        watch.enter(place) if what == SCORES else keep(place, what, given, returned)
+
+    stations: dict[tuple[nn.Module, str, str], list[Place]] = defaultdict(list)  # of shared layers, one for each call
+    for place, module, what in places(model):
+        stations[module, what, place.stage].append(place)
     with ExitStack() as stack, watch:
-        for place, module, what in places(model):
+        for (module, what, _), turns in stations.items():
+            hook = partial(in_turn, iter(turns), what)
             if what in (IN, OUT):
-                stack.callback(module.register_forward_hook(partial(keep, place, what)).remove)
+                stack.callback(module.register_forward_hook(hook).remove)
             elif what == SCORES:
-                stack.callback(module.register_forward_pre_hook(partial(watch.enter, place.layer)).remove)
+                stack.callback(module.register_forward_pre_hook(hook).remove)
                 stack.callback(module.register_forward_hook(watch.leave).remove)
         yield kept
 
 
 def forward(model: nn.Module, batch: Batch, more: Mapping[str, Any] | None = None) -> Any:
-    """Call either side with the arguments that it takes; upstream's DistilBERT takes no segments."""
+    """Call either side with the arguments that it takes; upstream's relatives without segments take none."""
     inputs = {"attention_mask": batch.attention_mask, "token_type_ids": batch.token_type_ids}
-    if column(model) == "distilbert":
+    family = upstream_family(model)
+    if family is not None and not family.has_segments:
         del inputs["token_type_ids"]
     return model(batch.input_ids, **inputs, **(more or {}))
 

@@ -21,8 +21,9 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import Pipeline
 
 from minibert.checkpoints import hub
-from minibert.printing import accuracy, beside, block, confusion_table, folded, named, table
-from minibert.tasks.frozen import Evaluation, check_classes, compare, new_head
+from minibert.printing import beside, block, folded, named, table
+from minibert.tasks.frozen import check_classes, new_head
+from minibert.tasks.metrics import Evaluation, accuracy, compare, confusion_table
 from minibert.tasks.reviews import Reviews, find_reviews
 from minibert.text.tokenizer import Tokenizer, TruncationWarning, UnknownTokensWarning, load_tokenizer
 from minibert.vectors.features import TextFeatures
@@ -59,16 +60,25 @@ class Clock:
         self.seconds[name] = round(time.perf_counter() - begin, 3)
 
 
-def demo(data: str | None = None, model: str | None = None, rows: int = 2000, show: Show = print) -> Figures:
+def demo(
+    data: str | None = None,
+    model: str | None = None,
+    rows: int = 2000,
+    show: Show = print,
+    *,
+    text: str | None = None,
+    label: str | None = None,
+) -> Figures:
     """Run the main job, show what happens, and return all figures.
 
-    data: a .tsv or .csv file of labelled texts. model: a checkpoint; without it, the tutorial's if it can be had.
-    rows: how many of the data to use, from the first. Raises ValueError for data that cannot be learned from.
+    data: a file of labelled texts, in the columns `text` and `label`; see reviews.read_labelled. model: a checkpoint;
+    without it, the tutorial's if it can be had. rows: how many of the data to use, from the first.
+    Raises ValueError for data that cannot be learned from.
     """
     clock = Clock()
     figures: Figures = {}
     with clock.stage("find data and weights"):
-        reviews = find_reviews(data)
+        reviews = find_reviews(data, text=text, label=label)
         texts, labels = first_rows(reviews, rows)
         source, why = choose_checkpoint(model, show)
     figures["checkpoint"] = asdict(source) | {"folder": str(source.folder), "why": why}

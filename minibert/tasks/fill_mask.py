@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from minibert.checkpoints.load import load
+from minibert.checkpoints.load import has_head, load
 from minibert.heads import MaskedLM
 from minibert.text.tokenizer import Batch, Tokenizer, load_tokenizer
 
@@ -31,8 +31,15 @@ def fill_mask(
     if not isinstance(text, str):
         raise TypeError(f"text is of type {type(text).__name__}; one str is wanted")
     if isinstance(model, (str, Path)):
+        if not has_head(model, MaskedLM.name):
+            raise ValueError(
+                f"{model} was saved without the part that guesses words (its head 'masked-lm'); checkpoints straight from "
+                "pretraining have it: --model bert-base-uncased, --model distilbert-base-uncased"
+            )
         tokenizer = tokenizer or load_tokenizer(model)
-        model = load(model, head="masked-lm")
+        loaded = load(model, head=MaskedLM.name)
+        assert isinstance(loaded, MaskedLM)
+        model = loaded
     if not isinstance(model, MaskedLM):
         raise TypeError(f"model is of type {type(model).__name__}; load one with head='masked-lm'")
     if tokenizer is None:

@@ -12,10 +12,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import UnionType
 from typing import Any
@@ -26,7 +25,6 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -35,24 +33,23 @@ from tqdm import tqdm
 import minibert
 from minibert.checkpoints.tensor_files import sha256
 from minibert.files import written_whole
+from minibert.printing import beside, block, table
+from minibert.tasks.metrics import Evaluation, compare
 from minibert.text.texts import as_texts
+from minibert.vectors.embedder import Embedder
 from minibert.vectors.features import TextFeatures
+from minibert.vectors.recipe import Recipe
 
 TENSORS_FILE = "classifier.safetensors"
 DETAILS_FILE = "classifier.json"
 FORMAT = 1  # of the folder; a later one is refused
-RECIPE = ("pooling", "layers", "combine", "precision", "truncation", "missing")  # the settings that a vector depends on
+RECIPE = [setting.name for setting in fields(Recipe) if setting.name != "batch_tokens"]  # what a vector depends on
 ENTRIES: dict[str, type | UnionType] = {  # of classifier.json that are needed to use it
     "model": str,
     "weights_sha256": str,
     "tokenizer_fingerprint": str,
     "tensors_sha256": str,
-    "pooling": str,
-    "layers": int | list,
-    "combine": str,
-    "precision": str,
-    "truncation": str,
-    "missing": str,
+    **dict.fromkeys(RECIPE, str | int | list),  # Recipe itself says what each may be
     "labels": list,
     "C": float,
     "rows": int,
@@ -63,10 +60,6 @@ GRIDS = {
     "tutorial": np.linspace(0.0001, 100, 20),  # "A Visual Guide to Using BERT for the First Time"
     "log": np.logspace(-4, 2, 13),
 }
-
-
-class OneClassPredicted(UserWarning):
-    """Every text was given the same class, so the accuracy says nothing."""
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -175,13 +168,13 @@ class Classifier:
 
     def details(self) -> dict[str, Any]:
         """Everything but the numbers: what classifier.json holds."""
-        model = str(self.features.model)
+        model, recipe = str(self.features.model), self.features.recipe
         return {
             "format": FORMAT,
             "model": os.path.abspath(model) if os.path.isdir(model) else model,
             "weights_sha256": self.features.weights_sha256_,
             "tokenizer_fingerprint": self.features.tokenizer_fingerprint_,
-            **{name: getattr(self.features, name) for name in RECIPE},
+            **{name: getattr(recipe, name) for name in RECIPE},
             "labels": self.labels,
             "C": self.C,
             "rows": self.rows,
@@ -206,11 +199,16 @@ class Classifier:
             save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary)
             details = self.details() | {"tensors_sha256": sha256(temporary)}
         with written_whole(folder / DETAILS_FILE) as temporary:
-            temporary.write_text(json.dumps(details, indent=2, default=list) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(details, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(
-        cls, folder: str | Path, *, model: str | None = None, device: str = "auto", batch_tokens: int = 4096
+        cls,
+        folder: str | Path,
+        *,
+        model: str | None = None,
+        device: str = "auto",
+        batch_tokens: int = Recipe.batch_tokens,
     ) -> Classifier:
         """Read a folder that `save` wrote; `model` says where its checkpoint is now, if it was moved.
 
@@ -220,17 +218,13 @@ class Classifier:
         folder = Path(folder)
         details = read_details(folder)
         head = read_head(folder, details)
-        settings = {name: details[name] for name in RECIPE} | {"layers": as_layers(details["layers"])}
-        features = TextFeatures(model or details["model"], device=device, batch_tokens=batch_tokens, **settings).fit([])
-        check_identity(folder, details, features)
-        if features.n_features_out_ != head[0].n_features_in_:
-            raise damaged(folder, f"{head[0].n_features_in_} columns, {features.n_features_out_} by its settings")
-        return cls(features, head, details["rows"], details["folds"], [Score(**score) for score in details["scores"]])
-
-
-def as_layers(layers: Any) -> Any:
-    """JSON has lists where the settings have tuples."""
-    return tuple(layers) if isinstance(layers, list) else layers
+        recipe = replace(read_recipe(folder, details), batch_tokens=batch_tokens)
+        embedder = Embedder(model or details["model"], recipe, device)
+        check_hashes(folder, details, embedder)
+        if embedder.width != head[0].n_features_in_:
+            raise damaged(folder, f"{head[0].n_features_in_} columns, {embedder.width} by its settings")
+        scores = [Score(**score) for score in details["scores"]]
+        return cls(TextFeatures.of(embedder), head, details["rows"], details["folds"], scores)
 
 
 def new_head(C: float = 1.0) -> Pipeline:
@@ -255,13 +249,13 @@ def train(
     Raises ValueError or TypeError for labels that cannot be learned, before anything is encoded, and what TextFeatures
     raises.
     """
-    rows, names, candidates = as_texts(texts, missing=recipe.get("missing", "error")), as_labels(labels), as_grid(grid)
+    features = TextFeatures(**recipe)
+    rows, names, candidates = as_texts(texts, missing=features.missing), as_labels(labels), as_grid(grid)
     if folds < 0 or folds == 1 or (candidates and not folds):
         raise ValueError(f"folds is {folds}; cross-validation needs at least 2")
     check_classes(names, len(rows), folds if candidates else 1)
     if min(Counter(names).values()) < folds:
         folds = 0
-    features = TextFeatures(**recipe)
     vectors = features.fit_transform(rows)
     scores = cross_validate(vectors, names, sorted(candidates) or [C], folds) if folds else []
     best = max(scores, key=lambda score: score.mean).C if scores else C
@@ -337,44 +331,30 @@ def read_head(folder: Path, details: dict[str, Any]) -> Pipeline:
     return head
 
 
-def check_identity(folder: Path, details: dict[str, Any], features: TextFeatures) -> None:
+def read_recipe(folder: Path, details: dict[str, Any]) -> Recipe:
+    """What the vectors were that the classifier was trained on."""
+    try:
+        return Recipe(**{name: details[name] for name in RECIPE})
+    except (TypeError, ValueError) as error:
+        raise damaged(folder, f"{DETAILS_FILE}: {error}") from None
+
+
+def check_hashes(folder: Path, details: dict[str, Any], embedder: Embedder) -> None:
     """Raise ValueError unless the checkpoint at hand is the one that the classifier was trained on."""
     for what, trained, found in (
-        ("weights of sha256", details["weights_sha256"], features.weights_sha256_),
-        ("a tokenizer of fingerprint", details["tokenizer_fingerprint"], features.tokenizer_fingerprint_),
+        ("weights of sha256", details["weights_sha256"], embedder.hashes.weights),
+        ("a tokenizer of fingerprint", details["tokenizer_fingerprint"], embedder.hashes.tokenizer),
     ):
         if trained != found:
             raise ValueError(
                 f"the classifier in {folder} was trained on {details['model']} with {what} {trained}, and "
-                f"{features.model} has {found}; name the folder of the right checkpoint with model= "
+                f"{embedder.model} has {found}; name the folder of the right checkpoint with model= "
                 "(--model), or train again"
             )
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Measuring
-
-
-@dataclass(frozen=True)
-class ClassScore:
-    """How well one class is told from the others."""
-
-    precision: float
-    recall: float
-    f1: float
-    rows: int  # of this class
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Predictions compared with the truth."""
-
-    rows: int
-    accuracy: float
-    standard_error: float  # of the accuracy, sqrt(p (1 - p) / rows)
-    labels: list[str]
-    classes: dict[str, ClassScore]
-    confusion: list[list[int]]  # [true class][predicted class], in the order of labels
 
 
 def evaluate(classifier: Classifier, texts: object, labels: object) -> Evaluation:
@@ -393,21 +373,17 @@ def evaluate(classifier: Classifier, texts: object, labels: object) -> Evaluatio
     return compare(names, classifier.predict(rows).tolist(), classifier.labels)
 
 
-def compare(true: Sequence[str], predicted: Sequence[str], labels: Sequence[str]) -> Evaluation:
-    """Accuracy, scores by class and confusion matrix; warns where every prediction is the same class."""
-    if len(set(predicted)) == 1 and len(predicted) > 1:
-        message = f"all {len(predicted)} texts were predicted to be {predicted[0]!r}"
-        warnings.warn(message, OneClassPredicted, stacklevel=2)
-    precision, recall, f1, counts = precision_recall_fscore_support(true, predicted, labels=labels, zero_division=0.0)
-    accuracy = sum(t == p for t, p in zip(true, predicted, strict=True)) / len(true)
-    return Evaluation(
-        rows=len(true),
-        accuracy=accuracy,
-        standard_error=math.sqrt(accuracy * (1 - accuracy) / len(true)),
-        labels=list(labels),
-        classes={
-            label: ClassScore(float(precision[i]), float(recall[i]), float(f1[i]), int(counts[i]))
-            for i, label in enumerate(labels)
-        },
-        confusion=confusion_matrix(true, predicted, labels=labels).tolist(),
-    )
+def score_table(classifier: Classifier) -> str:
+    """The cross-validated accuracy at each C that was tried, the chosen one marked."""
+    if not classifier.scores:
+        return block("accuracy", f"not measured, too few rows or folds; C = {classifier.C:g}")
+    best = classifier.score
+    if best and len(classifier.scores) == 1:
+        spread = f"mean and standard deviation over {classifier.folds} folds, C = {best.C:g}"
+        return block("accuracy", f"{best.mean:.3f} ± {best.std:.3f} ({spread})")
+    rows = [
+        [f"{score.C:g}", f"{score.mean:.4f}", f"{score.std:.4f}", "chosen" if score is best else ""]
+        for score in classifier.scores
+    ]
+    heading = [["C", "accuracy", "std", f"over {classifier.folds} folds"]]
+    return beside("accuracy", table(heading + rows, left=0))

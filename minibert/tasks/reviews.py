@@ -1,7 +1,8 @@
 """Labelled texts: read from a file, or found for the demo.
 
-A file is .tsv (columns by tab, quotes are characters like any other) or .csv (columns by comma, quoted), UTF-8.
-With a header, the columns are those named sentence (or text) and label; without one, there are two: text, label.
+A file is one of text/tables.py: .tsv, .csv, .jsonl, .json or .parquet. Its columns are asked for by name, or by number
+where there is no header; else they are those named sentence (or text) and label, and a table without that header has
+two: text, label.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import http.client
 import io
 import os
+import shlex
 import urllib.request
 import warnings
 from dataclasses import dataclass, field
@@ -18,9 +20,10 @@ from pathlib import Path
 
 from minibert.checkpoints import hub
 from minibert.files import written_whole
-from minibert.text.tables import TABLES, TEXT_COLUMNS, read_rows
+from minibert.text.tables import Column, Table
 
-LABEL_COLUMN = "label"
+LABEL_COLUMNS = ("label",)  # what these columns are called
+PAIR_COLUMNS = ("sentence2", "text2", "text_b")
 
 # The file of "A Visual Guide to Using BERT for the First Time" (Alammar 2019): SST-2, 6,920 sentences of film reviews.
 TUTORIAL_FILE = "https://raw.githubusercontent.com/clairett/pytorch-sentiment-classification/master/data/SST2/train.tsv"
@@ -31,10 +34,11 @@ MEANING = {"0": "negative", "1": "positive"}  # of the labels in SST-2 and in th
 
 @dataclass(frozen=True)
 class Labelled:
-    """Texts and the name of the class of each."""
+    """Texts, the name of the class of each, and the second texts where they are pairs."""
 
     texts: list[str]
     labels: list[str]
+    pairs: list[str] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -50,74 +54,75 @@ class Reviews(Labelled):
 # Reading
 
 
-def read_labelled(path: str | Path) -> Labelled:
-    """The texts and labels of a .tsv or .csv file; labels stay names (str), without the spaces around them.
+def read_labelled(
+    path: str | Path,
+    *,
+    text: str | int | None = None,
+    label: str | int | None = None,
+    pair: str | int | None = None,
+    format: str | None = None,
+) -> Labelled:
+    """The texts and labels of a file; labels stay names (str), without the spaces around them.
 
-    Blank lines are skipped. Raises FileNotFoundError where there is no such file, ValueError, naming the line, for
-    anything that is not a text and a label.
+    text, label: names of columns, or numbers from 1 where there is no header; None: see above. pair: the column of
+    second texts, if there is one. format: see text.tables.Table, for a file whose name does not say it.
+    Raises FileNotFoundError where there is no such file, ValueError, naming the line, for anything that is not a text
+    and a label, and for a first row that looks like a header.
     """
-    path = Path(path)
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "is not there"
-        raise FileNotFoundError(f"{path} {what}; a .tsv or .csv file is wanted")
-    return parse(path.read_bytes(), str(path))
+    if str(path) != "-" and not (path := Path(path)).exists():
+        raise FileNotFoundError(f"{path} is not there; a file of texts and labels is wanted")
+    if Path(path).is_dir():
+        raise FileNotFoundError(f"{path} is a folder; a file of texts and labels is wanted")
+    with Table(path, columns(text, label, pair), format) as table:
+        return labelled(table)
 
 
 def parse(content: bytes, name: str) -> Labelled:
     """What a file of this content and name holds; see read_labelled."""
-    kind = Path(name).suffix.lower().removeprefix(".")
-    if kind not in TABLES:
-        raise ValueError(f"{name} must end in .tsv (columns by tab) or .csv (columns by comma)")
-    rows = list(read_rows(io.BytesIO(content), name, kind))
-    first = rows[0][1] if rows else []
-    text_column, label_column, width = columns(first)
-    texts, labels = [], []
-    for number, row in rows[is_header(first) :]:
-        check_row(row, width, label_column, f"{name}, line {number},")
-        texts.append(row[text_column])
-        labels.append(row[label_column].strip())
-    if not texts:
-        raise ValueError(f"{name} holds no rows; each needs a text and a label")
-    return Labelled(texts, labels)
+    with Table(name, columns(), stream=io.BytesIO(content)) as table:
+        return labelled(table)
 
 
-def is_header(row: list[str]) -> bool:
-    """Whether the row names both columns."""
-    names = [name.strip().lower() for name in row]
-    return LABEL_COLUMN in names and any(name in names for name in TEXT_COLUMNS)
+def columns(
+    text: str | int | None = None, label: str | int | None = None, pair: str | int | None = None
+) -> list[Column]:
+    """The columns to ask a table for: text, label and, if it is named, pair."""
+    names = [None if name is None else str(name) for name in (text, label, pair)]
+    asked = [Column("text", names[0]), Column("label", names[1], LABEL_COLUMNS), Column("pair", names[2], PAIR_COLUMNS)]
+    return asked if pair is not None else asked[:2]
 
 
-def columns(first: list[str]) -> tuple[int, int, int]:
-    """Which column is the text, which the label, and how many there are, by the first row of the file."""
-    if not is_header(first):
-        return 0, 1, 2
-    names = [name.strip().lower() for name in first]
-    text = next(name for name in TEXT_COLUMNS if name in names)
-    return names.index(text), names.index(LABEL_COLUMN), len(names)
-
-
-def check_row(row: list[str], width: int, label_column: int, place: str) -> None:
-    """Raise ValueError for a row with too few or too many columns, or without a label."""
-    if len(row) == 1:
-        raise ValueError(f"{place} has one column: the label is missing")
-    if len(row) != width:
-        wanted = "text and label, or a header that names sentence and label" if width == 2 else "as in the header"
-        raise ValueError(f"{place} has {len(row)} columns, {width} are expected ({wanted})")
-    if not row[label_column].strip():
-        raise ValueError(f"{place} has an empty label")
+def labelled(table: Table) -> Labelled:
+    """All rows of a table. Raises ValueError where there is none, and where the first one looks like a header."""
+    rows = list(table.rows())
+    if not rows:
+        raise ValueError(f"{table.name} holds no rows; each needs a text and a label")
+    texts, labels, *pairs = map(list, zip(*rows, strict=True))
+    guessed = table.names is None and not any(column.name for column in table.columns)
+    if guessed and labels.count(labels[0]) == 1 and len(set(labels)) < len(labels):
+        text = texts[0] if len(texts[0]) <= 30 else "NAME"
+        raise ValueError(
+            f"the first row of {table.name} has the label {labels[0]!r}, which no other row has; if it is a header, "
+            f"name the columns, text= and label= (--text {shlex.quote(text)} --label {shlex.quote(labels[0])}); "
+            "if it is not, number them (--text 1 --label 2)"
+        )
+    return Labelled(texts, labels, pairs=pairs[0] if pairs else None)
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # The demo's data
 
 
-def find_reviews(data: str | Path | None = None) -> Reviews:
+def find_reviews(
+    data: str | Path | None = None, *, text: str | int | None = None, label: str | int | None = None
+) -> Reviews:
     """Data for the demo: the named file, $MINIBERT_DATA/sst2/train.tsv, the tutorial's own file, the shipped reviews.
 
-    The tutorial's file is downloaded once, in a few seconds or not at all. Raises what read_labelled raises.
+    text, label: the columns of the named file. The tutorial's file is downloaded once, in a few seconds or not at all.
+    Raises what read_labelled raises.
     """
     if data is not None:
-        return reviews(read_labelled(data), str(data), "named with --data")
+        return reviews(read_labelled(data, text=text, label=label), str(data), "named with --data")
     folder = os.environ.get("MINIBERT_DATA")
     if folder and (path := Path(folder) / "sst2" / "train.tsv").is_file():
         return reviews(read_labelled(path), f"SST-2, {path}", "MINIBERT_DATA names its folder", MEANING)

@@ -1,7 +1,8 @@
 """Text to ids.
 
 texts      what counts as a column of texts
-tables     columns of files: .txt .tsv .csv .jsonl, each with .gz, and standard input
+rows       lines, rows and records of a file, one by one
+tables     columns of files: .txt .tsv .csv .jsonl .json, also with .gz, .parquet, and standard input
 wordpiece  WordPiece by hand, for reading
 tokenizer  the same by the tokenizers library
 """

@@ -1,34 +1,49 @@
-"""A column of texts in a file, read as a stream: memory does not grow with the file.
+"""Columns of a file, read as a stream: memory does not grow with the file.
 
-    bytes (.gz opened) -> lines of UTF-8 -> rows (.tsv, .csv, .jsonl) -> the texts of one column
+    file -> rows (rows.py) -> the columns that are asked for -> a text for each
 
-.tsv: columns by tab, quotes are characters like any other. .csv: columns by comma, quoted; the first row of both is a
-header, unless the column is named by its number. .jsonl: one object a line. Blank lines of these three are skipped.
-Every other name, and standard input: one text a line; an empty line is an empty text.
+.txt      one text a line; an empty line is an empty text. So are standard input and a name without an ending
+.tsv      columns by tab; quotes are characters like any other
+.csv      columns by comma, quoted
+.jsonl    one object of names and values a line
+.json     an array of such objects, or of texts
+.parquet  where pyarrow is installed
+
+Each may end in .gz as well, but for .parquet. Blank lines of a table and of .jsonl are skipped. A table whose columns
+are asked for by name has a header; one whose columns are asked for by number, from 1, has none.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import json
 import os
-import stat
 import sys
-import zlib
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-TABLES: dict[str, dict[str, Any]] = {
-    "tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
-    "csv": {"delimiter": ",", "strict": True},
-}
-FORMATS = ("txt", *TABLES, "jsonl")
+from minibert.files import regular
+from minibert.text.rows import (
+    TABLES,
+    JsonArray,
+    decompressed,
+    open_parquet,
+    read_json_lines,
+    read_lines,
+    read_parquet,
+    read_rows,
+    size_of,
+)
+
+FORMATS = ("txt", *TABLES, "jsonl", "json", "parquet")
+WITH_COLUMNS = ".tsv, .csv, .jsonl, .json or .parquet"
 TEXT_COLUMNS = ("sentence", "text")  # what a column of texts is called
+LABEL_COLUMN = "label"
+STANDARD_INPUT = "standard input"
 KINDS = {
     "NoneType": "null",
     "bool": "true or false",
@@ -40,88 +55,56 @@ KINDS = {
 }
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Lines and rows
+@dataclass(frozen=True)
+class Column:
+    """A column that is asked for: by name, by number from 1, or, where `name` is None, by what it is usually called."""
 
+    role: str  # what a caller asks for it as: column, text, pair or label
+    name: str | None = None
+    usual: tuple[str, ...] = TEXT_COLUMNS
 
-def decoded(stream: Iterable[bytes], name: str) -> Iterator[str]:
-    """The lines of a UTF-8 stream with their ends, without a byte order mark; ValueError names the line."""
-    for number, line in enumerate(stream, 1):
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            byte = error.object[error.start]
-            raise ValueError(f"{name}, line {number}, is not UTF-8 (byte 0x{byte:02X}); save it as UTF-8") from None
-        yield text
-
-
-def read_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
-    """The lines of a UTF-8 stream, as they come; an empty line is a text like any other."""
-    for line in decoded(stream, name):
-        yield line.removesuffix("\n").removesuffix("\r")
-
-
-def read_rows(stream: Iterable[bytes], name: str, kind: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a table that are not blank, each with the number of the line that it begins on, from 1."""
-    rows = csv.reader(table_lines(stream, name), **TABLES[kind])
-    begin = 1
-    try:
-        for row in rows:
-            if row:
-                yield begin, row
-            begin = rows.line_num + 1
-    except csv.Error as error:
-        limit = csv.field_size_limit()
-        hint = " (a quote is not closed, or use .jsonl for texts as long as that)" if str(limit) in str(error) else ""
-        raise ValueError(f"{name}, line {begin}, cannot be read: {error}{hint}") from None
-
-
-def table_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
-    """The lines of a table, which may end in a lone carriage return."""
-
-    def whole(line: bytes) -> bytes:
-        if b"\0" in line:
-            raise ValueError(f"{name} is a binary file (or UTF-16), not text; save it as UTF-8")
-        return line
-
-    for text in decoded(map(whole, stream), name):
-        yield from io.StringIO(text, newline="")
+    @property
+    def number(self) -> int | None:
+        """The number that it is asked for by."""
+        return int(self.name) if self.name is not None and self.name.isdecimal() else None
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# A column
+# A file
 
 
-class TextFile:
-    """A column of texts in a file, to be iterated once, inside `with`.
+class Table:
+    """Columns of a file, to be read once, inside `with`.
 
-    path: - is standard input. format: txt, tsv, csv or jsonl; None goes by the name, with or without .gz.
-    column: a name in the header (in .jsonl: of each object), or, in a .tsv or .csv without a header, a number from 1;
-    None takes the one called sentence or text, or the only one. Once the first row is read, `column` says which it is.
-    Raises FileNotFoundError for a missing file, and ValueError for a format or column that is not there, or, naming
-    the line, for what is not UTF-8, no row with its text, or a .gz that is cut off.
+    path: - is standard input. format: one of FORMATS; None goes by the name, with or without .gz. stream: the open
+    file, where `path` is only its name. Once the first row is read, `names` are those of the columns, None where they
+    have none.
+    Raises FileNotFoundError for a missing file, ImportError for .parquet without pyarrow, and ValueError for a pipe, a
+    device, a format or column that is not there, or, naming the line, for what is not UTF-8, a row without its
+    columns, a row of gigabytes, or a .gz that is cut off.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], column: str | int | None = None, format: str | None = None
+        self,
+        path: str | os.PathLike[str],
+        columns: Sequence[Column],
+        format: str | None = None,
+        stream: BinaryIO | None = None,
     ) -> None:
-        self.name = "standard input" if os.fspath(path) == "-" else os.fspath(path)
-        suffixes = [suffix.lower()[1:] for suffix in Path(path).suffixes]
-        self.compressed = suffixes[-1:] == ["gz"]
-        by_name = suffixes[-2:-1] if self.compressed else suffixes[-1:]
-        self.format = format or (by_name[0] if by_name and by_name[0] in FORMATS else "txt")
-        if self.format not in FORMATS:
-            raise ValueError(f"format is {format!r}; choose from {', '.join(FORMATS)}")
-        self.column = None if column is None else str(column)
-        if self.format == "txt" and self.column is not None:
+        self.name = STANDARD_INPUT if os.fspath(path) == "-" else os.fspath(path)
+        self.format, self.compressed = format_of(self.name, format)
+        self.columns = tuple(columns)
+        if self.format == "txt" and (len(columns) > 1 or columns[0].name is not None):
+            what = [f"{column.role} is {column.name!r}" for column in columns if column.name is not None]
             raise ValueError(
-                f"column is {self.column!r}, and {self.name} is read as one text a line, without columns; "
-                "a table ends in .tsv, .csv or .jsonl, or its format is named"
+                f"{' and '.join(what) or 'a text and a label are wanted'}, and {self.name} is read as one text a line, "
+                f"without columns; a table ends in {WITH_COLUMNS}, or its format is named"
             )
-        self.stream: BinaryIO = sys.stdin.buffer if os.fspath(path) == "-" else open(path, "rb")  # noqa: SIM115  # __exit__ closes it
-        self.size = size_of(self.stream)  # bytes; None where nobody knows, as of a pipe
+        self.names: tuple[str, ...] | None = None
+        self.stream = stream or opened(path)
+        self.size = None if self.format == "parquet" else size_of(self.stream)  # bytes, None where nobody knows
 
-    def __enter__(self) -> TextFile:
+    def __enter__(self) -> Table:
         return self
 
     def __exit__(
@@ -134,114 +117,213 @@ class TextFile:
         """How many bytes of the file, compressed if it is, were read; 0 where its size is not known."""
         return 0 if self.size is None else self.stream.tell()
 
-    def __iter__(self) -> Iterator[str]:
-        stream = self._decompressed() if self.compressed else self.stream
-        if self.format == "txt":
-            return read_lines(stream, self.name)
-        return self._objects(stream) if self.format == "jsonl" else self._table(stream)
+    def rows(self) -> Iterator[tuple[str, ...]]:
+        """The cells of each row, a text for each column that is asked for, labels without the spaces around them."""
+        with decompressed(self.stream, self.name) if self.compressed else nullcontext(self.stream) as stream:
+            if self.format == "txt":
+                yield from ((line,) for line in read_lines(stream, self.name))
+            elif self.format in TABLES:
+                yield from self._table(stream)
+            elif self.format == "parquet":
+                yield from self._parquet(stream)
+            elif self.format == "jsonl":
+                yield from self._records(read_json_lines(stream, self.name))
+            else:
+                items = JsonArray(stream, self.name)  # a text alone is an object of nothing but a text
+                yield from self._records((at, {"text": x} if isinstance(x, str) else x) for at, x in items)
 
-    def _decompressed(self) -> Iterator[bytes]:
-        try:
-            if self.size == 0:
-                raise EOFError
-            with gzip.open(self.stream) as lines:
-                yield from lines
-        except EOFError:
-            raise ValueError(f"{self.name} is cut off: its compressed data has no end; fetch it again") from None
-        except (gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{self.name} is not a sound gzip file: {error}") from None
-
-    def _table(self, stream: Iterable[bytes]) -> Iterator[str]:
+    def _table(self, stream: BinaryIO) -> Iterator[tuple[str, ...]]:
         rows = read_rows(stream, self.name, self.format)
-        first = next(rows, None)
-        if first is None:
+        if (first := next(rows, None)) is None:
             return
-        line, names = first
-        if self.column is not None and self.column.isdecimal():
-            place = self._numbered_column(int(self.column), line, names)
-            rows = chain([first], rows)
-        else:
-            place = self._named_column(line, names, "; where there is no header, column is a number from 1")
-        for line, row in rows:
-            if len(row) != len(names):
-                raise ValueError(
-                    f"{self.name}, line {line}, has {len(row)} columns, {len(names)} are expected, as in the first row"
-                )
-            yield row[place]
+        line, cells = first
+        places, width, why = self._places([name.strip() for name in cells], f"{self.name}, line {line},")
+        for line, row in rows if self.names else chain([first], rows):
+            where = f"{self.name}, line {line},"
+            if len(row) == 1 < width and self.columns[-1].role == "label":
+                raise ValueError(f"{where} has one column: the label is missing")
+            if len(row) != width:
+                raise ValueError(f"{where} has {len(row)} columns, {width} are expected ({why})")
+            yield tuple(cell(row[place], column, where) for place, column in zip(places, self.columns, strict=True))
 
-    def _numbered_column(self, number: int, line: int, first: list[str]) -> int:
-        """The place of a column of a table without a header."""
+    def _places(self, first: list[str], where: str) -> tuple[list[int], int, str]:
+        """Where each column stands, how many columns a row has, and why so many, by the first row of a table."""
+        by_number = any(column.number is not None for column in self.columns)
+        by_name = any(column.name is not None and column.number is None for column in self.columns)
+        usual = len(self.columns) == 1 or all(usual_name(column, first) for column in self.columns)
+        if by_name or (usual and not by_number):
+            names = self._find(first, where)
+            return [first.index(name) for name in names], len(first), "as in the header"
+        if by_number:
+            return numbered_places(self.columns, first, where), len(first), "as in the first row"
+        roles, words = (" and ".join(said) for said in zip(*((c.role, c.usual[0]) for c in self.columns), strict=True))
+        why = f"{roles}, or a header that names {words}; ask for other columns by name or number"
+        return list(range(len(self.columns))), len(self.columns), why
+
+    def _parquet(self, stream: BinaryIO) -> Iterator[tuple[str, ...]]:
+        file = open_parquet(stream, self.name)
+        names = self._find(file.schema_arrow.names, f"{self.name}")
+        return self._records(read_parquet(file, self.name, list(names)))
+
+    def _records(self, records: Iterable[tuple[str, object]]) -> Iterator[tuple[str, ...]]:
+        for where, record in records:
+            if not isinstance(record, dict):
+                raise ValueError(f"{where} is {kind_of(record)}, not an object of names and values")
+            names = self.names or self._find(list(record), where)
+            yield tuple(value(record, name, column, where) for name, column in zip(names, self.columns, strict=True))
+
+    def _find(self, names: list[str], where: str) -> tuple[str, ...]:
+        """The names of the columns that are asked for, of those that the first row has."""
+        alone, in_table = len(names) == len(self.columns) == 1, self.format in TABLES
+        found = [name_in(names, column, where, alone, in_table) for column in self.columns]
+        check_different(self.columns, found)
+        self.names = tuple(found)
+        return self.names
+
+
+class TextFile(Table):
+    """A column of texts in a file, to be iterated once, inside `with`; a file without any is warned of.
+
+    column: a name, or a number from 1 where there is no header; None takes the one called sentence or text, or the
+    only one. The rest is as with Table.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], column: str | int | None = None, format: str | None = None
+    ) -> None:
+        super().__init__(path, [Column("column", None if column is None else str(column))], format)
+
+    def __enter__(self) -> TextFile:
+        return self
+
+    def __iter__(self) -> Iterator[str]:
+        text = None
+        for (text,) in self.rows():
+            yield text
+        if text is None:
+            warnings.warn(f"{self.name} holds no texts", stacklevel=2)
+
+
+def format_of(name: str, format: str | None) -> tuple[str, bool]:
+    """The format of a file, and whether it is compressed. Raises ValueError where its name ends in another."""
+    endings = [suffix.lower()[1:] for suffix in Path(name).suffixes]
+    compressed = endings[-1:] == ["gz"]
+    ending = "".join(endings[-2:-1] if compressed else endings[-1:])
+    if format is not None and format not in FORMATS:
+        raise ValueError(f"format is {format!r}; choose from {', '.join(FORMATS)}")
+    if format is None and ending and ending not in FORMATS:
+        raise ValueError(
+            f"{name} ends in .{ending}, which is none of .{', .'.join(FORMATS)}, with or without .gz; "
+            f"name its format, format= (--format): {', '.join(FORMATS)}"
+        )
+    found = format or ending or "txt"
+    if found == "parquet" and (compressed or name == STANDARD_INPUT):
+        raise ValueError(
+            f"{name} cannot be read as parquet, whose end is read first; give it as a file that is not .gz"
+        )
+    return found, compressed
+
+
+def opened(path: str | os.PathLike[str]) -> BinaryIO:
+    """The file or standard input as bytes. A pipe or a device is refused: who opens one may wait for ever."""
+    if os.fspath(path) == "-":
+        return sys.stdin.buffer
+    if not Path(path).is_dir():  # which open() refuses in words that everybody knows
+        regular(Path(path), "file; what comes from a pipe is read from standard input, whose name is -")
+    return open(path, "rb")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Columns
+
+
+def usual_name(column: Column, names: list[str]) -> str | None:
+    """The first of the column's usual names that is there, in whatever case, as it is written there."""
+    return next((name for usual in column.usual for name in names if name.lower() == usual), None)
+
+
+def name_in(names: list[str], column: Column, where: str, alone: bool, in_table: bool) -> str:
+    """The name of a column in a file that has these. Raises ValueError where it is not there, or twice.
+
+    alone: there is one column, and it is wanted, whatever it is called. in_table: numbers count the columns.
+    """
+    name = names[0] if alone and column.name is None else column.name or usual_name(column, names)
+    if in_table and column.number is not None and 1 <= column.number <= len(names):
+        name = names[column.number - 1]
+    if name is None or name not in names:
+        what = " or ".join(column.usual) if column.name is None else repr(column.name)
+        hint = f"; where there is no header, {column.role} is a number from 1" if in_table else ""
+        raise ValueError(f"{where} has no column {what}; choose as {column.role} one of: {listed(names)}{hint}")
+    if names.count(name) > 1:
+        raise ValueError(f"{where} has {names.count(name)} columns {name!r}; give them different names")
+    return name
+
+
+def numbered_places(columns: Sequence[Column], first: list[str], where: str) -> list[int]:
+    """The places of columns of a table without a header; one that has no number is the only one that is left."""
+    left = [place for place in range(len(first)) if place + 1 not in [column.number for column in columns]]
+    places = []
+    for column in columns:
+        number = column.number
+        if number is None:
+            if len(left) != 1:
+                raise ValueError(f"{where} has {len(first)} columns; give the number of the {column.role} too")
+            number = left[0] + 1
         if not 1 <= number <= len(first):
-            raise ValueError(f"column is {number}, and {self.name} has columns 1 to {len(first)}")
-        if (name := first[number - 1].strip()).lower() in TEXT_COLUMNS:
-            raise ValueError(
-                f"column is {number}, for a file without a header, and line {line} of {self.name} is one; "
-                f"use its name, {name!r}"
-            )
-        return number - 1
+            raise ValueError(f"{column.role} is {number}, and {where} has columns 1 to {len(first)}")
+        if (name := first[number - 1]).lower() in column.usual:
+            raise ValueError(f"{where} is a header, and {column.role} is {number}, as in a file without; use {name!r}")
+        places.append(number - 1)
+    check_different(columns, [place + 1 for place in places])
+    return places
 
-    def _named_column(self, line: int, names: list[str], hint: str = "") -> int:
-        """The place of the column that is asked for by name, or by none."""
-        names = [name.strip() for name in names]
-        if self.column is None:
-            called = [name for name in names if name.lower() in TEXT_COLUMNS]
-            likely = called or (names if len(names) == 1 else [])
-            self.column = min(likely, key=str.lower, default=None)  # sentence before text
-        if self.column is None or self.column not in names:
-            what = "sentence or text" if self.column is None else repr(self.column)
-            raise ValueError(
-                f"{self.name}, line {line}, has no column {what}; choose as column one of: {listed(names)}{hint}"
-            )
-        if names.count(self.column) > 1:
-            raise ValueError(
-                f"{self.name}, line {line}, has {names.count(self.column)} columns {self.column!r}; "
-                "give them different names"
-            )
-        return names.index(self.column)
 
-    def _objects(self, stream: Iterable[bytes]) -> Iterator[str]:
-        for number, line in enumerate(decoded(stream, self.name), 1):
-            if line.strip():
-                record = self._object(line, number)
-                if self.column is None:
-                    self._named_column(number, list(record))
-                yield self._text(record, number)
-
-    def _object(self, line: str, number: int) -> dict[str, object]:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self.name}, line {number}, is not JSON: {error}") from None
-        if not isinstance(record, dict):
+def check_different(columns: Sequence[Column], found: Sequence[str | int]) -> None:
+    """Raise ValueError where the same column is taken for two things."""
+    for column, one in zip(columns, found, strict=True):
+        first = columns[found.index(one)]
+        if first is not column:
             raise ValueError(
-                f"{self.name}, line {number}, is {KINDS[type(record).__name__]}, not an object of names and values"
+                f"{first.role} and {column.role} are both the column {one!r}; name another for one of them"
             )
-        return record
 
-    def _text(self, record: dict[str, object], number: int) -> str:
-        name = str(self.column)
-        if name not in record:
-            raise ValueError(f"{self.name}, line {number}, has no {name!r}; it has: {listed(list(record))}")
-        text = record[name]
-        if not isinstance(text, str):
-            raise ValueError(f"{self.name}, line {number}, has {KINDS[type(text).__name__]} as {name!r}, not a text")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"{self.name}, line {number}, has a lone surrogate (U+{ord(text[error.start]):04X}, half "
-                f"a character) in {name!r}; write it as U+FFFD or leave it out"
-            ) from None
+
+# ---------------------------------------------------------------------------------------------------------------
+# Cells
+
+
+def cell(text: str, column: Column, where: str) -> str:
+    """A text as it is, a label without the spaces around it. Raises ValueError for an empty label."""
+    if column.role != "label":
         return text
+    if not (label := text.strip()):
+        raise ValueError(f"{where} has an empty label")
+    return label
 
 
-def size_of(stream: BinaryIO) -> int | None:
-    """Bytes of a regular file; None for a pipe, a terminal, or what is no file of the system."""
+def value(record: dict[str, object], name: str, column: Column, where: str) -> str:
+    """The text or label of an object; a label may be a whole number too."""
+    if name not in record:
+        raise ValueError(f"{where} has no {name!r}; it has: {listed(list(record))}")
+    found = record[name]
+    if column.role == "label" and isinstance(found, int):
+        return str(found)
+    if not isinstance(found, str):
+        wanted = "a name or a whole number" if column.role == "label" else "a text"
+        raise ValueError(f"{where} has {kind_of(found)} as {name!r}, not {wanted}")
     try:
-        status = os.fstat(stream.fileno())
-    except OSError:
-        return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
+        found.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{where} has a lone surrogate (U+{ord(found[error.start]):04X}, half a character) in {name!r}; "
+            "write it as U+FFFD or leave it out"
+        ) from None
+    return cell(found, column, where)
+
+
+def kind_of(found: object) -> str:
+    """What a value is called in a message."""
+    return KINDS.get(type(found).__name__, f"a value of type {type(found).__name__}")
 
 
 def listed(names: list[str]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import repeat
@@ -23,26 +23,18 @@ import torch
 from torch import Tensor
 
 from minibert.checkpoints import hub
-from minibert.checkpoints.tensor_files import listing
-from minibert.config import Config
 from minibert.files import write_whole
 from minibert.text.texts import as_texts
+from minibert.text.tokenizer_files import (
+    DEFAULT_MAX_LENGTH,
+    NORMALIZER_SETTINGS,
+    lengths,
+    read_definition,
+    read_settings,
+    special_tokens,
+)
 
-DEFAULT_MAX_LENGTH = 512
 CHUNK = 4096  # texts handed to the library at once: bounds what its intermediate results take
-SPECIAL_TOKENS = {
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "mask_token": "[MASK]",
-    "unk_token": "[UNK]",
-}
-# What the library's normalizer calls the settings, and what tokenizer_config.json calls them.
-NORMALIZER_SETTINGS = {
-    "lowercase": "do_lower_case",
-    "strip_accents": "strip_accents",
-    "handle_chinese_chars": "tokenize_chinese_chars",
-}
 
 
 class TruncationWarning(UserWarning):
@@ -110,7 +102,8 @@ class Tokenizer:
 
     definition: the content of a tokenizer.json. limit: how many positions the model has. max_length: what a text
     is cut to unless a call says otherwise. special_tokens_in_text: "parse" reads a typed "[SEP]" as that token, as
-    transformers does; "literal" reads it as five characters. settings: the content of tokenizer_config.json.
+    transformers does; "literal" reads it as five characters. settings: the content of tokenizer_config.json. source:
+    what errors call the definition.
     """
 
     def __init__(
@@ -121,6 +114,7 @@ class Tokenizer:
         max_length: int | None = None,
         special_tokens_in_text: str = "parse",
         settings: Mapping[str, Any] | None = None,
+        source: str = "the definition",
     ) -> None:
         if special_tokens_in_text not in ("parse", "literal"):
             raise ValueError(f"special_tokens_in_text is {special_tokens_in_text!r}; it must be 'parse' or 'literal'")
@@ -128,12 +122,12 @@ class Tokenizer:
         self._definition = dict(definition) | {"truncation": None, "padding": None}
         self._settings = dict(settings or {})
         self.special_tokens_in_text = special_tokens_in_text
-        self._backend = self._build()
+        self._backend = self._build(source)
         self.vocab: dict[str, int] = self._backend.get_vocab()  # token to id, added tokens included
-        special = _special_tokens(self._settings)
+        special = special_tokens(self._settings, source)
         for token in special.values():
             if token not in self.vocab:
-                raise ValueError(f"the vocabulary has no {token}; BERT needs {', '.join(special.values())}")
+                raise ValueError(f"{source}: the vocabulary has no {token}; BERT needs {', '.join(special.values())}")
         self.cls_id, self.sep_id, self.pad_id, self.mask_id, self.unk_id = (self.vocab[t] for t in special.values())
         added = {id for id, token in self._backend.get_added_tokens_decoder().items() if token.special}
         # [UNK] stands for a word of the text, so it does not count as special in special_tokens_mask.
@@ -317,7 +311,7 @@ class Tokenizer:
     @cached_property
     def fingerprint(self) -> str:
         """sha256 (hexadecimal) of all that determines ids: vocabulary, rules, special tokens, max_length."""
-        parts = [self._definition, _special_tokens(self._settings), self.special_tokens_in_text, self.max_length]
+        parts = [self._definition, special_tokens(self._settings), self.special_tokens_in_text, self.max_length]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def save(self, folder: str | Path) -> None:
@@ -326,7 +320,7 @@ class Tokenizer:
         folder.mkdir(parents=True, exist_ok=True)
         normalizer = self._definition.get("normalizer") or {}
         casing = {theirs: normalizer[ours] for ours, theirs in NORMALIZER_SETTINGS.items() if ours in normalizer}
-        settings = {"tokenizer_class": "BertTokenizer"} | self._settings | _special_tokens(self._settings) | casing
+        settings = {"tokenizer_class": "BertTokenizer"} | self._settings | special_tokens(self._settings) | casing
         settings |= {"model_max_length": self.max_length}
         for name, content in (("tokenizer.json", self._definition), ("tokenizer_config.json", settings)):
             write_whole(folder / name, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
@@ -339,11 +333,18 @@ class Tokenizer:
         self.__dict__.update(state)
         self._backend = self._build()
 
-    def _build(self) -> tokenizers.Tokenizer:
+    def _build(self, source: str = "the definition") -> tokenizers.Tokenizer:
         try:
             backend = tokenizers.Tokenizer.from_str(json.dumps(self._definition))
         except Exception as error:  # the library raises nothing narrower
-            raise ValueError(f"tokenizers {tokenizers.__version__} cannot read this tokenizer.json: {error}") from None
+            version = tokenizers.__version__
+            raise ValueError(f"{source}: tokenizers {version} cannot read this tokenizer.json: {error}") from None
+        if not isinstance(backend.model, tokenizers.models.WordPiece):  # where the file does not say, the library does
+            raise ValueError(f"{source} holds a {type(backend.model).__name__} model; BERT needs a WordPiece model")
+        if (
+            backend.token_to_id(unknown := backend.model.unk_token) is None
+        ):  # the library would fail at the first such word
+            raise ValueError(f"{source}: model.unk_token is {unknown!r}, which is not in the vocabulary")
         backend.encode_special_tokens = self.special_tokens_in_text == "literal"
         return backend
 
@@ -384,10 +385,6 @@ def _shares(first: int, second: int, room: int) -> tuple[int, int]:
     return room - second, second
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Files
-
-
 def load_tokenizer(
     name: str | Path,
     *,
@@ -402,134 +399,14 @@ def load_tokenizer(
     file, ValueError where a file is broken or the vocabulary is larger than the model's.
     """
     folder = hub.locate(name).folder
-    settings = _read_settings(folder)
-    if (folder / "tokenizer.json").is_file():
-        definition = _read_definition(folder / "tokenizer.json")
-    elif (folder / "vocab.txt").is_file():
-        definition = _definition_from_vocab(folder / "vocab.txt", settings, lowercase)
-    else:
-        raise FileNotFoundError(f"{folder} has neither tokenizer.json nor vocab.txt; it holds: {listing(folder)}")
-    _set_normalizer(definition, settings, lowercase)
-    default, limit = _lengths(folder, definition, settings)
+    settings = read_settings(folder)
+    definition = read_definition(folder, settings, lowercase)
+    default, limit = lengths(folder, definition, settings)
     return Tokenizer(
         definition,
         limit=limit,
         max_length=default if max_length is None else max_length,
         special_tokens_in_text=special_tokens_in_text,
         settings=settings,
+        source=str(folder),
     )
-
-
-def _lengths(folder: Path, definition: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[int, int]:
-    """The max_length of a checkpoint and the most it can take; checks that the vocabulary fits the model, too."""
-    stated = settings.get("model_max_length") or DEFAULT_MAX_LENGTH  # 1e30 where nobody knows
-    config = Config.from_file(folder / "config.json")
-    added = [token["id"] for token in definition["added_tokens"]]
-    tokens = 1 + max([*definition["model"]["vocab"].values(), *added])
-    if tokens > config.vocab_size:
-        raise ValueError(
-            f"the tokenizer of {folder} has {tokens} tokens, the model only {config.vocab_size} "
-            "(vocab_size in config.json); the files belong to different checkpoints"
-        )
-    return int(min(DEFAULT_MAX_LENGTH, stated, config.max_position_embeddings)), config.max_position_embeddings
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a {type(content).__name__}, not an object of names and values")
-    return content
-
-
-def _read_settings(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json, with the names of special tokens from special_tokens_map.json where it has none."""
-    settings: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (folder / name).is_file():
-            settings |= _read_json(folder / name)
-    return settings
-
-
-def _special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The five special tokens by their role; the files give each as a str or as {"content": str, ...}."""
-    given = {role: settings.get(role) or token for role, token in SPECIAL_TOKENS.items()}
-    return {role: token["content"] if isinstance(token, dict) else token for role, token in given.items()}
-
-
-def _read_definition(path: Path) -> dict[str, Any]:
-    definition = _read_json(path)
-    model = definition.get("model") or {}
-    if model.get("type", "WordPiece") != "WordPiece" or not isinstance(model.get("vocab"), dict):
-        raise ValueError(f"{path} holds a {model.get('type')} model; BERT needs a WordPiece model with a vocabulary")
-    return definition | {"added_tokens": definition.get("added_tokens") or []}
-
-
-def _definition_from_vocab(path: Path, settings: Mapping[str, Any], lowercase: bool | None) -> dict[str, Any]:
-    """What tokenizer.json would say, from the file that BERT was released with: a piece a line, its id the line."""
-    vocab = _read_vocab(path)
-    special = _special_tokens(settings)
-    for token in special.values():
-        if token not in vocab:
-            raise ValueError(f"{path} has no {token}; BERT needs {', '.join(special.values())}")
-    if lowercase is None and settings.get("do_lower_case") is None:
-        lowercase = _guess_lowercase(path, vocab)
-    backend = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocab, unk_token=special["unk_token"]))
-    backend.add_special_tokens(sorted(special.values(), key=vocab.__getitem__))
-    backend.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase is not False)
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    backend.decoder = tokenizers.decoders.WordPiece()
-    cls, sep = special["cls_token"], special["sep_token"]
-    backend.post_processor = tokenizers.processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(cls, vocab[cls]), (sep, vocab[sep])],
-    )
-    definition: dict[str, Any] = json.loads(backend.to_str())
-    return definition
-
-
-def _read_vocab(path: Path) -> dict[str, int]:
-    """vocab.txt as piece to id. UTF-8 everywhere; CRLF, a byte order mark and blank lines at the end do no harm."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")  # read_text makes CRLF one \n
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8: {error}") from None
-    vocab: dict[str, int] = {}
-    for id, piece in enumerate(lines):
-        if piece == "":
-            raise ValueError(f"{path}, line {id + 1} is empty; every line must hold one piece")
-        if piece in vocab:
-            raise ValueError(f"{path}, line {id + 1} repeats {piece!r} of line {vocab[piece] + 1}; pieces must differ")
-        vocab[piece] = id
-    return vocab
-
-
-def _guess_lowercase(path: Path, vocab: Iterable[str]) -> bool:
-    """An uncased vocabulary has no upper-case pieces; [CLS] and [unused1] stand outside of that."""
-    cased = any(piece != piece.lower() for piece in vocab if not piece.startswith("["))
-    if cased:
-        warnings.warn(
-            f"{path.parent} does not say do_lower_case, and its vocabulary has upper-case pieces: texts keep "
-            "their case; pass lowercase=True or False to decide",
-            stacklevel=4,
-        )
-    return not cased
-
-
-def _set_normalizer(definition: dict[str, Any], settings: Mapping[str, Any], lowercase: bool | None) -> None:
-    """An explicit lowercase wins over tokenizer_config.json, and that over tokenizer.json, as in transformers."""
-    normalizer = definition.get("normalizer") or {}
-    if normalizer.get("type") != "BertNormalizer":
-        if lowercase is not None:
-            raise ValueError(
-                f"lowercase={lowercase} is not possible: this tokenizer.json has the normalizer "
-                f"{normalizer.get('type')}, not BertNormalizer"
-            )
-        return
-    given = {ours: settings.get(theirs) for ours, theirs in NORMALIZER_SETTINGS.items()}
-    if lowercase is not None:
-        given["lowercase"] = lowercase
-    definition["normalizer"] = normalizer | {ours: value for ours, value in given.items() if value is not None}

@@ -23,6 +23,7 @@ Matrix = NDArray[np.float32]
 
 ROWS_FILE = "rows.sqlite"
 MEMORY_LIMIT = 256 * 2**20  # bytes of vectors: 87,000 of width 768
+DISK_LIMIT = 4 * 2**30  # bytes: 1.2 million vectors of width 768
 CHECK_BYTES = 8
 
 
@@ -55,17 +56,18 @@ class MemoryRows:
 class DiskRows:
     """Rows in one SQLite file in a folder, which any number of processes may use at once.
 
-    A row that was damaged counts as not there. Where the file cannot be read or written (no rights, disk full, no
-    SQLite file), there is one warning, and nothing is kept. It grows with the number of different texts; to
-    empty it, delete the folder.
+    limit: the most bytes that the rows take, 4 GiB if nothing is said; beyond it the oldest go. To empty it, delete
+    the folder. A row that was damaged counts as not there. Where the file cannot be read or written (no rights, disk
+    full, no SQLite file), there is one warning, and nothing is kept.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], limit: int = DISK_LIMIT) -> None:
         if not isinstance(folder, str | os.PathLike):
             raise TypeError(f"cache is of type {type(folder).__name__}; it must be None or the path of a folder")
         if Path(folder).is_file():
             raise ValueError(f"cache {folder} is a file; it must be None or the path of a folder")
         self.path = Path(folder) / ROWS_FILE
+        self.limit = limit
         self.usable = True
 
     def read(self, keys: set[bytes]) -> dict[bytes, bytes]:
@@ -84,6 +86,22 @@ class DiskRows:
             with self._forgiving(), self._open() as database, database:  # the last: one transaction
                 pairs = [(key, sealed(key, row)) for key, row in rows.items()]
                 database.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?)", pairs)
+                self._make_room(database, len(rows))
+
+    def _make_room(self, database: sqlite3.Connection, added: int) -> None:
+        """Drop the oldest rows until the others fit, a few times as many as were added at most: no write takes long.
+
+        SQLite counts the rows it is given, so the oldest have the smallest rowid; the space of dropped ones is reused.
+        """
+        oldest = "SELECT rowid FROM rows ORDER BY rowid LIMIT ?"
+        for _ in range(4):
+            pages, free, size = (
+                database.execute(f"PRAGMA {name}").fetchone()[0]
+                for name in ("page_count", "freelist_count", "page_size")
+            )
+            if (pages - free) * size <= self.limit:
+                return
+            database.execute(f"DELETE FROM rows WHERE rowid IN ({oldest})", (added,))
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

@@ -1,19 +1,20 @@
-"""Texts to vectors, by the name of a checkpoint: the function `embed`.
+"""Texts to vectors: a checkpoint and a recipe make an Embedder, which is called with texts. `embed` does both at once.
 
     texts -> ids (tokenizer) -> packed batches of similar length (engine) -> one vector a text, in the texts' order
 
-B batch, S tokens, D hidden, L layers; N texts.
+N texts.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -22,37 +23,179 @@ from tqdm import tqdm
 from minibert.checkpoints import hub
 from minibert.checkpoints.load import load
 from minibert.checkpoints.tensor_files import weights_sha256
-from minibert.device import PRECISIONS, choose_device
+from minibert.device import choose_device
 from minibert.model import Encoder
 from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Account, Tokenizer, load_tokenizer
 from minibert.vectors.cache import Matrix
 from minibert.vectors.engine import Engine
-from minibert.vectors.prefetch import portions, tokenized
-from minibert.vectors.recipe import COMBINATIONS, POOLINGS, check_batch_tokens, check_recipe
+from minibert.vectors.prefetch import Portion, portions, tokenized
+from minibert.vectors.recipe import DEFAULT, Recipe, Settings, spelled
 
-CHOICES = {
-    "pooling": POOLINGS,
-    "combine": COMBINATIONS,
-    "precision": PRECISIONS,
-    "truncation": ("warn", "error"),
-    "missing": ("error", "empty"),
-}
+
+@spelled
+def embed(
+    texts: object,
+    model: str | os.PathLike[str] | Encoder = "distilbert-base-uncased",
+    *,
+    device: str | torch.device = "auto",
+    tokenizer: Tokenizer | None = None,
+    **settings: Unpack[Settings],
+) -> Matrix:
+    """Texts to vectors, (N, width) float32, in the order of the texts; one str gives one vector, (width,).
+
+    texts: list, tuple, 1-D array, Series or generator. model: a Hub name, a folder, or an Encoder, which stays on its
+    device and needs its tokenizer beside it. device: "auto" is CUDA where there is one, else the CPU.
+    settings: those of a Recipe, which says what each is (minibert.vectors.recipe.Recipe).
+    Raises TypeError for what is no text, naming its row; ValueError for a setting that is not possible;
+    FileNotFoundError where the checkpoint is not found.
+    """
+    embedder = Embedder(model, Recipe(**settings), device, tokenizer)
+    vectors = embedder([texts] if isinstance(texts, str) else texts)
+    return vectors[0] if isinstance(texts, str) else vectors
+
+
+class Embedder:
+    """One checkpoint and one recipe, called with texts: `Embedder(name, Recipe(pooling="mean"))(texts)`.
+
+    model, device, tokenizer: as for `embed`. A checkpoint is loaded when it is first needed, once for all embedders of
+    the process; an Encoder is taken as it is then: after further training, make a new Embedder.
+    A pickle holds the model's name and hashes, no weights; where it then finds other weights or another tokenizer,
+    it refuses them.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | Encoder = "distilbert-base-uncased",
+        recipe: Recipe = DEFAULT,
+        device: str | torch.device = "auto",
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
+        if not isinstance(model, Encoder):
+            choose_device(device)
+        elif tokenizer is None:
+            raise TypeError("model is an Encoder, which has no tokenizer; pass tokenizer=load_tokenizer(name)")
+        elif device != "auto":
+            raise ValueError(f"device is {device!r}, and an Encoder stays where it is; use model.to({device!r})")
+        self.model, self.recipe, self.device = model, recipe, device
+        self.given_tokenizer = tokenizer
+        self.wanted: Hashes | None = None  # of whatever is loaded; None: any
+
+    # -- what it needs
+
+    @cached_property
+    def checkpoint(self) -> Loaded:
+        """The files of the model, loaded; for a name or a folder."""
+        if isinstance(self.model, Encoder):
+            raise TypeError("model is an Encoder, whose weights no file names or hashes; give a Hub name or a folder")
+        loaded = load_shared(self.model, choose_device(self.device), self.recipe.precision)
+        if self.wanted is not None:
+            tokenizer = self.given_tokenizer or loaded.tokenizer
+            self.wanted.check(Hashes(loaded.weights, tokenizer.fingerprint), self.model)
+        return loaded
+
+    @cached_property
+    def engine(self) -> Engine:
+        """What computes. Raises ValueError where the model cannot give this recipe."""
+        if isinstance(self.model, Encoder):
+            engine = Engine(self.model, self.recipe.precision)
+        else:
+            engine = self.checkpoint.engine
+        engine.check(self.recipe)
+        return engine
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The one that was given, else that of the checkpoint."""
+        return self.given_tokenizer or self.checkpoint.tokenizer
+
+    # -- what it knows
+
+    @property
+    def width(self) -> int:
+        """How many numbers a vector has."""
+        return self.engine.check(self.recipe)[1]
+
+    @property
+    def hashes(self) -> Hashes:
+        """By what the checkpoint is recognised; its weights are read for that when this is first asked for."""
+        return Hashes(self.checkpoint.weights, self.tokenizer.fingerprint)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that determines a vector except its text, as JSON has it; equal identities give equal vectors.
+
+        Up to the last digits: another batch, device or kernel sums in another order, a difference of about 1e-6.
+        """
+        settings = asdict(self.recipe)
+        settings |= {"layers": list(self.engine.check(self.recipe)[0]), "precision": str(self.engine.dtype)}
+        del settings["missing"], settings["batch_tokens"]
+        return asdict(self.hashes) | {"max_length": self.tokenizer.max_length} | settings
+
+    # -- what it does
+
+    def __call__(self, texts: object) -> Matrix:
+        """One vector for each text, (N, width) float32, in their order. Raises TypeError for what is no text."""
+        rows = as_texts(texts, missing=self.recipe.missing)
+        if self.engine.device.type == "cpu":  # which would tokenize and compute with the same cores
+            return self.vectors(self.tokenizer.ids(rows, truncation=self.recipe.truncation), progress=True)
+        return self.prefetched(rows)
+
+    def vectors(self, ids: Sequence[Sequence[int]], *, progress: bool = False) -> Matrix:
+        """The same from rows of token ids, see Engine.vectors."""
+        return self.engine.vectors(ids, self.recipe, progress=progress)
+
+    def prefetched(self, texts: list[str]) -> Matrix:
+        """The same on a device that computes by itself: meanwhile the next portion of texts is tokenized."""
+        account, vectors = Account(), np.empty((len(texts), self.width), np.float32)
+        bar = tqdm(total=len(texts), unit="text", unit_scale=True, delay=2, disable=None)
+        with bar, closing(self.tokenized(portions(texts))) as made:
+            for portion in made:
+                vectors[portion.first : portion.first + len(portion.ids)] = self.vectors(portion.ids)
+                account += portion.account
+                bar.update(len(portion.ids))
+        self.tokenizer.warn(account, self.tokenizer.max_length)
+        return vectors
+
+    def tokenized(self, texts: Iterable[list[str]], first: int = 0) -> Generator[Portion, None, None]:
+        """Portions of texts with their ids, one portion ahead of whoever takes them; `first`: the first text's row."""
+        return tokenized(texts, self.tokenizer, self.engine.device, truncation=self.recipe.truncation, first=first)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "recipe": self.recipe,
+            "device": self.device,
+            "given_tokenizer": self.given_tokenizer,
+            "wanted": self.wanted or self.hashes,
+        }
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# What is asked for
+# The checkpoint, loaded once
 
 
-def check_choices(**settings: object) -> None:
-    """Raise ValueError for a setting that is none of its choices."""
-    for name, value in settings.items():
-        if value not in CHOICES[name]:
-            raise ValueError(f"{name} is {value!r}; choose from {', '.join(CHOICES[name])}")
+@dataclass(frozen=True)
+class Hashes:
+    """By what a checkpoint is recognised."""
+
+    weights: str  # sha256 of its files
+    tokenizer: str  # its fingerprint
+
+    def check(self, found: Hashes, model: object) -> None:
+        """Raise ValueError where what was found as `model` is not this checkpoint."""
+        for what, wanted, there in (
+            ("weights with sha256", self.weights, found.weights),
+            ("a tokenizer with fingerprint", self.tokenizer, found.tokenizer),
+        ):
+            if wanted != there:
+                raise ValueError(
+                    f"checkpoint {model} has {what} {there}, and its vectors were to be those of {wanted}; "
+                    "put that checkpoint back, or fit again"
+                )
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# The model, loaded once
+Files = tuple[tuple[str, int, int], ...]  # name, size and time of change of each
 
 
 @dataclass(frozen=True)
@@ -61,93 +204,35 @@ class Loaded:
 
     engine: Engine
     tokenizer: Tokenizer
-    weights: str  # sha256 of the weights
+    folder: Path
+    files: Files  # as they were when they were read
+
+    @cached_property
+    def weights(self) -> str:
+        """sha256 of the weights, which takes a while and so waits until somebody asks."""
+        if weight_files(files_in(self.folder)) != weight_files(self.files):
+            raise ValueError(f"the files in {self.folder} were changed while they were in use; begin again")
+        return weights_sha256(self.folder)
 
 
-def check_for(
-    engine: Engine, *, pooling: str, layers: int | Sequence[int], combine: str
-) -> tuple[tuple[int, ...], int]:
-    """The layers counted from 0 and the width of a vector, or ValueError where this checkpoint cannot give it."""
-    has_pooler = engine.pooler is not None
-    return check_recipe(engine.config, pooling=pooling, layers=layers, combine=combine, has_pooler=has_pooler)
+def files_in(folder: Path) -> Files:
+    """What tells one state of a folder from the next."""
+    return tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(folder.iterdir()))
+
+
+def weight_files(files: Files) -> Files:
+    """Those with tensors in them."""
+    return tuple(file for file in files if file[0].endswith(".safetensors"))
 
 
 def load_shared(model: str | os.PathLike[str], device: str, precision: str) -> Loaded:
     """The checkpoint, loaded once for all of the process; again where the files in its folder have changed."""
     folder = hub.locate(os.fspath(model)).folder
-    files = tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(folder.iterdir()))
-    return load_folder(folder, files, device, precision)
+    return load_folder(folder, files_in(folder), device, precision)
 
 
 @functools.lru_cache(maxsize=2)  # two, so that a comparison of two models loads each once
-def load_folder(folder: Path, files: tuple[tuple[str, int, int], ...], device: str, precision: str) -> Loaded:
-    """What load_shared keeps; `files` are there to tell one state of the folder from the next."""
+def load_folder(folder: Path, files: Files, device: str, precision: str) -> Loaded:
+    """What load_shared keeps."""
     engine = Engine(load(folder, device=device), precision, keep_encoder=False)
-    return Loaded(engine, load_tokenizer(folder), weights_sha256(folder))
-
-
-def embed(
-    texts: object,
-    model: str | os.PathLike[str] | Encoder = "distilbert-base-uncased",
-    *,
-    pooling: str = "cls",
-    layers: int | Sequence[int] = (-1,),
-    combine: str = "concat",
-    precision: str = "float32",
-    device: str | torch.device = "auto",
-    batch_tokens: int = 4096,
-    truncation: str = "warn",
-    missing: str = "error",
-    tokenizer: Tokenizer | None = None,
-) -> Matrix:
-    """Texts to vectors, (N, width) float32, in the order of the texts; one str gives one vector, (width,).
-
-    texts: list, tuple, 1-D array, Series or generator. model: a Hub name, a folder, or an Encoder, which stays on its
-    device and needs its tokenizer beside it.
-    pooling: "cls", "mean" (over all tokens, the special ones too, never padding), "max", or "pooler" (last layer only).
-    layers: any of -L-1 to L, as in hidden_states: 0 is the embeddings, -1 the last layer; each is pooled, and then
-    they are put together by combine: "concat" (width k D for k layers), "sum" or "mean" (width D).
-    precision: "float32"; "bfloat16" where the hardware multiplies it (else a warning, and float32); "float16" on CUDA;
-    "auto", the fastest of these that keeps a cosine above 0.9999 to float32.
-    device: "auto" is CUDA where there is one, else the CPU.
-    batch_tokens: the most tokens in a batch; less takes less memory.
-    truncation: a text over the tokenizer's max_length is cut with one warning ("warn") or refused ("error").
-    missing: None and NaN are refused ("error") or taken as empty texts ("empty").
-    Raises TypeError for what is no text, naming its row; ValueError for a setting that is not possible;
-    FileNotFoundError where the checkpoint is not found.
-    """
-    check_choices(pooling=pooling, combine=combine, precision=precision, truncation=truncation, missing=missing)
-    check_batch_tokens(batch_tokens)
-    rows = as_texts([texts] if isinstance(texts, str) else texts, missing=missing)
-    if isinstance(model, Encoder):
-        if tokenizer is None:
-            raise TypeError("model is an Encoder, which has no tokenizer; pass tokenizer=load_tokenizer(name)")
-        if device != "auto":
-            raise ValueError(f"device is {device!r}, and an Encoder stays where it is; use model.to({device!r})")
-        engine = Engine(model, precision)
-    else:
-        loaded = load_shared(model, choose_device(device), precision)
-        engine, tokenizer = loaded.engine, loaded.tokenizer if tokenizer is None else tokenizer
-    recipe: dict[str, Any] = {"pooling": pooling, "layers": layers, "combine": combine}
-    check_for(engine, **recipe)
-    recipe["batch_tokens"] = batch_tokens
-    if engine.device.type == "cpu":  # which would tokenize and compute with the same cores
-        vectors = engine.vectors(tokenizer.ids(rows, truncation=truncation), **recipe, progress=True)
-    else:
-        vectors = embed_overlapped(rows, engine, tokenizer, truncation=truncation, **recipe)
-    return vectors[0] if isinstance(texts, str) else vectors
-
-
-def embed_overlapped(
-    texts: list[str], engine: Engine, tokenizer: Tokenizer, *, truncation: str, **recipe: Any
-) -> Matrix:
-    """`embed` on a device that computes by itself: meanwhile the next portion of texts is tokenized."""
-    account, parts = Account(), [engine.vectors([], **recipe)]  # the first for its width
-    bar = tqdm(total=len(texts), unit="text", unit_scale=True, delay=2, disable=None)
-    with bar, closing(tokenized(portions(texts), tokenizer, engine.device, truncation=truncation)) as tokens:
-        for portion in tokens:
-            parts.append(engine.vectors(portion.ids, **recipe))
-            account += portion.account
-            bar.update(len(portion.ids))
-    tokenizer.warn(account, tokenizer.max_length)
-    return np.concatenate(parts)
+    return Loaded(engine, load_tokenizer(folder), folder, files)

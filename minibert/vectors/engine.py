@@ -31,9 +31,11 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from minibert import model
+from minibert.config import Config
 from minibert.device import check_device, choose_dtype
 from minibert.vectors.matmul import Linear, choose_linear
-from minibert.vectors.recipe import check_batch_tokens, check_recipe, check_rows, combine_layers
+from minibert.vectors.pooling import combine_layers
+from minibert.vectors.recipe import DEFAULT, Recipe
 
 # More tokens at once gain nothing on a CPU: their feed-forward values no longer fit its caches.
 CPU_TOKENS = 1024
@@ -52,7 +54,7 @@ class Packed:
     """Texts one after the other, those of equal length neighbours."""
 
     ids: Tensor  # (T)
-    positions: Tensor  # (T), 0 at each [CLS]
+    positions: Tensor  # (T), counted from 0 at each [CLS]
     bounds: Tensor  # (B + 1) int32: text b is the rows bounds[b] to bounds[b + 1]
     longest: int  # tokens of the longest text
     groups: list[tuple[int, int]]  # (texts, tokens of each) of neighbours of equal length
@@ -92,6 +94,24 @@ def filler(rows: Sequence[Sequence[int]]) -> list[list[int]]:
     return [[0] * missing] if missing and tokens >= FILLED_FROM else []
 
 
+def check_rows(config: Config, ids: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """The number of tokens of each row of ids, (N), or ValueError with the first row that the encoder cannot take."""
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    limit = config.max_tokens
+    for row in np.flatnonzero((lengths < 1) | (lengths > limit)):
+        if lengths[row] == 0:
+            raise ValueError(f"row {row} has no tokens; the shortest text is [CLS] [SEP], 2 tokens")
+        raise ValueError(f"row {row} has {lengths[row]} tokens and the checkpoint has {limit} positions; truncate")
+    flat = np.fromiter(chain.from_iterable(ids), np.int64, lengths.sum())
+    for place in np.flatnonzero((flat < 0) | (flat >= config.vocab_size)):
+        row = np.searchsorted(lengths.cumsum(), place, side="right")
+        raise ValueError(
+            f"row {row} holds the id {flat[place]}; the checkpoint has vocab_size "
+            f"{config.vocab_size}: 0 to {config.vocab_size - 1}"
+        )
+    return lengths
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # The forward pass, as in model.py
 
@@ -115,21 +135,23 @@ class Norm:
 class Embeddings:
     """x = LayerNorm(token + segment + position), every text in segment 0. See model.Embeddings."""
 
-    def __init__(self, source: model.Embeddings, device: torch.device) -> None:
-        self.token = float32(source.token.weight, device)
-        self.position = float32(source.position.weight, device)
+    def __init__(self, source: model.Embeddings, config: Config, kernels: Kernels) -> None:
+        self.token = float32(source.token.weight, kernels.device)
+        self.position = float32(source.position.weight[config.first_position :], kernels.device)
         if source.segment is not None:
-            self.position = self.position + float32(source.segment.weight[0], device)
-        self.norm = Norm(source.norm, device)
+            self.position = self.position + float32(source.segment.weight[0], kernels.device)
+        self.norm, self.dtype = Norm(source.norm, kernels.device), kernels.dtype
+        self.widen = None if source.widen is None else kernels.linear([source.widen])
 
     def __call__(self, packed: Packed) -> Tensor:
         """(T) -> (T,D)."""
         x = F.embedding(packed.ids, self.token)
         x = x + F.embedding(packed.positions, self.position)
-        return self.norm(x)
+        x = self.norm(x)
+        return x if self.widen is None else self.widen(x.to(self.dtype)).float()
 
 
-# A way to compute attention in a packed batch: query, key, value and the batch to the result. See model.Attend.
+# What computes attention in a packed batch: query, key, value and the batch to the result. See model.Attend.
 Attend = Callable[[Tensor, Tensor, Tensor, Packed], Tensor]
 
 
@@ -155,41 +177,41 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) 
     from torch.nn.attention.varlen import varlen_attn  # here: it brings torch's compiler along, which takes a second
 
     if len(query) == len(key):
-        asked, most = packed.bounds, packed.longest
-    else:  # one query for each text
-        asked, most = torch.arange(len(query) + 1, dtype=torch.int32, device=query.device), 1
-    return cast(Tensor, varlen_attn(query, key, value, asked, packed.bounds, most, packed.longest))
+        bounds, longest = packed.bounds, packed.longest
+    else:  # one query token for each text
+        bounds, longest = torch.arange(len(query) + 1, dtype=torch.int32, device=query.device), 1
+    return cast(Tensor, varlen_attn(query, key, value, bounds, packed.bounds, longest, packed.longest))
 
 
 class SelfAttention:
     """Multi-head attention with its residual: Concat(heads) Wᴼ + x. See model.SelfAttention."""
 
-    def __init__(self, source: model.SelfAttention, route: Route) -> None:
-        self.head_size, self.attend, self.dtype = source.head_size, route.attend, route.dtype
-        self.query = route.linear([source.query])
-        self.key_value = route.linear([source.key, source.value])
-        self.output = route.linear([source.output])
+    def __init__(self, source: model.SelfAttention, kernels: Kernels) -> None:
+        self.head_size, self.attend, self.dtype = source.head_size, kernels.attend, kernels.dtype
+        self.query = kernels.linear([source.query])
+        self.key_value = kernels.linear([source.key, source.value])
+        self.output = kernels.linear([source.output])
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(T,D) -> (T,H,W)."""
         return x.view(len(x), -1, self.head_size)
 
-    def __call__(self, x: Tensor, asking: Tensor, packed: Packed) -> Tensor:
-        """What the tokens asking, all of x (T,D) or the first of each text (B,D), gather from the tokens of x."""
+    def __call__(self, x: Tensor, query_tokens: Tensor, packed: Packed) -> Tensor:
+        """What the query tokens, all of x (T,D) or the first of each text (B,D), gather from the tokens of x."""
         key, value = self.key_value(x.to(self.dtype)).chunk(2, dim=-1)  # (T,D) -> (T,2D) -> (T,D) each
-        query = self.query(asking.to(self.dtype))
+        query = self.query(query_tokens.to(self.dtype))
         query, key, value = self.split_heads(query), self.split_heads(key), self.split_heads(value)
         context = self.attend(query, key, value, packed).flatten(1)  # (T,H,W) -> (T,D)
-        return self.output(context, residual=asking)
+        return self.output(context, residual=query_tokens)
 
 
 class FeedForward:
     """FFN(x) + x = activation(x W₁ + b₁) W₂ + b₂ + x. See model.FeedForward."""
 
-    def __init__(self, source: model.FeedForward, route: Route) -> None:
-        self.dtype = route.dtype
-        self.expand = route.linear([source.expand], route.activation)
-        self.contract = route.linear([source.contract])
+    def __init__(self, source: model.FeedForward, kernels: Kernels) -> None:
+        self.dtype = kernels.dtype
+        self.expand = kernels.linear([source.expand], kernels.activation)
+        self.contract = kernels.linear([source.contract])
 
     def __call__(self, x: Tensor) -> Tensor:
         """(T,D) -> (T,D)."""
@@ -199,16 +221,16 @@ class FeedForward:
 class Layer:
     """x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x)). See model.Layer."""
 
-    def __init__(self, source: model.Layer, route: Route) -> None:
-        self.attention = SelfAttention(source.attention, route)
-        self.attention_norm = Norm(source.attention_norm, route.device)
-        self.feed_forward = FeedForward(source.feed_forward, route)
-        self.feed_forward_norm = Norm(source.feed_forward_norm, route.device)
+    def __init__(self, source: model.Layer, kernels: Kernels) -> None:
+        self.attention = SelfAttention(source.attention, kernels)
+        self.attention_norm = Norm(source.attention_norm, kernels.device)
+        self.feed_forward = FeedForward(source.feed_forward, kernels)
+        self.feed_forward_norm = Norm(source.feed_forward_norm, kernels.device)
 
     def __call__(self, x: Tensor, packed: Packed, first_only: bool) -> Tensor:
         """(T,D) -> (T,D), or for the first token of each text only (B,D)."""
-        asking = x[packed.starts] if first_only else x
-        x = self.attention_norm(self.attention(x, asking, packed))
+        query_tokens = x[packed.starts] if first_only else x
+        x = self.attention_norm(self.attention(x, query_tokens, packed))
         return self.feed_forward_norm(self.feed_forward(x))
 
 
@@ -217,23 +239,23 @@ class Layer:
 
 
 @dataclass
-class Route:
-    """How this machine computes: decided once, said in words by `Engine.route`."""
+class Kernels:
+    """What this machine computes with: chosen once, said in words by `Engine.kernels`."""
 
     device: torch.device
     dtype: torch.dtype  # of what enters a matrix product
-    way: type[Linear]
+    product: type[Linear]
     attend: Attend
     activation: str
 
     def linear(self, layers: Sequence[nn.Linear], activation: str | None = None) -> Linear:
         """The layers, which have one input, as one product."""
-        return self.way(layers, self.dtype, self.device, activation)
+        return self.product(layers, self.dtype, self.device, activation)
 
     def __str__(self) -> str:
         attention = "one kernel for all lengths" if self.attend is varlen_attention else "groups of equal length"
         precision = str(self.dtype).removeprefix("torch.")
-        return f"{precision} on {self.device}; products: {self.way.words}; attention: {attention}"
+        return f"{precision} on {self.device}; products: {self.product.words}; attention: {attention}"
 
 
 def choose_attention(dtype: torch.dtype, device: torch.device) -> Attend:
@@ -256,7 +278,7 @@ def choose_attention(dtype: torch.dtype, device: torch.device) -> Attend:
 
 
 class Engine:
-    """An encoder made ready for many texts: `vectors` computes them, `route` says in words how.
+    """An encoder made ready for many texts: `vectors` computes them, `kernels` says in words how.
 
     precision: "float32", "bfloat16", "float16" (CUDA only) or "auto", the fastest that keeps a cosine above 0.9999.
     device: where to compute, the encoder's own by default. Dropout is never applied. Weights are shared where their
@@ -276,46 +298,40 @@ class Engine:
         self.device = torch.device(device) if device is not None else encoder.embeddings.token.weight.device
         check_device(self.device)
         self.dtype = choose_dtype(precision, self.device)
-        way, attend = choose_linear(self.dtype, self.device), choose_attention(self.dtype, self.device)
-        route = Route(self.device, self.dtype, way, attend, self.config.hidden_act)
-        self.route = str(route)
-        self.embeddings = Embeddings(encoder.embeddings, self.device)
-        self.layers = []
+        product, attend = choose_linear(self.dtype, self.device), choose_attention(self.dtype, self.device)
+        kernels = Kernels(self.device, self.dtype, product, attend, self.config.hidden_act)
+        self.kernels = str(kernels)
+        self.embeddings = Embeddings(encoder.embeddings, self.config, kernels)
+        distinct = []
         for layer in encoder.layers:
-            self.layers.append(Layer(cast(model.Layer, layer), route))
+            distinct.append(Layer(cast(model.Layer, layer), kernels))
             if not keep_encoder:
                 layer.to("meta")  # a device without memory
-        self.pooler = None if encoder.pooler is None else route.linear([encoder.pooler.dense])
+        self.layers = [distinct[number] for number in self.config.shared_layers]  # L, some of them the same
+        self.pooler = None if encoder.pooler is None else kernels.linear([encoder.pooler.dense])
+
+    def check(self, recipe: Recipe) -> tuple[tuple[int, ...], int]:
+        """The recipe's layers counted from 0 and the width of its vectors, or ValueError, see Recipe.fit_to."""
+        return recipe.fit_to(self.config, has_pooler=self.pooler is not None)
 
     @torch.inference_mode()
     def vectors(
-        self,
-        ids: Sequence[Sequence[int]],
-        *,
-        pooling: str = "cls",
-        layers: int | Sequence[int] = (-1,),
-        combine: str = "concat",
-        batch_tokens: int = 4096,
-        progress: bool = False,
+        self, ids: Sequence[Sequence[int]], recipe: Recipe = DEFAULT, *, progress: bool = False
     ) -> NDArray[np.float32]:
-        """One vector for each row of token ids, (N, D) or (N, k D), in the order of the rows.
+        """One vector for each row of token ids, (N, width), in the order of the rows.
 
-        ids: [CLS] to [SEP] of one text each, without padding. pooling: "cls", "mean" or "max" over all tokens, or
-        "pooler". layers: 0 the embeddings, 1 to L, or -1 backwards; each is pooled, then combined by "concat", "sum"
-        or "mean". batch_tokens: at most so many tokens at a time (one row at the least); fewer on a CPU, and half as
-        many when a GPU runs out of memory. Raises ValueError for a recipe or ids that do not fit the checkpoint.
+        ids: [CLS] to [SEP] of one text each, without padding. Of the recipe, pooling, layers, combine and batch_tokens
+        count here; a batch has fewer tokens on a CPU, and half as many when a GPU runs out of memory.
+        Raises ValueError for a recipe or ids that do not fit the checkpoint.
         """
-        depths, width = check_recipe(
-            self.config, pooling=pooling, layers=layers, combine=combine, has_pooler=self.pooler is not None
-        )
-        check_batch_tokens(batch_tokens)
+        layers, width = self.check(recipe)
         lengths = check_rows(self.config, ids)
         result = np.empty((len(ids), width), np.float32)
         arriving: Arrival | None = None
         bar = tqdm(total=int(lengths.sum()), unit="token", unit_scale=True, delay=2, disable=None if progress else True)
         with bar:
-            for rows, pooled in self.batches(ids, lengths, batch_tokens, pooling, depths):
-                previous, arriving = arriving, Arrival(rows, combine_layers(pooled, combine))
+            for rows, pooled in self.batches(ids, lengths, recipe.batch_tokens, recipe.pooling, layers):
+                previous, arriving = arriving, Arrival(rows, combine_layers(pooled, recipe.combine))
                 if previous is not None:  # while the device computes this batch, the one before reaches its place
                     previous.write(result)
                 bar.update(int(lengths[rows].sum()))
@@ -324,7 +340,7 @@ class Engine:
         return result
 
     def batches(
-        self, ids: Sequence[Sequence[int]], lengths: NDArray[np.int64], tokens: int, pooling: str, depths: Sequence[int]
+        self, ids: Sequence[Sequence[int]], lengths: NDArray[np.int64], tokens: int, pooling: str, layers: Sequence[int]
     ) -> Iterator[tuple[NDArray[np.int64], list[Tensor]]]:
         """Row numbers and their pooled vectors, the longest first: memory is at its peak in the first batch."""
         order = np.argsort(-lengths, kind="stable")
@@ -335,7 +351,7 @@ class Engine:
             rows = order[: max(1, int(fitting))]
             texts = [ids[row] for row in rows]
             try:
-                pooled = self.forward(pack([*texts, *filler(texts)], self.device), pooling, depths)
+                pooled = self.forward(pack([*texts, *filler(texts)], self.device), pooling, layers)
             except torch.OutOfMemoryError:
                 if len(rows) == 1:
                     raise
@@ -344,16 +360,16 @@ class Engine:
             yield rows, [vectors[: len(rows)] for vectors in pooled]
             order = order[len(rows) :]
 
-    def forward(self, packed: Packed, pooling: str, depths: Sequence[int]) -> list[Tensor]:
-        """The pooled vectors after the layers that depths names, (B,D) each; nothing above the last of them runs."""
+    def forward(self, packed: Packed, pooling: str, layers: Sequence[int]) -> list[Tensor]:
+        """The pooled vectors after each of the layers, (B,D) each; nothing above the last of them runs."""
         x = self.embeddings(packed)  # (T) -> (T,D)
-        pooled = {0: self.pool(x, packed, pooling)} if 0 in depths else {}
-        last = max(depths)
-        for depth, layer in enumerate(self.layers[:last], start=1):
-            x = layer(x, packed, first_only=depth == last and pooling in ("cls", "pooler"))  # (T,D) -> (T,D), (B,D)
-            if depth in depths:
-                pooled[depth] = self.pool(x, packed, pooling)
-        return [pooled[depth] for depth in depths]
+        pooled = {0: self.pool(x, packed, pooling)} if 0 in layers else {}
+        last = max(layers)
+        for number, layer in enumerate(self.layers[:last], start=1):
+            x = layer(x, packed, first_only=number == last and pooling in ("cls", "pooler"))  # (T,D) -> (T,D), (B,D)
+            if number in layers:
+                pooled[number] = self.pool(x, packed, pooling)
+        return [pooled[number] for number in layers]
 
     def pool(self, x: Tensor, packed: Packed, pooling: str) -> Tensor:
         """(T,D) -> (B,D); where the layer computed first tokens only, x is (B,D) already."""

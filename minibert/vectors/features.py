@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
-from minibert.device import choose_device
 from minibert.text.texts import as_texts
 from minibert.vectors.cache import MEMORY, DiskRows, Matrix, MemoryRows, cached
-from minibert.vectors.embedder import Loaded, check_choices, check_for, load_shared
-from minibert.vectors.recipe import check_batch_tokens
+from minibert.vectors.embedder import Embedder, Hashes
+from minibert.vectors.recipe import Recipe
 
 
 class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
@@ -24,9 +25,10 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
         make_pipeline(TextFeatures("distilbert-base-uncased"), StandardScaler(), LogisticRegression(max_iter=1000))
 
-    model is a Hub name or a folder; the other settings are those of `embed`. cache: None keeps the last 256 MiB of
-    vectors in this process, so that a grid search encodes each text once; a folder keeps all of them on disk, for
-    every process that names it. A cached vector may come from another batch or device (a difference of about 1e-6).
+    model is a Hub name or a folder, device as for `embed`; the other settings are those of a Recipe. cache: None keeps
+    the last 256 MiB of vectors in this process, so that a grid search encodes each text once; a folder keeps all of
+    them on disk, for every process that names it. A cached vector may come from another batch or device (a difference
+    of about 1e-6).
 
     The model is loaded at the first fit, once for all estimators of the process. A pickle holds settings and hashes,
     no weights; used with other weights or another tokenizer than it was fitted with, it refuses.
@@ -38,15 +40,15 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self,
         model: str | os.PathLike[str] = "distilbert-base-uncased",
         *,
-        pooling: str = "cls",
-        layers: int | Sequence[int] = (-1,),
-        combine: str = "concat",
-        precision: str = "float32",
-        device: str = "auto",
-        batch_tokens: int = 4096,
-        truncation: str = "warn",
+        pooling: str = Recipe.pooling,
+        layers: int | Sequence[int] = Recipe.layers,
+        combine: str = Recipe.combine,
+        precision: str = Recipe.precision,
+        device: str | torch.device = "auto",
+        batch_tokens: int = Recipe.batch_tokens,
+        truncation: str = Recipe.truncation,
         cache: str | os.PathLike[str] | None = None,
-        missing: str = "error",
+        missing: str = Recipe.missing,
     ) -> None:
         self.model = model
         self.pooling = pooling
@@ -59,20 +61,31 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.cache = cache
         self.missing = missing
 
+    @classmethod
+    def of(cls, embedder: Embedder) -> TextFeatures:
+        """The same vectors as the embedder's: fitted, with no text to check."""
+        model: Any = embedder.model  # an Encoder has no hashes to take
+        features = cls(model, device=embedder.device, **asdict(embedder.recipe))
+        features._take(embedder)
+        return features
+
+    @property
+    def recipe(self) -> Recipe:
+        """The settings of the vectors. Raises ValueError or TypeError for what is not possible."""
+        return Recipe(**{setting.name: getattr(self, setting.name) for setting in fields(Recipe)})
+
     def fit(self, X: object, y: object = None) -> TextFeatures:
         """Check settings, texts and labels, and load the model; nothing is learned and no text is encoded.
 
         Raises what `embed` raises, and ValueError for labels of another number or NaN among them.
         """
-        self._check_settings()
+        embedder = self._embedder()
+        self._store()
         texts = self._texts(X)
         if y is not None:
             check_consistent_length(texts, y)
             assert_all_finite(y, input_name="y")
-        loaded = self._load()
-        _, self.n_features_out_ = check_for(loaded.engine, **self._recipe())
-        self.weights_sha256_ = loaded.weights
-        self.tokenizer_fingerprint_ = loaded.tokenizer.fingerprint
+        self._take(embedder)
         return self
 
     def transform(self, X: object) -> Matrix:
@@ -81,31 +94,16 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         Raises NotFittedError before fit, ValueError where the checkpoint is not that of fit, and what `embed` raises.
         """
         check_is_fitted(self)
-        self._check_settings()
+        embedder = self._embedder()
+        embedder.wanted = Hashes(self.weights_sha256_, self.tokenizer_fingerprint_)
         texts = self._texts(X)
-        loaded = self._load()
-        self._check_identity(loaded)
-        layers, width = check_for(loaded.engine, **self._recipe())
 
         def compute(numbers: list[int]) -> Matrix:
             # All texts, so that what the tokenizer has to say counts the caller's rows.
-            ids = loaded.tokenizer.ids(texts, truncation=self.truncation)
-            new = [ids[number] for number in numbers]
-            recipe = self._recipe() | {"layers": layers}
-            return loaded.engine.vectors(new, **recipe, batch_tokens=self.batch_tokens, progress=True)
+            ids = embedder.tokenizer.ids(texts, truncation=embedder.recipe.truncation)
+            return embedder.vectors([ids[number] for number in numbers], progress=True)
 
-        # With truncation="error" a text must not be found that was cut with "warn".
-        identity = [
-            loaded.weights,
-            loaded.tokenizer.fingerprint,
-            loaded.tokenizer.max_length,
-            self.pooling,
-            layers,
-            self.combine,
-            str(loaded.engine.dtype),
-            self.truncation,
-        ]
-        return cached(texts, identity, width, self._store(), compute)
+        return cached(texts, list(embedder.identity.values()), embedder.width, self._store(), compute)
 
     def fit_transform(self, X: object, y: object = None) -> Matrix:
         """Fit, then transform; a generator is read once."""
@@ -126,46 +124,24 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         tags.transformer_tags.preserves_dtype = []  # text in, float32 out
         return tags
 
-    def _check_settings(self) -> None:
-        """Raise for what can be seen to be wrong without the model."""
-        check_choices(
-            pooling=self.pooling,
-            combine=self.combine,
-            precision=self.precision,
-            truncation=self.truncation,
-            missing=self.missing,
-        )
-        check_batch_tokens(self.batch_tokens)
-        choose_device(self.device)
-        self._store()
+    def _embedder(self) -> Embedder:
+        """What computes the vectors by the settings of now; nothing is loaded yet."""
         if not isinstance(self.model, str | os.PathLike):
             raise TypeError(
                 f"model is of type {type(self.model).__name__}; TextFeatures needs a Hub name or a folder, "
                 "which a pickle can refer to"
             )
+        return Embedder(self.model, self.recipe, self.device)
+
+    def _take(self, embedder: Embedder) -> None:
+        """Keep what fit learns of the checkpoint."""
+        self.n_features_out_ = embedder.width
+        self.weights_sha256_, self.tokenizer_fingerprint_ = embedder.hashes.weights, embedder.hashes.tokenizer
 
     def _texts(self, X: Any) -> list[str]:
         """The column as a list. ColumnTransformer makes a data frame of ["text"]: its one column is meant."""
         one_column = hasattr(X, "iloc") and X.shape[1:] == (1,)
         return as_texts(X.iloc[:, 0] if one_column else X, missing=self.missing)
 
-    def _load(self) -> Loaded:
-        return load_shared(self.model, choose_device(self.device), self.precision)
-
-    def _recipe(self) -> dict[str, Any]:
-        return {"pooling": self.pooling, "layers": self.layers, "combine": self.combine}
-
     def _store(self) -> MemoryRows | DiskRows:
         return MEMORY if self.cache is None else DiskRows(self.cache)
-
-    def _check_identity(self, loaded: Loaded) -> None:
-        """Raise ValueError where weights or tokenizer are not those of fit."""
-        for what, fitted, found in (
-            ("weights with sha256", self.weights_sha256_, loaded.weights),
-            ("a tokenizer with fingerprint", self.tokenizer_fingerprint_, loaded.tokenizer.fingerprint),
-        ):
-            if fitted != found:
-                raise ValueError(
-                    f"checkpoint {self.model} has {what} {found}, and this TextFeatures was fitted with "
-                    f"{fitted}; put that checkpoint back, or fit again"
-                )

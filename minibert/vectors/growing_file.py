@@ -1,11 +1,12 @@
-"""A .npy file that grows row by row, and that a killed process can take up again.
+"""A .npy file that grows row by row, and that is resumed after a kill.
 
     vectors.npy.partial        header and rows, some of them perhaps torn
     vectors.npy.partial.json   the journal: settings, how many rows are done, and a hash of what they were made from
 
 Rows are on the disk before the journal counts them, and the journal is replaced as a whole; whatever stands in the
 partial file beyond that is written anew. The finished file appears by a rename. One process at a time: the partial
-file is locked, and a lock ends with its process. D width of a row; N rows.
+file is locked, and a lock ends with its process; whoever finds another file under its name stops and touches nothing.
+D width of a row; N rows.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from minibert.files import naming, read_json, regular, shown
 from minibert.text.tokenizer import Account
 from minibert.vectors.cache import Matrix
 
@@ -45,29 +47,38 @@ class Journal:
     @classmethod
     def read(cls, path: Path) -> Journal:
         """The journal in a file, or ValueError."""
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            return cls(content["settings"], content["texts_sha256"], Account(**content["done"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is no journal of minibert ({error!r}); remove it, {WAY_OUT}") from None
+        content = read_json(path)
+        for name, kind in (("settings", dict), ("texts_sha256", str), ("done", dict)):
+            if not isinstance(value := content.get(name), kind):
+                raise ValueError(f"{path} is no journal of minibert: {name} is {shown(value)}; remove it, {WAY_OUT}")
+        done = content["done"]
+        for name in (column.name for column in fields(Account)):
+            if type(value := done.get(name)) is not int or value < 0:
+                raise ValueError(
+                    f"{path} is no journal of minibert: done.{name} is {shown(value)}; remove it, {WAY_OUT}"
+                )
+        account = Account(**{column.name: done[column.name] for column in fields(Account)})
+        return cls(content["settings"], content["texts_sha256"], account)
 
     def write(self, path: Path) -> None:
         """Replace the file; it is on the disk before it takes the place of the one before."""
         content = {"done": asdict(self.account), "texts_sha256": self.texts_sha256, "settings": self.settings}
         new = path.with_name(path.name + ".new")
-        with new.open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(new, path)
+        with naming(path, new):
+            with new.open("w", encoding="utf-8") as file:
+                json.dump(content, file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(new, path)
 
 
 class GrowingFile:
-    """The matrix `out` (N, D) while it grows; inside `with`: take_up, append as often as need be, finish.
+    """The matrix `out` (N, D) while it grows; inside `with`: resume, append as often as need be, finish.
 
     settings: all that determines a row except its text, as JSON has it. restart: forget what was done before.
     Without finish the partial file stays for the next time, unless nothing is done.
-    Raises RuntimeError while another process has the file, ValueError where what was begun has other settings.
+    Raises RuntimeError while another process has the file or once it took its place, ValueError where what was begun
+    has other settings, OSError, with the name of the file, where the disk is full.
     """
 
     def __init__(self, out: Path, width: int, dtype: str, settings: dict[str, Any], restart: bool = False) -> None:
@@ -96,15 +107,28 @@ class GrowingFile:
     def _leave(self) -> None:
         """Let go of the file; where there is no journal, nothing in it is done, and it is removed."""
         with self.file, suppress(PermissionError):  # Windows removes no open file
-            if not self.finished and not self.journal_path.exists():
-                self.partial.unlink(missing_ok=True)
+            if not self.finished and not self.journal_path.exists() and self._is_ours():
+                self.partial.unlink()
+
+    def _is_ours(self) -> bool:
+        """Whether the file under the partial name is still the open one: somebody may have removed or replaced it."""
+        with suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(self.file.fileno()), self.partial.stat())
+        return False
+
+    def _check_ours(self) -> None:
+        if not self._is_ours():
+            raise RuntimeError(
+                f"{self.partial} was removed or replaced while this process was writing it, so {self.out} was not "
+                "made; the same command begins again, or goes on with what is there"
+            )
 
     @property
     def rows(self) -> int:
         """N so far."""
         return self.journal.account.texts
 
-    def take_up(self, texts: Iterator[list[str]]) -> Iterator[list[str]]:
+    def resume(self, texts: Iterator[list[str]]) -> Iterator[list[str]]:
         """Take the texts of the rows that are done out of the portions, one by one; ValueError where they differ."""
         rows = 0
         while rows < self.rows and (portion := next(texts, None)) is not None:
@@ -119,8 +143,10 @@ class GrowingFile:
 
     def append(self, vectors: Matrix, texts: list[str], account: Account) -> None:
         """Add the rows of these texts, (n, D), and return when they are safe on the disk."""
-        write_all(self.file, self._narrowed(vectors).tobytes())
-        os.fsync(self.file.fileno())
+        with naming(self.partial):
+            write_all(self.file, self._narrowed(vectors).tobytes())
+            os.fsync(self.file.fileno())
+        self._check_ours()
         self.texts.update(as_bytes(texts))
         self.journal.texts_sha256 = self.texts.hexdigest()
         self.journal.account += account
@@ -128,20 +154,24 @@ class GrowingFile:
 
     def finish(self) -> None:
         """Give the file its name."""
-        self.file.seek(0)
-        write_all(self.file, self._header(self.rows))
-        os.fsync(self.file.fileno())
+        with naming(self.partial):
+            self.file.seek(0)
+            write_all(self.file, self._header(self.rows))
+            os.fsync(self.file.fileno())
+        self._check_ours()
         if sys.platform == "win32":
             self.file.close()  # Windows renames no open file
         os.replace(self.partial, self.out)  # elsewhere still locked, so that nobody else can change it
         self.finished = True
         sync_folder(self.out.parent)
-        self.journal_path.unlink(missing_ok=True)
+        if not self.partial.exists():  # else the next process has begun already, and the journal may be its own
+            self.journal_path.unlink(missing_ok=True)
 
     def _begin(self) -> Journal:
         self.journal_path.unlink(missing_ok=True)  # before its rows go
-        self.file.truncate(0)
-        write_all(self.file, self._header(0))
+        with naming(self.partial):
+            self.file.truncate(0)
+            write_all(self.file, self._header(0))
         return Journal(self.settings)
 
     def _go_on(self) -> Journal:
@@ -188,6 +218,8 @@ class GrowingFile:
 def locked(path: Path) -> io.FileIO:
     """The file, made if need be, open to read and write and locked; RuntimeError where another process has it."""
     while True:
+        if path.exists():
+            regular(path)
         file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "r+")
         if sys.platform == "win32":  # without a lock: two at once are not refused there
             return file

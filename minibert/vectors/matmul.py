@@ -1,16 +1,16 @@
-"""Matrix products at hardware speed: which way a linear layer takes on this machine, and proof that it is right.
+"""Matrix products at hardware speed: which kernel computes a linear layer on this machine, and proof that it is right.
 
 Nearly all of BERT's time is x Wᵀ + b. On a CPU torch sends float32 products to the library MKL, which is fast on Intel
-and slower elsewhere; oneDNN, which torch carries too, is fast on every x86 CPU. Three ways, best first:
+and slower elsewhere; oneDNN, which torch carries too, is fast on every x86 CPU. Three kernels, best first:
 
     PackedLinear     oneDNN with the weights reordered once for its kernels, activation and residual fused in.
                      Operators that torch has for its own compiler: not public, so they may change or vanish.
     PermittedLinear  the public switch torch.backends.mkldnn.matmul.fp32_precision = "bf16", set around each product.
                      It permits bfloat16 and thereby chooses oneDNN; a CPU without AMX still computes in float32.
-    Linear           F.linear as it is: the way on every other device, and the last resort.
+    Linear           F.linear as it is: on every other device, and as the last resort.
 
 None is trusted by name: `choose_linear` compares each with a float64 product on the machine itself and takes the
-first one that is right. No way changes a setting of torch beyond its own call.
+first one that is right. No kernel changes a setting of torch beyond its own call.
 """
 
 from __future__ import annotations
@@ -116,17 +116,17 @@ class PackedLinear(Linear):
 
 
 def choose_linear(dtype: torch.dtype, device: torch.device) -> type[Linear]:
-    """The fastest way that is right for products of this dtype on this device."""
+    """The fastest kernel that is right for products of this dtype on this device."""
     if device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64"):
         fast = (PackedLinear, PermittedLinear) if dtype == torch.float32 else (PackedLinear,)
-        return next((way for way in fast if is_right(way, dtype)), Linear)
+        return next((kernel for kernel in fast if is_right(kernel, dtype)), Linear)
     return Linear
 
 
-def is_right(way: type[Linear], dtype: torch.dtype) -> bool:
-    """True where this build of torch has the way and it agrees with a float64 product within LARGEST_ERROR.
+def is_right(kernel: type[Linear], dtype: torch.dtype) -> bool:
+    """True where this build of torch has the kernel and it agrees with a float64 product within LARGEST_ERROR.
 
-    Tried are a plain product, every activation and a residual, at a number of tokens that fills no block of a kernel.
+    Tried are a plain product, every activation and a residual, at a number of tokens that fills no block of oneDNN.
     """
     random = torch.Generator().manual_seed(0)  # a generator of its own: the caller's random numbers stay as they are
     x, residual = torch.randn(67, 256, generator=random), torch.randn(67, 320, generator=random)
@@ -138,11 +138,12 @@ def is_right(way: type[Linear], dtype: torch.dtype) -> bool:
         try:
             errors = [
                 relative_error(
-                    way([layer], dtype, x.device, name)(x.to(dtype)), exact if name is None else ACTIVATION[name](exact)
+                    kernel([layer], dtype, x.device, name)(x.to(dtype)),
+                    exact if name is None else ACTIVATION[name](exact),
                 )
                 for name in ONEDNN_ACTIVATION
             ]
-            errors.append(relative_error(way([layer], dtype, x.device)(x.to(dtype), residual), exact + residual))
+            errors.append(relative_error(kernel([layer], dtype, x.device)(x.to(dtype), residual), exact + residual))
         except (AttributeError, RuntimeError, TypeError):  # no such operator or setting, or other arguments
             return False
     return max(errors) <= LARGEST_ERROR[dtype]

@@ -16,18 +16,11 @@ from tqdm import tqdm
 
 from minibert.model import Encoder, EncoderOutput
 from minibert.vectors.cache import Matrix
-from minibert.vectors.recipe import check_batch_tokens, check_recipe, combine_layers
+from minibert.vectors.recipe import DEFAULT, Recipe
 
 
 def readable_vectors(
-    encoder: Encoder,
-    ids: Sequence[Sequence[int]],
-    *,
-    pooling: str,
-    layers: int | Sequence[int],
-    combine: str,
-    batch_tokens: int,
-    progress: bool = True,
+    encoder: Encoder, ids: Sequence[Sequence[int]], recipe: Recipe = DEFAULT, *, progress: bool = True
 ) -> Matrix:
     """One vector for each row of token ids, (N, width) float32, in the order of the rows.
 
@@ -35,26 +28,23 @@ def readable_vectors(
     and the encoder's own modes are put back. A batch has at most batch_tokens tokens, padding included (one row at
     the least), and leaves only its pooled rows behind, so memory does not grow with N. Sums in another order make a
     row differ by about 1e-6 with the batch that it is in. A progress bar appears after 2 seconds.
-    Raises ValueError as check_recipe does, and for ids that the encoder cannot take.
+    Raises ValueError for a recipe or ids that do not fit the encoder.
     """
-    layers, width = check_recipe(
-        encoder.config, pooling=pooling, layers=layers, combine=combine, has_pooler=encoder.pooler is not None
-    )
-    check_batch_tokens(batch_tokens)
+    layers, width = recipe.fit_to(encoder.config, has_pooler=encoder.pooler is not None)
     device = next(encoder.parameters()).device
     vectors = np.empty((len(ids), width), dtype=np.float32)
     bar = tqdm(total=len(ids), unit="text", delay=2, disable=None if progress else True)
     with inference(encoder), bar:
-        for rows in batches([len(row) for row in ids], batch_tokens):
+        for rows in batches([len(row) for row in ids], recipe.batch_tokens):
             input_ids, keep = pad([ids[row] for row in rows], encoder.config.pad_token_id)
             try:
                 out = encoder(input_ids.to(device), attention_mask=keep.to(device), output_hidden_states=True)
             except torch.OutOfMemoryError as error:
                 raise torch.OutOfMemoryError(
                     f"a batch of {tuple(keep.shape)} tokens does not fit on {device}; use a "
-                    f"smaller batch_tokens than {batch_tokens}"
+                    f"smaller batch_tokens than {recipe.batch_tokens}"
                 ) from error
-            vectors[rows] = pool(out, keep.to(device), pooling, layers, combine).cpu().numpy()
+            vectors[rows] = pool(out, keep.to(device), recipe, layers).cpu().numpy()
             bar.update(len(rows))
     return vectors
 
@@ -90,18 +80,19 @@ def pad(rows: list[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
     return input_ids, torch.arange(input_ids.shape[1]) < lengths[:, None]
 
 
-def pool(out: EncoderOutput, keep: Tensor, pooling: str, layers: tuple[int, ...], combine: str) -> Tensor:
+def pool(out: EncoderOutput, keep: Tensor, recipe: Recipe, layers: tuple[int, ...]) -> Tensor:
     """One float32 vector a row from the states of its tokens: each layer pooled, then combined, (B, width).
 
+    keep, (B, S), is False for padding; layers are counted from 0, as by Recipe.fit_to.
     cls: the state of [CLS]. mean and max: over all tokens of the row, [CLS] and [SEP] included, padding not, as in
     sentence-transformers. pooler: what next sentence prediction reads (Devlin et al. 2018, section 3.1, NSP).
     """
-    if pooling == "pooler":
-        assert out.pooler_output is not None  # check_recipe
+    if recipe.pooling == "pooler":
+        assert out.pooler_output is not None  # Recipe.fit_to
         return out.pooler_output.float()
     assert out.hidden_states is not None
-    pooled = [pool_tokens(out.hidden_states[layer].float(), keep[:, :, None], pooling) for layer in layers]
-    return combine_layers(pooled, combine)
+    pooled = [pool_tokens(out.hidden_states[layer].float(), keep[:, :, None], recipe.pooling) for layer in layers]
+    return combine_layers(pooled, recipe.combine)
 
 
 def pool_tokens(states: Tensor, keep: Tensor, pooling: str) -> Tensor:
@@ -111,3 +102,11 @@ def pool_tokens(states: Tensor, keep: Tensor, pooling: str) -> Tensor:
     if pooling == "mean":
         return states.masked_fill(~keep, 0).sum(dim=1) / keep.sum(dim=1)
     return states.masked_fill(~keep, -torch.inf).amax(dim=1)
+
+
+def combine_layers(pooled: Sequence[Tensor], combine: str) -> Tensor:
+    """One vector of each text from those of several layers, each (B, D): (B, k D) or (B, D)."""
+    if combine == "concat":
+        return torch.cat(list(pooled), dim=-1)
+    stacked = torch.stack(list(pooled))
+    return stacked.sum(dim=0) if combine == "sum" else stacked.mean(dim=0)

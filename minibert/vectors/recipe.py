@@ -1,81 +1,129 @@
-"""What vectors are asked for: pooling, layers and their combination, checked before anything is computed."""
+"""What is asked for: which vector a text gets. Said once and checked once, before anything is loaded.
+
+Whatever makes vectors is given a Recipe, or its settings as keyword arguments. L layers, D hidden.
+"""
 
 from __future__ import annotations
 
+import inspect
 import operator
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass, field, fields
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+if TYPE_CHECKING:
+    from minibert.config import Config
 
-from minibert.config import Config
-
-POOLINGS = ("cls", "mean", "max", "pooler")
-COMBINATIONS = ("concat", "sum", "mean")
+Function = TypeVar("Function", bound=Callable[..., object])
 
 
-def check_recipe(
-    config: Config, *, pooling: str, layers: int | Sequence[int], combine: str, has_pooler: bool
-) -> tuple[tuple[int, ...], int]:
-    """The layers counted from 0, the embeddings, to L, and the width of a vector: D, or k D for k concatenated layers.
+def one_of(*choices: str) -> Any:
+    """A field for one of these names; the first is the default."""
+    return field(default=choices[0], metadata={"choices": choices})
 
-    Raises ValueError for a name that is not known, a layer that the encoder does not have, and for the pooler where
-    the checkpoint has none or another layer than the last is asked for.
+
+@dataclass(frozen=True)
+class Recipe:
+    """Which vector a text gets, and how it is computed.
+
+    pooling: the vectors of a text's tokens become one: that of [CLS] ("cls"), their "mean" or "max" (over all tokens,
+    the special ones too, never padding), or the "pooler", which reads [CLS] of the last layer.
+    layers: one or several of -L-1 to L, as in hidden_states: 0 is the embeddings, -1 the last layer. Each is pooled.
+    combine: of several layers "concat" (width k D for k of them), "sum" or "mean" (width D).
+    precision: "float32"; "bfloat16" where the hardware multiplies it (else a warning, and float32); "float16" on CUDA;
+    "auto", the fastest of these that keeps a cosine above 0.9999 to float32.
+    truncation: a text over the tokenizer's max_length is cut with one warning ("warn") or refused ("error").
+    missing: None and NaN are refused ("error") or taken as empty texts ("empty").
+    batch_tokens: the most tokens in a batch, one text at the least; fewer take less memory.
+    Raises ValueError for what no model can give, TypeError for layers or batch_tokens that are no whole numbers.
     """
-    for name, value, choices in (("pooling", pooling, POOLINGS), ("combine", combine, COMBINATIONS)):
-        if value not in choices:
-            raise ValueError(f"{name} is {value!r}; choose from {', '.join(choices)}")
-    L, D = config.num_hidden_layers, config.hidden_size
-    asked = [operator.index(layer) for layer in (layers if isinstance(layers, Sequence | np.ndarray) else [layers])]
-    if not asked:
-        raise ValueError(f"layers is empty; name at least one of {-L - 1} to {L}")
-    for layer in asked:
-        if not -L - 1 <= layer <= L:
-            raise ValueError(
-                f"layers has {layer}; the encoder has {L} layers, so it must be {-L - 1} to {L} "
-                "(0: the embeddings, -1: the last layer)"
-            )
-    counted = tuple(layer % (L + 1) for layer in asked)
-    if pooling == "pooler":
-        if not has_pooler:
-            raise ValueError("pooling is 'pooler', and this checkpoint has no pooler; use pooling='cls'")
-        if counted != (L,):
-            raise ValueError(f"pooling is 'pooler' with layers {asked}; it reads the last layer alone, (-1,)")
-    return counted, D * len(counted) if combine == "concat" else D
+
+    pooling: str = one_of("cls", "mean", "max", "pooler")
+    layers: int | Sequence[int] = (-1,)  # kept as a tuple
+    combine: str = one_of("concat", "sum", "mean")
+    precision: str = one_of("float32", "bfloat16", "float16", "auto")
+    truncation: str = one_of("warn", "error")
+    missing: str = one_of("error", "empty")
+    batch_tokens: int = 4096
+
+    def __post_init__(self) -> None:
+        for setting in fields(self):
+            value, choices = getattr(self, setting.name), setting.metadata.get("choices")
+            if choices and value not in choices:
+                raise ValueError(f"{setting.name} is {value!r}; choose from {', '.join(choices)}")
+        object.__setattr__(self, "layers", as_layers(self.layers))
+        object.__setattr__(self, "batch_tokens", as_batch_tokens(self.batch_tokens))
+
+    def fit_to(self, config: Config, has_pooler: bool) -> tuple[tuple[int, ...], int]:
+        """The layers counted from 0, the embeddings, to L, and the width of a vector: D, or k D for k concatenated.
+
+        Raises ValueError for a layer that this model does not have, and for the pooler where it has none or another
+        layer than the last is asked for.
+        """
+        L, D, asked = config.num_hidden_layers, config.hidden_size, as_layers(self.layers)
+        if not asked:
+            raise ValueError(f"layers is empty; name at least one of {-L - 1} to {L}")
+        for layer in asked:
+            if not -L - 1 <= layer <= L:
+                raise ValueError(
+                    f"layers has {layer}; the encoder has {L} layers, so it must be {-L - 1} to {L} "
+                    "(0: the embeddings, -1: the last layer)"
+                )
+        layers = tuple(layer % (L + 1) for layer in asked)
+        if self.pooling == "pooler":
+            if not has_pooler:
+                raise ValueError("pooling is 'pooler', and this checkpoint has no pooler; use pooling='cls'")
+            if layers != (L,):
+                raise ValueError(f"pooling is 'pooler' with layers {list(asked)}; it reads the last layer alone, (-1,)")
+        return layers, D * len(layers) if self.combine == "concat" else D
 
 
-def check_batch_tokens(batch_tokens: int) -> None:
-    """Raise unless batch_tokens is a whole number of at least 1."""
-    if not isinstance(batch_tokens, int | np.integer) or isinstance(batch_tokens, bool):
+def as_layers(layers: object) -> tuple[int, ...]:
+    """One layer or several as a tuple; TypeError for what is no whole number."""
+    several = layers if isinstance(layers, Iterable) and not isinstance(layers, Set) else [layers]
+    try:
+        return tuple(map(operator.index, several))
+    except TypeError:
+        raise TypeError(f"layers is {layers!r}; it must be a whole number or a list of them, as [-2, -1]") from None
+
+
+def as_batch_tokens(batch_tokens: object) -> int:
+    """batch_tokens, a whole number of at least 1."""
+    if not isinstance(batch_tokens, Integral) or isinstance(batch_tokens, bool):
         raise TypeError(f"batch_tokens is of type {type(batch_tokens).__name__}; it must be an int")
     if batch_tokens < 1:
-        raise ValueError(f"batch_tokens is {batch_tokens}; it must be at least 1 (4096 is a good value)")
-
-
-def check_rows(config: Config, ids: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """The number of tokens of each row of ids, (N), or ValueError with the first row that the encoder cannot take."""
-    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-    limit = config.max_position_embeddings
-    for row in np.flatnonzero((lengths < 1) | (lengths > limit)):
-        if lengths[row] == 0:
-            raise ValueError(f"row {row} has no tokens; the shortest text is [CLS] [SEP], 2 tokens")
-        raise ValueError(f"row {row} has {lengths[row]} tokens and the checkpoint has {limit} positions; truncate")
-    flat = np.fromiter(chain.from_iterable(ids), np.int64, lengths.sum())
-    for place in np.flatnonzero((flat < 0) | (flat >= config.vocab_size)):
-        row = np.searchsorted(lengths.cumsum(), place, side="right")
         raise ValueError(
-            f"row {row} holds the id {flat[place]}; the checkpoint has vocab_size "
-            f"{config.vocab_size}: 0 to {config.vocab_size - 1}"
+            f"batch_tokens is {batch_tokens}; it must be at least 1 ({Recipe.batch_tokens} is a good value)"
         )
-    return lengths
+    return int(batch_tokens)
 
 
-def combine_layers(pooled: Sequence[Tensor], combine: str) -> Tensor:
-    """One vector of each text from those of several layers, each (B, D): (B, k D) or (B, D)."""
-    if combine == "concat":
-        return torch.cat(list(pooled), dim=-1)
-    stacked = torch.stack(list(pooled))
-    return stacked.sum(dim=0) if combine == "sum" else stacked.mean(dim=0)
+DEFAULT = Recipe()
+
+# ---------------------------------------------------------------------------------------------------------------
+# The settings as keyword arguments
+
+
+class Settings(TypedDict, total=False):
+    """The types of a Recipe's settings, for functions that take them as **settings: Unpack[Settings]."""
+
+    pooling: str
+    layers: int | Sequence[int]
+    combine: str
+    precision: str
+    truncation: str
+    missing: str
+    batch_tokens: int
+
+
+def spelled(function: Function) -> Function:
+    """Where help() and notebooks show a function's **settings, name each setting with its default."""
+    signature = inspect.signature(function)
+    named = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    settings = [
+        inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.type)
+        for one in fields(Recipe)
+    ]
+    function.__signature__ = signature.replace(parameters=[*named, *settings])  # type: ignore[attr-defined]
+    return function

@@ -2,7 +2,7 @@
 
     texts -> portions -> ids -> engine -> appended to vectors.npy.partial -> renamed to vectors.npy at the end
 
-A second run with the same texts and settings takes up what an interrupted one has done (see growing_file.py). Its
+A second run with the same texts and settings resumes an interrupted one (see growing_file.py). Its
 portions are those of an uninterrupted run, so every bit of its rows is too, on the same kind of machine.
 """
 
@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
+import torch
 from tqdm import tqdm
 
-from minibert.device import choose_device
 from minibert.text.tables import TextFile
 from minibert.text.texts import as_text
-from minibert.vectors.embedder import check_choices, check_for, load_shared
+from minibert.vectors.embedder import Embedder
 from minibert.vectors.growing_file import GrowingFile
-from minibert.vectors.prefetch import CHARACTERS, TEXTS, portions, tokenized
-from minibert.vectors.recipe import check_batch_tokens
+from minibert.vectors.prefetch import CHARACTERS, TEXTS, portions
+from minibert.vectors.recipe import Recipe, Settings, spelled
 
 DTYPES = ("float32", "float16")
 
@@ -40,7 +40,7 @@ class Written:
     resumed_rows: int  # that an earlier, interrupted run had done
     tokens: int  # of all rows, special tokens included
     truncated: int  # texts that were too long and lost their ends
-    route: str  # how they were computed
+    kernels: str  # what computed them
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -58,79 +58,65 @@ def embed_file(
 ) -> Written:
     """One vector for each text of a file, larger than memory perhaps, as a numpy file (N, D).
 
-    path, column, format: see text_files.TextFile (- is standard input; .txt, .tsv, .csv, .jsonl, each with .gz).
+    path, column, format: see text.tables.TextFile (- is standard input; .txt, .tsv, .csv, .jsonl, each with .gz).
     The other settings, and what happens with `out`: see embed_stream. Raises what those two raise.
     """
     with TextFile(path, column, format) as file:
         return embed_stream(file, out, model, **settings)
 
 
+@spelled
 def embed_stream(
     texts: Iterable[str],
     out: str | os.PathLike[str],
     model: str | os.PathLike[str] = "distilbert-base-uncased",
     *,
-    pooling: str = "cls",
-    layers: int | Sequence[int] = (-1,),
-    combine: str = "concat",
-    precision: str = "float32",
-    device: str = "auto",
-    batch_tokens: int = 4096,
-    truncation: str = "warn",
-    missing: str = "error",
+    device: str | torch.device = "auto",
     dtype: str = "float32",
     restart: bool = False,
     portion: int = TEXTS,
+    **settings: Unpack[Settings],
 ) -> Written:
     """One vector for each text, in their order, appended portion by portion to a numpy file (N, D).
 
     out: a name that ends in .npy; it appears, or is replaced, when all is done. What an interrupted run has done
-    stands beside it and is taken up if texts and settings are the same, refused if not; restart=True begins again.
+    stands beside it and is resumed if texts and settings are the same, refused if not; restart=True begins again.
     dtype: of the numbers in the file, "float32" or "float16". portion: texts computed and saved at a time.
-    model is a Hub name or a folder; the other settings are those of vectors.embed.
-    Raises what vectors.embed raises, FileNotFoundError for a folder that is not there, ValueError for a partial file
+    model is a Hub name or a folder, device as for `embed`; settings: those of a Recipe.
+    Raises what `embed` raises, FileNotFoundError for a folder that is not there, ValueError for a partial file
     of other texts or settings and for numbers beyond float16, RuntimeError while another process writes `out`.
     """
     if isinstance(texts, str):
         raise TypeError("texts is one str; embed_stream wants a stream of texts, embed_file the name of a file")
     out = check_out(out)
-    check_choices(pooling=pooling, combine=combine, precision=precision, truncation=truncation, missing=missing)
-    check_batch_tokens(batch_tokens)
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}; choose from {', '.join(DTYPES)}")
     if portion < 1:
         raise ValueError(f"portion is {portion}; it must be at least 1 ({TEXTS} is a good value)")
-    loaded = load_shared(model, choose_device(device), precision)
-    engine, tokenizer = loaded.engine, loaded.tokenizer
-    depths, width = check_for(engine, pooling=pooling, layers=layers, combine=combine)
-    recipe: dict[str, Any] = {"pooling": pooling, "layers": depths, "combine": combine, "batch_tokens": batch_tokens}
-    settings = recipe | {
-        "layers": list(depths),
-        "batch_tokens": int(batch_tokens),
+    embedder = Embedder(model, Recipe(**settings), device)
+    determining = embedder.identity | {
+        "batch_tokens": embedder.recipe.batch_tokens,
         "portion": [portion, CHARACTERS],
         "dtype": dtype,
-        "truncation": truncation,
-        "max_length": tokenizer.max_length,
-        "tokenizer": tokenizer.fingerprint,
-        "weights": loaded.weights,
-        "route": engine.route,
+        "kernels": embedder.engine.kernels,
     }
-    with GrowingFile(out, width, dtype, settings, restart) as matrix:
-        reading = Reading(texts, portion, missing)
+    with GrowingFile(out, embedder.width, dtype, determining, restart) as matrix:
+        reading = Reading(texts, portion, embedder.recipe.missing)
         resumed = matrix.rows
         with reading.bar("find the place") as bar:
-            for done in matrix.take_up(iter(reading)):
+            for done in matrix.resume(iter(reading)):
                 bar.update(reading.progress(len(done)))
-        tokens = tokenized(reading, tokenizer, engine.device, truncation=truncation, first=resumed)
+        tokens = embedder.tokenized(reading, first=resumed)
         with reading.bar("embed") as bar, closing(tokens):
             for made in tokens:
-                matrix.append(engine.vectors(made.ids, **recipe), made.texts, made.account)
+                matrix.append(embedder.vectors(made.ids), made.texts, made.account)
                 bar.update(reading.progress(len(made.texts)))
         matrix.finish()
     account = matrix.journal.account
-    tokenizer.warn(account, tokenizer.max_length)
-    rows = account.texts
-    return Written(str(out), (rows, width), dtype, rows, resumed, account.tokens, account.truncated, engine.route)
+    embedder.tokenizer.warn(account, embedder.tokenizer.max_length)
+    shape = (account.texts, embedder.width)
+    how = (account.tokens, account.truncated, embedder.engine.kernels)
+    return Written(str(out), shape, dtype, account.texts, resumed, *how)
 
 
 def check_out(out: str | os.PathLike[str]) -> Path:

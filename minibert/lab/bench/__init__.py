@@ -1,1 +1,1 @@
-"""`minibert bench`: what is done in work.py, by whom in contestants.py, how it is measured in run.py."""
+"""`minibert bench`: backends.py is who takes part, run.py how it is measured, goals.py what is to be reached."""

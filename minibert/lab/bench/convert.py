@@ -57,8 +57,6 @@ def to_onnx(folder: Path, out: Path) -> None:
 def to_onnx_int8(folder: Path, out: Path) -> None:
     """model.onnx with the weights of its products as int8, activations quantized as they come."""
     quantization: Any = importlib.import_module("onnxruntime.quantization")
-    if not (out / "model.onnx").exists():
-        raise FileNotFoundError("model.onnx was not written")
     logging.getLogger().setLevel(logging.ERROR)
     quantization.quantize_dynamic(out / "model.onnx", out / "model-int8.onnx", weight_type=quantization.QuantType.QInt8)
 
@@ -69,4 +67,4 @@ def to_ctranslate2(folder: Path, out: Path) -> None:
     converters.TransformersConverter(str(folder)).convert(str(out / "ctranslate2"), force=True)
 
 
-CONVERSIONS = {"onnx": to_onnx, "onnx-int8": to_onnx_int8, "ctranslate2": to_ctranslate2}
+CONVERSIONS = {"onnx": to_onnx, "onnx-int8": to_onnx_int8, "ctranslate2": to_ctranslate2}  # in this order

@@ -27,7 +27,7 @@ from minibert.lab.parity.compare import (
     Row,
     parameter_pairs,
 )
-from minibert.lab.stages import Batch, Place, column, record
+from minibert.lab.stages import Batch, Place, record, upstream_family
 from minibert.model import ACTIVATION, FeedForward, Layer
 
 EPS = (1e-12, 1e-5, 1e-6, 1e-3)
@@ -154,5 +154,7 @@ def loading(ours: nn.Module, theirs: nn.Module, reproduces: Callable[[], bool]) 
     ]
     if elsewhere:
         kind = "swapped norms" if "norm" in name and "norm" in elsewhere[0] else "swapped weights"
-        return f"{kind}: minibert's {name} holds what upstream has as {elsewhere[0]} ({column(theirs)})"
+        family = upstream_family(theirs)
+        where = family.name if family else "minibert"
+        return f"{kind}: minibert's {name} holds what upstream has as {elsewhere[0]} ({where})"
     return f"weights not loaded: {len(different)} parameters differ from upstream's, {name} the first"

@@ -17,14 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minibert.config import ACTIVATIONS, DISTILBERT_NAMES
+from minibert.config import ACTIVATIONS
+from minibert.families.base import Family
+from minibert.families.bert import BERT
+from minibert.families.distilbert import DISTILBERT
 from minibert.heads import HEAD_CLASSES
 from minibert.lab.stages import Batch
 
 MASKED_SHARE = 0.2  # of the tokens carry a label of the masked language model
 CHOICES = 2  # of a multiple-choice question
-PREFIX = {"bert": "Bert", "distilbert": "DistilBert"}  # of the classes in transformers
-TITLE = {"bert": "BERT", "distilbert": "DistilBERT"}
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Size:
     """A checkpoint to be made: its name in reports, and the values of its config.json under BERT's names."""
 
     name: str
-    model_type: str
+    family: Family
     values: dict[str, Any]
     tokens: int  # S of the batch
     full: bool = False  # whether it is one of the published sizes
@@ -43,13 +44,11 @@ class Size:
         values = dict(self.values)
         if head == "question-answering":
             values["num_labels"] = 2
-        if self.model_type == "distilbert":
-            values = {DISTILBERT_NAMES.get(name, name): value for name, value in values.items()}
-        return values
+        return {self.family.keys.get(name, name): value for name, value in values.items()}
 
 
-def tiny(name: str, model_type: str = "bert", seed: int = 0, **changes: Any) -> Size:
-    """A checkpoint of a few thousand parameters: widths that are no power of two, every position used."""
+def tiny(name: str, family: Family = BERT, seed: int = 0, **changes: Any) -> Size:
+    """A checkpoint of a few thousand parameters: widths that are no power of two, every dropout another one."""
     values: dict[str, Any] = {
         "vocab_size": 101,
         "hidden_size": 24,
@@ -58,11 +57,16 @@ def tiny(name: str, model_type: str = "bert", seed: int = 0, **changes: Any) -> 
         "intermediate_size": 37,
         "max_position_embeddings": 11,
         "num_labels": 3,
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.2,
+        "classifier_dropout": 0.3,
     }
-    if model_type == "bert":
+    if family.has_segments:
         values["type_vocab_size"] = 2
+    if "qa_dropout" in family.keys:
+        values["qa_dropout"] = 0.4
     values |= changes
-    return Size(f"tiny {TITLE[model_type]}: {name}", model_type, values, values["max_position_embeddings"], seed=seed)
+    return Size(f"tiny {family.title}: {name}", family, values, values["max_position_embeddings"], seed=seed)
 
 
 TINY = (
@@ -71,15 +75,15 @@ TINY = (
     tiny("one head, one segment", num_attention_heads=1, type_vocab_size=1, seed=2),
     tiny("eps 1e-5, one label", layer_norm_eps=1e-5, num_labels=1, seed=3),
     *(tiny(f"activation {name}", hidden_act=name, seed=4) for name in ACTIVATIONS[1:]),
-    tiny("head width 8, intermediate 37", "distilbert", seed=5),
-    tiny("sinusoidal positions, one head", "distilbert", num_attention_heads=1, sinusoidal_pos_embds=True, seed=6),
-    *(tiny(f"activation {name}", "distilbert", hidden_act=name, seed=7) for name in ACTIVATIONS[1:]),
+    tiny("head width 8, intermediate 37", DISTILBERT, seed=5),
+    tiny("sinusoidal positions, one head", DISTILBERT, num_attention_heads=1, sinusoidal_pos_embds=True, seed=6),
+    *(tiny(f"activation {name}", DISTILBERT, hidden_act=name, seed=7) for name in ACTIVATIONS[1:]),
 )
-DISTILBERT_BASE = Size("DistilBERT-base, random", "distilbert", {"num_labels": 3}, 16, full=True)
-BERT_BASE = Size("BERT-base, random", "bert", {"num_labels": 3}, 16, full=True)
+DISTILBERT_BASE = Size("DistilBERT-base, random", DISTILBERT, {"num_labels": 3}, 16, full=True)
+BERT_BASE = Size("BERT-base, random", BERT, {"num_labels": 3}, 16, full=True)
 BERT_LARGE = Size(
     "BERT-large, random",
-    "bert",
+    BERT,
     {
         "hidden_size": 1024,
         "num_hidden_layers": 24,
@@ -109,15 +113,10 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def upstream_class(model_type: str, head: str | None) -> Any:
-    """The class in transformers for a head (None: the bare encoder)."""
+def upstream_class(family: Family, head: str | None) -> Any:
+    """The class in transformers for a task head (None: the bare encoder)."""
     suffix = HEAD_CLASSES[head].upstream if head else "Model"
-    return getattr(importlib.import_module("transformers"), PREFIX[model_type] + suffix)
-
-
-def heads_of(model_type: str) -> list[str]:
-    """The heads that this model type has."""
-    return [name for name, head in HEAD_CLASSES.items() if model_type == "bert" or head.in_distilbert]
+    return getattr(importlib.import_module("transformers"), family.upstream + suffix)
 
 
 def randomise(model: nn.Module, seed: int, only: set[str] | None = None) -> None:
@@ -141,18 +140,18 @@ def randomise(model: nn.Module, seed: int, only: set[str] | None = None) -> None
 def make(size: Size, head: str | None, folder: Path) -> nn.Module:
     """Write a random checkpoint of this size and head into `folder`; return upstream's model, in eval mode."""
     with quiet():
-        config_class = getattr(importlib.import_module("transformers"), PREFIX[size.model_type] + "Config")
+        config_class = getattr(importlib.import_module("transformers"), size.family.upstream + "Config")
         config = config_class(**size.config(head), attn_implementation="eager")
-        model: nn.Module = upstream_class(size.model_type, head)(config).eval()
+        model: nn.Module = upstream_class(size.family, head)(config).eval()
         randomise(model, size.seed)
         model.save_pretrained(folder)  # type: ignore[operator]  # an upstream model, typed as Module
     return model
 
 
-def open_upstream(folder: Path, model_type: str, head: str | None, pooler: bool) -> tuple[nn.Module, bool]:
+def open_upstream(folder: Path, family: Family, head: str | None, pooler: bool) -> tuple[nn.Module, bool]:
     """Upstream's model of a checkpoint, and whether that was complete for it; what it lacks is drawn at random."""
-    options: dict[str, Any] = {} if head or model_type != "bert" else {"add_pooling_layer": pooler}
-    kind = upstream_class(model_type, head)
+    options: dict[str, Any] = {} if head or not family.has_pooler else {"add_pooling_layer": pooler}
+    kind = upstream_class(family, head)
     with quiet():
         if head == "question-answering":
             options["num_labels"] = 2
@@ -164,6 +163,10 @@ def open_upstream(folder: Path, model_type: str, head: str | None, pooler: bool)
             ignore_mismatched_sizes=True,
             **options,
         )
+    for parameter in model.parameters():
+        # Read from a file it may begin at any multiple of 4 bytes, and there a product with a matrix of one row, such
+        # as the classifier of multiple choice, rounds differently than in memory of its own.
+        parameter.data = parameter.data.clone()
     new = {*account["missing_keys"], *(key if isinstance(key, str) else key[0] for key in account["mismatched_keys"])}
     randomise(model, 0, only=new)
     return model.eval(), not new
@@ -218,11 +221,10 @@ def task(head: str | None, config: Any, tokens: int, seed: int = 0) -> Task:
         return Task(batch, {"labels": text_labels(config, B, generator)})
     if head == "token-classification":
         return Task(batch, {"labels": draw(config.num_labels, B, S).masked_fill(batch.attention_mask == 0, -100)})
-    if head == "question-answering":  # one answer begins past the last token: it must not count
-        return Task(
-            batch,
-            {"start_positions": draw(S, B).index_fill(0, torch.tensor([B - 1]), S + 3), "end_positions": draw(S, B)},
-        )
+    if head == "question-answering":
+        start, end = draw(S, B), draw(S, B)
+        start[-1], end[0] = S + 3, -4  # past the last token: must not count; before the first: counts as 0
+        return Task(batch, {"start_positions": start, "end_positions": end})
     if head == "multiple-choice":
         parts = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
         return Task(Batch(*(x.view(B // CHOICES, CHOICES, S) for x in parts)), {"labels": draw(CHOICES, B // CHOICES)})

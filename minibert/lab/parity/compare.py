@@ -18,8 +18,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minibert.checkpoints.fill import name_in_file
-from minibert.lab.stages import NOT_IN_SDPA, Batch, Place, Tensors, base, column, forward, in_order, recording
+from minibert.checkpoints.names import full_name, name_in_file
+from minibert.lab.stages import (
+    NOT_IN_SDPA,
+    Batch,
+    Place,
+    Tensors,
+    base,
+    forward,
+    head_of,
+    in_order,
+    recording,
+    upstream_family,
+)
 from minibert.model import ATTENTION
 
 # The versions of transformers for which parity was established.
@@ -29,7 +40,6 @@ TENSORS, FULL_LENGTH, LOGITS, LOSSES, DECISIONS = "tensors", "full length", "log
 GRADIENTS, DROPOUT, TRAINED = "gradients", "tensors, dropout on", "trained weights"
 RUNGS = (TENSORS, FULL_LENGTH, LOGITS, LOSSES, GRADIENTS, DROPOUT, TRAINED, DECISIONS)
 LOGIT_FIELDS = ("logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits")
-LOWEST = torch.finfo(torch.float32).min  # a score of padding
 SEED = 1810_04805  # of dropout, on both sides
 STEPS = 3  # of training
 
@@ -100,20 +110,22 @@ def ordered(x: Tensor) -> Tensor:
 
 
 def row(rung: str, place: Place, ours: Tensor, theirs: Tensor, bound: float = 0.0, least: float = 0.0) -> Row:
-    """Compare one tensor. With a bound, `least` is the smallest scale it is a share of."""
+    """Compare one tensor, in float64 where both are. With a bound, `least` is the smallest scale it is a share of."""
     shape = tuple(ours.shape)
     if ours.shape != theirs.shape and ours.shape == theirs.squeeze(0).shape:
         theirs = theirs.squeeze(0)  # positions: (1, S, D) upstream
     if ours.shape != theirs.shape:
         return broken(rung, place, shape, f"shape {shape}, upstream {tuple(theirs.shape)}")
-    ours, theirs = (x.detach().to("cpu", torch.float32) for x in (ours, theirs))
+    double = ours.dtype == theirs.dtype == torch.float64
+    dtype, bits = (torch.float64, torch.int64) if double else (torch.float32, torch.int32)
+    ours, theirs = (x.detach().to("cpu", dtype).contiguous() for x in (ours, theirs))
     if bound and place.stage == "scores":  # padding is the lowest number of each side's own dtype
-        ours, theirs = (torch.where(theirs == LOWEST, 0.0, x) for x in (ours, theirs))
-    same = ours.contiguous().view(torch.int32) == theirs.contiguous().view(torch.int32)
+        ours, theirs = (torch.where(theirs == torch.finfo(dtype).min, 0.0, x) for x in (ours, theirs))
+    same = ours.view(bits) == theirs.view(bits)
     if bool(same.all()):
         return Row(rung, place.stage, place.layer, shape, 0.0, 0, True)
     difference = (ours - theirs).abs().nan_to_num(nan=float("inf"))
-    steps = (ordered(ours) - ordered(theirs)).abs()
+    steps = (ordered(ours.float()) - ordered(theirs.float())).abs()
     index = tuple((~same).nonzero()[0].tolist())
     scale = max(float(theirs.abs().max()), least)
     return Row(
@@ -237,16 +249,15 @@ def best_span(start: Tensor, end: Tensor) -> Tensor:
 
 
 def parameter_pairs(ours: nn.Module, theirs: nn.Module) -> list[tuple[str, nn.Parameter, nn.Parameter | None]]:
-    """Our parameters with those of the other side, by the table of weights.py; None where it has no such parameter."""
-    kind = column(theirs)
+    """Our parameters with those of the other side, by the tables of families/; None where it has no such parameter."""
+    family = upstream_family(theirs)
     others = dict(theirs.named_parameters(remove_duplicate=False))
     pairs = []
     for name, parameter in ours.named_parameters():
-        if kind == "minibert":
-            candidates = [name]
-        else:
-            official = name_in_file(kind, name)
-            candidates = [official, f"{kind}.{official}"]
+        candidates = [name]
+        if family is not None:
+            head = head_of(theirs, family)
+            candidates = [name_in_file(family, name, head), full_name(family, name, head)]
         pairs.append((name, parameter, next((others[c] for c in candidates if c in others), None)))
     return pairs
 

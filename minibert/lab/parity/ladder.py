@@ -13,9 +13,10 @@ from torch import nn
 
 from minibert.checkpoints.hub import Source
 from minibert.checkpoints.load import load
+from minibert.families.base import Family
 from minibert.lab.parity import checkpoints
 from minibert.lab.parity.causes import explain
-from minibert.lab.parity.checkpoints import Size, Task, heads_of, make_batch
+from minibert.lab.parity.checkpoints import Size, Task, make_batch
 from minibert.lab.parity.compare import (
     EQUAL,
     MEASURED,
@@ -28,7 +29,11 @@ from minibert.lab.parity.compare import (
 )
 
 TOKENS = 24  # S of the batch for a checkpoint of any size; every position is used once, by the encoder alone
-TRAINED_HEADS = {"bert": "pretraining", "distilbert": "masked-lm"}  # at full size, where a step takes seconds
+
+
+def trained_head(family: Family) -> str:
+    """The task head that is trained at full size, where a step takes seconds: the one of pretraining."""
+    return "pretraining" if "pretraining" in family.heads else "masked-lm"
 
 
 @dataclass
@@ -65,7 +70,7 @@ def climb(
     """Compare one pair of models on every rung and note the cause of the first difference. `train` changes both."""
     rows = compare(ours, theirs, asked.batch, asked.labels or None, bounds)
     if head is None:
-        longest = int(ours.config.max_position_embeddings)  # type: ignore[union-attr,arg-type]  # a Module that has a config
+        longest = int(ours.config.max_tokens)  # type: ignore[union-attr,arg-type]  # a Module that has a config
         rows += compare_full_length(ours, theirs, make_batch(theirs.config, longest, rows=2), bounds)
     first = first_divergent(rows)
     if first and not result.cause:
@@ -82,12 +87,12 @@ def climb_random(size: Size) -> Result:
     """A checkpoint made at random by transformers, the encoder and every head that its model type has."""
     began = time.perf_counter()
     result = Result(size.name, "random parameters, written by transformers", tiny=not size.full)
-    for head in (None, *heads_of(size.model_type)):
+    for head in (None, *size.family.heads):
         with tempfile.TemporaryDirectory() as folder:
             theirs = checkpoints.make(size, head, Path(folder))
             ours = load(folder, head=head)
         asked = checkpoints.task(head, theirs.config, size.tokens, size.seed)
-        train = bool(asked.labels) and (not size.full or head == TRAINED_HEADS[size.model_type])
+        train = bool(asked.labels) and (not size.full or head == trained_head(size.family))
         climb(result, ours, theirs, asked, head, train=train)
     result.seconds = time.perf_counter() - began
     return result
@@ -98,12 +103,12 @@ def climb_checkpoint(source: Source) -> Result:
     began = time.perf_counter()
     result = Result(source.name, f"from {source.origin}")
     encoder = load(source.folder)
-    model_type, pooler = encoder.config.model_type, encoder.pooler is not None
-    for head in (None, *heads_of(model_type)):
-        theirs, complete = checkpoints.open_upstream(source.folder, model_type, head, pooler)
+    family, pooler = encoder.config.family, encoder.pooler is not None
+    for head in (None, *family.heads):
+        theirs, complete = checkpoints.open_upstream(source.folder, family, head, pooler)
         ours = encoder if head is None else load_head(source.folder, theirs, head, complete)
-        asked = checkpoints.task(head, theirs.config, min(TOKENS, encoder.config.max_position_embeddings))
-        climb(result, ours, theirs, asked, head, train=head == TRAINED_HEADS[model_type])
+        asked = checkpoints.task(head, theirs.config, min(TOKENS, encoder.config.max_tokens))
+        climb(result, ours, theirs, asked, head, train=head == trained_head(family))
     result.seconds = time.perf_counter() - began
     return result
 
@@ -125,16 +130,15 @@ def climb_path(source: Source, device: str, dtype: torch.dtype, attention: str) 
     began = time.perf_counter()
     kind = str(dtype).removeprefix("torch.")
     result = Result(f"{source.name}: {device}, {kind}, {attention}", f"from {source.origin}")
-    for head in (None, *heads_of(load(source.folder).config.model_type)):
-        reference = load(source.folder, head=head, new_head=head is not None)
-        checkpoints.randomise(
-            reference, 0, {name for name, _ in reference.named_parameters() if head and not name.startswith("encoder.")}
-        )
-        ours = load(
-            source.folder, head=head, new_head=head is not None, dtype=dtype, device=device, attention=attention
-        )
+    for head in (None, *load(source.folder).config.family.heads):
+        new: Any = {"head": head, "new_head": True} if head else {}
+        reference: nn.Module = load(source.folder, **new)
+        on_top = {name for name, _ in reference.named_parameters() if head and not name.startswith("encoder.")}
+        checkpoints.randomise(reference, 0, only=on_top)
+        ours: nn.Module = load(source.folder, dtype=dtype, device=device, attention=attention, **new)
         ours.load_state_dict(reference.state_dict())  # copies into the dtype and onto the device
-        asked = checkpoints.task(head, reference.config, min(TOKENS, reference.config.max_position_embeddings))
+        config: Any = reference.config
+        asked = checkpoints.task(head, config, min(TOKENS, config.max_tokens))
         climb(result, ours, reference, asked, head, train=False, bounds=MEASURED[dtype])
     result.seconds = time.perf_counter() - began
     return result

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from minibert.checkpoints.load import load
+from minibert.checkpoints.load import has_head, load
 from minibert.files import written_whole
 from minibert.heads import MaskedLM
 from minibert.lab.pictures import heat_map, pyplot
@@ -77,15 +77,14 @@ def check_numbers(args: argparse.Namespace, encoder: Encoder | MaskedLM) -> None
 
 
 def model_for(name: str) -> Encoder | MaskedLM:
-    """The checkpoint's masked language model if it has that head, else its encoder."""
-    encoder: Encoder
-    encoder, report = load(name, report=True)
-    if any("predictions.transform" in left_out or "vocab_transform" in left_out for left_out in report.ignored):
-        model: MaskedLM = load(name, head="masked-lm")
-        # The head leaves the pooler out, which the encoder has where the checkpoint does.
-        model.encoder.pooler = encoder.pooler
-        return model
-    return encoder
+    """The checkpoint's masked language model if it has that task head, else its encoder."""
+    encoder = load(name)
+    if not has_head(name, MaskedLM.name):
+        return encoder
+    model = load(name, head=MaskedLM.name)
+    assert isinstance(model, MaskedLM)
+    model.encoder.pooler = encoder.pooler  # the task head leaves it out
+    return model
 
 
 def describe(traced: Trace) -> dict[str, Any]:

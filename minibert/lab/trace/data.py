@@ -1,7 +1,7 @@
-"""What of a trace goes into the page, and in what form: chosen layers and heads, rounded and packed.
+"""What of a journey goes into the page, and in what form: chosen layers and heads, rounded and packed.
 
     attention   uint16, steps of 1/65535    (S,S) for each head, their mean and the rollout
-    vectors     float16, 11 bits            (T,D), T the first tokens, at most VECTOR_TOKENS
+    vectors     float16, 11 bits            (T,D), T the first tokens, at most VECTOR_TOKENS; embeddings (T,E)
     norms       decimal, 5 digits           (S) computed in the model's own precision
 
 Packed numbers are little-endian, row by row, in base64.
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minibert.lab.trace.run import Trace, quadrants, rollout
+from minibert.lab.trace.journey import Journey, quadrants, rollout
 
 LIMIT = 12_000_000  # bytes of packed numbers that a page may take unless more is asked for
 VECTOR_TOKENS = 64  # of a longer text, vectors are kept of the first ones, norms and attention of all
@@ -35,30 +35,28 @@ class Choice:
     message: str = ""  # what was left out and how to get it; "" where the page has everything
 
 
-def choose(trace: Trace, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None) -> Choice:
+def choose(journey: Journey, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None) -> Choice:
     """All layers and heads, those asked for, or as many as LIMIT allows: first fewer heads, then fewer layers.
 
     Raises ValueError for a layer or head that the model does not have.
     """
-    L, H = trace.config.num_hidden_layers, trace.config.num_attention_heads
-    some_layers, some_heads = checked("layers", layers, L), checked("heads", heads, H)
-    heads_kept = H if some_heads is None else len(some_heads)
-    layers_kept = L if some_layers is None else len(some_layers)
-    while some_heads is None and heads_kept > min(FEWEST_HEADS, H) and size(trace, layers_kept, heads_kept) > LIMIT:
-        heads_kept -= 1
-    while some_layers is None and layers_kept > 1 and size(trace, layers_kept, heads_kept) > LIMIT:
-        layers_kept -= 1
-    spread = [int(layer) for layer in np.linspace(L - 1 if layers_kept == 1 else 0, L - 1, layers_kept).round()]
-    chosen = Choice(
-        spread if some_layers is None else some_layers, list(range(heads_kept)) if some_heads is None else some_heads
-    )
-    return Choice(chosen.layers, chosen.heads, left_out(trace, chosen))
+    L, H = journey.config.num_hidden_layers, journey.config.num_attention_heads
+    chosen_layers = checked("layers", range(L) if layers is None else layers, L)
+    chosen_heads = checked("heads", range(H) if heads is None else heads, H)
+
+    def too_large() -> bool:
+        return size(journey, len(chosen_layers), len(chosen_heads)) > LIMIT
+
+    while heads is None and len(chosen_heads) > FEWEST_HEADS and too_large():
+        chosen_heads.pop()
+    while layers is None and len(chosen_layers) > 1 and too_large():
+        fewer = len(chosen_layers) - 1
+        chosen_layers = [int(layer) for layer in np.linspace(0 if fewer > 1 else L - 1, L - 1, fewer).round()]
+    return Choice(chosen_layers, chosen_heads, left_out(journey, chosen_layers, chosen_heads))
 
 
-def checked(name: str, numbers: Sequence[int] | None, count: int) -> list[int] | None:
+def checked(name: str, numbers: Sequence[int], count: int) -> list[int]:
     """Each number once, in order. Raises ValueError for one that the model does not have, or for none at all."""
-    if numbers is None:
-        return None
     if not numbers:
         raise ValueError(f"{name} is empty; name at least one of 0 to {count - 1}")
     for number in numbers:
@@ -67,21 +65,21 @@ def checked(name: str, numbers: Sequence[int] | None, count: int) -> list[int] |
     return sorted(set(numbers))
 
 
-def size(trace: Trace, layers: int, heads: int) -> float:
+def size(journey: Journey, layers: int, heads: int) -> float:
     """Bytes of packed numbers for so many layers and heads."""
-    S, D = len(trace.tokens), trace.config.hidden_size
+    S, D = len(journey.tokens), journey.config.hidden_size
     vectors = (6 + 5 * layers) * min(S, VECTOR_TOKENS) * D
     return (vectors + layers * (heads + 2) * S * S) * PER_NUMBER
 
 
-def left_out(trace: Trace, choice: Choice) -> str:
+def left_out(journey: Journey, layers: list[int], heads: list[int]) -> str:
     """What the page lacks, in one sentence."""
-    L, H, S = trace.config.num_hidden_layers, trace.config.num_attention_heads, len(trace.tokens)
+    L, H, S = journey.config.num_hidden_layers, journey.config.num_attention_heads, len(journey.tokens)
     lacks = []
-    if len(choice.layers) < L:
-        lacks.append(f"layers {numbered(choice.layers)} of 0 to {L - 1} (--layers chooses others)")
-    if len(choice.heads) < H:
-        lacks.append(f"heads {numbered(choice.heads)} of 0 to {H - 1} (--heads chooses others)")
+    if len(layers) < L:
+        lacks.append(f"layers {numbered(layers)} of 0 to {L - 1} (--layers chooses others)")
+    if len(heads) < H:
+        lacks.append(f"heads {numbered(heads)} of 0 to {H - 1} (--heads chooses others)")
     if S > VECTOR_TOKENS:
         lacks.append(f"the vectors of the first {VECTOR_TOKENS} tokens")
     return f"Of the {S} tokens this page has {'; '.join(lacks)}. Norms, mean and rollout are of all." if lacks else ""
@@ -119,109 +117,81 @@ def rounded(values: Tensor) -> list[float]:
     return [float(f"{value:.5g}") for value in values.double().tolist()]
 
 
-def unpacked_probs(text: str, *shape: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """What packed_probs wrote."""
-    return np.frombuffer(base64.b64decode(text), dtype="<u2").reshape(shape) / 65535
-
-
-def unpacked_vectors(text: str, *shape: int) -> np.ndarray[Any, np.dtype[np.float16]]:
-    """What packed_vectors wrote."""
-    return np.frombuffer(base64.b64decode(text), dtype="<f2").reshape(shape)
-
-
-def page_data(trace: Trace, choice: Choice) -> dict[str, Any]:
+def page_data(journey: Journey, choice: Choice) -> dict[str, Any]:
     """Everything that the script of the page draws; each name is explained at the top of page.js."""
-    config = trace.config
-    S, kept = len(trace.tokens), vectors(trace, choice)
+    config = journey.config
+    S, kept = len(journey.tokens), vectors(journey, choice)
     return {
         "S": S,
         "D": config.hidden_size,
+        "E": journey.token_embeddings.shape[-1],
         "H": config.num_attention_heads,
         "L": config.num_hidden_layers,
-        "tokens": trace.tokens,
-        "ids": trace.ids,
-        "segments": trace.segments,
-        "words": trace.words,
-        "pair": trace.text_b is not None,
+        "tokens": journey.tokens,
+        "ids": journey.ids,
+        "sides": journey.sides,
+        "words": journey.words,
         "layers": choice.layers,
         "heads": choice.heads,
         "vector_tokens": min(S, VECTOR_TOKENS),
-        "attention": attention(trace, choice),
+        "attention": attention(journey, choice),
         "vectors": {name: packed_vectors(vector[:VECTOR_TOKENS]) for name, vector in kept.items()},
-        "norms": norms(trace, kept),
-        "cosines": cosines(trace, choice),
-        "decision": decision(trace),
-        "predictions": [
-            {"place": p.place, "guesses": [[g.token, g.probability] for g in p.guesses]} for p in trace.predictions
-        ],
+        "norms": norms(journey, kept),
+        "cosines": cosines(journey, choice),
     }
 
 
-def attention(trace: Trace, choice: Choice) -> dict[str, Any]:
+def attention(journey: Journey, choice: Choice) -> dict[str, Any]:
     """For each layer: its heads one after the other, their mean, the rollout up to it, and the shares of a pair."""
-    rolled = rollout(trace.attentions)
+    rolled = rollout(journey.attentions)
     found: dict[str, Any] = {}
     for layer in choice.layers:
-        probs = trace.layers[layer].probs
+        probs = journey.layers[layer].probs
         found[str(layer)] = {
             "heads": packed_probs(probs[choice.heads]),
             "mean": packed_probs(probs.mean(dim=0)),
             "rollout": packed_probs(rolled[layer]),
         }
-        if trace.text_b is not None:
+        if journey.text_b is not None:
             matrices = {"mean": probs.mean(dim=0), "rollout": rolled[layer]} | {str(h): probs[h] for h in choice.heads}
-            found[str(layer)]["quadrants"] = {name: quadrants(m, trace.segments) for name, m in matrices.items()}
+            found[str(layer)]["quadrants"] = {name: quadrants(m, journey.sides) for name, m in matrices.items()}
     return found
 
 
-def vectors(trace: Trace, choice: Choice) -> dict[str, Tensor]:
+def vectors(journey: Journey, choice: Choice) -> dict[str, Tensor]:
     """The vectors that are drawn, (S,D) each, by name; hidden0 is the embeddings, hidden1 what layer 0 returns."""
-    found = {"token": trace.token_embeddings, "position": trace.position_embeddings, "sum": trace.embedding_sum}
-    if trace.segment_embeddings is not None:
-        found["segment"] = trace.segment_embeddings
-    L = trace.config.num_hidden_layers
+    found = {"token": journey.token_embeddings, "position": journey.position_embeddings, "sum": journey.embedding_sum}
+    if journey.segment_embeddings is not None:
+        found["segment"] = journey.segment_embeddings
+    L = journey.config.num_hidden_layers
     for state in sorted({0, L, *choice.layers, *(layer + 1 for layer in choice.layers)}):
-        found[f"hidden{state}"] = trace.hidden_states[state]
+        found[f"hidden{state}"] = journey.hidden_states[state]
     for layer in choice.layers:
-        one = trace.layers[layer]
+        one = journey.layers[layer]
         found[f"attention{layer}"] = one.attention_output
         found[f"attention_norm{layer}"] = one.attention_norm
         found[f"feed_forward{layer}"] = one.feed_forward
-    if trace.pooled is not None:
-        found["pooled"] = trace.pooled[None]
-    if trace.decision is not None:
-        found["features"] = trace.decision.vector[None]
+    if journey.pooled is not None:
+        found["pooled"] = journey.pooled[None]
+    if journey.decision is not None:
+        found["features"] = journey.decision.vector[None]
     return found
 
 
-def norms(trace: Trace, kept: dict[str, Tensor]) -> dict[str, list[float]]:
+def norms(journey: Journey, kept: dict[str, Tensor]) -> dict[str, list[float]]:
     """The Euclidean length of every vector, (S) each, and of the two sums of each layer, which are not drawn whole."""
-    sums = {f"attention_sum{i}": layer.attention_sum for i, layer in enumerate(trace.layers)}
-    sums |= {f"feed_forward_sum{i}": layer.feed_forward_sum for i, layer in enumerate(trace.layers)}
+    sums = {f"attention_sum{i}": layer.attention_sum for i, layer in enumerate(journey.layers)}
+    sums |= {f"feed_forward_sum{i}": layer.feed_forward_sum for i, layer in enumerate(journey.layers)}
     drawn = {name: v for name, v in sums.items() if name.replace("_sum", "") in kept}
     return {name: rounded(vector.double().norm(dim=-1)) for name, vector in (kept | drawn).items()}
 
 
-def cosines(trace: Trace, choice: Choice) -> dict[str, list[float]]:
+def cosines(journey: Journey, choice: Choice) -> dict[str, list[float]]:
     """How much a step turns each vector: the cosine of before and after, (S)."""
     found = {}
     for layer in choice.layers:
-        one, before = trace.layers[layer], trace.hidden_states[layer].double()
+        one, before = journey.layers[layer], journey.hidden_states[layer].double()
         middle, after = one.attention_norm.double(), one.output.double()
         found[f"attention{layer}"] = rounded(torch.cosine_similarity(before, middle, dim=-1))
         found[f"feed_forward{layer}"] = rounded(torch.cosine_similarity(middle, after, dim=-1))
     return found
-
-
-def decision(trace: Trace) -> dict[str, Any] | None:
-    """The classifier's numbers, in decimal."""
-    if trace.decision is None:
-        return None
-    made = trace.decision
-    return {
-        "labels": made.labels,
-        "probabilities": made.probabilities.tolist(),
-        "logits": made.logits.tolist(),
-        "intercepts": made.intercepts.tolist(),
-        "contributions": [[float(f"{x:.6g}") for x in row] for row in made.contributions.tolist()],
-    }

@@ -1,10 +1,10 @@
 /* Draws the numbers of the page and follows the chosen token.
 
    data (from data.py):
-     S, D, H, L         sizes; tokens, ids, segments (0: A, 1: B), words (the word that each token belongs to)
+     S, E, D, H, L      sizes; tokens, ids, sides (0: A, 1: B), words (the word that each token belongs to)
      layers, heads      those that the page has; vector_tokens: of how many tokens it has the vectors, T
      attention[layer]   heads (heads,S,S), mean (S,S), rollout (S,S): uint16 in base64, 65535 for 1
-     vectors[name]      (T,D) float16 in base64; hidden0 is the embeddings, hidden1 what layer 0 returns
+     vectors[name]      (T,D) float16 in base64, before hidden0 (T,E); hidden0 is the embeddings, hidden1 what layer 0 returns
      norms[name]        (S) length of each vector; cosines[name]: of before and after a step
 
    Every change of the state ends in draw(), which draws what depends on it. */
@@ -53,9 +53,10 @@
   /** Vectors of the first T tokens, row by row; null where the page does not have them. */
   const vectors = (name) => once("v" + name, () =>
     data.vectors[name] ? Float32Array.from(uint16(data.vectors[name]), half) : null);
+  const LOOKED_UP = ["token", "segment", "position", "sum"];
   function vector(name, token) {
-    const all = vectors(name);
-    return all && token < data.vector_tokens ? all.subarray(token * data.D, (token + 1) * data.D) : null;
+    const all = vectors(name), width = LOOKED_UP.includes(name) ? data.E : data.D;
+    return all && token < data.vector_tokens ? all.subarray(token * width, (token + 1) * width) : null;
   }
   /** Attention of one layer and head, (S,S). */
   function probs(layer, head) {
@@ -79,7 +80,7 @@
       if (list[unit]) {
         list[unit].name += data.tokens[token].replace(/^##/, "");
         list[unit].tokens.push(token);
-      } else list[unit] = { name: data.tokens[token], tokens: [token], b: data.segments[token] === 1 };
+      } else list[unit] = { name: data.tokens[token], tokens: [token], b: data.sides[token] === 1 };
     });
     return { list, of };
   }
@@ -106,9 +107,8 @@
     });
   }
   const focusedUnit = (v) => (focused() < 0 ? -1 : v.of[focused()]);
-  const headName = (head) => (head === "mean" ? "mean of the heads" : head === "rollout" ? "rollout" : `head ${head}`);
   const where = () => state.head === "rollout" ? `rollout to layer ${state.layer}`
-    : `layer ${state.layer}, ${headName(state.head)}`;
+    : `layer ${state.layer}, ${state.head === "mean" ? "mean of the heads" : `head ${state.head}`}`;
 
   // -- colours, from the style sheet, so that light and dark agree with it
 
@@ -146,27 +146,24 @@
   const add = (a, b) => a && b && a.map((x, i) => x + b[i]);
   /** The strips of one stage: [sign before it, name, vector, length]. Vectors that share a `scale` share colours. */
   function strips(stage) {
-    const i = shownToken(), l = state.layer, norm = (name, at = i) => data.norms[name] && data.norms[name][at];
-    const row = (sign, face, name, scale = 0) => ({ sign, face, values: vector(name, i), norm: norm(name), scale });
+    const i = shownToken(), l = state.layer;
+    const row = (sign, face, name, scale = 0, at = i) =>
+      ({ sign, face, values: vector(name, at), norm: data.norms[name]?.[at], scale });
     if (stage === "embeddings") {
-      const parts = ["token", "segment", "position"].filter((name) => data.vectors[name]);
-      return [...parts.map((name, n) => row(n ? "+" : "", name, name)), row("=", "sum", "sum"),
-        row("→", "LayerNorm", "hidden0", 1)];
+      const signs = { token: "", segment: "+", position: "+", sum: "=" };
+      return [...LOOKED_UP.filter((name) => data.vectors[name]).map((name) => row(signs[name], name, name)),
+        row("→", data.E === data.D ? "LayerNorm" : "widened", "hidden0", 1)];
     }
     if (stage === "way")
       return Object.keys(data.vectors).filter((name) => /^hidden\d/.test(name))
         .map((name) => Number(name.slice(6))).sort((a, b) => a - b)
         .map((n) => row("", n ? `layer ${n - 1}` : "embeddings", "hidden" + n));
-    if (stage === "pooled") {
-      const cls = vector("hidden" + data.L, 0), pooled = vector("pooled", 0);
-      return [{ sign: "", face: "[CLS]", values: cls, norm: norm("hidden" + data.L, 0), scale: 0 },
-        { sign: "→", face: "pooled", values: pooled, norm: norm("pooled", 0), scale: 1 }];
-    }
+    if (stage === "pooled")
+      return [row("", data.tokens[0], "hidden" + data.L, 0, 0), row("→", "pooled", "pooled", 1, 0)];
     const first = stage === "attention";
     const before = first ? "hidden" + l : "attention_norm" + l;
     const after = first ? "attention_norm" + l : "hidden" + (l + 1);
-    const sum = { sign: "=", face: "sum", scale: 0, norm: norm(`${stage}_sum${l}`),
-      values: add(vector(before, i), vector(stage + l, i)) };
+    const sum = { ...row("=", "sum", `${stage}_sum${l}`), values: add(vector(before, i), vector(stage + l, i)) };
     return [row("", "x", before), row("+", first ? "Attention(x)" : "FFN(x)", stage + l), sum,
       row("→", "LayerNorm", after, 1)];
   }
@@ -180,13 +177,13 @@
       fixedToken || state.token >= 0 || state.hover >= 0 ? "" : node("span", { class: "soft" }, " (choose a token above to follow another)"));
     place.replaceChildren(title, ...rows.map((row) => {
       const name = node("span", { class: "name" }, node("b", {}, row.sign), row.face);
-      const length = node("span", { class: "norm" }, row.norm === undefined ? "" : `length ${fixed(row.norm)}`);
+      const length = node("span", { class: "norm" }, `length ${fixed(row.norm)}`);
       if (!row.values) return node("div", { class: "strip" }, name, node("span", { class: "soft" }, "not kept for this token"), length);
       const limit = scales.get(row.scale);
       const first = Array.from(row.values.slice(0, 6), (x) => fixed(x)).join(", ");
       const top = row.values.reduce((best, x, d) => (Math.abs(x) > Math.abs(row.values[best]) ? d : best), 0);
       const said = `[${first}, …]  colours end at ±${fixed(limit)}; farthest from 0: dimension ${top}, ${fixed(row.values[top])}`;
-      const canvas = node("canvas", { role: "img", "aria-label": `${row.face}: ${data.D} numbers, the first ${first}` });
+      const canvas = node("canvas", { role: "img", "aria-label": `${row.face}: ${row.values.length} numbers, the first ${first}` });
       paint(canvas, 1, row.values.length, (d) => palette.signed(row.values[d] / limit));
       const numbers = node("span", { class: "numbers" }, said);
       canvas.addEventListener("pointermove", (event) => {
@@ -206,7 +203,8 @@
     const limit = once("e" + name, () => extent(all));
     const canvas = node("canvas", { role: "img", "aria-label": `${place.dataset.caption}: ${T} rows of ${data.D} numbers` });
     paint(canvas, T, data.D, (i) => palette.signed(all[i] / limit));
-    const labels = node("div", { class: "labels" }, ...data.tokens.slice(0, T).map((token, i) => tokenLabel(token, i)));
+    const labels = node("div", { class: "labels" }, ...data.tokens.slice(0, T).map((token, i) =>
+      node("span", { class: data.sides[i] ? "b" : "a", "data-token": i }, bdi(token))));
     const readout = node("p", { class: "soft readout" }, `Blue is negative, orange positive; colours end at ±${fixed(limit)}.`);
     canvas.addEventListener("pointermove", (event) => {
       const d = Math.min(data.D - 1, Math.floor(event.offsetX / canvas.clientWidth * data.D));
@@ -215,10 +213,6 @@
     });
     place.replaceChildren(node("figure", {}, node("figcaption", {}, place.dataset.caption),
       node("div", { class: "rows", style: `--rows:${T}` }, labels, canvas), readout));
-  }
-  function tokenLabel(token, i) {
-    const label = node("span", { class: data.segments[i] ? "b" : "a", "data-token": i }, bdi(token));
-    return label;
   }
   /** Lengths before and after a step, and how far it turned each vector. */
   function drawNorms(place) {
@@ -349,14 +343,11 @@
       node("thead", {}, node("tr", {}, node("td"), node("th", { scope: "col" }, "at A"), node("th", { scope: "col" }, "at B"))),
       node("tbody", {}, row("A"), row("B"))));
   }
-  /** The largest weights of the focused token, or of the whole matrix: [from, to, weight]. */
-  function strongest(v, count) {
-    const from = focusedUnit(v), rows = from < 0 ? v.rows : v.rows.filter((q) => q === from);
-    const all = rows.flatMap((q) => v.columns.map((k) => [q, k, v.at(q, k)]));
-    return all.sort((a, b) => b[2] - a[2]).slice(0, count);
-  }
+  /** The largest weights of the focused token, or of the whole matrix. */
   function drawWeights(place) {
-    const v = view(), from = focusedUnit(v), top = strongest(v, 8);
+    const v = view(), from = focusedUnit(v), looking = from < 0 ? v.rows : v.rows.filter((q) => q === from);
+    const all = looking.flatMap((q) => v.columns.map((k) => [q, k, v.at(q, k)]));
+    const top = all.sort((a, b) => b[2] - a[2]).slice(0, 8);
     const name = (unit) => node("code", {}, bdi(v.list[unit].name));
     const caption = from < 0 ? `The largest weights, ${where()}` : `What the token looks at most, ${where()}`;
     const rows = top.map(([q, k, weight]) => node("tr", {}, node("th", { scope: "row" }, name(q), " → ", name(k)),
@@ -448,12 +439,8 @@
   // The map: open beside the page, closed above it, and the stop in view is marked.
   if (innerWidth < 1080) $("#map").open = false;
   const seen = new IntersectionObserver((entries) => {
-    for (const entry of entries) if (entry.isIntersecting) {
-      for (const link of $$("nav a")) {
-        if (link.hash === `#${entry.target.id}`) link.setAttribute("aria-current", "true");
-        else link.removeAttribute("aria-current");
-      }
-    }
+    for (const { target } of entries.filter((entry) => entry.isIntersecting))
+      for (const link of $$("nav a")) link.ariaCurrent = link.hash === `#${target.id}` ? "true" : null;
   }, { rootMargin: "-20% 0px -70% 0px" });
   $$("section.stop").forEach((section) => seen.observe(section));
 

@@ -1,89 +1,180 @@
-"""A trace as one self-contained HTML page: a stop for each step of the computation, in its order.
+"""A journey as one self-contained HTML page: a stop for each step of the computation, in its order.
 
-    page = page.html with: style (page.css), script (page.js), data (data.py), stops (stops.py)
+    page.html   the frame, with page.css and page.js      parts.html  what the stops are put together from
+    stops.html  the stops                                 data.py     the numbers that page.js draws
 
-Text is escaped once, where it enters the page: by `shown` as HTML, by `as_json` in the data.
+The templates escape what they are given, so a text is escaped once, where it enters the page.
 """
 
 from __future__ import annotations
 
-import json
-import re
+import unicodedata
 from collections.abc import Sequence
-from html import escape
-from importlib.resources import files
-from typing import Any
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
 
+from markupsafe import Markup
+
+from minibert.lab.templates import asset, templates
 from minibert.lab.trace.data import choose, page_data
-from minibert.lab.trace.markup import bdi, shown
-from minibert.lab.trace.run import Trace
-from minibert.lab.trace.stops import follow, map_of, stops
+from minibert.lab.trace.decision import Decision
+from minibert.lab.trace.journey import Journey
+from minibert.lab.trace.source import PACKAGE, STEPS, file_of, line_of, listings
+from minibert.tasks.frozen import Classifier
 
-ASSETS = files("minibert.lab.trace")
+FOLDER = Path(__file__).parent
+INVISIBLE = ("Cc", "Cf", "Co", "Cn", "Zl", "Zp")  # Unicode categories that show nothing or steer the text around them
+JOINERS = "\u200c\u200d"  # hold emoji and Arabic or Indic letters together, and are left in place
+TOP = 12  # dimensions of a decision that are listed
+
+
+class Token(NamedTuple):
+    """One token as the page writes it."""
+
+    place: int
+    text: str
+    word: int  # counted through the row
+    kind: str  # classes: a or b for its text, whether it goes on a word, whether it is special
+    source: str  # the characters of the text that it stands for
+
+
+class Sum(NamedTuple):
+    """What makes one logit of a decision."""
+
+    label: str
+    is_open: bool  # shown at once
+    largest: list[tuple[str, float]]  # column and contribution
+    others: int  # columns that are not in `largest`
+    rest: float  # their contribution
+    intercept: float
+    logit: float
 
 
 def page(
-    trace: Trace,
-    *,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
-    annotated: str = "",
+    journey: Journey, *, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None, annotated: str = ""
 ) -> str:
     """The whole page. layers, heads: which to offer (default: all, or what a long text leaves room for).
 
     annotated: the address, seen from the page, of the folder that `make annotated` writes; "" links to none.
     Raises ValueError for a layer or head that the model does not have.
     """
-    choice = choose(trace, layers, heads)
-    drawn = stops(trace, choice, annotated)
-    texts = [bdi(text) if text else "(empty)" for text in (trace.text, trace.text_b) if text is not None]
-    parts = {
-        "title": f"{shown(trace.text[:60].strip()) or 'empty text'} · minibert trace",
-        "style": asset("page.css"),
-        "script": asset("page.js"),
-        "data": as_json(page_data(trace, choice)),
-        "model": shown(trace.model),
-        "sentence": '<span class="soft"> + </span>'.join(texts),
-        "summary": summary(trace),
-        "notes": "".join(f'<p class="note">{escape(note)}</p>' for note in [*trace.notes, choice.message] if note),
-        "map": map_of(drawn),
-        "follow": follow(trace),
-        "stops": "".join(stop.html for stop in drawn),
-    }
-    # In one pass: a text may hold {{data}}, and that is then no place to fill.
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], asset("page.html"))
-
-
-def asset(name: str) -> str:
-    """A file beside this one."""
-    return (ASSETS / name).read_text(encoding="utf-8").strip()
-
-
-def as_json(data: dict[str, Any]) -> str:
-    """JSON that no HTML parser can mistake: without <, > and &, and in ASCII, control characters and all."""
-    text = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def summary(trace: Trace) -> str:
-    """What the reader is about to see, with the sizes of this model."""
-    config, S = trace.config, len(trace.tokens)
-    L, H, D = config.num_hidden_layers, config.num_attention_heads, config.hidden_size
-    family = "DistilBERT" if config.model_type == "distilbert" else "BERT"
-    return (
-        f"{'Two texts become' if trace.text_b is not None else 'The text becomes'} {S} tokens, each a vector of {D} "
-        f"numbers, and these vectors pass through {L} layer{'s' * (L > 1)} with {H} attention head{'s' * (H > 1)} "
-        f"each. Everything below was computed by minibert/model.py for this text; the model is of the family {family}. "
-        'Letters: <span class="shape">B</span> texts, <span class="shape">S</span> tokens, '
-        '<span class="shape">D</span> hidden size, <span class="shape">H</span> heads, '
-        '<span class="shape">W</span> width of a head, <span class="shape">F</span> feed-forward size, '
-        '<span class="shape">V</span> vocabulary.'
+    choice = choose(journey, layers, heads)
+    steps = steps_of(journey)
+    environment = templates(FOLDER)
+    environment.filters |= {"seen": seen, "signed": signed}
+    return environment.get_template("page.html").render(
+        trace=journey,
+        layers=choice.layers,
+        notes=[note for note in [*journey.notes, choice.message] if note],
+        sizes=sizes(journey),
+        tokens=tokens(journey),
+        is_pair=1 in journey.sides,
+        lines={step: line_of(step) for step in steps},
+        listings=listings(steps),
+        annotated=quote(annotated),
+        chances=chances(journey.decision) if journey.decision else [],
+        sums=sums(journey.decision) if journey.decision else [],
+        classifier_file=file_of(Classifier).relative_to(PACKAGE),
+        data=page_data(journey, choice),
+        style=asset(FOLDER / "page.css"),
+        script=asset(FOLDER / "page.js"),
     )
+
+
+def seen(text: str) -> str:
+    """Text with the characters that cannot be seen written out: NUL as ␀, U+202E as ⟨U+202E⟩."""
+    return "".join(character if visible(character) else stand_in(character) for character in text)
+
+
+def visible(character: str) -> bool:
+    """Whether a character can stand in the page as it is."""
+    return character in JOINERS or unicodedata.category(character) not in INVISIBLE
+
+
+def stand_in(character: str) -> str:
+    """What is written in place of an invisible character: the control pictures of Unicode, else the code."""
+    code = ord(character)
+    return chr(0x2400 + code) if code < 0x20 else f"⟨U+{code:04X}⟩"
+
+
+def signed(number: float) -> str:
+    """A number with its sign, to four places."""
+    return f"{number:+.4f}".replace("-", "−")
 
 
 def frame(html: str, height: int = 820) -> str:
     """The page in a frame of its own, for a notebook."""
-    return (
-        f'<iframe title="minibert trace" srcdoc="{escape(html, quote=True)}" width="100%" height="{height}" '
+    return Markup(
+        '<iframe title="minibert trace" srcdoc="{}" width="100%" height="{}" '
         'style="border: 1px solid #8886; border-radius: 8px"></iframe>'
-    )
+    ).format(html, height)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What the templates write
+
+
+def steps_of(journey: Journey) -> list[str]:
+    """The steps of STEPS that this model takes."""
+    absent = {
+        "segment embeddings": journey.segment_embeddings is None,
+        "wider embeddings": journey.token_embeddings.shape == journey.hidden_states[0].shape,
+        "pooler": journey.pooled is None,
+        "masked-lm": not journey.predictions,
+    }
+    return [step for step in STEPS if not absent.get(step)]
+
+
+def sizes(journey: Journey) -> dict[str, int]:
+    """The letters of shapes and what they are here."""
+    config = journey.config
+    return {
+        "B": 1,
+        "S": len(journey.tokens),
+        "E": journey.token_embeddings.shape[-1],
+        "D": config.hidden_size,
+        "H": config.num_attention_heads,
+        "W": config.hidden_size // config.num_attention_heads,
+        "F": config.intermediate_size,
+        "V": config.vocab_size,
+        "L": config.num_hidden_layers,
+    }
+
+
+def tokens(journey: Journey) -> list[Token]:
+    """Every token with its word, its kind and its characters."""
+    found: list[Token] = []
+    for place, (token, word, side) in enumerate(zip(journey.tokens, journey.words, journey.sides, strict=True)):
+        goes_on = bool(found) and found[-1].word == word
+        special = journey.word_ids[place] is None
+        kind = "ab"[side] + " goes-on" * goes_on + " special" * special
+        text = journey.text_b or "" if side else journey.text
+        found.append(Token(place, token, word, kind, text[slice(*journey.offsets[place])]))
+    return found
+
+
+def chances(decision: Decision) -> list[tuple[str, float]]:
+    """Each label and its probability, the likeliest first."""
+    pairs = zip(decision.labels, decision.probabilities.tolist(), strict=True)
+    return sorted(pairs, key=lambda pair: -pair[1])
+
+
+def sums(decision: Decision) -> list[Sum]:
+    """For each logit of a decision the largest contributions, and all others together."""
+    single = len(decision.logits) == 1
+    found = []
+    for k, parts in enumerate(decision.contributions):
+        top = sorted(range(len(parts)), key=lambda d: -abs(parts[d]))[:TOP]
+        found.append(
+            Sum(
+                label=decision.labels[1] if single else decision.labels[k],
+                is_open=single or decision.probabilities.argmax() == k,
+                largest=[(decision.columns[d], float(parts[d])) for d in top],
+                others=len(parts) - len(top),
+                rest=float(parts.sum() - parts[top].sum()),
+                intercept=float(decision.intercepts[k]),
+                logit=float(decision.logits[k]),
+            )
+        )
+    return found

@@ -1,48 +1,50 @@
 """Which line of the source computes what, and that source as HTML: the links of the trace page lead to its own end.
 
-The lines are found in the source as it is installed, so a link cannot point to where the code once was.
+A step is found by a name that stands in its line: a module that the line calls, or what it assigns. Such names carry
+over when a line is rewritten or laid out anew, and where one is gone the link leads to the function.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
-import io
-import keyword
-import tokenize
+import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
+from markupsafe import Markup, escape
+
+import minibert
 from minibert import heads, model
 from minibert.text import tokenizer
 from minibert.vectors import pooling
 
-# Step -> the function that computes it, and what stands in the line.
+# Step -> the function that computes it, and the name whose first mention there is the line.
 STEPS: dict[str, tuple[Callable[..., Any], str]] = {
-    "tokens": (tokenizer.Tokenizer._row, "ids = frame(self.cls_id"),
-    "ids": (model.Encoder.forward, "check_inputs(self.config"),
-    "token embeddings": (model.Embeddings.forward, "self.token(input_ids)"),
-    "segment embeddings": (model.Embeddings.forward, "self.segment(segments)"),
-    "position embeddings": (model.Embeddings.forward, "self.position(positions)"),
-    "embeddings": (model.Embeddings.forward, "self.norm(x)"),
-    "layers": (model.Encoder.forward, "x, probs = layer("),
-    "query, key, value": (model.SelfAttention.forward, "query, key, value = "),
-    "scores": (model.eager_attention, "scores = query @ key"),
-    "softmax": (model.eager_attention, "scores.softmax"),
-    "context": (model.eager_attention, "context = probs @ value"),
-    "output": (model.SelfAttention.forward, "return self.output(context)"),
-    "attention norm": (model.Layer.forward, "x = self.attention_norm("),
-    "feed-forward": (model.FeedForward.forward, "self.contract(self.activation("),
-    "feed-forward norm": (model.Layer.forward, "x = self.feed_forward_norm("),
-    "final": (model.Encoder.forward, "last_hidden_state=x"),
-    "pooler": (model.Pooler.forward, "torch.tanh(self.dense(x[:, 0]))"),
-    "pooling": (pooling.pool_tokens, "return states[:, 0]"),
-    "masked-lm": (heads.TokenPrediction.predict_tokens, "self.transform_norm("),
+    "tokens": (tokenizer.Tokenizer._row, "ids"),
+    "ids": (model.Encoder.forward, "as_inputs"),
+    "token embeddings": (model.Embeddings.forward, "token"),
+    "segment embeddings": (model.Embeddings.forward, "segments"),
+    "position embeddings": (model.Embeddings.forward, "position"),
+    "embeddings": (model.Embeddings.forward, "norm"),
+    "wider embeddings": (model.Embeddings.forward, "widen"),
+    "layers": (model.Encoder.forward, "probs"),
+    "query, key, value": (model.SelfAttention.forward, "query"),
+    "scores": (model.eager_attention, "scores"),
+    "softmax": (model.eager_attention, "softmax"),
+    "context": (model.eager_attention, "context"),
+    "output": (model.SelfAttention.forward, "output"),
+    "attention norm": (model.Layer.forward, "attention_norm"),
+    "feed-forward": (model.FeedForward.forward, "contract"),
+    "feed-forward norm": (model.Layer.forward, "feed_forward_norm"),
+    "final": (model.Encoder.forward, "EncoderOutput"),
+    "pooler": (model.Pooler.forward, "tanh"),
+    "pooling": (pooling.pool_tokens, "states"),
+    "masked-lm": (heads.TokenPrediction.predict_tokens, "transform_norm"),
 }
-WHOLE = "model.py"  # is shown from its first line to its last; of other rooms only the function
+PACKAGE = Path(minibert.__file__).parent
 
 
 @dataclass(frozen=True)
@@ -58,14 +60,38 @@ class Line:
         return f"{self.file}-L{self.number}"
 
 
+@dataclass(frozen=True)
+class Listing:
+    """A stretch of the source, as the page shows it."""
+
+    path: str  # from the package
+    first: int  # the number of its first line
+    lines: list[Markup]
+
+    @property
+    def file(self) -> str:
+        """The name of the file."""
+        return Path(self.path).name
+
+
 def line_of(step: str) -> Line:
-    """Where a step is computed. Raises LookupError where the source no longer has that line."""
-    function, code = STEPS[step]
-    lines, first = inspect.getsourcelines(function)
-    for number, line in enumerate(lines, first):
-        if code in line:
-            return Line(file_of(function).name, number)
-    raise LookupError(f"{function.__qualname__} has no line with {code!r}, which STEPS names for {step!r}")
+    """Where a step is computed: the first line that mentions its name, or else the line where its function begins."""
+    function, name = STEPS[step]
+    first, mentions = inspect.getsourcelines(function)[1], lines_that_mention(name, function)
+    return Line(file_of(function).name, first - 1 + min(mentions, default=1))
+
+
+def lines_that_mention(name: str, function: Callable[..., Any]) -> list[int]:
+    """The lines of a function's body, from 1 for its `def`, with a variable, an attribute or a keyword of this name."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    assert isinstance(definition, ast.FunctionDef)
+    found = []
+    for node in (inner for statement in definition.body for inner in ast.walk(statement)):
+        match node:
+            case ast.Name(id=mentioned) | ast.Attribute(attr=mentioned) | ast.keyword(arg=mentioned):
+                if mentioned == name:
+                    found.append(node.end_lineno or node.lineno)  # of a chain over many lines, where the name stands
+    return found
 
 
 def file_of(function: Callable[..., Any]) -> Path:
@@ -73,60 +99,25 @@ def file_of(function: Callable[..., Any]) -> Path:
     return Path(inspect.getsourcefile(function) or "")
 
 
-def links(steps: Iterable[str], annotated: str = "") -> str:
-    """Links to the lines of these steps; with `annotated`, an address, to the annotated model.html as well."""
-    found = []
-    for step in steps:
-        line = line_of(step)
-        text = f'<a href="#{line.anchor}">{escape(step)} <span class="line">{line.file}:{line.number}</span></a>'
-        if annotated and line.file == WHOLE:
-            address = f"{quote(annotated)}/model.html#L{line.number}"
-            text += f' <a class="more" href="{address}" aria-label="{escape(step)}, annotated">annotated</a>'
-        found.append(f"<li>{text}</li>")
-    return f'<ul class="links" aria-label="computed at">{"".join(found)}</ul>'
-
-
-def listings(steps: Iterable[str]) -> str:
+def listings(steps: Iterable[str]) -> list[Listing]:
     """The source behind these steps: model.py whole, of the other rooms the functions."""
-    parts = [listing(WHOLE, 1, coloured(Path(model.__file__).read_text(encoding="utf-8")))]
+    whole = coloured(Path(model.__file__).read_text(encoding="utf-8"))
+    found = [Listing("model.py", 1, whole)]
     for function in dict.fromkeys(STEPS[step][0] for step in steps):
-        file = file_of(function)
-        if file.name != WHOLE:
-            lines, first = inspect.getsourcelines(function)
-            whole = coloured(file.read_text(encoding="utf-8"))
-            parts.append(listing(file.name, first, whole[first - 1 : first - 1 + len(lines)]))
-    return "".join(parts)
+        path = file_of(function).relative_to(PACKAGE).as_posix()
+        if path != "model.py":
+            source, first = inspect.getsourcelines(function)
+            found.append(Listing(path, first, coloured("".join(source))))
+    return found
 
 
-def listing(file: str, first: int, lines: list[str]) -> str:
-    """Lines of HTML with their numbers and anchors."""
-    rows = "".join(
-        f'<span id="{file}-L{number}" class="row"><i>{number}</i>{line or " "}\n</span>'
-        for number, line in enumerate(lines, first)
-    )
-    return f'<h3>minibert/{file}</h3><pre class="source" tabindex="0" aria-label="{file}"><code>{rows}</code></pre>'
-
-
-def coloured(source: str) -> list[str]:
-    """Python as HTML, a string a line: comments, strings and keywords in spans; nothing else is changed."""
-    lines = source.splitlines()
-    pieces: list[list[str]] = [[] for _ in lines]
-    done = [0] * len(lines)  # how many characters of each line are written
-
-    def write(row: int, end: int, kind: str) -> None:
-        text = escape(lines[row][done[row] : end])
-        pieces[row].append(f'<span class="{kind}">{text}</span>' if kind and text else text)
-        done[row] = end
-
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        kind = {tokenize.COMMENT: "comment", tokenize.STRING: "string"}.get(token.type, "")
-        if token.type == tokenize.NAME and keyword.iskeyword(token.string):
-            kind = "keyword"
-        if kind:
-            (first, start), (last, end) = token.start, token.end
-            write(first - 1, start, "")
-            for row in range(first - 1, last):
-                write(row, end if row == last - 1 else len(lines[row]), kind)
-    for row, line in enumerate(lines):
-        write(row, len(line), "")
-    return ["".join(parts) for parts in pieces]
+def coloured(source: str) -> list[Markup]:
+    """Python as HTML, a string a line, with a span around each word that has a colour; plain without Pygments."""
+    try:
+        from pygments import highlight
+        from pygments.formatters import HtmlFormatter
+        from pygments.lexers import PythonLexer
+    except ImportError:
+        return [escape(line) for line in source.splitlines()]
+    shown = highlight(source, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True))
+    return [Markup(line) for line in shown.removesuffix("\n").split("\n")]

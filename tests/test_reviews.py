@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import os
+import sys
 import urllib.request
 from collections import Counter
 from pathlib import Path
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 
 from minibert.checkpoints import hub
 from minibert.files import written_whole
-from minibert.tasks import reviews as datasets
+from minibert.tasks import reviews as room
 from minibert.tasks.reviews import find_reviews, parse, read_labelled
 
 TUTORIAL = b"a fine film\t1\na dull film\t0\n"
@@ -74,7 +76,11 @@ def test_what_the_csv_module_writes_is_read_back(rows: list[tuple[str, str]]) ->
         ("x.tsv", b"a\t1\ncaf\xe9\t0\n", "line 2, is not UTF-8 .byte 0xE9"),
         ("x.tsv", "a\t1\n".encode("utf-16"), "binary file"),
         ("x.tsv", b"\x89PNG\0\0\t1", "binary file"),
-        ("x.json", b"{}", "must end in .tsv .* or .csv"),
+        ("x.xml", b"<a/>", "x.xml ends in .xml, which is none of .txt, .tsv, .csv"),
+        ("x.txt", b"a\t1\n", "a text and a label are wanted, and x.txt is read as one text a line, without columns"),
+        ("x.json", b"{}", "x.json is not a JSON array"),
+        ("x.csv", b"review,sentiment\na,1\nb,0\nc,1\n", "the first row of x.csv has the label 'sentiment', which no"),
+        ("x.tsv", b"my text\ttarget\na\t1\nb\t1\n", "--text 'my text' --label target.; if it is not, number them"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_with_its_line(name: str, content: bytes, message: str) -> None:
@@ -89,6 +95,41 @@ def test_a_file_that_is_not_there_and_a_folder_are_refused(tmp_path: Path) -> No
         read_labelled(tmp_path)
 
 
+def test_a_header_is_no_row_where_its_columns_are_named(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("review,sentiment\na,1\nb,0\nc,1\n")
+    rows = read_labelled(tmp_path / "x.csv", text="review", label="sentiment")
+    assert (rows.texts, rows.labels, rows.pairs) == (["a", "b", "c"], ["1", "0", "1"], None)
+
+
+def test_a_first_row_with_a_label_of_its_own_is_read_where_the_columns_are_numbered(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("a,rare\nb,0\nc,0\n")
+    with pytest.raises(ValueError, match="the label 'rare', which no other row has"):
+        read_labelled(tmp_path / "x.csv")
+    assert read_labelled(tmp_path / "x.csv", text=1, label=2).labels == ["rare", "0", "0"]
+
+
+def test_a_label_of_its_own_is_no_header_in_another_row_or_under_a_header() -> None:
+    assert parse(b"a,0\nb,rare\nc,0\n", "x.csv").labels == ["0", "rare", "0"]
+    assert parse(b"text,label\nb,rare\nc,0\nd,0\n", "x.csv").labels == ["rare", "0", "0"]
+
+
+def test_pairs_are_two_columns_of_texts(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"sentence": "a", "other": "b", "label": 1}\n')
+    rows = read_labelled(tmp_path / "x.jsonl", pair="other")
+    assert (rows.texts, rows.pairs, rows.labels) == (["a"], ["b"], ["1"])
+
+
+def test_labelled_texts_come_from_standard_input_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a,1\nb,0\n")))
+    assert read_labelled("-", format="csv").labels == ["1", "0"]
+
+
+def test_a_pipe_in_place_of_a_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.tsv")
+    with pytest.raises(ValueError, match=r"x.tsv is a pipe, not a file"):
+        read_labelled(tmp_path / "x.tsv")
+
+
 # -- the demo's data
 
 
@@ -97,7 +138,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache, no MINIBERT_DATA, and TUTORIAL in the place of the tutorial's file."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("MINIBERT_DATA", raising=False)
-    monkeypatch.setattr(datasets, "TUTORIAL_SHA256", hashlib.sha256(TUTORIAL).hexdigest())
+    monkeypatch.setattr(room, "TUTORIAL_SHA256", hashlib.sha256(TUTORIAL).hexdigest())
     return tmp_path / "cache" / "minibert" / "sst2" / "train.tsv"
 
 
@@ -132,7 +173,7 @@ def test_the_tutorials_file_is_downloaded_once_and_kept(cache: Path, served: lis
     assert cache.read_bytes() == TUTORIAL
     assert list(cache.parent.iterdir()) == [cache]
     assert find_reviews().why == "downloaded earlier"
-    assert served == [datasets.TUTORIAL_FILE]
+    assert served == [room.TUTORIAL_FILE]
 
 
 def test_a_damaged_copy_is_downloaded_again(cache: Path, served: list[str]) -> None:
@@ -145,7 +186,7 @@ def test_a_damaged_copy_is_downloaded_again(cache: Path, served: list[str]) -> N
 def test_a_file_that_is_not_the_tutorials_is_not_used(
     cache: Path, served: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(datasets, "TUTORIAL_SHA256", "0" * 64)
+    monkeypatch.setattr(room, "TUTORIAL_SHA256", "0" * 64)
     reviews = find_reviews()
     assert len(reviews.texts) == 480
     assert "no longer that file" in reviews.why

@@ -1,0 +1,229 @@
+"""Who takes part in `minibert bench`: one function for each backend loads a checkpoint and returns texts -> vectors.
+
+All give the [CLS] vector of the last layer, (N, D) in float32, and tokenize themselves. Other runtimes are taken at
+their best: sorted by length, batches of a sensible size; "as they come" and the tutorial's batch are what people write.
+Each library is imported when its backend is loaded, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from minibert.device import has_bfloat16
+
+Vectors = NDArray[np.float32]
+Encode = Callable[..., Vectors]  # texts -> (N, D); ours takes batch_tokens as well
+Ids = NDArray[np.int64]
+Compute = Callable[[Ids, Ids], Vectors]  # ids and mask (B, S) -> (B, D)
+Loaded = tuple[Encode, str]  # and in words, how it computes
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a backend is loaded with."""
+
+    folder: Path  # the checkpoint
+    converted: Path  # the folder of what was converted from it
+    threads: int
+    device: str
+    positions: int  # the longest S
+    batch: int = 32  # texts
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One runtime, in one precision."""
+
+    name: str
+    title: str
+    precision: str
+    load: Callable[[Setting, str], Loaded]  # with its precision
+    package: str = "transformers"
+    conversion: str = ""  # in convert.CONVERSIONS
+    large: bool = False  # it takes one turn, where memory allows it
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is minibert."""
+        return self.package == "minibert"
+
+    def obstacle(self, device: str) -> str:
+        """Why it cannot take part here, or nothing; its package is not imported."""
+        if importlib.util.find_spec(self.package) is None:
+            return "not installed"
+        if self.precision == "bfloat16" and not has_bfloat16(torch.device(device)):
+            return "not run: this hardware does not multiply bfloat16"
+        if self.precision == "float16" and torch.device(device).type != "cuda":
+            return "not run: float16 needs a CUDA device"
+        return ""
+
+
+def load_ours(setting: Setting, precision: str) -> Loaded:
+    """The public function."""
+    from minibert.vectors.embedder import embed, load_shared  # here: other runtimes do not carry its libraries
+
+    kernels = load_shared(setting.folder, setting.device, precision).engine.kernels
+    return partial(embed, model=setting.folder, precision=precision, device=setting.device), kernels
+
+
+def load_transformers(
+    setting: Setting, dtype: str, how: str = "sdpa", sort: bool = True, one_batch: bool = False, compiled: bool = False
+) -> Loaded:
+    """AutoModel in batches; or in one batch, with every hidden state kept, as in the tutorial (Alammar 2019)."""
+    library: Any = importlib.import_module("transformers")
+    model = library.AutoModel.from_pretrained(setting.folder, attn_implementation=how, dtype=getattr(torch, dtype))
+    model = model.eval().to(setting.device)
+    run: Any = torch.compile(model, dynamic=True) if compiled else model
+
+    @torch.inference_mode()
+    def compute(ids: Ids, mask: Ids) -> Vectors:
+        x = torch.from_numpy(ids).to(setting.device), torch.from_numpy(mask).to(setting.device)
+        out = run(input_ids=x[0], attention_mask=x[1], output_hidden_states=one_batch)
+        vectors: Vectors = out.last_hidden_state[:, 0].float().cpu().numpy()
+        return vectors
+
+    return batched(setting, compute, sort, one_batch), how
+
+
+def load_sentence_transformers(setting: Setting, precision: str) -> Loaded:
+    """SentenceTransformer.encode with [CLS] pooling, in float32; it sorts by length itself."""
+    library: Any = importlib.import_module("sentence_transformers")
+    models: Any = importlib.import_module("sentence_transformers.models")
+    body = models.Transformer(str(setting.folder), max_seq_length=setting.positions)
+    pooling = models.Pooling(body.get_word_embedding_dimension(), pooling_mode="cls")
+    model = library.SentenceTransformer(modules=[body, pooling], device=setting.device)
+
+    def encode(texts: Sequence[str]) -> Vectors:
+        vectors: Vectors = model.encode(list(texts), batch_size=setting.batch, show_progress_bar=False)
+        return vectors
+
+    return encode, "sdpa"
+
+
+def load_onnxruntime(setting: Setting, precision: str) -> Loaded:
+    """ONNX Runtime's CPU provider, all graph optimisations."""
+    runtime: Any = importlib.import_module("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = setting.threads
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    file = setting.converted / ("model-int8.onnx" if precision == "int8" else "model.onnx")
+    session = runtime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+    def compute(ids: Ids, mask: Ids) -> Vectors:
+        vectors: Vectors = session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
+        return vectors
+
+    return batched(setting, compute), "CPUExecutionProvider"
+
+
+def load_openvino(setting: Setting, precision: str) -> Loaded:
+    """OpenVINO's CPU plugin, from the ONNX file."""
+    core = importlib.import_module("openvino").Core()
+    hint = {"float32": "f32", "bfloat16": "bf16"}[precision]
+    hints = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": setting.threads, "NUM_STREAMS": "1"}
+    model = core.compile_model(core.read_model(setting.converted / "model.onnx"), "CPU", hints)
+    request = model.create_infer_request()
+
+    def compute(ids: Ids, mask: Ids) -> Vectors:
+        vectors: Vectors = request.infer({"input_ids": ids, "attention_mask": mask})[0].astype(np.float32)
+        return vectors
+
+    taken = model.get_property("INFERENCE_PRECISION_HINT")
+    return batched(setting, compute), f"CPU plugin, precision {taken}"
+
+
+def load_ctranslate2(setting: Setting, precision: str) -> Loaded:
+    """CTranslate2's encoder, which takes rows without padding."""
+    library: Any = importlib.import_module("ctranslate2")
+    folder = str(setting.converted / "ctranslate2")
+    encoder = library.Encoder(folder, device="cpu", compute_type=precision, intra_threads=setting.threads)
+
+    def compute(ids: Ids, mask: Ids) -> Vectors:
+        rows = [row[:length].tolist() for row, length in zip(ids, mask.sum(axis=1), strict=True)]
+        return np.asarray(encoder.forward_batch(rows).last_hidden_state)[:, 0]
+
+    return batched(setting, compute), f"compute type {encoder.compute_type}"
+
+
+def batched(setting: Setting, compute: Compute, sort: bool = True, one_batch: bool = False) -> Encode:
+    """texts -> vectors, from a function of one padded batch: the longest texts first, or as they come."""
+    transformers: Any = importlib.import_module("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(setting.folder)
+
+    def encode(texts: Sequence[str]) -> Vectors:
+        rows = tokenizer(list(texts), truncation=True, max_length=setting.positions)["input_ids"]
+        lengths = np.array([len(row) for row in rows])
+        order = np.argsort(-lengths, kind="stable") if sort else np.arange(len(rows))
+        size = len(rows) if one_batch else setting.batch
+        batches = [order[start : start + size] for start in range(0, len(rows), size)]
+        vectors = np.concatenate([compute(*padded([rows[number] for number in batch])) for batch in batches])
+        result = np.empty_like(vectors)
+        result[order] = vectors
+        return result
+
+    return encode
+
+
+def padded(rows: list[list[int]]) -> tuple[Ids, Ids]:
+    """Ids and mask, (B, S); padding has the id 0, [PAD] in the vocabularies that are measured."""
+    lengths = np.array([len(row) for row in rows])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    ids = np.zeros(mask.shape, np.int64)
+    ids[mask] = np.concatenate(rows)
+    return ids, mask.astype(np.int64)
+
+
+EAGER = partial(load_transformers, how="eager")
+UNSORTED = partial(load_transformers, sort=False)
+TUTORIAL = partial(load_transformers, sort=False, one_batch=True)
+COMPILED = partial(load_transformers, compiled=True)
+REFERENCE = Backend("reference", "transformers, eager, float32", "float32", EAGER)
+OURS = tuple(
+    Backend(f"minibert-{precision}", "minibert", precision, load_ours, "minibert")
+    for precision in ("float32", "bfloat16", "float16")
+)
+SENTENCE_TRANSFORMERS = Backend(
+    "sentence-transformers", "sentence-transformers", "float32", load_sentence_transformers, "sentence_transformers"
+)
+ON_CPU = (
+    *OURS[:2],
+    Backend("tutorial", "the tutorial: one padded batch", "float32", TUTORIAL, large=True),
+    Backend("transformers", "transformers, as they come", "float32", UNSORTED),
+    Backend("transformers-sorted", "transformers, sorted", "float32", load_transformers),
+    SENTENCE_TRANSFORMERS,
+    Backend("onnxruntime", "ONNX Runtime", "float32", load_onnxruntime, "onnxruntime", "onnx"),
+    Backend("openvino", "OpenVINO", "float32", load_openvino, "openvino", "onnx"),
+    Backend("ctranslate2", "CTranslate2", "float32", load_ctranslate2, "ctranslate2", "ctranslate2"),
+    Backend("transformers-bfloat16", "transformers, sorted", "bfloat16", load_transformers),
+    Backend("openvino-bfloat16", "OpenVINO", "bfloat16", load_openvino, "openvino", "onnx"),
+    Backend("onnxruntime-int8", "ONNX Runtime, dynamic", "int8", load_onnxruntime, "onnxruntime", "onnx-int8"),
+    Backend("ctranslate2-int8", "CTranslate2", "int8", load_ctranslate2, "ctranslate2", "ctranslate2"),
+)
+ON_CUDA = (
+    *OURS,
+    *(
+        Backend(f"transformers-{attention}-{precision}", f"transformers, {attention}, sorted", precision, load)
+        for precision in ("float32", "bfloat16", "float16")
+        for attention, load in (("sdpa", load_transformers), ("eager", EAGER))
+    ),
+    Backend("transformers-compiled-bfloat16", "transformers, torch.compile", "bfloat16", COMPILED),
+    SENTENCE_TRANSFORMERS,
+)
+QUICK = ("minibert-float32", "minibert-bfloat16", "transformers", "transformers-sorted")
+
+
+def backends_for(device: str, quick: bool = False) -> list[Backend]:
+    """Who takes part on this device; a quick run on the CPU takes minibert and transformers alone."""
+    if torch.device(device).type != "cpu":
+        return list(ON_CUDA)
+    return [backend for backend in ON_CPU if not quick or backend.name in QUICK]

@@ -1,0 +1,128 @@
+"""Processes of the benchmark: workers that load one backend and answer requests, and programs that run once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minibert.lab.bench.backends import Backend, Setting, Vectors
+from minibert.lab.bench.results import Sample
+from minibert.lab.bench.roofline import synchronize
+from minibert.lab.machine import busy_seconds, held_bytes
+
+REFERENCES = Path("/proc/self/clear_refs")
+
+
+class LostError(RuntimeError):
+    """A process ended before it answered; the message is the reason, in one line."""
+
+
+def environment(threads: int) -> dict[str, str]:
+    """What every process has in its environment: so many threads for each library, no network, no chatter."""
+    quiet = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), str(threads))
+    return quiet | counts | {"TRANSFORMERS_NO_ADVISORY_WARNINGS": "1", "TOKENIZERS_PARALLELISM": "true"}
+
+
+class Worker:
+    """What a process does: its methods are the requests; arguments and answers are pickled on their way."""
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What the function returns."""
+        return function(*arguments)
+
+    def load(self, backend: Backend, setting: Setting) -> tuple[str, float, int]:
+        """Load a backend, with the libraries that it imports: its kernels in words, seconds, and bytes held then."""
+        self.device = torch.device(setting.device)
+        began = time.perf_counter()
+        self.encoder, kernels = backend.load(setting, backend.precision)
+        return kernels, time.perf_counter() - began, held_bytes()
+
+    def encode(self, texts: list[str], **options: Any) -> tuple[Sample, Vectors]:
+        """Encode texts: what it took, and the vectors."""
+        with suppress(OSError):  # Linux begins to measure the peak anew, where it lets this process
+            REFERENCES.write_text("5")
+        synchronize(self.device)
+        began, cpu, machine = time.perf_counter(), time.process_time(), busy_seconds()
+        vectors = self.encoder(texts, **options)
+        synchronize(self.device)
+        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+        return Sample(seconds, cpu, max(0.0, busy_seconds() - machine - cpu), held_bytes(most=True)), vectors
+
+    def measure(self, texts: list[str], **options: Any) -> Sample:
+        """The same without the vectors."""
+        return self.encode(texts, **options)[0]
+
+    def repeat(self, texts: list[str], times: int) -> list[float]:
+        """Wall seconds of each of many calls."""
+        return [self.measure(texts).seconds for _ in range(times)]
+
+
+def serve(connection: Connection, threads: int) -> None:
+    """The life of a process: (error, answer) for each request, until the other end is closed or there is an error."""
+    os.environ.update(environment(threads))
+    torch.set_num_threads(threads)
+    for stream in (1, 2):  # what libraries print is for nobody
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    worker, error = Worker(), ""
+    with suppress(EOFError, OSError, KeyboardInterrupt):  # the benchmark ended, or was ended
+        while not error:
+            request, arguments, options = connection.recv()
+            try:
+                connection.send(("", getattr(worker, request)(*arguments, **options)))
+            except Exception as failure:
+                error = f"{type(failure).__name__}: {failure}"
+                connection.send((error, None))
+
+
+class Process:
+    """A worker seen from outside; importing its libraries has begun."""
+
+    def __init__(self, threads: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, other = context.Pipe()
+        self.process = context.Process(target=serve, args=(other, threads), daemon=True)
+        self.process.start()
+        other.close()
+
+    def ask(self, request: str, *arguments: Any, **options: Any) -> Any:
+        """What this method of Worker returns. Raises LostError where it fails."""
+        try:
+            self.connection.send((request, arguments, options))
+            error, answer = self.connection.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            raise LostError(f"ended with status {self.process.exitcode}") from None
+        if error:
+            raise LostError(" ".join(error.split())[:160])
+        return answer
+
+    def close(self) -> None:
+        """End it."""
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+
+def seconds_to_first_line(program: str, arguments: list[str], threads: int) -> float:
+    """Wall seconds from the start of `python -c program` to its first line. Raises LostError where it prints none."""
+    command, pipe = [sys.executable, "-c", program, *arguments], subprocess.PIPE
+    began = time.perf_counter()
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=os.environ | environment(threads)) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        seconds = time.perf_counter() - began
+        said = process.communicate()[1].decode(errors="replace").strip().splitlines()
+    if not line:
+        raise LostError((said or ["it printed nothing"])[-1][:160])
+    return seconds

@@ -1,0 +1,117 @@
+"""One checkpoint under measurement: its texts, its result so far, and its backends, each in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from minibert.config import Config
+from minibert.lab.bench.backends import Setting, Vectors
+from minibert.lab.bench.processes import LostError, Process
+from minibert.lab.bench.results import Equality, Result, Row, compare
+from minibert.lab.bench.texts import find_texts
+from minibert.lab.machine import cores
+from minibert.text.tokenizer import load_tokenizer
+
+BATCH = {"cpu": 32, "cuda": 512}  # texts; minibert chooses its own
+CHECKED = 250  # texts whose vectors are compared before anything is timed, and in every round
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to measure."""
+
+    name: str
+    models: tuple[str, ...]
+    sentences: int
+    rounds: int
+    short: int  # turns with one short sentence
+    starts: int  # cold starts
+    growth: dict[str, tuple[int, ...]] = field(default_factory=dict)  # what grows, and its values
+    device: str = "cpu"
+    threads: int = 1
+
+
+MINILM, DISTILBERT = "all-MiniLM-L6-v2", "distilbert-shape"  # the latter is written with random weights
+BOTH = (DISTILBERT, MINILM)
+SOME = {"tokens in a text": (8, 32, 128, 512), "sentences": (100, 1000), "tokens in a batch": (256, 512, 1024)}
+MUCH = {
+    "tokens in a text": (8, 16, 32, 64, 128, 256, 512),
+    "sentences": (100, 1000, 10_000, 100_000),
+    "tokens in a batch": (128, 256, 512, 1024, 2048, 4096),
+}
+THREADS = {"threads": tuple(sorted({2**power for power in range(10) if 2**power <= cores()} | {cores()}))}
+QUICK = Plan("quick", (MINILM,), sentences=256, rounds=3, short=6, starts=1)
+DEFAULT = Plan("default", BOTH, sentences=2000, rounds=3, short=20, starts=3, growth=SOME | THREADS)
+FULL = Plan("full", BOTH, sentences=2000, rounds=7, short=50, starts=5, growth=MUCH | THREADS)
+
+
+def steps(items: Iterable[Any], what: str) -> Iterable[Any]:
+    """The items, with progress on a terminal."""
+    bar: Iterable[Any] = tqdm(list(items), desc=what, leave=False, disable=None)
+    return bar
+
+
+class Session:
+    """The measurement of one checkpoint; `scratch` is for what is written on the way. `stop` ends what it started."""
+
+    def __init__(self, name: str, folder: Path, plan: Plan, scratch: Path) -> None:
+        self.plan, self.folder, self.scratch = plan, folder, scratch
+        self.config, self.tokenizer = Config.from_file(folder / "config.json"), load_tokenizer(folder)
+        self.texts, origin = find_texts(plan.sentences, self.tokenizer)
+        lengths = [len(row) for row in self.tokenizer.ids(self.texts)]
+        self.result = Result(name, self.config, lengths, origin, cores())
+        self.checked = list(range(0, len(lengths), max(1, len(lengths) // CHECKED)))
+        self.reference: Vectors  # of the texts that are checked
+        self.processes: dict[str, Process] = {}
+
+    def setting(self, threads: int) -> Setting:
+        """What backends are loaded with."""
+        batch = BATCH[self.plan.device]
+        return Setting(self.folder, self.scratch, threads, self.plan.device, self.config.max_tokens, batch)
+
+    def stop(self, but: Sequence[str] = ()) -> None:
+        """End all processes but these."""
+        for name in [name for name in self.processes if name not in but]:
+            self.processes.pop(name).close()
+
+    def guarded(self, row: Row, action: Callable[[Row, Process], object]) -> None:
+        """Do something with a backend that can; where its process ends over it, its row says so."""
+        if row.reason:
+            return
+        try:
+            action(row, self.processes[row.backend.name])
+        except LostError as error:
+            row.reason = f"failed: {error}"
+
+    def warm_up(self, row: Row, process: Process) -> None:
+        """Load, encode the texts that are checked, compare; the reference is compared with itself."""
+        loaded = process.ask("load", row.backend, self.setting(self.plan.threads))
+        row.kernels, row.load_seconds, row.loaded_bytes = loaded
+        vectors = process.ask("encode", [self.texts[number] for number in self.checked])[1]
+        if row.backend.name == "reference":
+            self.reference = vectors
+        self.judge(row, compare(vectors, self.reference))
+
+    def sample(self, row: Row, process: Process) -> None:
+        """Encode all texts once; the vectors are compared again."""
+        sample, vectors = process.ask("encode", self.texts)
+        row.samples.append(sample)
+        right = len(vectors) == len(self.texts)
+        self.judge(row, compare(vectors[self.checked] if right else vectors, self.reference))
+
+    def judge(self, row: Row, equality: Equality) -> None:
+        """Keep the worse of what was found; a row whose vectors differ is not ranked."""
+        row.equality = max(row.equality or equality, equality, key=lambda found: found.difference)
+        if not row.equality.holds(row.backend.precision):
+            row.reason = "differs"
+
+    def pair(self) -> list[Row]:
+        """Ours and transformers at its usual best, both in float32: those of the two that run."""
+        theirs = "transformers-sorted" if self.plan.device == "cpu" else "transformers-sdpa-float32"
+        rows = {row.backend.name: row for row in self.result.rows if not row.reason}
+        return [rows[name] for name in ("minibert-float32", theirs) if name in rows]

@@ -1,0 +1,136 @@
+"""The encoder and every task head as graphs: no check in them, any batch and length, the same numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.export import Dim
+
+import minibert
+from minibert import cli
+from minibert.checkpoints import export as room
+from minibert.checkpoints.export import Positional, export, inputs_of
+from minibert.config import Config
+from minibert.families import FAMILIES
+from minibert.heads import HEAD_CLASSES
+from minibert.model import Encoder
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 37,
+    "max_position_embeddings": 70,
+}
+CASES = [(family, head) for family in FAMILIES.values() for head in ("", *family.heads)]
+
+
+def small(family: str, head: str = "") -> Any:
+    config = Config.from_dict({"model_type": family} | SIZES)
+    return (HEAD_CLASSES[head] if head else Encoder)(config).eval()
+
+
+def saved(folder: Path, family: str = "bert", head: str = "") -> Path:
+    minibert.save(small(family, head), folder)
+    return folder
+
+
+@pytest.mark.parametrize(("family", "head"), [(family.name, head) for family, head in CASES])
+def test_a_graph_for_any_batch_and_length_computes_what_the_model_computes(family: str, head: str) -> None:
+    model = small(family, head)
+    wrapped, axes = Positional(model), 3 if head == "multiple-choice" else 2
+    count = len(wrapped.inputs)
+    program = torch.export.export(
+        wrapped, inputs_of(model, (2, 7))[:count], dynamic_shapes=[dict.fromkeys(range(axes), Dim.AUTO)] * count
+    )
+    for shape in ((1, 2), (5, 31)):
+        given = inputs_of(model, shape)[:count]
+        found, expected = program.module()(*given), wrapped(*given)
+        assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+    # A check would look at values: nothing in the graph reads one.
+    assert not [node for node in program.graph.nodes if str(node.target).startswith(("aten.any", "aten._local_scalar"))]
+
+
+def test_the_encoder_itself_exports_with_its_own_arguments_and_its_own_output() -> None:
+    encoder = small("bert")
+    ids, mask, segments = inputs_of(encoder, (2, 7))
+    axes = {0: Dim.AUTO, 1: Dim.AUTO}
+    shapes = {"input_ids": axes, "attention_mask": axes, "token_type_ids": axes}
+    given = {"attention_mask": mask, "token_type_ids": segments}
+    program = torch.export.export(encoder, (ids,), given, dynamic_shapes=shapes)
+    out = program.module()(ids, **given)
+    assert torch.equal(out.last_hidden_state, encoder(ids, **given).last_hidden_state)
+
+
+@pytest.mark.parametrize(
+    ("family", "head", "inputs", "outputs"),
+    [
+        ("bert", "", ["input_ids", "attention_mask", "token_type_ids"], ["last_hidden_state", "pooler_output"]),
+        ("distilbert", "question-answering", ["input_ids", "attention_mask"], ["start_logits", "end_logits"]),
+        ("bert", "multiple-choice", ["input_ids", "attention_mask", "token_type_ids"], ["logits"]),
+    ],
+)
+def test_the_command_writes_a_file_that_onnxruntime_runs_and_a_text_that_explains_it(
+    family: str, head: str, inputs: list[str], outputs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
+    folder, out = saved(tmp_path / "checkpoint", family, head), tmp_path / "model.onnx"
+    assert cli.main(["export", str(folder), "--out", str(out), "--json", *(["--head", head] if head else [])]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert figures["difference"] <= 3e-5
+    assert len(figures["shapes"]) == 4
+    session = onnxruntime.InferenceSession(out.read_bytes(), providers=["CPUExecutionProvider"])
+    assert [one.name for one in session.get_inputs()] == inputs
+    assert [one.name for one in session.get_outputs()] == outputs
+    text = (tmp_path / "model.txt").read_text("utf-8")
+    assert all(name in text for name in inputs + outputs)
+    model: Any = minibert.load(folder, **({"head": head} if head else {}))
+    given = inputs_of(model, (4, 23))[: len(inputs)]
+    found = session.run(None, {name: x.numpy() for name, x in zip(inputs, given, strict=True)})
+    with torch.inference_mode():
+        expected: tuple[Tensor, ...] = Positional(model)(*given)
+    assert all(float((torch.from_numpy(x) - y).abs().max()) <= 3e-5 for x, y in zip(found, expected, strict=True))
+
+
+def test_a_file_that_computes_something_else_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "compare", lambda wrapped, file: 1e-3)
+    monkeypatch.setattr(torch.onnx, "export", lambda *given, **more: Written())
+    with pytest.raises(RuntimeError, match=r"differs from the model by 0\.001, more than 3e-05"):
+        export(saved(tmp_path / "checkpoint"), tmp_path / "model.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+class Written:
+    """Stands for what the exporter returns."""
+
+    class model:  # noqa: N801  # its name there
+        doc_string = ""
+
+    def save(self, path: str) -> None:
+        Path(path).write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("out", "error", "words"),
+    [
+        ("model.bin", ValueError, "must be a file that ends in .onnx"),
+        ("nowhere/model.onnx", FileNotFoundError, "there is no folder"),
+    ],
+)
+def test_a_name_that_cannot_be_written_is_refused_before_anything_is_loaded(
+    out: str, error: type[Exception], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=words):
+        export("no such checkpoint", tmp_path / out)
+
+
+def test_without_its_packages_the_command_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"exporting needs onnx, onnxscript, onnxruntime: .*pip install"):
+        export("no such checkpoint", tmp_path / "model.onnx")

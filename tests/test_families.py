@@ -1,0 +1,271 @@
+"""A relative is data: one is invented here in a dozen lines, and everything in minibert takes it.
+
+Its tensors have other names, its positions begin at 3, all layers share their weights, and it has neither segments nor
+pooler. What it should compute is written out beside it with modules of its own, as an upstream library would have it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from words import write_words_checkpoint
+
+import minibert
+from minibert.checkpoints.names import full_name
+from minibert.config import Config
+from minibert.families import FAMILIES, family_of
+from minibert.families.base import Family
+from minibert.heads import HEAD_CLASSES
+from minibert.lab.parity.checkpoints import make_batch, randomise, task
+from minibert.lab.parity.compare import compare, compare_training, first_divergent
+from minibert.lab.stages import Place, record
+from minibert.vectors.engine import Engine
+from minibert.vectors.pooling import readable_vectors
+from minibert.vectors.recipe import Recipe
+
+LAYER = {"query": "q", "key": "k", "value": "v", "output": "o"}
+INVENTED = Family(
+    name="invented",
+    title="Invented",
+    upstream="Invented",
+    prefix="backbone.",
+    modules={
+        "embeddings.token": "embeddings.wte",
+        "embeddings.position": "embeddings.wpe",
+        "embeddings.norm": "embeddings.ln",
+    }
+    | {f"layers.{{}}.attention.{ours}": f"blocks.{{}}.attn.{theirs}" for ours, theirs in LAYER.items()}
+    | {"layers.{}.attention_norm": "blocks.{}.ln1", "layers.{}.feed_forward.expand": "blocks.{}.up"}
+    | {"layers.{}.feed_forward.contract": "blocks.{}.down", "layers.{}.feed_forward_norm": "blocks.{}.ln2"},
+    heads={"sequence-classification": {"pre_classifier": "score.dense", "classifier": "score.out"}},
+    lacks={"masked-lm": "it never saw a mask"},
+    keys={"hidden_size": "n_embd", "num_hidden_layers": "n_layer"},
+    behaviour={
+        "type_vocab_size": 0,
+        "first_position": 3,
+        "shared_layers": lambda config: (0,) * config.num_hidden_layers,
+        "text_head": "relu",
+    },
+)
+RAW: dict[str, Any] = {
+    "model_type": "invented",
+    "vocab_size": 61,
+    "n_embd": 24,
+    "n_layer": 3,
+    "num_attention_heads": 3,
+    "intermediate_size": 37,
+    "max_position_embeddings": 20,
+    "num_labels": 3,
+    "layer_norm_eps": 1e-5,
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The same, as its inventors would have written it
+
+
+class Embeddings(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte, self.wpe, self.ln = nn.Embedding(61, 24, padding_idx=0), nn.Embedding(20, 24), nn.LayerNorm(24, 1e-5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.wte(ids) + self.wpe(torch.arange(3, 3 + ids.shape[1]))
+        return F.dropout(self.ln(x), 0.1, self.training)
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(24, 24) for _ in range(4))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        q, k, v = (linear(x).view(*x.shape[:2], 3, 8).transpose(1, 2) for linear in (self.q, self.k, self.v))
+        scores = torch.matmul(q, k.transpose(2, 3)) * (1 / math.sqrt(8))
+        scores = scores.masked_fill(mask[:, None, None] == 0, torch.finfo(scores.dtype).min)
+        weights = F.dropout(torch.softmax(scores, dim=-1), 0.1, self.training)
+        return self.o(torch.matmul(weights, v).transpose(1, 2).reshape(x.shape))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn, self.ln1, self.ln2 = Attention(), nn.LayerNorm(24, 1e-5), nn.LayerNorm(24, 1e-5)
+        self.up, self.down = nn.Linear(24, 37), nn.Linear(37, 24)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = self.ln1(F.dropout(self.attn(x, mask), 0.1, self.training) + x)
+        return self.ln2(F.dropout(self.down(F.gelu(self.up(x))), 0.1, self.training) + x)
+
+
+class InventedModel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.config: Any = SimpleNamespace(model_type="invented", num_hidden_layers=3, vocab_size=61, pad_token_id=0)
+        self.embeddings, block = Embeddings(), Block()
+        self.blocks = nn.ModuleList([block, block, block])
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, output_hidden_states: bool = False) -> Any:
+        states = [self.embeddings(input_ids)]
+        for block in self.blocks:
+            states.append(block(states[-1], attention_mask))
+        return SimpleNamespace(last_hidden_state=states[-1], hidden_states=states)
+
+
+class InventedForSequenceClassification(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone, self.score = InventedModel(), nn.Module()
+        self.score.dense, self.score.out = nn.Linear(24, 24), nn.Linear(24, 3)
+        self.config = self.backbone.config
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> Any:
+        first = self.backbone(input_ids, attention_mask).last_hidden_state[:, 0]
+        logits = self.score.out(F.dropout(torch.relu(self.score.dense(first)), 0.1, self.training))
+        return SimpleNamespace(logits=logits, loss=None if labels is None else F.cross_entropy(logits, labels))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What takes it
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setitem(FAMILIES, "invented", INVENTED)
+    yield
+
+
+def copied(theirs: nn.Module, head: str = "") -> Any:
+    """Our model with the weights of theirs, by way of a folder as their library would write it."""
+    config = Config.from_dict(RAW)
+    ours = (HEAD_CLASSES[head] if head else minibert.Encoder)(config)
+    state = theirs.state_dict()
+    ours.load_state_dict({name: state[full_name(INVENTED, name, head)] for name in ours.state_dict()})
+    return ours.eval()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A checkpoint with a vocabulary of its own."""
+    write_words_checkpoint(tmp_path)
+    vocab_size = len((tmp_path / "vocab.txt").read_text("utf-8").split("\n")) - 1
+    model = HEAD_CLASSES["sequence-classification"](Config.from_dict(RAW | {"vocab_size": max(61, vocab_size)}))
+    randomise(model, 0)
+    for path in tmp_path.glob("*.safetensors"):
+        path.unlink()
+    minibert.save(model, tmp_path)
+    return tmp_path
+
+
+def test_config_json_becomes_behaviour_in_words_and_is_written_back_as_it_was() -> None:
+    config = Config.from_dict(RAW)
+    assert (config.hidden_size, config.num_hidden_layers) == (24, 3)
+    assert (config.first_position, config.max_tokens) == (3, 17)
+    assert config.shared_layers == (0, 0, 0)
+    written = config.to_dict()
+    assert written.items() >= {key: value for key, value in RAW.items() if key != "num_labels"}.items()
+    assert not {"first_position", "shared_layers", "text_head", "type_vocab_size", "hidden_size"} & set(written)
+    assert Config.from_dict(written) == config
+
+
+def test_it_is_saved_under_its_own_names_each_shared_weight_once_and_loaded_back(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    assert {"backbone.embeddings.wte.weight", "backbone.blocks.0.attn.q.weight", "score.out.bias"} <= set(tensors)
+    assert not [name for name in tensors if "blocks.1" in name]
+    model, report = minibert.load(folder, head="sequence-classification", report=True)
+    assert len(report.loaded) == len(tensors) == len(model.state_dict())
+    encoder, report = minibert.load(folder, report=True)
+    assert sorted(report.ignored) == ["score.dense.bias", "score.dense.weight", "score.out.bias", "score.out.weight"]
+    assert len(encoder.layers) == 1
+
+
+def test_its_task_heads_are_those_of_its_table(folder: Path) -> None:
+    with pytest.raises(ValueError, match="invented has no head 'masked-lm': it never saw a mask"):
+        minibert.load(folder, head="masked-lm")
+    with pytest.raises(ValueError, match="invented has no head 'token-classification': it has sequence-classification"):
+        minibert.load(folder, head="token-classification", new_head=True)
+
+
+@pytest.mark.parametrize("head", ["", "sequence-classification"])
+def test_parity_finds_it_equal_to_its_upstream_bit_for_bit_in_every_layer(head: str) -> None:
+    theirs: Any = (InventedForSequenceClassification if head else InventedModel)().eval()
+    randomise(theirs, 5)
+    ours = copied(theirs, head)
+    config = SimpleNamespace(vocab_size=61, pad_token_id=0, num_labels=3, problem_type=None)
+    asked = task(head or None, config, 17)
+    rows = compare(ours, theirs, asked.batch, asked.labels or None)
+    assert first_divergent(rows) is None
+    assert {row.layer for row in rows if row.stage == "scores"} == {0, 1, 2}
+    if head:
+        assert {"losses", "gradients"} <= {row.rung for row in rows}
+        assert first_divergent(compare_training(ours, theirs, asked.batch, asked.labels)) is None
+
+
+@pytest.mark.parametrize(
+    ("mistake", "stage"),
+    [
+        ({"first_position": 0}, Place("position embeddings")),
+        ({"first_position": 4}, Place("position embeddings")),
+        ({"shared_layers": (0, 0, 1)}, Place("query", 2)),
+    ],
+)
+def test_parity_finds_a_mistake_in_its_data(
+    mistake: dict[str, Any], stage: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = InventedModel().eval()
+    randomise(theirs, 5)
+    wrong: Any = INVENTED.behaviour | mistake  # type: ignore[operator]  # a dict
+    monkeypatch.setitem(FAMILIES, "invented", Family(**{**vars(INVENTED), "behaviour": wrong}))
+    ours = minibert.Encoder(Config.from_dict(RAW)).eval()
+    state = theirs.state_dict()
+    known = {name: state[full_name(INVENTED, name)] for name in ours.state_dict() if "layers.1" not in name}
+    ours.load_state_dict(ours.state_dict() | known)
+    first = first_divergent(compare(ours, theirs, make_batch(theirs.config, 16)))
+    assert first is not None
+    assert (first.stage, first.layer) == stage
+
+
+def test_the_engine_packs_a_shared_layer_once_and_uses_it_as_often_as_it_should() -> None:
+    encoder = minibert.Encoder(Config.from_dict(RAW)).eval()
+    randomise(encoder, 1)
+    rows = [[5, 6, 7, 8], [9], list(range(1, 18)), [3, 4, 5, 6]]
+    engine = Engine(encoder)
+    assert len(set(map(id, engine.layers))) == 1
+    for recipe in (Recipe(), Recipe(pooling="mean", layers=(0, 1, 2, 3))):
+        assert np.abs(engine.vectors(rows, recipe) - readable_vectors(encoder, rows, recipe)).max() <= 1e-5
+    with pytest.raises(ValueError, match="18 tokens and the checkpoint has 17 positions"):
+        engine.vectors([list(range(18))], Recipe())
+
+
+def test_the_public_functions_take_it(folder: Path, tmp_path: Path) -> None:
+    vectors = minibert.embed(["a good film", "bad"], model=folder)
+    assert vectors.shape == (2, 24)
+    features = minibert.TextFeatures(str(folder), pooling="mean").fit(["a"])
+    assert features.transform(["a good film"]).shape == (1, 24)
+    traced = minibert.trace(minibert.load(folder), minibert.load_tokenizer(folder), "a good film")
+    assert [layer.probs.shape[0] for layer in traced.layers] == [3, 3, 3]
+    assert "Invented" in traced.to_html()
+
+
+def test_what_the_models_record_has_every_stage_in_every_layer() -> None:
+    encoder = minibert.Encoder(Config.from_dict(RAW)).eval()
+    kept = record(encoder, make_batch(encoder.config, 9))
+    per_layer = {layer: [place.stage for place in kept if place.layer == layer] for layer in range(3)}
+    assert per_layer[0] == per_layer[1] == per_layer[2]
+    assert "context" in per_layer[0]
+    assert not torch.equal(kept[Place("query", 0)], kept[Place("query", 1)])
+
+
+def test_a_relative_that_is_not_implemented_is_refused_with_the_list() -> None:
+    with pytest.raises(ValueError, match="'roberta' is not supported; supported: bert, distilbert, invented"):
+        family_of("roberta")

@@ -1,0 +1,326 @@
+"""Every file that is read from the outside, damaged in thousands of ways: it is read, or refused by its name.
+
+A mutation changes bytes (flipped, cut, repeated, replaced by what JSON finds hard), or an entry of the JSON (another
+type, another size, gone). Whatever it does, the answer is a value, or a ValueError, TypeError or FileNotFoundError that
+names the file or its folder. An AttributeError, a KeyError, a RecursionError or a library's own error fails the test.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import struct
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save
+
+from minibert.checkpoints.tensor_files import INDEX_FILE, WEIGHTS_FILE, list_tensors, read_tensors
+from minibert.config import Config
+from minibert.tasks import saved
+from minibert.text.tokenizer import Account, load_tokenizer
+from minibert.text.wordpiece import SPECIAL_TOKENS
+from minibert.vectors.growing_file import Journal
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # a vocabulary with upper case among them
+MUTATIONS = 2000  # of each kind of file
+REFUSALS = (ValueError, TypeError, FileNotFoundError)
+
+CONFIG = {
+    "model_type": "bert",
+    "vocab_size": 12,
+    "hidden_size": 4,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 8,
+    "max_position_embeddings": 16,
+    "layer_norm_eps": 1e-12,
+    "id2label": {"0": "no", "1": "yes"},
+    "label2id": {"no": 0, "yes": 1},
+    "architectures": ["BertModel"],
+}
+VOCAB = [*SPECIAL_TOKENS, "a", "b", "##s", "é", "hello"]
+TOKENIZER = {
+    "version": "1.0",
+    "truncation": None,
+    "padding": {"strategy": "BatchLongest", "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"},
+    "added_tokens": [
+        {
+            "id": id,
+            "content": token,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+        for id, token in enumerate(SPECIAL_TOKENS)
+    ],
+    "normalizer": {
+        "type": "BertNormalizer",
+        "clean_text": True,
+        "handle_chinese_chars": True,
+        "strip_accents": None,
+        "lowercase": True,
+    },
+    "pre_tokenizer": {"type": "BertPreTokenizer"},
+    "post_processor": {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2], "tokens": ["[CLS]"]}},
+    },
+    "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+    "model": {
+        "type": "WordPiece",
+        "unk_token": "[UNK]",
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100,
+        "vocab": {token: id for id, token in enumerate(VOCAB)},
+    },
+}
+TOKENIZER_CONFIG = {
+    "do_lower_case": True,
+    "strip_accents": None,
+    "model_max_length": 16,
+    "cls_token": {"content": "[CLS]", "lstrip": False},
+    "unk_token": "[UNK]",
+    "tokenizer_class": "BertTokenizer",
+}
+ARRAYS = {"mean": np.zeros(3), "scale": np.ones(3), "coef": np.ones((1, 3)), "intercept": np.ones(1)}
+CLASSIFIER = {
+    "format": 1,
+    "model": "a",
+    "weights_sha256": "b",
+    "tokenizer_fingerprint": "c",
+    "tensors_sha256": saved.digest(ARRAYS),
+    "pooling": "cls",
+    "layers": [-1],
+    "labels": ["no", "yes"],
+    "C": 1.0,
+    "rows": 2,
+    "folds": 5,
+    "scores": [{"C": 1.0, "mean": 0.5, "std": 0.1}],
+}
+JOURNAL = {
+    "done": {name: 3 for name in Account.__dataclass_fields__},
+    "texts_sha256": "0" * 64,
+    "settings": {"layers": [-1], "pooling": "cls", "batch_tokens": 4096},
+}
+INDEX = {"metadata": {"total_size": 24}, "weight_map": {"a": "shard.safetensors", "b": "shard.safetensors"}}
+HEADER = {
+    "__metadata__": {"format": "pt"},
+    "a": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]},
+    "b": {"dtype": "F16", "shape": [4], "data_offsets": [16, 24]},
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of file: its name, what it holds when whole, how it is packed and read, and what stands beside it."""
+
+    name: str
+    content: Any
+    read: Callable[[Path], object]
+    pack: Callable[[bytes], bytes] = bytes
+    beside: tuple[tuple[str, bytes], ...] = ()
+
+
+def framed(header: bytes) -> bytes:
+    """A safetensors file with this header."""
+    return struct.pack("<Q", len(header)) + header + bytes(24)
+
+
+def with_details(text: bytes) -> bytes:
+    """The file of a classifier with these details."""
+    return save(ARRAYS, {saved.DETAILS: text.decode("utf-8", "replace")})
+
+
+def read_weights(folder: Path) -> object:
+    """Every tensor; small, whatever the header says, because it must fit the file."""
+    tensors = list(list_tensors(folder).values())
+    return list(read_tensors(tensors))
+
+
+def read_words(folder: Path) -> object:
+    """A tokenizer is read when it tokenizes."""
+    tokenizer = load_tokenizer(folder)
+    return tokenizer(["hello as [MASK] é x", ""]), tokenizer.decode([2, 9, 3])
+
+
+SHARD = (("shard.safetensors", framed(json.dumps(HEADER).encode())),)
+BESIDE = (("config.json", json.dumps(CONFIG).encode()),)
+KINDS = {
+    "config": Kind("config.json", CONFIG, lambda folder: Config.from_file(folder / "config.json").to_dict()),
+    "header": Kind(WEIGHTS_FILE, HEADER, read_weights, framed),
+    "index": Kind(INDEX_FILE, INDEX, list_tensors, beside=SHARD),
+    "tokenizer": Kind("tokenizer.json", TOKENIZER, read_words, beside=BESIDE),
+    "settings": Kind("tokenizer_config.json", TOKENIZER_CONFIG, read_words, beside=BESIDE),
+    "vocabulary": Kind("vocab.txt", "\n".join(VOCAB), read_words, beside=BESIDE),
+    "classifier": Kind(saved.TENSORS_FILE, CLASSIFIER, lambda folder: saved.read(folder, ("pooling",)), with_details),
+    "classifier in two files": Kind(
+        saved.DETAILS_FILE,
+        CLASSIFIER | {"tensors_sha256": hashlib.sha256(save(ARRAYS)).hexdigest()},
+        saved.read,
+        beside=((saved.TENSORS_FILE, save(ARRAYS)),),
+    ),
+    "journal": Kind("x.npy.partial.json", JOURNAL, lambda folder: Journal.read(folder / "x.npy.partial.json")),
+}
+PIECES = [
+    *(b"null", b"true", b"{}", b"[]", b'"', b"\\", b"\x00", b"\xff", b"\xed\xa0\x80", b"\\ud800", b"\n", b"\r\n"),
+    *(
+        b"-1",
+        b"0",
+        b"1e999",
+        b"NaN",
+        b"Infinity",
+        b"9" * 30,
+        b"9" * 5000,
+        b"[" * 2000,
+        b'{"a":' * 2000,
+        b"\xef\xbb\xbf",
+    ),
+]
+VALUES: list[Any] = [
+    *(None, True, False, 0, 1, -1, 2, 7, 2**31, 2**62, 2**64, 10**30, 0.5, -0.5, 1e39, float("nan"), float("inf")),
+    *(
+        "",
+        "a",
+        "[UNK]",
+        "\ud800",
+        "x" * 300,
+        "../a",
+        "BPE",
+        "WordLevel",
+        "F64",
+        "I32",
+        [],
+        {},
+        [[]],
+        [None],
+        {"": None},
+    ),
+    *([1] * 40, {"type": "BPE"}, {"content": 7}, {"id": -1}),
+]
+
+
+def mutated(kind: Kind, pick: random.Random) -> bytes:
+    """The file with one to three changes: in its JSON, in the bytes of that, or in those of the whole file."""
+    content = kind.content
+    for _ in range(pick.choice([0, 1, 1, 2]) if not isinstance(content, str) else 0):
+        content = with_another_entry(content, pick)
+    raw = content.encode() if isinstance(content, str) else json.dumps(content).encode()
+    if pick.random() < 0.4:
+        raw = with_other_bytes(raw, pick)
+    raw = kind.pack(raw)
+    return with_other_bytes(raw, pick) if pick.random() < 0.2 else raw
+
+
+def with_another_entry(content: Any, pick: random.Random) -> Any:
+    """A copy of some JSON in which one entry, at any depth, has another value, another name or is gone."""
+    copy = json.loads(json.dumps(content))
+    place = copy
+    while True:
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        if not keys:
+            return pick.choice(VALUES)
+        key = pick.choice(keys)
+        if isinstance(place[key], dict | list) and place[key] and pick.random() < 0.7:
+            place = place[key]
+            continue
+        match pick.randrange(4):
+            case 0:
+                del place[key]
+            case 1 if isinstance(place, dict):
+                place[pick.choice(["", "a", "type", "id", "merges", "\ud800", "é"])] = place.pop(key)
+            case _:
+                place[key] = pick.choice(VALUES)
+        return copy
+
+
+def with_other_bytes(raw: bytes, pick: random.Random) -> bytes:
+    """A copy of some bytes in which a few are flipped, cut off, taken out, repeated, or replaced by a hard piece."""
+    place = pick.randrange(len(raw) + 1)
+    match pick.randrange(6):
+        case 0 if place < len(raw):
+            return raw[:place] + bytes([raw[place] ^ (1 << pick.randrange(8))]) + raw[place + 1 :]
+        case 1:
+            return raw[:place]
+        case 2:
+            return raw[:place] + raw[place + pick.randrange(1, 9) :]
+        case 3:
+            return raw[:place] + raw[max(0, place - pick.randrange(1, 30)) :]
+        case 4:
+            return raw[:place] + pick.choice(PIECES) + raw[place:]
+        case _:
+            piece = pick.choice(PIECES)
+            return raw[:place] + piece + raw[place + len(piece) :]
+
+
+def check(kind: Kind, content: bytes, folder: Path) -> bool:
+    """Read the file; True where it was taken, False where it was refused by name, any other end an error."""
+    (folder / kind.name).write_bytes(content)
+    try:
+        kind.read(folder)
+    except REFUSALS as error:
+        assert str(folder) in str(error), f"{error!r} does not name the file"
+        assert "\n" not in str(error).strip() or "cannot read" in str(error), f"{error} is not one line"
+        return False
+    return True
+
+
+def prepare(kind: Kind, folder: Path) -> None:
+    """What stands beside the file."""
+    for name, content in kind.beside:
+        (folder / name).write_bytes(content)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    return KINDS[request.param]
+
+
+def test_whole_files_are_read(kind: Kind, tmp_path: Path) -> None:
+    prepare(kind, tmp_path)
+    content = kind.content if isinstance(kind.content, str) else json.dumps(kind.content)
+    assert check(kind, kind.pack(content.encode()), tmp_path)
+
+
+def test_two_thousand_damaged_files_are_read_or_refused_by_name(kind: Kind, tmp_path: Path) -> None:
+    prepare(kind, tmp_path)
+    taken = 0
+    for seed in range(MUTATIONS):
+        content = mutated(kind, random.Random(seed))
+        try:
+            taken += check(kind, content, tmp_path)
+        except BaseException as error:
+            error.add_note(f"{kind.name}, seed {seed}: {content[:2000]!r}")
+            raise
+    assert 0 < taken < MUTATIONS, "a mutation that is always taken, or never, tests nothing"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inside: st.lists(inside, max_size=4) | st.dictionaries(st.text(max_size=8), inside, max_size=4),
+    max_leaves=8,
+)
+
+
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if isinstance(kind.content, dict)])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_an_entry_of_any_value_is_read_or_refused_by_name(name: str, data: st.DataObject) -> None:
+    kind = KINDS[name]
+    key = data.draw(st.sampled_from([*kind.content, "model_max_length", "num_labels", "normalizer"]))
+    content = json.dumps(kind.content | {key: data.draw(JSON)}).encode()
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(kind, Path(folder))
+        check(kind, kind.pack(content), Path(folder))

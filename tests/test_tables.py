@@ -1,0 +1,427 @@
+"""Texts come out of every kind of file as they were put in, and what is wrong is named with its line."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minibert.text import rows as room
+from minibert.text.tables import Column, Table, TextFile
+
+FILM, DULL = "a fine film", "a dull film"
+ANY_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
+
+
+def read(folder: Path, name: str, content: bytes, column: str | int | None = None, format: str | None = None) -> Any:
+    """The texts of a file with this name and content."""
+    (folder / name).write_bytes(content)
+    with TextFile(folder / name, column, format) as file:
+        return list(file)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("files")
+
+
+# -- what is right
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.txt", b"a fine film\na dull film\n"),
+        ("x.txt", b"\xef\xbb\xbfa fine film\r\na dull film"),
+        ("x", b"a fine film\na dull film"),
+        ("x.tsv", b"id\tsentence\n1\ta fine film\n2\ta dull film\n"),
+        ("x.tsv", b"\xef\xbb\xbfSentence\tlabel\r\na fine film\t1\r\n\r\na dull film\t0\r\n\r\n"),
+        ("x.tsv", b"review\na fine film\na dull film\n"),
+        ("x.csv", b'text,label\n"a fine film",1\na dull film,0'),
+        ("x.CSV", b"text,sentence\n1,a fine film\n0,a dull film\n"),
+        ("x.csv", b"text\ra fine film\ra dull film\r"),
+        ("x.jsonl", b'{"text": "a fine film", "n": 1}\n\n{"n": 2, "text": "a dull film"}\n'),
+        ("x.jsonl", b'\xef\xbb\xbf{"review": "a fine film"}\r\n{"review": "a dull film", "n": null}\r\n'),
+        ("x.json", b'[{"text": "a fine film", "n": 1},\n {"n": 2, "text": "a dull film"}]\n'),
+        ("x.JSON", b'\xef\xbb\xbf [ "a fine film" ,"a dull film"\n]'),
+    ],
+)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_every_kind_of_file_gives_its_texts(folder: Path, name: str, content: bytes, compressed: bool) -> None:
+    if compressed:
+        name, content = name + ".gz", gzip.compress(content)
+    assert read(folder, name, content) == [FILM, DULL]
+
+
+def test_an_empty_line_of_a_text_file_is_an_empty_text(folder: Path) -> None:
+    assert read(folder, "x.txt", b"\n a \n\nb\x0c\xe2\x80\xa8c\rd\n") == ["", " a ", "", "b\x0c\u2028c\rd"]
+
+
+def test_a_column_is_chosen_by_its_name_or_by_its_number_where_there_is_no_header(folder: Path) -> None:
+    assert read(folder, "x.tsv", b"text\ttitle\na\tb\n", "title") == ["b"]
+    assert read(folder, "x.jsonl", b'{"text": "a", "title": "b"}', "title") == ["b"]
+    assert read(folder, "x.tsv", b"a fine film\t1\na dull film\t0\n", 1) == [FILM, DULL]
+    assert read(folder, "x.csv", b"1,a fine film\n0,a dull film\n", "2") == [FILM, DULL]
+
+
+def test_the_column_that_was_taken_is_known_afterwards(folder: Path) -> None:
+    (folder / "x.csv").write_text("review\na\n")
+    with TextFile(folder / "x.csv") as file:
+        assert list(file) == ["a"]
+        assert file.names == ("review",)
+
+
+def test_quotes_are_characters_in_tsv_and_quotes_in_csv(folder: Path) -> None:
+    assert read(folder, "x.tsv", b'text\tn\n"so" he said, "fine\t1\n', None) == ['"so" he said, "fine']
+    assert read(folder, "x.csv", b'text,n\n"so, ""he""\nsaid",1\n') == ['so, "he"\nsaid']
+
+
+def test_a_format_that_is_named_wins_over_the_name(folder: Path) -> None:
+    assert read(folder, "x.txt", b'{"text": "a"}', None, "jsonl") == ["a"]
+    assert read(folder, "x.csv", b"text,n\na,1", None, "txt") == ["text,n", "a,1"]
+    assert read(folder, "x.log", b"a fine film\na dull film", None, "txt") == [FILM, DULL]
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x.tsv", "x.csv", "x.jsonl", "x.csv.gz"])
+def test_an_empty_file_has_no_texts_which_is_warned_of(folder: Path, name: str) -> None:
+    with pytest.warns(UserWarning, match=f"{name} holds no texts"):
+        assert read(folder, name, gzip.compress(b"") if name.endswith(".gz") else b"") == []
+
+
+def test_a_table_of_a_header_alone_and_an_empty_array_have_no_texts_which_is_warned_of(folder: Path) -> None:
+    for name, content in (("x.csv", b"text,label\n"), ("x.json", b" [ ]\n")):
+        with pytest.warns(UserWarning, match="holds no texts"):
+            assert read(folder, name, content) == []
+
+
+@pytest.mark.parametrize("format", ["txt", "jsonl"])
+def test_standard_input_is_read(format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = b"caf\xc3\xa9" if format == "txt" else b'{"text": "caf\xc3\xa9"}'
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding="ascii"))
+    with TextFile("-", format=format) as file:
+        assert (list(file), file.size, file.position) == (["café"], None, 0)
+
+
+def test_the_position_goes_from_0_to_the_size_of_the_file_on_disk(folder: Path) -> None:
+    random = gzip.compress(b"text\n" + os.urandom(50_000).hex().encode())
+    for name, content in (("x.txt", b"text\n" * 9000), ("x.csv.gz", random)):
+        (folder / name).write_bytes(content)
+        with TextFile(folder / name) as file:
+            assert (file.position, file.size) == (0, len(content))
+            for _ in file:
+                assert 0 < file.position <= len(content)
+            assert file.position == len(content)
+
+
+def test_no_more_of_a_file_is_read_than_is_asked_for(folder: Path) -> None:
+    (folder / "x.tsv").write_bytes(b"text\n" + b"a fine film\n" * 100_000)
+    with TextFile(folder / "x.tsv") as file:
+        next(iter(file))
+        assert file.position < 100
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(ANY_TEXT, ANY_TEXT)))
+def test_what_the_csv_module_writes_is_read_back(folder: Path, rows: list[tuple[str, str]]) -> None:
+    table = io.StringIO(newline="")
+    csv.writer(table).writerows([("n", "text"), ("1", "first"), *rows])
+    assert read(folder, "x.csv", table.getvalue().encode()) == ["first", *(text for _, text in rows)]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text(st.characters(codec="utf-8")), min_size=1), st.booleans(), st.sampled_from([None, 1]))
+def test_what_the_json_module_writes_is_read_back(
+    folder: Path, texts: list[str], ascii: bool, indent: int | None
+) -> None:
+    records = [{"n": n, "text": text} for n, text in enumerate(texts)]
+    lines = [json.dumps(record, ensure_ascii=ascii) + "\n" for record in records]
+    assert read(folder, "x.jsonl.gz", gzip.compress("".join(lines).encode(), 1)) == texts
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "CHUNK", 5)  # so that every item is cut somewhere
+        for array in (records, texts):
+            assert read(folder, "x.json", json.dumps(array, ensure_ascii=ascii, indent=indent).encode()) == texts
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r")), min_size=1))
+def test_lines_and_tab_separated_texts_are_read_back(folder: Path, texts: list[str]) -> None:
+    texts = [text.removeprefix("\ufeff") for text in texts]
+    assert read(folder, "x.txt", "".join(text + "\n" for text in texts).encode()) == texts
+    texts = [text.replace("\t", " ").replace("\0", " ") for text in texts]
+    table = "text\tn\n" + "".join(f"{text}\t1\n" for text in texts)
+    assert read(folder, "x.tsv", table.encode()) == texts
+
+
+# -- what is wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "column", "message"),
+    [
+        ("x.txt", b"a\ncaf\xe9\n", None, r"x.txt, line 2, is not UTF-8 \(byte 0xE9\); save it as UTF-8"),
+        ("x.txt", "a\n".encode("utf-16"), None, r"line 1, is not UTF-8 \(byte 0xFF\)"),
+        ("x.tsv", b"text\na\n\xff\n", None, r"line 3, is not UTF-8"),
+        ("x.jsonl", b'{"text": "\xff"}', None, r"line 1, is not UTF-8"),
+        ("x.tsv", "text\n".encode("utf-16"), None, "is a binary file"),
+        ("x.txt", b"a\n", "text", "column is 'text', and .* is read as one text a line"),
+        (
+            "x.tsv",
+            b"a\t1\nb\t0\n",
+            None,
+            "line 1, has no column sentence or text; choose as column one of: 'a', '1'; "
+            "where there is no header, column is a number from 1",
+        ),
+        ("x.csv", b"id,label\n1,2\n", "body", "has no column 'body'; choose as column one of: 'id', 'label'"),
+        ("x.csv", b"text,text\n1,2\n", None, "has 2 columns 'text'; give them different names"),
+        ("x.csv", b"text,n\na,1\n\n\nb\n", None, "line 5, has 1 columns, 2 are expected"),
+        ("x.tsv", b"text\tn\na\tb\tc\n", None, "line 2, has 3 columns, 2 are expected"),
+        ("x.csv", b'text,n\n"a\nb",1\n"c,1\nd,2\n', None, "line 4, cannot be read: unexpected end of data"),
+        ("x.csv", b'text\n"a' + b"\nb" * 70_000, None, r"line 2, cannot be read: .* \(a quote is not closed"),
+        ("x.csv", b'text\n"a"b\n', None, "line 2, cannot be read"),
+        ("x.tsv", b"a\t1\n", 3, "column is 3, and .* has columns 1 to 2"),
+        ("x.tsv", b"a\t1\n", 0, "column is 0, and .* has columns 1 to 2"),
+        (
+            "x.tsv",
+            b"\nsentence\tlabel\n",
+            1,
+            "line 2, is a header, and column is 1, as in a file without; use 'sentence'",
+        ),
+        ("x.jsonl", b'{"text": "a"}\n{"text": null}', None, "line 2, has null as 'text', not a text"),
+        ("x.jsonl", b'{"text": 3.5}', "text", "line 1, has a number as 'text', not a text"),
+        ("x.jsonl", b'{"text": true}', None, "line 1, has true or false as 'text'"),
+        ("x.jsonl", b'{"text": ["a"]}', None, "line 1, has a list as 'text'"),
+        ("x.jsonl", b'{"text": "a"}\n\n{"txt": "b"}', None, "line 3, has no 'text'; it has: 'txt'"),
+        ("x.jsonl", b'{"a": "x", "b": "y"}', None, "line 1, has no column sentence or text; .* one of: 'a', 'b'$"),
+        ("x.jsonl", b"{}", None, "line 1, has no column sentence or text; .* one of: none$"),
+        ("x.jsonl", b'"text"\n', None, "line 1, is a string, not an object"),
+        ("x.jsonl", b'{"text": "a"}\n{"text": ', None, "line 2, is not JSON"),
+        ("x.jsonl", b"[" * 200_000, None, "line 1, is not JSON"),
+        ("x.jsonl", b'{"text": "a\\ud800"}', None, r"line 1, has a lone surrogate \(U\+D800"),
+        ("x.json", b"", None, "x.json is not a JSON array of objects or of texts$"),
+        (
+            "x.json",
+            b'{"text": "a"}\n{"text": "b"}',
+            None,
+            r"not a JSON array .* its format is jsonl \(--format jsonl\)",
+        ),
+        ("x.json", b'["a", "b"', None, "item 2, is followed by the end of the file, not by a comma"),
+        ("x.json", b'["a" "b"]', None, "item 1, is followed by '\"', not by a comma"),
+        ("x.json", b'["a", ]', None, "item 2, is not JSON: Expecting value"),
+        ("x.json", b'["a", "b', None, "item 2, is not JSON: Unterminated string"),
+        ("x.json", b'["a"] ["b"]', None, "goes on after its JSON array"),
+        ("x.json", b'["a", 12]', None, "item 2, is a number, not an object"),
+        ("x.json", b'["a", {"b": "c"}]', None, "item 2, has no 'text'; it has: 'b'"),
+        ("x.json", b'["a"]', "title", "item 1, has no column 'title'"),
+        ("x.json", b'[{"text": null}]', None, "item 1, has null as 'text', not a text"),
+        ("x.json", b'["\xff"]', None, r"x.json is not UTF-8 \(byte 0xFF\)"),
+        ("x.json", b"[" * 200_000, None, "item 1, is not JSON"),
+        ("x.json", b'[{"n": ' + b"9" * 5000 + b"}]", None, "item 1, is not JSON"),
+        ("x.parquet", b"PAR1 and no more", None, "x.parquet is not a sound parquet file"),
+        ("x.parquet.gz", b"", None, "x.parquet.gz cannot be read as parquet"),
+        ("x.txt.gz", gzip.compress(b"a\n" * 999)[:-9], None, "x.txt.gz is cut off"),
+        ("x.txt.gz", gzip.compress(os.urandom(40_000))[:20_000], None, "is cut off|is not UTF-8"),
+        ("x.txt.gz", b"", None, "x.txt.gz is cut off"),
+        ("x.txt.gz", b"a fine film\n", None, "x.txt.gz is not a sound gzip file"),
+        ("x.txt.gz", gzip.compress(b"a\n" * 999)[:-8] + b"12345678", None, "is not a sound gzip file"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_with_its_line(
+    folder: Path, name: str, content: bytes, column: str | int | None, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(folder, name, content, column)
+
+
+def test_texts_before_the_wrong_line_are_given(folder: Path) -> None:
+    (folder / "x.txt").write_bytes(b"a\nb\n\xff\n")
+    with TextFile(folder / "x.txt") as file:
+        texts = iter(file)
+        assert [next(texts), next(texts)] == ["a", "b"]
+        with pytest.raises(ValueError, match="line 3"):
+            next(texts)
+
+
+def test_a_long_header_is_listed_in_short() -> None:
+    from minibert.text.tables import listed
+
+    assert listed([f"c{n}" for n in range(12)]).endswith("'c9' and 2 more")
+    assert len(listed(["x" * 500])) < 50
+
+
+@pytest.mark.parametrize("name", ["x.docx", "x.log", "x.json.zip", "corpus.2024", "x.xml.gz"])
+def test_a_name_that_says_nothing_is_refused_with_the_list(folder: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=r"is none of .txt, .tsv, .csv, .jsonl, .json, .parquet, .*\(--format\)"):
+        read(folder, name, b"a\n")
+
+
+def test_a_pipe_and_a_device_are_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.txt")
+    for path in (tmp_path / "x.txt", Path("/dev/null")):
+        with pytest.raises(ValueError, match=r"is a (pipe|device), .* standard input, whose name is -"):
+            TextFile(path)
+
+
+def test_a_missing_file_a_folder_and_an_unknown_format_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        TextFile(tmp_path / "none.txt")
+    with pytest.raises(IsADirectoryError):
+        TextFile(tmp_path)
+    with pytest.raises(ValueError, match="format is 'xml'; choose from txt, tsv, csv, jsonl"):
+        TextFile(tmp_path / "none.txt", format="xml")
+
+
+# -- several columns
+
+
+def read_pairs(folder: Path, name: str, content: bytes, *names: str | None) -> Any:
+    """The rows of a file in two columns, asked for as text and label."""
+    (folder / name).write_bytes(content)
+    columns = [Column("text", names[0]), Column("label", names[1], ("label",))]
+    with Table(folder / name, columns) as table:
+        return list(table.rows())
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        (b"label,sentence\n1,a\n0,b\n", (None, None)),
+        (b"review,sentiment\na, 1\nb,0 \n", ("review", "sentiment")),
+        (b"label,review\n1,a\n0,b\n", ("review", None)),
+        (b"x,review,y\n1,a,1\n2,b,0\n", ("review", "3")),
+        (b"a,1\nb,0\n", (None, None)),
+        (b"7,1,a\n8,0,b\n", ("3", "2")),
+        (b"1,a\n0,b\n", ("2", None)),
+    ],
+)
+def test_two_columns_are_asked_for_by_name_by_number_or_not_at_all(folder: Path, content: bytes, names: Any) -> None:
+    assert read_pairs(folder, "x.csv", content, *names) == [("a", "1"), ("b", "0")]
+
+
+def test_labels_of_objects_are_names_or_whole_numbers(folder: Path) -> None:
+    lines = b'{"text": "a", "label": 1}\n{"text": "b", "label": " no "}\n{"label": true, "text": "c"}'
+    assert read_pairs(folder, "x.jsonl", lines, None, None) == [("a", "1"), ("b", "no"), ("c", "True")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "names", "message"),
+    [
+        (
+            "x.csv",
+            b"a,b,c\n",
+            (None, None),
+            "3 columns, 2 are expected .text and label, or a header that names sentence",
+        ),
+        ("x.csv", b"a,b,c\n", ("1", None), "line 1, has 3 columns; give the number of the label too"),
+        ("x.csv", b"a,b\n", ("1", "1"), "text and label are both the column 1"),
+        ("x.csv", b"a,label\n", ("label", None), "text and label are both the column 'label'"),
+        ("x.csv", b"x,label\n", ("1", "2"), "line 1, is a header, and label is 2, as in a file without; use 'label'"),
+        (
+            "x.csv",
+            b"a,b\n",
+            ("a", None),
+            "no column label; choose as label one of: 'a', 'b'; .* label is a number from 1",
+        ),
+        ("x.csv", b"a,b\nc,d,e\n", ("1", "2"), "line 2, has 3 columns, 2 are expected .as in the first row"),
+        ("x.csv", b"a,b\n1,2\n", ("a", "3"), "has no column '3'"),
+        ("x.jsonl", b'{"text": "a", "label": 0.5}', (None, None), "a number as 'label', not a name or a whole number"),
+        ("x.jsonl", b'{"text": "a", "label": ""}', (None, None), "line 1, has an empty label"),
+        ("x.json", b'["a"]', (None, None), "has no column label; choose as label one of: 'text'"),
+        ("x.txt", b"a\n", (None, None), "a text and a label are wanted, and .* is read as one text a line"),
+        ("x.txt", b"a\n", ("1", "2"), "text is '1' and label is '2', and .* is read as one text a line"),
+    ],
+)
+def test_what_is_wrong_with_two_columns_is_said(
+    folder: Path, name: str, content: bytes, names: Any, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_pairs(folder, name, content, *names)
+
+
+# -- rows without end
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "place"),
+    [
+        ("x.txt", b"a\n" + b"b" * 2000, "line 2"),
+        ("x.txt.gz", gzip.compress(b"b" * 2000), "line 1"),
+        ("x.tsv", b"text\nc\n" + b"b" * 2000, "line 3"),
+        ("x.csv", b'text,n\n"' + b"a\n" * 999, "line 2"),
+        ("x.csv", b'text,n\n1,"' + b'",1,"\n",1,"' * 999, "line 2"),
+        ("x.jsonl", b'\n{"text": "' + b"b" * 2000 + b'"}', "line 2"),
+        ("x.json", b'["a", "' + b"b" * 5000 + b'"]', "item 2"),
+    ],
+)
+def test_a_row_that_is_too_long_is_refused_with_its_place(
+    folder: Path, name: str, content: bytes, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "ROW_LIMIT", 1000)
+    monkeypatch.setattr(room, "CHUNK", 100)
+    with pytest.raises(ValueError, match=f"{place}, is longer than 0.001 MB, the most that is read as one row"):
+        read(folder, name, content)
+    monkeypatch.setattr(room, "ROW_LIMIT", 64_000_000)
+    if name in ("x.txt", "x.jsonl", "x.json"):
+        assert len(read(folder, name, content)[-1]) >= 2000  # nothing else was wrong
+
+
+@pytest.mark.parametrize("name", ["x.txt.gz", "x.csv.gz", "x.jsonl.gz", "x.json.gz"])
+def test_a_small_file_of_one_endless_row_is_refused_in_little_memory(folder: Path, name: str) -> None:
+    begin = {"x.jsonl.gz": b'{"text": "', "x.json.gz": b'["'}.get(name, b"")
+    with gzip.open(folder / name, "wb", 1) as bomb:
+        bomb.write(begin)
+        for _ in range(500):
+            bomb.write(b"a" * 1_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="is longer than 64 MB"), TextFile(folder / name) as file:
+            list(file)
+        assert tracemalloc.get_traced_memory()[1] < 350_000_000
+    finally:
+        tracemalloc.stop()
+
+
+# -- parquet
+
+
+def test_a_parquet_file_gives_the_columns_that_are_asked_for(folder: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pyarrow = pytest.importorskip("pyarrow")
+    rows = 3000
+    texts, labels = [f"text {row}" for row in range(rows)], [row % 3 for row in range(rows)]
+    parquet.write_table(pyarrow.table({"text": texts, "label": labels, "n": texts}), folder / "x.parquet")
+    columns = [Column("text"), Column("label", None, ("label",))]
+    with Table(folder / "x.parquet", columns) as table:
+        assert list(table.rows()) == [(text, str(label)) for text, label in zip(texts, labels, strict=True)]
+    with TextFile(folder / "x.parquet", "n") as file:
+        assert list(file) == texts
+    for column, message in (
+        ("title", "has no column 'title'; choose .* 'text', 'label', 'n'"),
+        ("label", "row 1, has a"),
+    ):
+        with pytest.raises(ValueError, match=message), TextFile(folder / "x.parquet", column) as file:
+            list(file)
+    damaged = bytearray((folder / "x.parquet").read_bytes())
+    damaged[100:4000] = bytes(3900)
+    with pytest.raises(ValueError, match=r"x\.parquet"):
+        read(folder, "x.parquet", bytes(damaged))
+
+
+def test_without_pyarrow_a_parquet_file_is_refused_by_name_and_told_what_to_install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(
+        ImportError, match=r"x.parquet is read as parquet, and pyarrow, .* is not installed: .*pip install"
+    ):
+        read(folder, "x.parquet", b"PAR1")
