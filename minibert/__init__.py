@@ -1,4 +1,4 @@
-"""minibert: BERT and DistilBERT written by hand, to be read, checked and used.
+"""minibert: BERT and its relatives written by hand, to be read, checked and used.
 
     encoder = minibert.load("distilbert-base-uncased")
     tokenizer = minibert.load_tokenizer("distilbert-base-uncased")
@@ -20,24 +20,48 @@ if TYPE_CHECKING:
     from minibert.lab.trace.run import trace
     from minibert.model import Encoder
     from minibert.text.tokenizer import Tokenizer, load_tokenizer
-    from minibert.vectors.embedder import embed
+    from minibert.vectors import stream
+    from minibert.vectors.embedder import Embedder, embed
     from minibert.vectors.features import TextFeatures
+    from minibert.vectors.recipe import Recipe
 
+# The room of each public name.
 ROOMS = {
     "Config": "config",
+    "Embedder": "vectors.embedder",
     "Encoder": "model",
-    "load": "checkpoints.load",
-    "save": "checkpoints.load",
-    "Tokenizer": "text.tokenizer",
-    "load_tokenizer": "text.tokenizer",
+    "Recipe": "vectors.recipe",
     "TextFeatures": "vectors.features",
+    "Tokenizer": "text.tokenizer",
     "embed": "vectors.embedder",
+    "load": "checkpoints.load",
+    "load_tokenizer": "text.tokenizer",
+    "save": "checkpoints.load",
+    "stream": "vectors.stream",
     "trace": "lab.trace.run",
 }
-__all__ = ["Config", "Encoder", "TextFeatures", "Tokenizer", "embed", "load", "load_tokenizer", "save", "trace"]
+__all__ = [
+    "Config",
+    "Embedder",
+    "Encoder",
+    "Recipe",
+    "TextFeatures",
+    "Tokenizer",
+    "embed",
+    "load",
+    "load_tokenizer",
+    "save",
+    "stream",
+    "trace",
+]
 
 
 def __getattr__(name: str) -> object:
     if name not in ROOMS:
-        raise AttributeError(f"module 'minibert' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"minibert.{ROOMS[name]}"), name)
+        raise AttributeError(f"module 'minibert' has no attribute {name!r}; it has {', '.join(ROOMS)}")
+    room = importlib.import_module(f"minibert.{ROOMS[name]}")
+    return room if name == "stream" else getattr(room, name)  # the one public name that is a room itself
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -10,8 +10,9 @@ losses stand in losses.py. Sections are those of "BERT" (Devlin et al. 2018). Be
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -21,15 +22,6 @@ from minibert.config import Config
 from minibert.inputs import Fields, output
 from minibert.losses import PROBLEM_TYPES, cross_entropy, position_cross_entropy, text_loss, token_cross_entropy
 from minibert.model import ACTIVATION, Encoder, EncoderOutput, initialise
-
-
-class EncoderInputs(TypedDict, total=False):
-    """What every task head hands on to Encoder.forward beside input_ids."""
-
-    attention_mask: Tensor | None
-    token_type_ids: Tensor | None
-    output_hidden_states: bool
-    output_attentions: bool
 
 
 @output
@@ -84,6 +76,7 @@ class Head(nn.Module):
     name: ClassVar[str]  # as in minibert.load(..., head=name)
     upstream: ClassVar[str]  # the class in transformers, after the name of the relative
     has_labels: ClassVar[bool] = False  # whether num_labels speaks of this task head
+    read: Callable[..., Any]  # what the encoder returned, and labels, to the output: each task head has its own
 
     def __init__(self, config: Config, attention: str = "eager") -> None:
         super().__init__()
@@ -98,6 +91,26 @@ class Head(nn.Module):
         for module in self.children():
             if module is not self.encoder:  # which has begun already
                 initialise(module, config)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        *,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        output_hidden_states: bool = False,
+        output_attentions: bool = False,
+        **labels: Any,
+    ) -> Any:
+        """Encode (B, S) token ids as Encoder does, and read the answer from what comes out; labels: see `read`."""
+        encoded = self.encoder(
+            input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+        )
+        return self.read(encoded, **labels)
 
     @staticmethod
     def reads_pooler(config: Config) -> bool:
@@ -163,9 +176,8 @@ class MaskedLM(TokenPrediction):
     name = "masked-lm"
     upstream = "ForMaskedLM"
 
-    def forward(self, input_ids: Tensor, *, labels: Tensor | None = None, **inputs: Unpack[EncoderInputs]) -> Output:
+    def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
         """Logits (B, S, V)."""
-        encoded = self.encoder(input_ids, **inputs)
         logits = self.predict_tokens(encoded)
         loss = None if labels is None else token_cross_entropy(logits, labels)
         return Output(logits, loss, encoded.hidden_states, encoded.attentions)
@@ -190,11 +202,8 @@ class NextSentence(Head):
         """Two scores: is next, is random."""
         self.next_sentence = nn.Linear(config.hidden_size, 2)
 
-    def forward(
-        self, input_ids: Tensor, *, labels: Tensor | None = None, **inputs: Unpack[EncoderInputs]
-    ) -> NextSentenceOutput:
+    def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> NextSentenceOutput:
         """Logits (B, 2)."""
-        encoded = self.encoder(input_ids, **inputs)
         logits = self.next_sentence(encoded.pooler_output)  # (B,D) -> (B,2)
         loss = None if labels is None else cross_entropy(logits, labels)
         return NextSentenceOutput(logits, loss, encoded.hidden_states, encoded.attentions)
@@ -219,16 +228,10 @@ class Pretraining(TokenPrediction):
         super().build(config)
         self.next_sentence = nn.Linear(config.hidden_size, 2)
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        *,
-        labels: Tensor | None = None,
-        next_sentence_label: Tensor | None = None,
-        **inputs: Unpack[EncoderInputs],
+    def read(
+        self, encoded: EncoderOutput, labels: Tensor | None = None, next_sentence_label: Tensor | None = None
     ) -> PretrainingOutput:
         """Prediction logits (B, S, V) and next sentence logits (B, 2)."""
-        encoded = self.encoder(input_ids, **inputs)
         tokens = self.predict_tokens(encoded)
         relationship = self.next_sentence(encoded.pooler_output)  # (B,D) -> (B,2)
         loss = None
@@ -291,9 +294,8 @@ class SequenceClassification(TextClassifier):
         if config.problem_type not in (None, *PROBLEM_TYPES):
             raise ValueError(f"problem_type {config.problem_type!r} is not known: {', '.join(PROBLEM_TYPES)}")
 
-    def forward(self, input_ids: Tensor, *, labels: Tensor | None = None, **inputs: Unpack[EncoderInputs]) -> Output:
+    def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
         """Logits (B, K)."""
-        encoded = self.encoder(input_ids, **inputs)
         logits = self.score(encoded)
         loss = None if labels is None else text_loss(logits, labels, self.config.problem_type)
         return Output(logits, loss, encoded.hidden_states, encoded.attentions)
@@ -309,15 +311,18 @@ class MultipleChoice(TextClassifier):
     name = "multiple-choice"
     upstream = "ForMultipleChoice"
 
-    def forward(self, input_ids: Tensor, *, labels: Tensor | None = None, **inputs: Unpack[EncoderInputs]) -> Output:
-        """Logits (B, C)."""
+    def forward(self, input_ids: Tensor, **given: Any) -> Output:
+        """Encode (B, C, S) token ids."""
         if input_ids.dim() != 3:
             raise ValueError(f"input_ids have shape {tuple(input_ids.shape)}; expected (batch, choices, tokens)")
-        shape = input_ids.shape
-        inputs["attention_mask"] = one_text_each("attention_mask", inputs.get("attention_mask"), shape)
-        inputs["token_type_ids"] = one_text_each("token_type_ids", inputs.get("token_type_ids"), shape)
-        encoded = self.encoder(input_ids.flatten(0, 1), **inputs)  # (B,C,S) -> (B·C,S)
-        logits = self.score(encoded).view(shape[:2])  # (B·C,1) -> (B,C)
+        for name in ("attention_mask", "token_type_ids"):
+            given[name] = one_text_each(name, given.get(name), input_ids.shape)
+        output: Output = super().forward(input_ids.flatten(0, 1), **given, choices=input_ids.shape[1])  # to (B·C,S)
+        return output
+
+    def read(self, encoded: EncoderOutput, choices: int = 1, labels: Tensor | None = None) -> Output:
+        """Logits (B, C)."""
+        logits = self.score(encoded).view(-1, choices)  # (B·C,1) -> (B,C)
         loss = None if labels is None else cross_entropy(logits, labels)
         return Output(logits, loss, encoded.hidden_states, encoded.attentions)
 
@@ -348,9 +353,8 @@ class TokenClassification(Head):
         self.dropout = nn.Dropout(classifier_dropout(config) if for_tokens else config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
-    def forward(self, input_ids: Tensor, *, labels: Tensor | None = None, **inputs: Unpack[EncoderInputs]) -> Output:
+    def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
         """Logits (B, S, K)."""
-        encoded = self.encoder(input_ids, **inputs)
         logits = self.classifier(self.dropout(encoded.last_hidden_state))  # (B,S,D) -> (B,S,K)
         loss = None if labels is None else token_cross_entropy(logits, labels)
         return Output(logits, loss, encoded.hidden_states, encoded.attentions)
@@ -375,16 +379,10 @@ class QuestionAnswering(Head):
         self.dropout = nn.Dropout(config.qa_dropout)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)  # the vectors s and e
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        *,
-        start_positions: Tensor | None = None,
-        end_positions: Tensor | None = None,
-        **inputs: Unpack[EncoderInputs],
+    def read(
+        self, encoded: EncoderOutput, start_positions: Tensor | None = None, end_positions: Tensor | None = None
     ) -> QuestionAnsweringOutput:
         """Start and end logits, (B, S) each."""
-        encoded = self.encoder(input_ids, **inputs)
         logits = self.qa_outputs(self.dropout(encoded.last_hidden_state))  # (B,S,D) -> (B,S,2)
         start, end = (part.contiguous() for part in logits.unbind(dim=-1))  # (B,S,2) -> (B,S), (B,S)
         loss = None

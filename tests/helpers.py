@@ -88,6 +88,20 @@ def edited(original: Path, folder: Path, change: Callable[[dict[str, Tensor]], A
     return folder
 
 
+def assert_begins_as_bert(state: dict[str, Tensor]) -> None:
+    """Matrices from N(0, 0.02²), biases 0, LayerNorm 1 and 0, the row of [PAD] 0."""
+    for name, tensor in state.items():
+        if name.endswith("bias"):
+            assert not tensor.any(), name
+        elif "norm" in name:
+            assert (tensor == 1).all(), name
+        else:
+            assert 0.01 < tensor.std() < 0.03, name
+        if "token.weight" in name:
+            assert not tensor[0].any()
+            assert tensor[1:].ne(0).all()
+
+
 def zero_biases(model: nn.Module) -> None:
     """Linear layers as a fresh model has them."""
     for module in model.modules():

@@ -196,7 +196,7 @@ def test_a_closed_network_is_asked_once_for_weights_and_data_together(
 def test_the_tutorials_data_gives_the_tutorials_figures(minilm: Path) -> None:
     if not os.environ.get("MINIBERT_DATA"):
         pytest.skip(
-            "MINIBERT_DATA is not set; it names a folder with sst2/train.tsv, the file of datasets.TUTORIAL_FILE"
+            "MINIBERT_DATA is not set; it names a folder with sst2/train.tsv, the file of reviews.TUTORIAL_FILE"
         )
     reviews = find_reviews()
     assert Counter(reviews.labels[:2000]) == {"1": 1041, "0": 959}

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import randomise
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from minibert import device, load
 from minibert.config import Config
+from minibert.lab.parity.checkpoints import randomise
 from minibert.model import Encoder
 from minibert.vectors import engine as room
 from minibert.vectors import matmul
@@ -41,7 +41,7 @@ def random_encoder(**changes: Any) -> Encoder:
     """A small encoder with every parameter random."""
     sizes = {"hidden_size": D, "num_attention_heads": 4, "intermediate_size": 64, "num_hidden_layers": L}
     encoder = Encoder(Config(vocab_size=V, **(sizes | changes))).eval()
-    randomise(encoder)
+    randomise(encoder, 0)
     return encoder
 
 

@@ -63,12 +63,12 @@ def test_without_a_mistake_nothing_is_found(dtype: torch.dtype, family: Family, 
 
 
 @every_family
-def test_an_epsilon_of_1e_5_for_1e_12_hides_from_a_tolerance_in_float32_and_is_found_in_float64(
+def test_an_epsilon_of_1e_5_for_1e_12_hides_from_a_tolerance_of_1e_3_and_is_found_in_float64(
     family: Family, pair: MakePair
 ) -> None:
     both = pair(family, "masked-lm")
     wrong_eps(both.ours)
-    assert first_divergent(both.compare(Bounds(1e-4, 1e-3))) is None
+    assert first_divergent(both.compare(Bounds(1e-3, 1e-2))) is None
     both.ours, both.theirs = both.ours.double(), both.theirs.double()
     found = [row.place for row in both.compare(Bounds(1e-9, 1e-9)) if not row.ok]
     assert {"embedding norm", "layer 1 layer", "logits: logits"} <= set(found)

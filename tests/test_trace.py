@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import base64
+import graphlib
 import json
 import re
 import sys
@@ -13,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from helpers import write_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,7 +43,7 @@ PAIR = ("the film", "a very dull play")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random BERT of a few words with a masked language model's head; room for 80 tokens."""
     folder = tmp_path_factory.mktemp("mlm")
-    write_words_checkpoint(folder, model_class=transformers.BertForMaskedLM, max_position_embeddings=80)
+    write_words_checkpoint(folder, head="masked-lm", max_position_embeddings=80)
     return folder
 
 
@@ -97,6 +98,18 @@ class Reader(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
+
+
+def imports(path: Path) -> set[str]:
+    """The files of lab/trace that one of them imports, wherever in it the import stands."""
+    nodes = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
+    return {str(node.module).rpartition(".")[2] for node in nodes if str(node.module).startswith("minibert.lab.trace.")}
+
+
+def test_no_file_imports_one_that_imports_it():
+    files = Path(source.__file__).parent.glob("*.py")
+    order = graphlib.TopologicalSorter({path.stem: imports(path) for path in files})
+    assert list(order.static_order())[-2:] == ["run", "command"]  # raises CycleError for a circle
 
 
 # -- the data

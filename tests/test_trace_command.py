@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import transformers
 from words import labelled, write_words_checkpoint
 
 import minibert
@@ -29,7 +28,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("masked")
-    return write_words_checkpoint(folder, "distilbert", model_class=transformers.DistilBertForMaskedLM)
+    return write_words_checkpoint(folder, "distilbert", head="masked-lm")
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +91,7 @@ def test_a_masked_language_model_is_recognised_and_guesses(run, masked):
 
 
 def test_the_pooler_stays_where_a_checkpoint_has_it_beside_the_head(tmp_path):
-    write_words_checkpoint(tmp_path, model_class=transformers.BertForPreTraining)
+    write_words_checkpoint(tmp_path, head="pretraining")
     model = command.model_for(str(tmp_path))
     traced = minibert.trace(model, minibert.load_tokenizer(tmp_path), "the [MASK]")
     assert traced.pooled is not None and len(traced.predictions) == 1

@@ -74,11 +74,12 @@ def list_shards(folder: Path) -> dict[str, StoredTensor]:
     where = read_json(index_path).get("weight_map")
     if not isinstance(where, dict) or not all(isinstance(shard, str) for shard in where.values()):
         raise ValueError(f"{index_path} is not an index of shards: its weight_map must give each tensor a file")
+    held = {path.name for path in folder.iterdir()}
     tensors: dict[str, StoredTensor] = {}
     for shard in sorted(set(where.values())):
         if Path(shard).name != shard:
             raise ValueError(f"{index_path} names the shard {shard!r}, which is outside the folder")
-        if not (folder / shard).exists():
+        if shard not in held:
             raise FileNotFoundError(
                 f"{index_path} names the shard {shard}, which is missing; the folder holds: {listing(folder)}"
             )

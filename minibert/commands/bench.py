@@ -58,7 +58,7 @@ def run(args: Arguments) -> Figures:
         signal.signal(signal.SIGTERM, before)
     spent = time.perf_counter() - began
     print("\n" + report.goals_text([goal for result in results for goal in goals.goals_of(result)]))
-    print("\n" + block("legend", *report.LEGEND) + "\n\n" + report.time_text(plan, results, spent))
+    print("\n" + block("legend", report.LEGEND) + "\n\n" + report.time_text(plan, results, spent))
     if args.plot:
         from minibert.lab.bench import plot
 

@@ -33,8 +33,8 @@ def fill_mask(
     if isinstance(model, (str, Path)):
         if not has_head(model, MaskedLM.name):
             raise ValueError(
-                f"{model} was saved without the part that guesses words (its head 'masked-lm'); checkpoints straight from "
-                "pretraining have it: --model bert-base-uncased, --model distilbert-base-uncased"
+                f"{model} was saved without the part that guesses words, the head 'masked-lm'; checkpoints straight "
+                "from pretraining have it: --model bert-base-uncased, --model distilbert-base-uncased"
             )
         tokenizer = tokenizer or load_tokenizer(model)
         loaded = load(model, head=MaskedLM.name)

@@ -341,9 +341,8 @@ class Tokenizer:
             raise ValueError(f"{source}: tokenizers {version} cannot read this tokenizer.json: {error}") from None
         if not isinstance(backend.model, tokenizers.models.WordPiece):  # where the file does not say, the library does
             raise ValueError(f"{source} holds a {type(backend.model).__name__} model; BERT needs a WordPiece model")
-        if (
-            backend.token_to_id(unknown := backend.model.unk_token) is None
-        ):  # the library would fail at the first such word
+        unknown = backend.model.unk_token
+        if backend.model.token_to_id(unknown) is None:  # the library would fail at the first word that it does not know
             raise ValueError(f"{source}: model.unk_token is {unknown!r}, which is not in the vocabulary")
         backend.encode_special_tokens = self.special_tokens_in_text == "literal"
         return backend

@@ -46,7 +46,7 @@ def embed(
 
     texts: list, tuple, 1-D array, Series or generator. model: a Hub name, a folder, or an Encoder, which stays on its
     device and needs its tokenizer beside it. device: "auto" is CUDA where there is one, else the CPU.
-    settings: those of a Recipe, which says what each is (minibert.vectors.recipe.Recipe).
+    pooling and all after it: the settings of a Recipe; help(minibert.Recipe) says what each is.
     Raises TypeError for what is no text, naming its row; ValueError for a setting that is not possible;
     FileNotFoundError where the checkpoint is not found.
     """

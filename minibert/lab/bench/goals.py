@@ -21,8 +21,9 @@ def against_best(result: Result, precision: str) -> Middle | None:
 
 def memory(result: Result) -> Middle | None:
     """The peak of transformers, sorted, by that of ours."""
-    ours, theirs = result.row("minibert-float32"), result.row("transformers-sorted")
-    return quotient([(ours.peak, theirs.peak)] if ours and theirs else [])
+    peaks = {row.backend.name: row.peak for row in result.rows if row.ranked}
+    names = ("minibert-float32", "transformers-sorted")
+    return quotient([(peaks[names[0]], peaks[names[1]])] if peaks.keys() >= set(names) else [])
 
 
 WIDE = 768  # hidden units; with fewer, the products are smaller beside the rest of the work
@@ -54,5 +55,6 @@ def goals_of(result: Result) -> list[Goal]:
     goals = []
     for what, measured, wide, narrow in GOALS:
         bound, found = wide if result.config.hidden_size >= WIDE else narrow, measured(result)
-        goals.append(Goal(result.name, what, bound, found and found.median, found and found.median >= bound))
+        value = found.median if found else None
+        goals.append(Goal(result.name, what, bound, value, None if value is None else value >= bound))
     return goals

@@ -62,11 +62,9 @@ def draw_bars(axes: Any, result: Result) -> None:
         words = f" {speed:,.0f}" + (f"   ours {measured.median:.2f} x" if measured else "")
         axes.text(most, place, words, va="center", fontsize=8, fontweight=weight)
         near = row.equality.cosine if row.equality else 1.0
-        names[place] = f"{row.backend.title}  ({precision}{f', cosine {near:.3f}' if near < ALIKE else ''})", weight
+        names[place] = f"{row.backend.title}  ({precision}{f', cosine {near:.3f}' if near < ALIKE else ''})"
         end = max(end, most)
-    axes.set_yticks(list(names), [name for name, _ in names.values()])
-    for tick, (_, weight) in zip(axes.get_yticklabels(), names.values(), strict=True):
-        tick.set_fontweight(weight)
+    axes.set_yticks(list(names), list(names.values()))
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.4 * end)

@@ -24,7 +24,7 @@ REFERENCES = Path("/proc/self/clear_refs")
 
 
 class LostError(RuntimeError):
-    """A process ended before it answered; the message is the reason, in one line."""
+    """A process has no answer; the message is the reason, in one line."""
 
 
 def environment(threads: int) -> dict[str, str]:
@@ -69,20 +69,20 @@ class Worker:
 
 
 def serve(connection: Connection, threads: int) -> None:
-    """The life of a process: (error, answer) for each request, until the other end is closed or there is an error."""
+    """The life of a process: (error, answer) for each request, until the other end is closed."""
     os.environ.update(environment(threads))
     torch.set_num_threads(threads)
     for stream in (1, 2):  # what libraries print is for nobody
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-    worker, error = Worker(), ""
+    worker = Worker()
     with suppress(EOFError, OSError, KeyboardInterrupt):  # the benchmark ended, or was ended
-        while not error:
+        while True:
             request, arguments, options = connection.recv()
             try:
-                connection.send(("", getattr(worker, request)(*arguments, **options)))
-            except Exception as failure:
-                error = f"{type(failure).__name__}: {failure}"
-                connection.send((error, None))
+                answer = "", getattr(worker, request)(*arguments, **options)
+            except Exception as error:
+                answer = f"{type(error).__name__}: {error}", None
+            connection.send(answer)
 
 
 class Process:

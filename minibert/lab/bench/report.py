@@ -8,7 +8,6 @@ from typing import Any
 
 from minibert.lab.bench.goals import Goal, goals_of
 from minibert.lab.bench.results import Middle, Result, Row, quotient, ratio
-from minibert.lab.bench.roofline import FORMULA
 from minibert.lab.bench.session import Plan
 from minibert.lab.machine import machine, versions
 from minibert.printing import beside, block, table
@@ -18,12 +17,10 @@ PACKAGES = ("minibert", "torch", "transformers", "tokenizers", *RUNTIMES, "numpy
 TOLD = ("avx2", "avx512_f", "avx512_bf16", "amx_bf16")  # of the instruction sets
 HEADER = ("", "seconds", "spread", "CPU s", "ours is", "spread", "roofline", "peak MB", "+MB", "difference", "1-cosine")
 LEGEND = (
-    "seconds: median of all rounds, tokenizing included; CPU s: of all threads; ours is: how many times as fast, at "
-    "equal precision (int8: against our fastest), the median of the ratios of each round; roofline: the seconds that "
-    "matrix products alone would take, as a share of those it took; peak MB: of the whole process (each has torch and "
-    "its tokenizer), +MB: what the work took above the loaded process; difference (largest) and 1-cosine (largest): "
-    "from transformers, eager, float32",
-    "roofline: " + FORMULA,
+    "seconds: median of all rounds, tokenizing included. ours is: how many times as fast, at equal precision (int8: "
+    "against our fastest), round by round. roofline: the seconds that matrix products alone would take, as a share of "
+    "those it took. peak MB: of the whole process; +MB: of the work alone. difference (largest) and 1-cosine (largest): "
+    "to transformers, eager, float32"
 )
 MINUTE = 60  # seconds that a quick run is meant to take at most
 
@@ -40,12 +37,12 @@ def heading(plan: Plan) -> str:
 
 def seconds(value: float) -> str:
     """Three digits that count."""
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
 
 
-def spread(middle: Middle, factor: float = 1) -> str:
+def spread(middle: Middle) -> str:
     """Least and most: "8.0-8.3"."""
-    return f"{seconds(middle.least * factor)}-{seconds(middle.most * factor)}"
+    return f"{seconds(middle.least)}-{seconds(middle.most)}"
 
 
 def result_text(result: Result) -> str:
@@ -86,34 +83,21 @@ def cells(row: Row, result: Result) -> tuple[str, ...]:
     if not row.ranked:
         return (name, "differs" if row.reason == "differs" else "failed", *[""] * 7, *near)
     ours, share = result.rival(row), result.share(row)
-    cpu = Middle.of([sample.cpu for sample in row.samples])
     faster = ratio(row, ours) if ours is not row else None
+    took = (seconds(row.seconds.median), spread(row.seconds), seconds(row.cpu.median))
     compared = (f"{faster.median:.2f}", f"{faster.least:.2f}-{faster.most:.2f}") if faster else ("", "")
-    roofline = f"{100 * share.median:.0f} %" if share else ""
-    memory = [f"{max(0, size) / 1e6:,.0f}" for size in (row.peak, row.peak - row.loaded_bytes)]
-    return (
-        name,
-        seconds(row.seconds.median),
-        spread(row.seconds),
-        seconds(cpu.median),
-        *compared,
-        roofline,
-        *memory,
-        *near,
-    )
+    memory = (f"{max(0, size) / 1e6:,.0f}" for size in (row.peak, row.peak - row.loaded_bytes))
+    return (name, *took, *compared, f"{100 * share.median:.0f} %" if share else "", *memory, *near)
 
 
 def small_print(result: Result) -> Iterator[tuple[str, str]]:
     """Latency, cold start, and what else was at work."""
-    for name, pairs, unit, word in (
-        ("one sentence", result.one_sentence, 1e3, "ms"),
-        ("cold start", result.cold_start, 1, "s"),
-    ):
+    for name, pairs in (("one sentence", result.one_sentence), ("cold start", result.cold_start)):
         if faster := quotient(pairs):
             ours, theirs = (Middle.of(values) for values in zip(*pairs, strict=True))
-            each = f"minibert {seconds(ours.median * unit)} ({spread(ours, unit)}), transformers {seconds(theirs.median * unit)}"
-            ratios = f"{faster.median:.2f} x as fast ({faster.least:.2f}-{faster.most:.2f})"
-            yield name, f"{each} ({spread(theirs, unit)}) {word}; ours is {ratios}"
+            each = [f"{seconds(it.median)} s ({spread(it)})" for it in (ours, theirs)]
+            words = f"ours is {faster.median:.2f} x as fast ({faster.least:.2f}-{faster.most:.2f})"
+            yield name, f"minibert {each[0]}, transformers {each[1]}; {words}"
     yield "waiting", f"while a backend worked, everything else took {100 * result.foreign:.1f} % of the processors"
     if result.doubts:
         yield "TOO BUSY", f"{'; '.join(result.doubts)}: these figures are not reliable, measure on a quiet machine"
@@ -166,13 +150,9 @@ def model_figures(result: Result) -> dict[str, Any]:
     """One checkpoint: what was measured, and beside it the medians that are printed."""
     found = asdict(result, dict_factory=lambda pairs: {name: value for name, value in pairs if not callable(value)})
     for figures, row in zip(found["rows"], result.rows, strict=True):
-        ours = result.rival(row)
-        figures |= {"ranked": row.ranked, "ratio_to": ours.backend.name if ours else None, "peak_bytes": row.peak}
-        middles = {
-            "seconds": row.samples and row.seconds,
-            "ratio": ratio(row, ours),
-            "share_of_roofline": result.share(row),
-        }
-        figures |= {name: asdict(middle) if middle else None for name, middle in middles.items()}
+        took = {"seconds": row.seconds, "cpu": row.cpu} if row.samples else {}
+        compared = {"ratio": ratio(row, result.rival(row)), "share_of_roofline": result.share(row)}
+        figures |= {name: middle and asdict(middle) for name, middle in (took | compared).items()}
+        figures |= {"ranked": row.ranked, "peak_bytes": row.peak}
     medians = {"flops": result.flops, "foreign": result.foreign, "too_busy": result.doubts}
     return found | medians | {"texts": len(result.lengths), "tokens": sum(result.lengths)}

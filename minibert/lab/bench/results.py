@@ -98,6 +98,11 @@ class Row:
         return Middle.of([sample.seconds for sample in self.samples])
 
     @property
+    def cpu(self) -> Middle:
+        """Of all its threads."""
+        return Middle.of([sample.cpu for sample in self.samples])
+
+    @property
     def peak(self) -> int:
         """Bytes of the whole process."""
         return max((sample.peak for sample in self.samples), default=0)
@@ -152,10 +157,6 @@ class Result:
         rows = [row for row in rows if precision is None or row.backend.precision == precision]
         return sorted(rows, key=lambda row: row.seconds.median)
 
-    def row(self, name: str) -> Row | None:
-        """The row of a backend, where it counts."""
-        return next((row for row in self.rows if row.ranked and row.backend.name == name), None)
-
     def rival(self, row: Row) -> Row | None:
         """Ours to compare a row with: of equal precision; for int8, which we have not, our fastest."""
         return next(iter(self.ranked(row.backend.precision) or self.ranked()), None)
@@ -170,8 +171,8 @@ class Result:
     @property
     def equal(self) -> bool:
         """Whether our own vectors are those of the reference, wherever they were computed."""
-        ours = [row for row in self.rows if row.backend.ours and row.equality is not None]
-        return all(row.equality.holds(row.backend.precision) for row in ours if row.equality)
+        compared = [(row.equality, row.backend) for row in self.rows if row.equality is not None]
+        return all(equality.holds(backend.precision) for equality, backend in compared if backend.ours)
 
     @property
     def foreign(self) -> float:

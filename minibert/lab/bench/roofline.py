@@ -1,6 +1,8 @@
 """The roofline: the operations that the work cannot do without, at the rate at which this machine multiplies matrices.
 
-N texts, S tokens, D hidden, F feed-forward, L layers.
+S tokens, D hidden, F feed-forward, L layers. In each layer a text costs 4 S D² operations for keys and values, 4 Q D²
+for query and output, 4 Q D F for the feed-forward and 4 Q S D for attention, where Q are the query tokens: all, Q = S,
+but in the last layer, of which [CLS] alone is wanted, Q = 1. A product and its addition are two operations.
 """
 
 from __future__ import annotations
@@ -15,18 +17,13 @@ from torch import nn
 from minibert.config import Config
 from minibert.vectors.matmul import Linear, choose_linear
 
-FORMULA = (
-    "a text of S tokens costs, in each layer, 4 S D² (keys and values) + 4 Q D² (query and output) + 4 Q D F "
-    "(feed-forward) + 4 Q S D (attention) operations, where the query tokens are all, Q = S, but in the last layer "
-    "Q = 1, of which [CLS] alone is wanted"
-)
 TOKENS = {"cpu": 1024, "cuda": 16384}  # rows of the measured products
 REPEATS = 7
 
 
-def layer_flops(S: int, queries: int, D: int, F: int) -> int:
-    """One layer for a text of S tokens of which the first `queries` are wanted."""
-    return 2 * S * 2 * D * D + 2 * queries * (2 * D * D + 2 * D * F) + 4 * queries * S * D
+def layer_flops(S: int, Q: int, D: int, F: int) -> int:
+    """Operations of one layer for one text."""
+    return 4 * S * D * D + 4 * Q * D * D + 4 * Q * D * F + 4 * Q * S * D
 
 
 def text_flops(S: int, config: Config, first_only: bool = True) -> int:

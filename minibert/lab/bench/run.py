@@ -14,8 +14,7 @@ from pathlib import Path
 import torch
 
 from minibert.checkpoints.hub import locate
-from minibert.lab.bench.backends import REFERENCE, backends_for
-from minibert.lab.bench.convert import CONVERSIONS, write_distilbert
+from minibert.lab.bench.backends import CONVERSIONS, REFERENCE, backends_for, write_distilbert
 from minibert.lab.bench.growth import cold_starts, grow, one_sentence
 from minibert.lab.bench.processes import LostError, Process
 from minibert.lab.bench.results import Result, Row
@@ -30,11 +29,11 @@ def measure(model: str, plan: Plan) -> Result:
     """Everything about one checkpoint; its processes end, and what is written for it goes, whatever happens."""
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="minibert-bench-")))
+        helper = stack.enter_context(closing(Process(plan.threads)))
         folder = scratch / DISTILBERT if model == DISTILBERT else locate(model).folder
         if model == DISTILBERT:
-            with closing(Process(plan.threads)) as process:
-                process.ask("run", write_distilbert, folder, locate(MINILM).folder)
-        session = Session(Path(model).name, folder, plan, scratch)
+            helper.ask("run", write_distilbert, folder, locate(MINILM).folder)
+        session = Session(Path(model).name, folder, plan, scratch, helper)
         stack.callback(session.stop)
         for name, stage in STAGES.items():
             began = time.perf_counter()
@@ -43,35 +42,28 @@ def measure(model: str, plan: Plan) -> Result:
     return session.result
 
 
-def convert(session: Session) -> None:
-    """A row for everyone; what other runtimes read is written, each in a process of its own that ends with it."""
-    plan = session.plan
+def load(session: Session) -> None:
+    """A row for everyone; who can take part is converted to, loaded, warmed up and compared with the reference."""
+    plan, helper = session.plan, session.helper
     backends = backends_for(plan.device, plan.name == "quick")
     session.result.rows = rows = [Row(backend, backend.obstacle(plan.device)) for backend in backends]
+    for row in rows:
+        if not row.reason:  # they import their libraries at the same time
+            session.processes[row.backend.name] = Process(plan.threads)
     wanted = {row.backend.conversion for row in rows if not row.reason}
     for what in steps((what for what in CONVERSIONS if what in wanted), "converting"):
         try:
-            with closing(Process(plan.threads)) as process:
-                process.ask("run", CONVERSIONS[what], session.folder, session.scratch)
+            helper.ask("run", CONVERSIONS[what], session.folder, session.scratch)
         except LostError as error:
             for row in rows:
                 if row.backend.conversion == what and not row.reason:
                     row.reason = f"not converted: {error}"
-
-
-def load(session: Session) -> None:
-    """Everyone is loaded, warmed up and compared with the reference; they import their libraries at the same time."""
-    reference = Row(REFERENCE)
-    rows = [reference, *(row for row in session.result.rows if not row.reason)]
+    helper.ask("load", REFERENCE, session.setting(plan.threads))
+    session.reference = helper.ask("encode", [session.texts[number] for number in session.checked])[1]
     for row in rows:
-        session.processes[row.backend.name] = Process(session.plan.threads)
-    for row in rows:
-        session.guarded(row, lambda _, process: process.ask("run", int))
+        session.guarded(row, lambda _, process: process.ask("run", int))  # an answer says that it has begun
     for row in steps(rows, "equality"):
         session.guarded(row, session.warm_up)
-        if reference.reason:
-            raise RuntimeError(f"transformers, which all are compared with, {reference.reason}")
-    session.processes.pop("reference").close()
 
 
 def take_turns(session: Session) -> None:
@@ -79,21 +71,19 @@ def take_turns(session: Session) -> None:
     result, config, device = session.result, session.config, torch.device(session.plan.device)
     precisions = sorted({row.backend.precision for row in result.rows if not row.reason} - {"int8"})
     needed = SPARE * padded_bytes(result.lengths, config)
-    with closing(Process(session.plan.threads)) as meter:
-        for row in steps([None, *result.rows] * session.plan.rounds, "rounds"):
-            if row is None:
-                found = meter.ask("run", rates, config.hidden_size, config.intermediate_size, precisions, device)
-                for precision, kernels in found.items():
-                    for kernel, rate in kernels.items():
-                        result.rates.setdefault(precision, {}).setdefault(kernel, []).append(rate)
-            elif not (row.backend.large and row.samples):
-                if row.backend.large and not row.reason and needed > (free := available_bytes()):
-                    row.reason = f"not run: it needs {needed / 1e9:.0f} GB, and {free / 1e9:.0f} GB are available"
-                session.guarded(row, session.sample)
+    for row in steps([None, *result.rows] * session.plan.rounds, "rounds"):
+        if row is None:
+            found = session.helper.ask("run", rates, config.hidden_size, config.intermediate_size, precisions, device)
+            for precision, kernels in found.items():
+                for kernel, rate in kernels.items():
+                    result.rates.setdefault(precision, {}).setdefault(kernel, []).append(rate)
+        elif not (row.backend.large and row.samples):
+            if row.backend.large and not row.reason and needed > (free := available_bytes()):
+                row.reason = f"not run: it needs {needed / 1e9:.0f} GB, and {free / 1e9:.0f} GB are available"
+            session.guarded(row, session.sample)
 
 
 STAGES = {
-    "converting": convert,
     "loading": load,
     "rounds": take_turns,
     "one sentence": one_sentence,

@@ -57,10 +57,13 @@ def steps(items: Iterable[Any], what: str) -> Iterable[Any]:
 
 
 class Session:
-    """The measurement of one checkpoint; `scratch` is for what is written on the way. `stop` ends what it started."""
+    """The measurement of one checkpoint; `scratch` is for what is written on the way. `stop` ends what it started.
 
-    def __init__(self, name: str, folder: Path, plan: Plan, scratch: Path) -> None:
-        self.plan, self.folder, self.scratch = plan, folder, scratch
+    helper: a process for what is no backend's: conversions, the reference, the rate of products.
+    """
+
+    def __init__(self, name: str, folder: Path, plan: Plan, scratch: Path, helper: Process) -> None:
+        self.plan, self.folder, self.scratch, self.helper = plan, folder, scratch, helper
         self.config, self.tokenizer = Config.from_file(folder / "config.json"), load_tokenizer(folder)
         self.texts, origin = find_texts(plan.sentences, self.tokenizer)
         lengths = [len(row) for row in self.tokenizer.ids(self.texts)]
@@ -80,21 +83,20 @@ class Session:
             self.processes.pop(name).close()
 
     def guarded(self, row: Row, action: Callable[[Row, Process], object]) -> None:
-        """Do something with a backend that can; where its process ends over it, its row says so."""
+        """Do something with a backend that can; where it fails, its row says why, and its process ends."""
         if row.reason:
             return
         try:
             action(row, self.processes[row.backend.name])
         except LostError as error:
             row.reason = f"failed: {error}"
+            self.processes.pop(row.backend.name).close()
 
     def warm_up(self, row: Row, process: Process) -> None:
-        """Load, encode the texts that are checked, compare; the reference is compared with itself."""
+        """Load, encode the texts that are checked, compare with the reference."""
         loaded = process.ask("load", row.backend, self.setting(self.plan.threads))
         row.kernels, row.load_seconds, row.loaded_bytes = loaded
         vectors = process.ask("encode", [self.texts[number] for number in self.checked])[1]
-        if row.backend.name == "reference":
-            self.reference = vectors
         self.judge(row, compare(vectors, self.reference))
 
     def sample(self, row: Row, process: Process) -> None:

@@ -1,0 +1,78 @@
+"""A model made without a checkpoint begins as BERT does and, under one seed, as transformers' own."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+import torch
+from helpers import HEADS, assert_begins_as_bert, every_head, small_config
+from torch import nn
+
+from minibert.config import Config
+from minibert.families import FAMILIES
+from minibert.families.base import Family
+from minibert.heads import HEAD_CLASSES
+from minibert.lab.parity.checkpoints import quiet, upstream_class
+from minibert.lab.parity.compare import parameter_pairs
+from minibert.model import Encoder, initialise
+
+SEED = 5
+# Upstream draws the decoder's layers in another order than they are computed.
+OTHER_ORDER = ("masked-lm", "pretraining")
+CASES = [(family, head) for family in FAMILIES.values() for head in (None, *family.heads) if head not in OTHER_ORDER]
+
+
+def ours(config: Config, head: str | None) -> Any:
+    torch.manual_seed(SEED)
+    return HEAD_CLASSES[head](config) if head else Encoder(config)
+
+
+def theirs(config: Config, head: str | None) -> nn.Module:
+    kind = getattr(importlib.import_module("transformers"), config.family.upstream + "Config")
+    with quiet():
+        torch.manual_seed(SEED)
+        model: nn.Module = upstream_class(config.family, head)(kind(**config.to_dict()))
+        return model
+
+
+@pytest.mark.parametrize(("family", "head"), CASES, ids=[f"{family.name}-{head}" for family, head in CASES])
+def test_the_same_seed_gives_the_same_weights_as_in_transformers(family: Family, head: str | None) -> None:
+    config = small_config(family, num_labels=2)
+    pairs = parameter_pairs(ours(config, head), theirs(config, head))
+    assert [name for name, x, y in pairs if y is None or not torch.equal(x, y)] == []
+
+
+@every_head
+def test_every_head_begins_as_bert_does(family: Family, head: str) -> None:
+    model = ours(small_config(family, num_labels=2, vocab_size=900), head)
+    assert_begins_as_bert(dict(model.state_dict()))
+    assert not model.head_is_trained
+
+
+def test_the_range_and_the_padding_row_are_those_of_the_config() -> None:
+    model = ours(small_config(initializer_range=0.5, pad_token_id=3), None)
+    assert 0.45 < model.embeddings.position.weight.std() < 0.55
+    assert [row for row, vector in enumerate(model.embeddings.token.weight) if not vector.any()] == [3]
+
+
+def test_another_seed_gives_other_weights() -> None:
+    config = small_config()
+    first, second = ours(config, None), Encoder(config)
+    assert not torch.equal(first.layers[0].attention.query.weight, second.layers[0].attention.query.weight)
+
+
+def test_initialise_begins_a_part_again() -> None:
+    model = ours(small_config(), None)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(7)
+    initialise(model.pooler, model.config)
+    assert 0.015 < model.pooler.dense.weight.std() < 0.025
+    assert not model.pooler.dense.bias.any()
+    assert (model.embeddings.token.weight == 7).all()
+
+
+def test_every_head_is_tried() -> None:
+    assert {head for _, head in HEADS} == set(HEAD_CLASSES)
