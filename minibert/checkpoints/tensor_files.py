@@ -77,7 +77,7 @@ def list_shards(folder: Path) -> dict[str, StoredTensor]:
     held = {path.name for path in folder.iterdir()}
     tensors: dict[str, StoredTensor] = {}
     for shard in sorted(set(where.values())):
-        if Path(shard).name != shard:
+        if shard in ("", "..") or Path(shard).name != shard:
             raise ValueError(f"{index_path} names the shard {shard!r}, which is outside the folder")
         if shard not in held:
             raise FileNotFoundError(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minibert.commands.shared import Arguments, Figures
+from minibert.extras import install_hint
 
 if TYPE_CHECKING:
     from minibert.lab.bench.session import Plan
@@ -74,7 +75,7 @@ def plan_of(args: Arguments) -> Plan:
     transformers, which everything is compared with, or matplotlib is missing.
     """
     if importlib.util.find_spec("transformers") is None:
-        raise ImportError('the benchmark compares with transformers: pip install "minibert[bench]"')
+        raise ImportError(f"the benchmark compares with transformers: {install_hint('bench')}")
     from minibert.lab.bench import session
     from minibert.lab.machine import cores
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from minibert import __version__
 from minibert.device import cpu_features
 
 STATUS, STATISTICS = Path("/proc/self/status"), Path("/proc/stat")
@@ -43,7 +44,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in packages:
         try:
-            found[name] = importlib.metadata.version(name)
+            found[name] = __version__ if name == "minibert" else importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             found[name] = "not installed"
     return found

@@ -2,7 +2,8 @@
 
 reviews    labelled texts, from files or found for the demo
 metrics    predictions compared with the truth
-frozen     features + logistic regression, saved without pickle
+saved      the file of a trained classifier, read without trust
+frozen     features + logistic regression
 fill_mask  the masked word
 demo       the main job, start to end
 """

@@ -2,28 +2,24 @@
 
     texts -> TextFeatures (N, D), encoded once -> StandardScaler -> LogisticRegression -> a label by name
 
-A saved classifier is a folder with classifier.safetensors (the numbers) and classifier.json (everything else). It
-holds no encoder: it names its checkpoint and the SHA-256 of its weights, and refuses any other.
+A saved classifier (see saved.py) holds no encoder: it names its checkpoint and the SHA-256 of its weights, and refuses
+any other.
 """
 
 # ruff: noqa: N802  (C is the name that scikit-learn gives it)
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from types import UnionType
 from typing import Any
 
 import numpy as np
 import sklearn
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -31,31 +27,15 @@ from sklearn.preprocessing import StandardScaler
 from tqdm import tqdm
 
 import minibert
-from minibert.checkpoints.tensor_files import sha256
-from minibert.files import written_whole
 from minibert.printing import beside, block, table
+from minibert.tasks import saved
 from minibert.tasks.metrics import Evaluation, compare
 from minibert.text.texts import as_texts
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.features import TextFeatures
 from minibert.vectors.recipe import Recipe
 
-TENSORS_FILE = "classifier.safetensors"
-DETAILS_FILE = "classifier.json"
-FORMAT = 1  # of the folder; a later one is refused
-RECIPE = [setting.name for setting in fields(Recipe) if setting.name != "batch_tokens"]  # what a vector depends on
-ENTRIES: dict[str, type | UnionType] = {  # of classifier.json that are needed to use it
-    "model": str,
-    "weights_sha256": str,
-    "tokenizer_fingerprint": str,
-    "tensors_sha256": str,
-    **dict.fromkeys(RECIPE, str | int | list),  # Recipe itself says what each may be
-    "labels": list,
-    "C": float,
-    "rows": int,
-    "folds": int,
-    "scores": list,
-}
+RECIPE = tuple(setting.name for setting in fields(Recipe) if setting.name != "batch_tokens")  # what a vector depends on
 GRIDS = {
     "tutorial": np.linspace(0.0001, 100, 20),  # "A Visual Guide to Using BERT for the First Time"
     "log": np.logspace(-4, 2, 13),
@@ -167,10 +147,9 @@ class Classifier:
         return np.asarray(self.head.predict_proba(vectors) if len(vectors) else np.empty((0, len(self.labels))))
 
     def details(self) -> dict[str, Any]:
-        """Everything but the numbers: what classifier.json holds."""
+        """Everything but the numbers of the head."""
         model, recipe = str(self.features.model), self.features.recipe
         return {
-            "format": FORMAT,
             "model": os.path.abspath(model) if os.path.isdir(model) else model,
             "weights_sha256": self.features.weights_sha256_,
             "tokenizer_fingerprint": self.features.tokenizer_fingerprint_,
@@ -185,21 +164,10 @@ class Classifier:
         }
 
     def save(self, folder: str | Path) -> None:
-        """Write the folder; each file appears whole, and the second names the SHA-256 of the first."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        """Write the folder: the classifier that was there, or this one whole, whatever happens on the way."""
         scaler, regression = self.head[0], self.head[-1]
-        arrays = {
-            "mean": scaler.mean_,
-            "scale": scaler.scale_,
-            "coef": regression.coef_,
-            "intercept": regression.intercept_,
-        }
-        with written_whole(folder / TENSORS_FILE) as temporary:
-            save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, temporary)
-            details = self.details() | {"tensors_sha256": sha256(temporary)}
-        with written_whole(folder / DETAILS_FILE) as temporary:
-            temporary.write_text(json.dumps(details, indent=2) + "\n", encoding="utf-8")
+        arrays = (scaler.mean_, scaler.scale_, regression.coef_, regression.intercept_)
+        saved.write(Path(folder), self.details(), dict(zip(saved.ARRAYS, arrays, strict=True)))
 
     @classmethod
     def load(
@@ -216,13 +184,13 @@ class Classifier:
         or the checkpoint is not the one that it was trained on.
         """
         folder = Path(folder)
-        details = read_details(folder)
-        head = read_head(folder, details)
+        details, arrays = saved.read(folder, RECIPE)
+        head = fitted_head(details, arrays)
         recipe = replace(read_recipe(folder, details), batch_tokens=batch_tokens)
         embedder = Embedder(model or details["model"], recipe, device)
         check_hashes(folder, details, embedder)
         if embedder.width != head[0].n_features_in_:
-            raise damaged(folder, f"{head[0].n_features_in_} columns, {embedder.width} by its settings")
+            raise saved.damaged(folder, f"{head[0].n_features_in_} columns, {embedder.width} by its settings")
         scores = [Score(**score) for score in details["scores"]]
         return cls(TextFeatures.of(embedder), head, details["rows"], details["folds"], scores)
 
@@ -278,55 +246,13 @@ def cross_validate(
 # Reading a saved classifier
 
 
-def damaged(folder: Path, what: str) -> ValueError:
-    """The error for a folder that is not as `save` left it."""
-    return ValueError(f"the classifier in {folder} is damaged ({what}); train it again")
-
-
-def read_details(folder: Path) -> dict[str, Any]:
-    """classifier.json, with every entry that is needed."""
-    if not (folder / DETAILS_FILE).is_file():
-        raise FileNotFoundError(
-            f"{folder} holds no classifier: there is no {DETAILS_FILE}; `minibert classify train` makes one"
-        )
-    try:
-        details = json.loads((folder / DETAILS_FILE).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise damaged(folder, f"{DETAILS_FILE}: {error}") from None
-    if not isinstance(details, dict) or "format" not in details:
-        raise damaged(folder, f"{DETAILS_FILE} is not what minibert writes")
-    if details["format"] != FORMAT:
-        raise ValueError(
-            f"the classifier in {folder} has format {details['format']!r}, this minibert reads {FORMAT}; "
-            "update minibert, or train it again"
-        )
-    wrong = [name for name, kind in ENTRIES.items() if not isinstance(details.get(name), kind)]
-    if wrong:
-        raise damaged(folder, f"{DETAILS_FILE} lacks {', '.join(wrong)}, or they are of another type")
-    return details
-
-
-def read_head(folder: Path, details: dict[str, Any]) -> Pipeline:
+def fitted_head(details: dict[str, Any], arrays: saved.Arrays) -> Pipeline:
     """The fitted scikit-learn pipeline, put together from its numbers."""
-    path = folder / TENSORS_FILE
-    if not path.is_file():
-        raise damaged(folder, f"{TENSORS_FILE} is missing")
-    if sha256(path) != details["tensors_sha256"]:
-        raise damaged(folder, f"{TENSORS_FILE} is not the file that {DETAILS_FILE} was written for")
-    try:
-        arrays = load_file(path)
-        mean, scale, coef, intercept = (arrays[name] for name in ("mean", "scale", "coef", "intercept"))
-    except (SafetensorError, KeyError) as error:
-        raise damaged(folder, f"{TENSORS_FILE}: {error}") from None
-    classes, width = len(details["labels"]), len(mean)
-    expected = (1 if classes == 2 else classes, width)  # two classes share one row of coefficients
-    if coef.shape != expected or intercept.shape != expected[:1] or scale.shape != mean.shape:
-        raise damaged(folder, f"{classes} labels and {width} columns need coefficients {expected}, not {coef.shape}")
     head = new_head(details["C"])
     scaler, regression = head[0], head[-1]
-    scaler.mean_, scaler.scale_, scaler.var_ = mean, scale, scale**2
-    scaler.n_features_in_ = regression.n_features_in_ = width
-    regression.coef_, regression.intercept_ = coef, intercept
+    scaler.mean_, scaler.scale_, scaler.var_ = arrays["mean"], arrays["scale"], arrays["scale"] ** 2
+    scaler.n_features_in_ = regression.n_features_in_ = arrays["mean"].size
+    regression.coef_, regression.intercept_ = arrays["coef"], arrays["intercept"]
     regression.classes_ = np.array(details["labels"])
     return head
 
@@ -336,7 +262,7 @@ def read_recipe(folder: Path, details: dict[str, Any]) -> Recipe:
     try:
         return Recipe(**{name: details[name] for name in RECIPE})
     except (TypeError, ValueError) as error:
-        raise damaged(folder, f"{DETAILS_FILE}: {error}") from None
+        raise saved.damaged(folder, str(error)) from None
 
 
 def check_hashes(folder: Path, details: dict[str, Any], embedder: Embedder) -> None:

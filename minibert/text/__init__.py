@@ -1,8 +1,9 @@
 """Text to ids.
 
-texts      what counts as a column of texts
-rows       lines, rows and records of a file, one by one
-tables     columns of files: .txt .tsv .csv .jsonl .json, also with .gz, .parquet, and standard input
-wordpiece  WordPiece by hand, for reading
-tokenizer  the same by the tokenizers library
+texts            what counts as a column of texts
+rows             lines, rows and records of a file, one by one
+tables           columns of files: .txt .tsv .csv .jsonl .json, also with .gz, .parquet, and standard input
+wordpiece        WordPiece by hand, for reading
+tokenizer_files  what a tokenizer is made of, read without trust
+tokenizer        the same by the tokenizers library
 """

@@ -62,9 +62,10 @@ def special_tokens(settings: Mapping[str, Any], source: str = "settings") -> dic
     found = {}
     for role, usual in SPECIAL_TOKENS.items():
         given = settings.get(role)
-        found[role] = given.get("content") if isinstance(given, dict) else given or usual
-        if not isinstance(found[role], str):
+        token = given.get("content") if isinstance(given, dict) else given or usual
+        if not isinstance(token, str):
             raise ValueError(f"{source}: {role} is {shown(given)}; it must be a token, or have one as its content")
+        found[role] = token
     return found
 
 

@@ -26,9 +26,9 @@ from minibert.device import has_bfloat16
 
 Vectors = NDArray[np.float32]
 Encode = Callable[..., Vectors]  # texts -> (N, D); ours takes batch_tokens as well
-Ids = NDArray[np.int64]
-Compute = Callable[[Ids, Ids], Vectors]  # ids and mask (B, S) -> (B, D)
 Loaded = tuple[Encode, str]  # and in words, how it computes
+Ids = NDArray[np.int64]  # (B, S), and so is a mask
+Compute = Callable[[Ids, Ids], Vectors]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,11 @@ class Setting:
     threads: int
     device: str
     positions: int  # the longest S
-    batch: int = 32  # texts
+
+    @property
+    def batch(self) -> int:
+        """Texts in a batch of the others; minibert chooses its own."""
+        return 32 if self.device == "cpu" else 512
 
 
 @dataclass(frozen=True)
@@ -98,19 +102,14 @@ def load_transformers(
     return batched(setting, compute, sort, one_batch), how
 
 
-def load_sentence_transformers(setting: Setting, precision: str) -> Loaded:
+def load_sentence(setting: Setting, precision: str) -> Loaded:
     """SentenceTransformer.encode with [CLS] pooling, in float32; it sorts by length itself."""
     library: Any = importlib.import_module("sentence_transformers")
     models: Any = importlib.import_module("sentence_transformers.models")
     body = models.Transformer(str(setting.folder), max_seq_length=setting.positions)
     pooling = models.Pooling(body.get_word_embedding_dimension(), pooling_mode="cls")
     model = library.SentenceTransformer(modules=[body, pooling], device=setting.device)
-
-    def encode(texts: Sequence[str]) -> Vectors:
-        vectors: Vectors = model.encode(list(texts), batch_size=setting.batch, show_progress_bar=False)
-        return vectors
-
-    return encode, "sdpa"
+    return partial(model.encode, batch_size=setting.batch, show_progress_bar=False), "sdpa"
 
 
 def load_onnxruntime(setting: Setting, precision: str) -> Loaded:
@@ -121,12 +120,8 @@ def load_onnxruntime(setting: Setting, precision: str) -> Loaded:
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
     file = setting.converted / ("model-int8.onnx" if precision == "int8" else "model.onnx")
     session = runtime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-
-    def compute(ids: Ids, mask: Ids) -> Vectors:
-        vectors: Vectors = session.run(None, {"input_ids": ids, "attention_mask": mask})[0]
-        return vectors
-
-    return batched(setting, compute), "CPUExecutionProvider"
+    encode = batched(setting, lambda ids, mask: session.run(None, {"input_ids": ids, "attention_mask": mask})[0])
+    return encode, "CPUExecutionProvider"
 
 
 def load_openvino(setting: Setting, precision: str) -> Loaded:
@@ -135,14 +130,9 @@ def load_openvino(setting: Setting, precision: str) -> Loaded:
     hint = {"float32": "f32", "bfloat16": "bf16"}[precision]
     hints = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": setting.threads, "NUM_STREAMS": "1"}
     model = core.compile_model(core.read_model(setting.converted / "model.onnx"), "CPU", hints)
-    request = model.create_infer_request()
-
-    def compute(ids: Ids, mask: Ids) -> Vectors:
-        vectors: Vectors = request.infer({"input_ids": ids, "attention_mask": mask})[0].astype(np.float32)
-        return vectors
-
-    taken = model.get_property("INFERENCE_PRECISION_HINT")
-    return batched(setting, compute), f"CPU plugin, precision {taken}"
+    infer = model.create_infer_request().infer
+    encode = batched(setting, lambda ids, mask: infer({"input_ids": ids, "attention_mask": mask})[0].astype(np.float32))
+    return encode, f"CPU plugin, precision {model.get_property('INFERENCE_PRECISION_HINT')}"
 
 
 def load_ctranslate2(setting: Setting, precision: str) -> Loaded:
@@ -186,16 +176,12 @@ def padded(rows: list[list[int]]) -> tuple[Ids, Ids]:
     return ids, mask.astype(np.int64)
 
 
-class FirstVectors(nn.Module):
-    """ids and mask -> the [CLS] vectors, so that a runtime copies nothing else."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
+class FirstVectors(nn.ModuleList):
+    """A model inside; ids and mask -> the [CLS] vectors, so that a runtime copies nothing else."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """(B,S), (B,S) -> (B,D)."""
-        first: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state[:, 0]
+        first: Tensor = self[0](input_ids=input_ids, attention_mask=attention_mask).last_hidden_state[:, 0]
         return first
 
 
@@ -203,17 +189,10 @@ def to_onnx(folder: Path, out: Path) -> None:
     """transformers' model as model.onnx, by torch's exporter that traces; B and S stay open."""
     transformers: Any = importlib.import_module("transformers")
     model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
-    ids = torch.ones(2, 7, dtype=torch.long)
-    torch.onnx.export(
-        FirstVectors(model).eval(),
-        (ids, ids),
-        str(out / "model.onnx"),
-        dynamo=False,
-        opset_version=17,
-        input_names=["input_ids", "attention_mask"],
-        output_names=["vectors"],
-        dynamic_axes={"input_ids": {0: "B", 1: "S"}, "attention_mask": {0: "B", 1: "S"}, "vectors": {0: "B"}},
-    )
+    ids, names = torch.ones(2, 7, dtype=torch.long), ["input_ids", "attention_mask"]
+    options: Any = {"input_names": names, "output_names": ["vectors"], "dynamo": False, "opset_version": 17}
+    axes = {name: {0: "B", 1: "S"} for name in names} | {"vectors": {0: "B"}}
+    torch.onnx.export(FirstVectors([model]).eval(), (ids, ids), out / "model.onnx", dynamic_axes=axes, **options)
 
 
 def to_onnx_int8(folder: Path, out: Path) -> None:
@@ -249,15 +228,13 @@ OURS = tuple(
     Backend(f"minibert-{precision}", "minibert", precision, load_ours, "minibert")
     for precision in ("float32", "bfloat16", "float16")
 )
-SENTENCE_TRANSFORMERS = Backend(
-    "sentence-transformers", "sentence-transformers", "float32", load_sentence_transformers, "sentence_transformers"
-)
+SENTENCE = Backend("sentence-transformers", "sentence-transformers", "float32", load_sentence, "sentence_transformers")
 ON_CPU = (
     *OURS[:2],
     Backend("tutorial", "the tutorial: one padded batch", "float32", TUTORIAL, large=True),
     Backend("transformers", "transformers, as they come", "float32", UNSORTED),
     Backend("transformers-sorted", "transformers, sorted", "float32", load_transformers),
-    SENTENCE_TRANSFORMERS,
+    SENTENCE,
     Backend("onnxruntime", "ONNX Runtime", "float32", load_onnxruntime, "onnxruntime", "onnx"),
     Backend("openvino", "OpenVINO", "float32", load_openvino, "openvino", "onnx"),
     Backend("ctranslate2", "CTranslate2", "float32", load_ctranslate2, "ctranslate2", "ctranslate2"),
@@ -274,7 +251,7 @@ ON_CUDA = (
         for attention, load in (("sdpa", load_transformers), ("eager", EAGER))
     ),
     Backend("transformers-compiled-bfloat16", "transformers, torch.compile", "bfloat16", COMPILED),
-    SENTENCE_TRANSFORMERS,
+    SENTENCE,
 )
 QUICK = ("minibert-float32", "minibert-bfloat16", "transformers", "transformers-sorted")
 

@@ -22,8 +22,8 @@ def against_best(result: Result, precision: str) -> Middle | None:
 def memory(result: Result) -> Middle | None:
     """The peak of transformers, sorted, by that of ours."""
     peaks = {row.backend.name: row.peak for row in result.rows if row.ranked}
-    names = ("minibert-float32", "transformers-sorted")
-    return quotient([(peaks[names[0]], peaks[names[1]])] if peaks.keys() >= set(names) else [])
+    ours, theirs = peaks.get("minibert-float32"), peaks.get("transformers-sorted")
+    return quotient([(ours, theirs)]) if ours and theirs else None
 
 
 WIDE = 768  # hidden units; with fewer, the products are smaller beside the rest of the work

@@ -15,7 +15,7 @@ from minibert.lab.bench.texts import SENTENCE, SST2_LENGTHS, drawn_texts
 CALLS = 10  # with one short sentence, before the other takes its turn
 TOKENS = {"cpu": 4096, "cuda": 1 << 18}  # in the texts of one point, where their length grows
 REPEATS = 3  # samples of a point
-LONG = 20  # seconds, of which one sample says enough
+LONG = 20  # seconds
 TEXTS = 500  # where batch_tokens or threads change
 
 OURS = """
@@ -26,8 +26,8 @@ print(vector.shape, flush=True)
 THEIRS = """
 import sys, torch
 from transformers import AutoModel, AutoTokenizer
-tokenizer = AutoTokenizer.from_pretrained(sys.argv[2])
-model = AutoModel.from_pretrained(sys.argv[2]).eval().to(sys.argv[3])
+tokenizer, model = (kind.from_pretrained(sys.argv[2]) for kind in (AutoTokenizer, AutoModel))
+model.eval().to(sys.argv[3])
 with torch.inference_mode():
     batch = tokenizer(sys.argv[1], return_tensors="pt").to(sys.argv[3])
     vector = model(**batch).last_hidden_state[0, 0].cpu().numpy()
@@ -70,26 +70,23 @@ def grow(session: Session) -> None:
 
 
 def points(session: Session, what: str, backends: Sequence[Backend], series: dict[int, list[str]]) -> None:
-    """A Growth for each backend: median seconds and peak of memory for the texts at each value, in turn.
-
-    The first call warms up, unless it takes long. Where threads grow, each number of them has processes of its own.
-    """
+    """A Growth for each backend: median seconds and peak of memory for the texts at each value, in turn."""
     growths = [Growth(what, backend) for backend in backends]
     for at, texts in steps(series.items(), what):
         with ExitStack() as stack:
             processes = [session.processes[backend.name] for backend in backends]
-            if what == "threads":
+            if what == "threads":  # each number of them has processes of its own
                 processes = [stack.enter_context(closing(Process(at))) for _ in backends]
                 for backend, process in zip(backends, processes, strict=True):
                     process.ask("load", backend, session.setting(at))
             samples: list[list[Sample]] = [[] for _ in processes]
             options = {"batch_tokens": at} if what == "tokens in a batch" else {}
             for process, taken in [*zip(processes, samples, strict=True)] * (REPEATS + 1):
-                if not taken or taken[0].seconds <= LONG:
-                    taken.append(process.ask("measure", texts, **options))
+                if not taken or taken[0].seconds <= LONG:  # the first warms up; if it takes long, it is enough
+                    taken.append(process.ask("encode", texts, **options)[0])
         tokens = sum(map(len, session.tokenizer.ids(texts)))
         for growth, taken in zip(growths, samples, strict=True):
             seconds = statistics.median(sample.seconds for sample in taken[1:] or taken)
             size = {"at": at, "sentences": len(texts), "tokens": tokens, "seconds": seconds}
             growth.points.append(size | {"speed": tokens / seconds, "peak": taken[-1].peak})
-    session.result.growth += growths
+    session.result.growth += [growth for growth in growths if growth.points]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from minibert.files import written_whole
-from minibert.lab.bench.results import Result, Row, ratio
+from minibert.lab.bench.results import Result, ratio
 from minibert.lab.pictures import pyplot
 
 # Blue, orange and grey stay apart for every kind of colour blindness, and in print.
@@ -23,7 +23,8 @@ def draw(results: Sequence[Result], path: Path) -> None:
     """Bars for each checkpoint, and below them lines for each thing that grows, written to `path`."""
     plt = pyplot()
     growing = list(dict.fromkeys(growth.what for result in results for growth in result.growth))
-    heights = [1.1 + 0.3 * max(len(bars_of(result)) for result in results), *([3.1] if growing else [])]
+    most = max(len(result.ranked(ours=None)) for result in results)
+    heights = [1.1 + 0.3 * most, *([3.1] if growing else [])]
     width = 6.6 * max(len(results), len(growing) / 2)
     with plt.rc_context(STYLE), written_whole(path) as temporary:
         figure = plt.figure(figsize=(width, sum(heights)), layout="constrained")
@@ -41,21 +42,13 @@ def draw(results: Sequence[Result], path: Path) -> None:
         plt.close(figure)
 
 
-def bars_of(result: Result) -> list[Row]:
-    """The rows that count, the fastest of each precision first."""
-    rows = [row for row in result.rows if row.ranked]
-    return sorted(rows, key=lambda row: (ORDER.index(row.backend.precision), row.seconds.median))
-
-
 def draw_bars(axes: Any, result: Result) -> None:
     """Sentences a second; behind each bar, how ours compares."""
-    place, names, precision, end = 0.0, {}, "", 0.0
-    for row in bars_of(result):
+    place, names, precision, end, texts = 0.0, {}, "", 0.0, len(result.lengths)
+    for row in (row for precision in ORDER for row in result.ranked(precision, ours=None)):
         place += 1.0 if row.backend.precision in ("", precision) else 1.6  # a gap between precisions
         precision = row.backend.precision
-        speed, least, most = (
-            len(result.lengths) / s for s in (row.seconds.median, row.seconds.most, row.seconds.least)
-        )
+        speed, least, most = (texts / taken for taken in (row.seconds.median, row.seconds.most, row.seconds.least))
         weight, colour = ("bold", OURS) if row.backend.ours else ("normal", PEER)
         axes.barh(place, speed, color=colour, height=0.8, xerr=[[speed - least], [most - speed]], ecolor="#333333")
         measured = None if row.backend.ours else ratio(row, result.rival(row))
@@ -68,7 +61,7 @@ def draw_bars(axes: Any, result: Result) -> None:
     axes.tick_params(axis="y", length=0)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.4 * end)
-    axes.set_xlabel(f"sentences a second ({len(result.lengths):,} sentences, {sum(result.lengths):,} tokens)")
+    axes.set_xlabel(f"sentences a second ({texts:,} sentences, {sum(result.lengths):,} tokens)")
     axes.set_title(result.name)
 
 
@@ -89,6 +82,5 @@ def draw_lines(axes: Any, results: Sequence[Result], what: str) -> None:
     axes.set_ylim(0, 1.1 * most)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.grid(axis="y", color="#DDDDDD", linewidth=0.8)
-    axes.set_axisbelow(True)
     axes.set_title("tokens a second", fontsize=9, loc="left")
     axes.set_xlabel(what)

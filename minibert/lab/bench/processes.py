@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -41,15 +42,15 @@ class Worker:
         """What the function returns."""
         return function(*arguments)
 
-    def load(self, backend: Backend, setting: Setting) -> tuple[str, float, int]:
-        """Load a backend, with the libraries that it imports: its kernels in words, seconds, and bytes held then."""
+    def load(self, backend: Backend, setting: Setting) -> tuple[str, float, int, int]:
+        """Load a backend, with the libraries that it imports: its kernels in words, seconds, bytes held and at most."""
         self.device = torch.device(setting.device)
         began = time.perf_counter()
         self.encoder, kernels = backend.load(setting, backend.precision)
-        return kernels, time.perf_counter() - began, held_bytes()
+        return kernels, time.perf_counter() - began, held_bytes(), held_bytes(most=True)
 
-    def encode(self, texts: list[str], **options: Any) -> tuple[Sample, Vectors]:
-        """Encode texts: what it took, and the vectors."""
+    def encode(self, texts: list[str], keep: bool = False, **options: Any) -> tuple[Sample, Vectors | None]:
+        """Encode texts: what it took, and where they are to be kept, the vectors."""
         with suppress(OSError):  # Linux begins to measure the peak anew, where it lets this process
             REFERENCES.write_text("5")
         synchronize(self.device)
@@ -57,15 +58,12 @@ class Worker:
         vectors = self.encoder(texts, **options)
         synchronize(self.device)
         seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-        return Sample(seconds, cpu, max(0.0, busy_seconds() - machine - cpu), held_bytes(most=True)), vectors
-
-    def measure(self, texts: list[str], **options: Any) -> Sample:
-        """The same without the vectors."""
-        return self.encode(texts, **options)[0]
+        sample = Sample(seconds, cpu, max(0.0, busy_seconds() - machine - cpu), held_bytes(most=True))
+        return sample, vectors if keep else None
 
     def repeat(self, texts: list[str], times: int) -> list[float]:
         """Wall seconds of each of many calls."""
-        return [self.measure(texts).seconds for _ in range(times)]
+        return [self.encode(texts)[0].seconds for _ in range(times)]
 
 
 def serve(connection: Connection, threads: int) -> None:
@@ -75,7 +73,7 @@ def serve(connection: Connection, threads: int) -> None:
     for stream in (1, 2):  # what libraries print is for nobody
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
     worker = Worker()
-    with suppress(EOFError, OSError, KeyboardInterrupt):  # the benchmark ended, or was ended
+    with suppress(EOFError, OSError):  # the benchmark has ended
         while True:
             request, arguments, options = connection.recv()
             try:
@@ -92,7 +90,11 @@ class Process:
         context = multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
         self.process = context.Process(target=serve, args=(other, threads), daemon=True)
+        before = signal.signal(
+            signal.SIGINT, signal.SIG_IGN
+        )  # Ctrl-C is for the benchmark, which then ends its workers
         self.process.start()
+        signal.signal(signal.SIGINT, before)
         other.close()
 
     def ask(self, request: str, *arguments: Any, **options: Any) -> Any:
@@ -108,10 +110,11 @@ class Process:
         return answer
 
     def close(self) -> None:
-        """End it."""
+        """End it: where it waits, it goes by itself."""
+        self.connection.close()
+        self.process.join(5)  # seconds
         self.process.kill()
         self.process.join()
-        self.connection.close()
 
 
 def seconds_to_first_line(program: str, arguments: list[str], threads: int) -> float:

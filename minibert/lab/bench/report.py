@@ -12,24 +12,23 @@ from minibert.lab.bench.session import Plan
 from minibert.lab.machine import machine, versions
 from minibert.printing import beside, block, table
 
-RUNTIMES = ("sentence-transformers", "onnxruntime", "openvino", "ctranslate2")
-PACKAGES = ("minibert", "torch", "transformers", "tokenizers", *RUNTIMES, "numpy")
+RUNTIMES = ("torch", "transformers", "sentence-transformers", "onnxruntime", "openvino", "ctranslate2")
+PACKAGES = ("minibert", *RUNTIMES, "tokenizers", "numpy")
 TOLD = ("avx2", "avx512_f", "avx512_bf16", "amx_bf16")  # of the instruction sets
 HEADER = ("", "seconds", "spread", "CPU s", "ours is", "spread", "roofline", "peak MB", "+MB", "difference", "1-cosine")
 LEGEND = (
     "seconds: median of all rounds, tokenizing included. ours is: how many times as fast, at equal precision (int8: "
     "against our fastest), round by round. roofline: the seconds that matrix products alone would take, as a share of "
-    "those it took. peak MB: of the whole process; +MB: of the work alone. difference (largest) and 1-cosine (largest): "
+    "those it took. peak MB: of the whole process, +MB: of the work alone. difference and 1-cosine: the largest, "
     "to transformers, eager, float32"
 )
-MINUTE = 60  # seconds that a quick run is meant to take at most
 
 
 def heading(plan: Plan) -> str:
     """The first lines: where, with what, how much."""
     where = machine(plan.threads, plan.device)
     features = ", ".join(name for name in TOLD if name in where["instructions"]) or where["machine"]
-    has = ", ".join(f"{name} {version}" for name, version in versions(PACKAGES).items())
+    has = ", ".join(map(" ".join, versions(PACKAGES).items()))
     size = f"{plan.name}: {plan.sentences:,} sentences, {plan.rounds} rounds in which everybody takes a turn"
     device = f"{where.get('gpu', where['cpu'])}, {plan.threads} threads ({features})"
     return "\n".join([block("machine", device), block("versions", has), block("plan", size)])
@@ -86,7 +85,8 @@ def cells(row: Row, result: Result) -> tuple[str, ...]:
     faster = ratio(row, ours) if ours is not row else None
     took = (seconds(row.seconds.median), spread(row.seconds), seconds(row.cpu.median))
     compared = (f"{faster.median:.2f}", f"{faster.least:.2f}-{faster.most:.2f}") if faster else ("", "")
-    memory = (f"{max(0, size) / 1e6:,.0f}" for size in (row.peak, row.peak - row.loaded_bytes))
+    above = max(sample.peak for sample in row.samples) - row.loaded_bytes
+    memory = (f"{max(0, size) / 1e6:,.0f}" for size in (row.peak, above))
     return (name, *took, *compared, f"{100 * share.median:.0f} %" if share else "", *memory, *near)
 
 
@@ -119,18 +119,18 @@ def goals_text(goals: Sequence[Goal]) -> str:
     words = {True: "reached", False: "NOT REACHED", None: "not measured"}
     lines: list[Sequence[str]] = [("goal", "", "at least", "measured", "")]
     for goal in goals:
-        found = "" if goal.value is None else f"{goal.value:.2f}"
-        lines.append((goal.model, goal.what, f"{goal.bound:.2f}", found, words[goal.reached]))
+        found, bound = "" if goal.value is None else f"{goal.value:.2f}", f"{goal.bound:.2f}"
+        lines.append((goal.model, goal.what, bound, found, words[goal.reached]))
     return table(lines, left=2)
 
 
 def time_text(plan: Plan, results: Sequence[Result], spent: float) -> str:
-    """How long it took; of a quick run that is not quick, why."""
-    if plan.name != "quick" or spent <= MINUTE:
+    """How long it took; where a quick run takes more than its minute, why."""
+    if plan.name != "quick" or spent <= 60:
         return f"{spent:.0f} s"
     stages = [f"{name} {took:.0f} s" for result in results for name, took in result.stages.items() if took >= 1]
-    first = "loading is slow when libraries are read for the first time since the machine started"
-    return block(f"{spent:.0f} s", f"more than the minute of --quick: {', '.join(stages)}; {first}")
+    why = f"{', '.join(stages)}; to load is slow where libraries are read for the first time since the machine started"
+    return block(f"{spent:.0f} s", f"more than the minute of --quick: {why}")
 
 
 def figures(plan: Plan, results: Sequence[Result], spent: float) -> dict[str, Any]:
@@ -149,6 +149,7 @@ def figures(plan: Plan, results: Sequence[Result], spent: float) -> dict[str, An
 def model_figures(result: Result) -> dict[str, Any]:
     """One checkpoint: what was measured, and beside it the medians that are printed."""
     found = asdict(result, dict_factory=lambda pairs: {name: value for name, value in pairs if not callable(value)})
+    del found["lengths"]
     for figures, row in zip(found["rows"], result.rows, strict=True):
         took = {"seconds": row.seconds, "cpu": row.cpu} if row.samples else {}
         compared = {"ratio": ratio(row, result.rival(row)), "share_of_roofline": result.share(row)}

@@ -84,6 +84,7 @@ class Row:
     kernels: str = ""  # how it computes, in words
     load_seconds: float = 0.0
     loaded_bytes: int = 0  # of its process, before it encodes
+    load_peak: int = 0  # and the most while it was loaded
     equality: Equality | None = None
     samples: list[Sample] = field(default_factory=list)
 
@@ -104,8 +105,8 @@ class Row:
 
     @property
     def peak(self) -> int:
-        """Bytes of the whole process."""
-        return max((sample.peak for sample in self.samples), default=0)
+        """Bytes of the whole process, loading included."""
+        return max([self.load_peak, *(sample.peak for sample in self.samples)])
 
 
 def quotient(pairs: Sequence[tuple[float, float]]) -> Middle | None:
@@ -151,10 +152,10 @@ class Result:
         """Operations that the work cannot do without."""
         return job_flops(self.lengths, self.config)
 
-    def ranked(self, precision: str | None = None, ours: bool = True) -> list[Row]:
-        """Rows that count, ours or those of others, the fastest first; of all precisions, or of one."""
-        rows = [row for row in self.rows if row.ranked and row.backend.ours == ours]
-        rows = [row for row in rows if precision is None or row.backend.precision == precision]
+    def ranked(self, precision: str | None = None, ours: bool | None = True) -> list[Row]:
+        """Rows that count, the fastest first: ours, others' or (None) both; of one precision or (None) of all."""
+        rows = [row for row in self.rows if row.ranked and ours in (None, row.backend.ours)]
+        rows = [row for row in rows if precision in (None, row.backend.precision)]
         return sorted(rows, key=lambda row: row.seconds.median)
 
     def rival(self, row: Row) -> Row | None:

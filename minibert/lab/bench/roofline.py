@@ -38,7 +38,7 @@ def job_flops(lengths: Iterable[int], config: Config) -> int:
 
 
 def padded_bytes(lengths: Sequence[int], config: Config) -> int:
-    """About the memory that one padded batch of all texts takes at its peak, every hidden state kept, in float32."""
+    """About the memory that one padded batch of all texts wants, every hidden state kept, in float32."""
     D, F, L = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     return 4 * len(lengths) * max(lengths) * ((L + 1) * D + 4 * D + 2 * F)
 
@@ -48,7 +48,7 @@ def rates(D: int, F: int, precisions: Iterable[str], device: torch.device) -> di
     found = {}
     for precision in precisions:
         dtype = getattr(torch, precision)
-        kernels = dict.fromkeys((Linear, choose_linear(dtype, device)))
+        kernels: set[type[Linear]] = {Linear, choose_linear(dtype, device)}
         found[precision] = {kernel.words: rate(kernel, D, F, dtype, device) for kernel in kernels}
     return found
 

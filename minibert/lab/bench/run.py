@@ -22,8 +22,6 @@ from minibert.lab.bench.roofline import padded_bytes, rates
 from minibert.lab.bench.session import DISTILBERT, MINILM, Plan, Session, steps
 from minibert.lab.machine import available_bytes
 
-SPARE = 1.1  # memory that is wanted for one padded batch, by what it needs
-
 
 def measure(model: str, plan: Plan) -> Result:
     """Everything about one checkpoint; its processes end, and what is written for it goes, whatever happens."""
@@ -35,15 +33,15 @@ def measure(model: str, plan: Plan) -> Result:
             helper.ask("run", write_distilbert, folder, locate(MINILM).folder)
         session = Session(Path(model).name, folder, plan, scratch, helper)
         stack.callback(session.stop)
-        for name, stage in STAGES.items():
+        for stage in STAGES:
             began = time.perf_counter()
             stage(session)
-            session.result.stages[name] = time.perf_counter() - began
+            session.result.stages[stage.__name__.replace("_", " ")] = time.perf_counter() - began
     return session.result
 
 
 def load(session: Session) -> None:
-    """A row for everyone; who can take part is converted to, loaded, warmed up and compared with the reference."""
+    """A row for everyone: converted for its runtime, loaded, warmed up and compared with the reference."""
     plan, helper = session.plan, session.helper
     backends = backends_for(plan.device, plan.name == "quick")
     session.result.rows = rows = [Row(backend, backend.obstacle(plan.device)) for backend in backends]
@@ -59,7 +57,7 @@ def load(session: Session) -> None:
                 if row.backend.conversion == what and not row.reason:
                     row.reason = f"not converted: {error}"
     helper.ask("load", REFERENCE, session.setting(plan.threads))
-    session.reference = helper.ask("encode", [session.texts[number] for number in session.checked])[1]
+    session.reference = helper.ask("encode", [session.texts[number] for number in session.checked], keep=True)[1]
     for row in rows:
         session.guarded(row, lambda _, process: process.ask("run", int))  # an answer says that it has begun
     for row in steps(rows, "equality"):
@@ -70,7 +68,7 @@ def take_turns(session: Session) -> None:
     """Everybody in turn, the rate of products first: A B C A B C. Large backends take one turn, where memory allows."""
     result, config, device = session.result, session.config, torch.device(session.plan.device)
     precisions = sorted({row.backend.precision for row in result.rows if not row.reason} - {"int8"})
-    needed = SPARE * padded_bytes(result.lengths, config)
+    needed = 1.1 * padded_bytes(result.lengths, config)  # a tenth to spare
     for row in steps([None, *result.rows] * session.plan.rounds, "rounds"):
         if row is None:
             found = session.helper.ask("run", rates, config.hidden_size, config.intermediate_size, precisions, device)
@@ -83,10 +81,4 @@ def take_turns(session: Session) -> None:
             session.guarded(row, session.sample)
 
 
-STAGES = {
-    "loading": load,
-    "rounds": take_turns,
-    "one sentence": one_sentence,
-    "growth": grow,
-    "cold starts": cold_starts,
-}
+STAGES = (load, take_turns, one_sentence, grow, cold_starts)

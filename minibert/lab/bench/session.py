@@ -17,7 +17,6 @@ from minibert.lab.bench.texts import find_texts
 from minibert.lab.machine import cores
 from minibert.text.tokenizer import load_tokenizer
 
-BATCH = {"cpu": 32, "cuda": 512}  # texts; minibert chooses its own
 CHECKED = 250  # texts whose vectors are compared before anything is timed, and in every round
 
 
@@ -57,10 +56,7 @@ def steps(items: Iterable[Any], what: str) -> Iterable[Any]:
 
 
 class Session:
-    """The measurement of one checkpoint; `scratch` is for what is written on the way. `stop` ends what it started.
-
-    helper: a process for what is no backend's: conversions, the reference, the rate of products.
-    """
+    """The measurement of one checkpoint; helper: a process for the reference, conversions, the rate of products."""
 
     def __init__(self, name: str, folder: Path, plan: Plan, scratch: Path, helper: Process) -> None:
         self.plan, self.folder, self.scratch, self.helper = plan, folder, scratch, helper
@@ -74,8 +70,7 @@ class Session:
 
     def setting(self, threads: int) -> Setting:
         """What backends are loaded with."""
-        batch = BATCH[self.plan.device]
-        return Setting(self.folder, self.scratch, threads, self.plan.device, self.config.max_tokens, batch)
+        return Setting(self.folder, self.scratch, threads, self.plan.device, self.config.max_tokens)
 
     def stop(self, but: Sequence[str] = ()) -> None:
         """End all processes but these."""
@@ -95,13 +90,13 @@ class Session:
     def warm_up(self, row: Row, process: Process) -> None:
         """Load, encode the texts that are checked, compare with the reference."""
         loaded = process.ask("load", row.backend, self.setting(self.plan.threads))
-        row.kernels, row.load_seconds, row.loaded_bytes = loaded
-        vectors = process.ask("encode", [self.texts[number] for number in self.checked])[1]
+        row.kernels, row.load_seconds, row.loaded_bytes, row.load_peak = loaded
+        vectors = process.ask("encode", [self.texts[number] for number in self.checked], keep=True)[1]
         self.judge(row, compare(vectors, self.reference))
 
     def sample(self, row: Row, process: Process) -> None:
         """Encode all texts once; the vectors are compared again."""
-        sample, vectors = process.ask("encode", self.texts)
+        sample, vectors = process.ask("encode", self.texts, keep=True)
         row.samples.append(sample)
         right = len(vectors) == len(self.texts)
         self.judge(row, compare(vectors[self.checked] if right else vectors, self.reference))

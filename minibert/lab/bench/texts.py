@@ -21,17 +21,16 @@ SST2_LENGTHS = dict(enumerate(map(int, SST2_COUNTS.split()), start=3))  # tokens
 
 def find_texts(count: int, tokenizer: Tokenizer) -> tuple[list[str], str]:
     """The first sentences of SST-2 where $MINIBERT_DATA has them, else drawn ones; and where they are from."""
-    path = Path(os.environ.get("MINIBERT_DATA") or ".", "sst2", "train.tsv")
-    if "MINIBERT_DATA" in os.environ and path.is_file() and len(texts := read_labelled(path).texts) >= count:
+    folder = os.environ.get("MINIBERT_DATA")
+    path = Path(folder or "", "sst2", "train.tsv")
+    if folder and path.is_file() and len(texts := read_labelled(path).texts) >= count:
         return texts[:count], "the first training sentences of SST-2"
     return drawn_texts(count, tokenizer), "drawn words, as many to a sentence as in SST-2"
 
 
-def drawn_texts(
-    count: int, tokenizer: Tokenizer, lengths: Mapping[int, int] = SST2_LENGTHS, seed: int = 0
-) -> list[str]:
+def drawn_texts(count: int, tokenizer: Tokenizer, lengths: Mapping[int, int] = SST2_LENGTHS) -> list[str]:
     """Sentences of vocabulary words whose numbers of tokens are drawn from `lengths` (tokens -> weight)."""
-    words, draw = whole_words(tokenizer), random.Random(seed)
+    words, draw = whole_words(tokenizer), random.Random(0)
     sizes = draw.choices(list(lengths), list(lengths.values()), k=count)
     return [" ".join(draw.choices(words, k=size - 2)) for size in sizes]
 
@@ -40,5 +39,5 @@ def whole_words(tokenizer: Tokenizer) -> list[str]:
     """The words that are one token each."""
     tokens = (tokenizer.id_to_token(id) for id in range(tokenizer.vocab_size))
     words = [token for token in tokens if token is not None and token.isascii() and token.isalpha()]
-    ids = tokenizer.ids(words)
-    return [word for word, row in zip(words, ids, strict=True) if row[1:-1] == [tokenizer.token_to_id(word)]]
+    rows = zip(words, tokenizer.ids(words), strict=True)
+    return [word for word, ids in rows if ids[1:-1] == [tokenizer.token_to_id(word)]]

@@ -1,7 +1,7 @@
 """Random checkpoints of transformers in which every parameter counts, and batches that reach every corner.
 
 A freshly initialised model hides mistakes: its LayerNorms are one and zero, its biases zero. Here every parameter is
-drawn anew. transformers (an extra: `pip install minibert[test]`) writes the folder, minibert reads it.
+drawn anew. transformers (of the extra `test`) writes the folder, minibert reads it.
 """
 
 from __future__ import annotations

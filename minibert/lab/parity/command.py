@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from minibert import __version__
 from minibert.checkpoints.hub import locate
+from minibert.extras import install_hint
 from minibert.files import write_whole
 from minibert.lab.parity import golden
 from minibert.lab.parity.checkpoints import BERT_BASE, BERT_LARGE, DISTILBERT_BASE, TINY
@@ -34,7 +36,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """
     check(args)
     began = time.perf_counter()
-    report = Report("", {"minibert": importlib.metadata.version("minibert"), "torch": torch.__version__})
+    report = Report("", {"minibert": __version__, "torch": torch.__version__})
     other_path = (args.device, args.dtype, args.attention) != ("cpu", "float32", "eager")
     missing = "" if args.golden or other_path else unusable()
     if missing:
@@ -80,7 +82,7 @@ def unusable() -> str:
     try:
         version = importlib.metadata.version("transformers")
     except importlib.metadata.PackageNotFoundError:
-        return "transformers is not installed (pip install 'minibert[test]')"
+        return f"transformers is not installed ({install_hint('test')})"
     if not numbers(OLDEST) <= numbers(version) <= numbers(NEWEST):
         return f"transformers {version} is installed, and parity was established for {OLDEST} to {NEWEST}"
     return ""
