@@ -20,8 +20,8 @@ def size(default: int, least: int = 1, most: int = 2**24) -> int:
     return field(default=default, metadata={"kind": int, "least": least, "most": most})
 
 
-def share(default: float) -> float:
-    """A field for a number from 0 to 1."""
+def share(default: float | None) -> Any:
+    """A field for a number from 0 to 1; None is taken only where it is the default."""
     return field(default=default, metadata={"kind": int | float, "least": 0, "most": 1})
 
 
@@ -57,7 +57,7 @@ class Config:
     text_head: str = "pooler"  # what they begin with: the pooler, or a layer of their own with this activation
     id2label: dict[int, str] = field(default_factory=lambda: {0: "LABEL_0", 1: "LABEL_1"})
     problem_type: str | None = None  # which loss; None: by the labels
-    classifier_dropout: float | None = None  # None: hidden_dropout_prob
+    classifier_dropout: float | None = share(None)  # None: hidden_dropout_prob
     classifier_dropout_on_tokens: bool = True  # whether it counts for labels of tokens too
     qa_dropout: float = share(0.0)  # before start and end of an answer
     # Every other key of config.json, kept as it was and written back.
@@ -72,7 +72,8 @@ class Config:
 
     def check(self) -> None:
         """Raise ValueError for a value that cannot be, or for two that contradict each other."""
-        for name, limits in ((f.name, f.metadata) for f in fields(self) if f.metadata):
+        given = [f for f in fields(self) if f.metadata and getattr(self, f.name) is not f.default]
+        for name, limits in ((f.name, f.metadata) for f in given):
             value, least, most = getattr(self, name), limits["least"], limits["most"]
             if not isinstance(value, limits["kind"]) or isinstance(value, bool) or not least <= value <= most:
                 kind = "whole number" if limits["kind"] is int else "number"

@@ -24,11 +24,7 @@ from minibert.vectors.stream import embed_stream
 
 TEXTS = ["a very good film", "the awful meal", "", "book"]
 D = 24
-
-
-@pytest.fixture(autouse=True)
-def _threads(one_thread: None) -> None:
-    """Models this small gain nothing from several."""
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import platform
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,9 @@ HERE_PACKED = pytest.mark.skipif(
 HAS_BFLOAT16 = pytest.mark.skipif(not device.has_bfloat16(CPU), reason="needs a CPU with AVX512_BF16 or AMX")
 
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
 def random_encoder(**changes: Any) -> Encoder:
     """A small encoder with every parameter random."""
     sizes = {"hidden_size": D, "num_attention_heads": 4, "intermediate_size": 64, "num_hidden_layers": L}
@@ -47,15 +50,6 @@ def random_encoder(**changes: Any) -> Encoder:
 
 ENCODER = random_encoder()
 ENGINE = Engine(ENCODER)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Encoders this small gain nothing from threads, which wait for each other where other programs run too."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def random_rows(lengths: list[int], vocabulary: int = V) -> Rows:

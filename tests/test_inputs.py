@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from helpers import SIZES, hard_batch, randomise
+from helpers import small_config
 from torch import Tensor
 
 from minibert.config import Config
-from minibert.inputs import check_inputs
+from minibert.families.distilbert import DISTILBERT as FAMILY
+from minibert.heads import HEAD_CLASSES
+from minibert.inputs import as_inputs, check_inputs, checking, unchecked
+from minibert.lab.parity.checkpoints import make_batch, randomise
+from minibert.lab.stages import Batch, forward
 from minibert.model import ATTENTION, Encoder
 
-BERT = Config.from_dict({"model_type": "bert"} | SIZES)
-DISTILBERT = Config.from_dict({"model_type": "distilbert"} | SIZES)
+BERT, DISTILBERT = small_config(), small_config(FAMILY)
 V, P = BERT.vocab_size, BERT.max_position_embeddings
 IDS = torch.tensor([[5, 6, 7, 0], [8, 9, 0, 0]])
 KEEP = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def random_encoder(config: Config = BERT, attention: str = "eager", dtype: torch.dtype = torch.float32) -> Encoder:
     encoder = Encoder(config, attention)
-    randomise(encoder)
+    randomise(encoder, 0)
     return encoder.to(dtype).eval()
 
 
@@ -126,13 +132,13 @@ def test_masks_of_any_dtype_give_bit_equal_results(weights: torch.dtype, attenti
 def test_a_fully_masked_row_is_finite_with_finite_gradients_and_leaves_the_others_unchanged(
     dtype: torch.dtype, attention: str
 ) -> None:
-    batch = hard_batch(BERT)
+    batch = make_batch(BERT, P)
     encoder = random_encoder(attention=attention, dtype=dtype)
-    before = encoder(**batch).last_hidden_state
-    masked = batch["attention_mask"].clone()
+    before = forward(encoder, batch).last_hidden_state
+    masked = batch.attention_mask.clone()
     masked[1] = 0
-    out = encoder(**batch | {"attention_mask": masked})
-    others = [0, 2, 3]
+    out = forward(encoder, Batch(batch.input_ids, masked, batch.token_type_ids))
+    others = [0, *range(2, len(masked))]
     assert torch.equal(out.last_hidden_state[others], before[others])
     assert torch.isfinite(out.last_hidden_state).all()
     (out.last_hidden_state.float().sum() + out.pooler_output.float().sum()).backward()
@@ -146,8 +152,15 @@ def test_padding_without_a_mask_is_recognised_by_its_id() -> None:
 
 
 def test_padding_is_recognised_by_the_id_that_the_config_names() -> None:
-    config = Config.from_dict({"model_type": "bert"} | SIZES | {"pad_token_id": 7})
-    assert check_inputs(config, torch.tensor([[5, 0, 7]]), None, None)[1].tolist() == [[True, True, False]]
+    _, keep, _ = as_inputs(small_config(pad_token_id=7), torch.tensor([[5, 0, 7]]), None, None)
+    assert keep.tolist() == [[True, True, False]]
+
+
+def test_the_encoder_computes_with_int64_ids_a_boolean_mask_and_int64_segments() -> None:
+    ids, keep, segments = as_inputs(BERT, IDS.int(), KEEP.float(), KEEP.to(torch.uint8))
+    assert (ids.dtype, keep.dtype, segments.dtype) == (torch.int64, torch.bool, torch.int64)
+    assert torch.equal(ids, IDS) and torch.equal(keep, KEEP.bool()) and torch.equal(segments, KEEP)
+    assert not as_inputs(DISTILBERT, IDS, None, KEEP)[2].any()
 
 
 def test_what_stands_under_the_mask_has_no_effect_on_the_tokens() -> None:
@@ -208,3 +221,63 @@ def test_distilbert_ignores_segments(segments: Tensor) -> None:
 def test_mask_and_segments_cannot_be_swapped_by_position() -> None:
     with pytest.raises(TypeError, match="positional"):
         random_encoder()(IDS, KEEP)
+
+
+# the switch
+
+
+def fails_as_torch_fails(call: Callable[[], Any]) -> None:
+    with pytest.raises(IndexError, match=r"out of (range|bounds)"):
+        call()
+
+
+def test_unchecked_a_wrong_id_fails_as_torch_fails_and_afterwards_is_refused_again() -> None:
+    wrong = torch.tensor([[5, V]])
+    with unchecked():
+        assert not checking()
+        fails_as_torch_fails(lambda: encode(wrong))
+    assert checking()
+    refused(ValueError, f"input_ids[0, 1] is {V}", ids=wrong)
+
+
+def test_unchecked_a_right_batch_gives_the_same() -> None:
+    batch = make_batch(BERT, P)
+    encoder = random_encoder()
+    expected = forward(encoder, batch).last_hidden_state
+    with unchecked():
+        assert torch.equal(forward(encoder, batch).last_hidden_state, expected)
+
+
+def test_the_switch_is_put_back_after_an_error_and_by_the_outer_of_two() -> None:
+    with pytest.raises(ZeroDivisionError), unchecked():
+        raise ZeroDivisionError
+    assert checking()
+    with unchecked():
+        with unchecked():
+            pass
+        assert not checking()
+    assert checking()
+
+
+def test_unchecked_counts_in_every_thread() -> None:
+    seen: list[bool] = []
+    with unchecked():
+        thread = threading.Thread(target=lambda: seen.append(checking()))
+        thread.start()
+        thread.join()
+    assert seen == [False]
+
+
+def test_a_check_alone_returns_nothing_and_refuses_whatever_the_switch_says() -> None:
+    assert check_inputs(BERT, IDS, KEEP, None) is None
+    with unchecked(), pytest.raises(ValueError, match="padded on the left"):
+        check_inputs(BERT, IDS, LEFT, None)
+
+
+@pytest.mark.parametrize("head", ["masked-lm", "token-classification", "question-answering"])
+def test_a_head_checks_what_it_hands_to_the_encoder(head: str) -> None:
+    model = HEAD_CLASSES[head](small_config(num_labels=2)).eval()
+    with pytest.raises(ValueError, match=rf"input_ids\[0, 1\] is {V}"):
+        model(torch.tensor([[5, V]]))
+    with unchecked():
+        fails_as_torch_fails(lambda: model(torch.tensor([[5, V]])))

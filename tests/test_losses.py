@@ -10,6 +10,7 @@ from torch import Tensor
 
 from minibert.config import Config
 from minibert.heads import HEAD_CLASSES, Head
+from minibert.inputs import unchecked
 
 B, S, C, V = 3, 8, 2, 61
 LABELS = {"sequence-classification": 3, "token-classification": 5}
@@ -56,6 +57,31 @@ def put(shape: tuple[int, ...], place: tuple[int, ...], value: float, dtype: tor
 def test_labels_that_cannot_be_are_refused_with_value_place_and_limit(head, labels, match):
     with pytest.raises(ValueError, match=match):
         make(head)(ids(B, C, S) if head == "multiple-choice" else ids(), labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("head", "labels"),
+    [
+        ("masked-lm", put((B, S), (1, 3), V)),
+        ("next-sentence", torch.tensor([0, 2, 1])),
+        ("sequence-classification", torch.tensor([0, 5, 1])),
+        ("token-classification", put((B, S), (0, 7), 5)),
+        ("multiple-choice", torch.tensor([0, 1, 2])),
+    ],
+)
+def test_unchecked_a_label_out_of_range_fails_as_torch_fails(head, labels):
+    with unchecked(), pytest.raises(IndexError, match="out of bounds"):
+        make(head)(ids(B, C, S) if head == "multiple-choice" else ids(), labels=labels)
+
+
+@pytest.mark.parametrize("head", ["masked-lm", "sequence-classification", "multiple-choice"])
+def test_unchecked_right_labels_give_the_same_loss(head):
+    model, labels = make(head), torch.tensor([0, 1, 1])
+    labels = torch.full((B, S), 7) if head == "masked-lm" else labels
+    given = ids(B, C, S) if head == "multiple-choice" else ids()
+    expected = model(given, labels=labels).loss
+    with unchecked():
+        assert torch.equal(model(given, labels=labels).loss, expected)
 
 
 @pytest.mark.parametrize("head", ["masked-lm", "token-classification"])

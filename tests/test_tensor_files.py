@@ -187,6 +187,11 @@ def changed(name: str = "b", **row: Any) -> dict[str, Any]:
         pytest.param(changed(dtype=None), ["damaged header"], id="no dtype"),
         pytest.param({"a": HEADER["a"]}, ["bytes that belong to no tensor", "24", "40"], id="bytes left over"),
         pytest.param(changed(shape=[1] * 30 + [2]), ["tensor b has 31 axes"], id="many axes"),
+        pytest.param(
+            {"__metadata__": {"data_offsets": "x"}, "a": HEADER["a"]},
+            ["bytes that belong to no tensor", "24", "40"],
+            id="metadata with the names of a tensor's row",
+        ),
         pytest.param({}, ["bytes that belong to no tensor"], id="no tensors"),
         pytest.param([1, 2], ["damaged header"], id="a list"),
         pytest.param(b"null", ["damaged header"], id="null"),

@@ -37,12 +37,22 @@ def bert(written: Written) -> Path:
     return written(BERT)[0]
 
 
+@pytest.fixture
+def original(family: Family, written: Written) -> Path:
+    """The same of the family that a test is about."""
+    return written(family)[0]
+
+
 def without(*prefixes: str) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
     return lambda tensors: {name: x for name, x in tensors.items() if not name.startswith(prefixes)}
 
 
 def renamed(how: Rename) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
     return lambda tensors: {how(name): x for name, x in tensors.items()}
+
+
+def adding(more: dict[str, Tensor]) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    return lambda tensors: tensors | more
 
 
 def load(folder: Path, **how: Any) -> tuple[Encoder, LoadReport]:
@@ -123,11 +133,10 @@ def test_a_relative_without_data_is_an_error_and_not_a_distilbert(
     "prefix", ["{}.", "module.", "_orig_mod.", "module.{}.", "_orig_mod.module.{}.", "module._orig_mod.", "{}.{}."]
 )
 def test_any_prefix_and_nesting_loads_the_same_tensors(
-    prefix: str, model_type: str, originals: dict[str, Path], tmp_path: Path
+    prefix: str, family: Family, original: Path, tmp_path: Path
 ) -> None:
     before = prefix.format(family.name, family.name)
-    folder = edited(folder, tmp_path, renamed(lambda name: before + name))
-    report = assert_same_weights(folder, folder)
+    report = assert_same_weights(edited(original, tmp_path, renamed(lambda name: before + name)), original)
     assert all(name.startswith(before) for name in report.loaded)
     assert report.ignored == {}
 
@@ -138,7 +147,7 @@ def old_norm(name: str) -> str:
 
 @pytest.mark.parametrize("prefix", ["", "bert."])
 def test_gamma_and_beta_of_old_files_are_the_weight_and_bias_of_layer_norm(
-    prefix: str, originals: dict[str, Path], tmp_path: Path
+    prefix: str, bert: Path, tmp_path: Path
 ) -> None:
     folder = edited(bert, tmp_path, renamed(lambda name: prefix + old_norm(name)))
     report = assert_same_weights(folder, bert)
@@ -146,87 +155,62 @@ def test_gamma_and_beta_of_old_files_are_the_weight_and_bias_of_layer_norm(
 
 
 @pytest.mark.parametrize("name", ["gamma", "encoder.layer.0.gamma", "encoder.gamma_scale.weight", "MyLayerNorm.gamma"])
-def test_another_tensor_called_gamma_is_not_renamed_and_reported_unknown(
-    name: str, originals: dict[str, Path], tmp_path: Path
-) -> None:
+def test_another_tensor_called_gamma_is_not_renamed_and_reported_unknown(name: str, bert: Path, tmp_path: Path) -> None:
     assert bare_name(name) == name
-    folder = edited(bert, tmp_path, lambda tensors: tensors.update({name: torch.ones(3)}))
+    folder = edited(bert, tmp_path, adding({name: torch.ones(3)}))
     with pytest.warns(UnknownTensors, match=name):
         _, report = load(folder)
     assert report.ignored == {name: "unknown to minibert"}
 
 
-def test_gamma_and_weight_of_one_layer_norm_are_ambiguous(originals: dict[str, Path], tmp_path: Path) -> None:
-    folder = edited(
-        bert, tmp_path, lambda tensors: tensors.update({"embeddings.LayerNorm.gamma": torch.ones(24)})
-    )
+def test_gamma_and_weight_of_one_layer_norm_are_ambiguous(bert: Path, tmp_path: Path) -> None:
+    folder = edited(bert, tmp_path, adding({"embeddings.LayerNorm.gamma": torch.ones(D)}))
     with pytest.raises(ValueError, match="ambiguous") as error:
         load(folder)
     assert "embeddings.LayerNorm.gamma" in str(error.value)
     assert "embeddings.LayerNorm.weight" in str(error.value)
 
 
-def test_the_same_tensor_with_and_without_prefix_is_ambiguous(originals: dict[str, Path], tmp_path: Path) -> None:
-    twice = {"bert.pooler.dense.bias": torch.ones(24)}
-    folder = edited(bert, tmp_path, lambda tensors: tensors.update(twice))
+def test_the_same_tensor_with_and_without_prefix_is_ambiguous(bert: Path, tmp_path: Path) -> None:
+    twice = {"bert.pooler.dense.bias": torch.ones(D)}
+    folder = edited(bert, tmp_path, adding(twice))
     with pytest.raises(ValueError, match=r"both .*pooler\.dense\.bias and .*pooler\.dense\.bias: .* ambiguous"):
         load(folder)
 
 
 @every_family
-def test_position_ids_in_the_file_are_ignored_with_the_reason(
-    model_type: str, originals: dict[str, Path], tmp_path: Path
-) -> None:
+def test_position_ids_in_the_file_are_ignored_with_the_reason(family: Family, original: Path, tmp_path: Path) -> None:
     extra = {"embeddings.position_ids": torch.arange(20)[None]}
-    report = assert_same_weights(
-        edited(folder, tmp_path, lambda tensors: tensors.update(extra)), folder
-    )
+    report = assert_same_weights(edited(original, tmp_path, adding(extra)), original)
     assert report.ignored == {"embeddings.position_ids": "positions are counted, not stored"}
 
 
 @pytest.mark.parametrize("flag", [True, False])
 def test_the_position_embeddings_of_the_file_win_over_the_sinusoidal_flag(
-    flag: bool, originals: dict[str, Path], tmp_path: Path
+    flag: bool, written: Written, tmp_path: Path
 ) -> None:
-    folder = edited(originals["distilbert"], tmp_path, lambda tensors: None, sinusoidal_pos_embds=flag)
-    assert_same_weights(folder, originals["distilbert"])
+    original, _ = written(DISTILBERT)
+    assert_same_weights(edited(original, tmp_path, lambda tensors: None, sinusoidal_pos_embds=flag), original)
 
 
-@pytest.mark.parametrize(
-    "head",
-    [
-        "BertForPreTraining",
-        "BertForMaskedLM",
-        "BertForNextSentencePrediction",
-        "BertForSequenceClassification",
-        "BertForTokenClassification",
-        "BertForQuestionAnswering",
-        "BertForMultipleChoice",
-        "DistilBertForMaskedLM",
-        "DistilBertForSequenceClassification",
-        "DistilBertForQuestionAnswering",
-        "DistilBertForTokenClassification",
-        "DistilBertForMultipleChoice",
-    ],
-)
-def test_the_encoder_of_a_file_with_a_head_loads_without_a_warning(head: str, tmp_path: Path) -> None:
-    model_type = head.partition("For")[0].lower()
-    theirs = write_checkpoint(tmp_path, model_type, model_class=getattr(transformers, head))
-    encoder, report = load(tmp_path)
-    expected = theirs.base_model.state_dict()
+@every_head
+def test_the_encoder_of_a_file_with_a_head_loads_without_a_warning(family: Family, head: str, written: Written) -> None:
+    folder, theirs = written(family, head)
+    encoder, report = load(folder)
+    expected = base(theirs).state_dict()
     for name, x in encoder.state_dict().items():
-        assert torch.equal(x, expected[name_in_file(model_type, name)])
+        assert torch.equal(x, expected[name_in_file(family, name)])
     assert (encoder.pooler is not None) == ("pooler.dense.weight" in expected)
     assert set(report.ignored.values()) == {"belongs to a head that was not asked for"}
 
 
-def test_a_masked_lm_file_with_both_names_of_the_decoder_bias_loads(originals: dict[str, Path], tmp_path: Path) -> None:
+def test_a_masked_lm_file_with_both_names_of_the_decoder_bias_loads(bert: Path, tmp_path: Path) -> None:
     heads = {
-        "cls.predictions.bias": torch.ones(61),
-        "cls.predictions.decoder.bias": torch.ones(61),
-        "cls.predictions.decoder.weight": torch.ones(61, 24),
+        "cls.predictions.bias": torch.ones(V),
+        "cls.predictions.decoder.bias": torch.ones(V),
+        "cls.predictions.decoder.weight": torch.ones(V, D),
     }
-    folder = edited(bert, tmp_path, lambda tensors: tensors.update(heads))
+    folder = edited(bert, tmp_path, adding(heads))
     assert assert_same_weights(folder, bert).ignored.keys() == heads.keys()
 
 
@@ -234,74 +218,82 @@ def test_a_masked_lm_file_with_both_names_of_the_decoder_bias_loads(originals: d
 
 
 @every_family
-def test_every_tensor_of_the_file_is_in_the_account(model_type: str, originals: dict[str, Path]) -> None:
-    encoder, report = load(folder)
-    assert report.loaded.keys() == load_file(folder / "model.safetensors").keys()
+def test_every_tensor_of_the_file_is_in_the_account(family: Family, original: Path) -> None:
+    encoder, report = load(original)
+    assert report.loaded.keys() == load_file(original / "model.safetensors").keys()
     assert set(report.loaded.values()) == encoder.state_dict().keys()
     assert (report.ignored, report.missing, report.wrong_shape) == ({}, [], {})
     assert report.dtypes == ("F32",)
 
 
-def test_the_report_reads_as_text(originals: dict[str, Path], tmp_path: Path) -> None:
-    folder = edited(
-        bert, tmp_path, lambda tensors: tensors.update({"embeddings.position_ids": torch.arange(20)})
-    )
+def test_the_report_reads_as_text(bert: Path, tmp_path: Path) -> None:
+    folder = edited(bert, tmp_path, adding({"embeddings.position_ids": torch.arange(20)}))
     text = str(load(folder)[1])
     assert "tensors loaded (F32, I64)" in text
     assert "ignored: embeddings.position_ids (positions are counted, not stored)" in text
 
 
 @every_family
-def test_any_missing_encoder_tensor_is_an_error(model_type: str, originals: dict[str, Path], tmp_path: Path) -> None:
-    for name in load_file(folder / "model.safetensors"):
-        folder = edited(folder, tmp_path / name, without(name))
+def test_any_missing_encoder_tensor_is_an_error(family: Family, original: Path, tmp_path: Path) -> None:
+    for name in load_file(original / "model.safetensors"):
+        folder = edited(original, tmp_path, without(name))
         with pytest.raises(ValueError, match="lacks 1 tensors"):
             load(folder)
 
 
-def test_unknown_tensors_are_listed_and_warned_of_once(originals: dict[str, Path], tmp_path: Path) -> None:
-    extra = {"adapter.down.weight": torch.ones(2, 2), "encoder.layer.7.output.dense.bias": torch.ones(24)}
-    folder = edited(bert, tmp_path, lambda tensors: tensors.update(extra))
+def test_unknown_tensors_are_listed_and_warned_of_once(bert: Path, tmp_path: Path) -> None:
+    extra = {"adapter.down.weight": torch.ones(2, 2), "encoder.layer.7.output.dense.bias": torch.ones(D)}
+    folder = edited(bert, tmp_path, adding(extra))
     with pytest.warns(UnknownTensors, match=r"2 tensors are unknown.*adapter\.down\.weight") as caught:
         _, report = load(folder)
     assert len(caught) == 1
     assert report.ignored == dict.fromkeys(extra, "unknown to minibert")
 
 
-def test_a_pooler_in_a_distilbert_file_is_unknown(originals: dict[str, Path], tmp_path: Path) -> None:
-    extra = {"pooler.dense.weight": torch.ones(24, 24)}
-    folder = edited(originals["distilbert"], tmp_path, lambda tensors: tensors.update(extra))
+def test_a_pooler_in_a_distilbert_file_is_unknown(written: Written, tmp_path: Path) -> None:
+    extra = {"pooler.dense.weight": torch.ones(D, D)}
+    folder = edited(written(DISTILBERT)[0], tmp_path, adding(extra))
     with pytest.warns(UnknownTensors, match=r"pooler\.dense\.weight"):
         encoder, _ = load(folder)
     assert encoder.pooler is None
 
 
-def test_half_a_pooler_is_an_error(originals: dict[str, Path], tmp_path: Path) -> None:
+def test_half_a_pooler_is_an_error(bert: Path, tmp_path: Path) -> None:
     folder = edited(bert, tmp_path, without("pooler.dense.bias"))
     with pytest.raises(ValueError, match=r"lacks 1 tensors, pooler\.dense\.bias"):
         load(folder)
 
 
-def test_a_file_without_a_pooler_gives_an_encoder_without_one(originals: dict[str, Path], tmp_path: Path) -> None:
+def test_a_file_without_a_pooler_gives_an_encoder_without_one(bert: Path, tmp_path: Path) -> None:
     folder = edited(bert, tmp_path, without("pooler."))
     encoder, _ = load(folder)
     assert encoder.pooler is None
-    assert encoder(**hard_batch(encoder.config)).pooler_output is None
+    assert encoder(torch.ones(2, 5, dtype=torch.long)).pooler_output is None
 
 
-def test_another_number_of_vocabulary_rows_is_told_with_both_shapes(originals: dict[str, Path], tmp_path: Path) -> None:
+def test_another_number_of_vocabulary_rows_is_told_with_both_shapes(bert: Path, tmp_path: Path) -> None:
     folder = edited(bert, tmp_path, lambda tensors: None, vocab_size=99)
     with pytest.raises(ValueError) as error:
         load(folder)
-    assert "word_embeddings.weight, (61, 24) in the file, (99, 24) by config.json" in str(error.value)
+    assert "word_embeddings.weight, (101, 24) in the file, (99, 24) by config.json" in str(error.value)
+
+
+@pytest.mark.parametrize("layers", [3, 2**12])
+def test_more_layers_than_the_file_holds_are_refused_before_they_are_built(
+    layers: int, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Encoder, "__init__", None)
+    folder = edited(bert, tmp_path, lambda tensors: None, num_hidden_layers=layers)
+    with pytest.raises(ValueError, match=rf"config\.json says {layers} layers, and the file holds the weights of 2"):
+        load(folder)
 
 
 @pytest.mark.parametrize(("file", "config"), [("bert", "distilbert"), ("distilbert", "bert")])
 def test_the_tensors_of_one_type_with_the_config_of_the_other_are_told_by_both_names(
-    file: str, config: str, originals: dict[str, Path], tmp_path: Path
+    file: str, config: str, written: Written, tmp_path: Path
 ) -> None:
-    shutil.copy(originals[config] / "config.json", tmp_path)
-    shutil.copy(originals[file] / "model.safetensors", tmp_path)
+    shutil.copy(written(FAMILIES[config])[0] / "config.json", tmp_path)
+    shutil.copy(written(FAMILIES[file])[0] / "model.safetensors", tmp_path)
     with pytest.raises(ValueError, match=rf"config\.json says {config}, but the tensors are those of a {file}"):
         load(tmp_path)
 
@@ -314,7 +306,7 @@ def test_the_tensors_of_one_type_with_the_config_of_the_other_are_told_by_both_n
     [(torch.float16, "F16"), (torch.bfloat16, "BF16"), (torch.float64, "F64"), (torch.float32, "F32")],
 )
 def test_a_file_of_any_float_loads_as_float32_and_the_report_names_it(
-    stored: torch.dtype, name: str, originals: dict[str, Path], tmp_path: Path
+    stored: torch.dtype, name: str, bert: Path, tmp_path: Path
 ) -> None:
     folder = edited(bert, tmp_path, lambda tensors: {n: x.to(stored) for n, x in tensors.items()})
     encoder, report = load(folder)
@@ -325,14 +317,14 @@ def test_a_file_of_any_float_loads_as_float32_and_the_report_names_it(
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_the_dtype_asked_for_is_given(dtype: torch.dtype, originals: dict[str, Path]) -> None:
+def test_the_dtype_asked_for_is_given(dtype: torch.dtype, bert: Path) -> None:
     encoder, report = load(bert, dtype=dtype)
     assert {x.dtype for x in encoder.parameters()} == {dtype}
     assert report.dtypes == ("F32",)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_a_tensor_with_nan_or_infinity_is_named(value: float, originals: dict[str, Path], tmp_path: Path) -> None:
+def test_a_tensor_with_nan_or_infinity_is_named(value: float, bert: Path, tmp_path: Path) -> None:
     def spoil(tensors: dict[str, Tensor]) -> None:
         tensors["encoder.layer.1.output.dense.weight"][3, 5] = value
 
@@ -342,7 +334,7 @@ def test_a_tensor_with_nan_or_infinity_is_named(value: float, originals: dict[st
 
 @pytest.mark.parametrize(("stored", "asked"), [(torch.float64, torch.float32), (torch.float32, torch.float16)])
 def test_numbers_too_large_for_the_dtype_asked_for_are_an_error(
-    stored: torch.dtype, asked: torch.dtype, originals: dict[str, Path], tmp_path: Path
+    stored: torch.dtype, asked: torch.dtype, bert: Path, tmp_path: Path
 ) -> None:
     def spoil(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         tensors = {name: x.to(stored) for name, x in tensors.items()}
@@ -353,7 +345,7 @@ def test_numbers_too_large_for_the_dtype_asked_for_are_an_error(
         load(edited(bert, tmp_path, spoil), dtype=asked)
 
 
-def test_the_model_keeps_its_weights_when_the_file_is_overwritten(originals: dict[str, Path], tmp_path: Path) -> None:
+def test_the_model_keeps_its_weights_when_the_file_is_overwritten(bert: Path, tmp_path: Path) -> None:
     folder = edited(bert, tmp_path, lambda tensors: None)
     encoder, _ = load(folder)
     before = {name: x.clone() for name, x in encoder.state_dict().items()}
@@ -367,13 +359,11 @@ def test_the_model_keeps_its_weights_when_the_file_is_overwritten(originals: dic
 
 
 @every_family
-def test_a_checkpoint_in_shards_equals_the_single_file(
-    model_type: str, originals: dict[str, Path], tmp_path: Path
-) -> None:
-    theirs = UPSTREAM[model_type][1].from_pretrained(folder)
+def test_a_checkpoint_in_shards_equals_the_single_file(family: Family, written: Written, tmp_path: Path) -> None:
+    original, theirs = written(family)
     theirs.save_pretrained(tmp_path, max_shard_size="10KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
-    assert_same_weights(tmp_path, folder)
+    assert_same_weights(tmp_path, original)
 
 
 def test_loading_an_encoder_warns_of_nothing_and_leaves_the_random_state_alone(minilm: Path) -> None:

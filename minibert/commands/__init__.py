@@ -1,1 +1,16 @@
-"""The commands, one file each: its arguments and its run. `shared` holds what several take."""
+"""The commands, one file each: its arguments and its run.
+
+In reading order:
+
+    shared     what several commands take
+    demo       the main job
+    embed      one vector for each text of a file
+    classify   features + logistic regression
+    fill_mask  the masked words
+    trace      the journey of a sentence
+    parity     proof against transformers
+    bench      speed against other runtimes
+    download   a checkpoint from the Hub
+    export     a checkpoint as an ONNX file
+    inspect    what is in a checkpoint
+"""

@@ -1,4 +1,11 @@
-"""The relatives of BERT: `base` says what a family is, and each relative is a file of data."""
+"""The relatives of BERT, each a file of data that begins with what it changed, and why.
+
+In reading order:
+
+    base        what a family is
+    bert        BERT, which the others are measured against
+    distilbert  half the layers, no segments, learned from a BERT
+"""
 
 from __future__ import annotations
 

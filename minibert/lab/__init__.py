@@ -1,1 +1,14 @@
-"""Tools that look at the model: parity with transformers, speed, pictures. Nothing else imports them."""
+"""Tools that look at the model. Nothing but the commands imports them.
+
+In reading order:
+
+    stages      every tensor of one forward pass by name, here and in transformers
+    inspection  what is in a checkpoint
+    machine     x
+    pictures    tensors as pictures
+    templates   pages from templates
+    annotated   the source as pages, the explanation beside the code
+    parity      proof against transformers, bit for bit
+    bench       speed and memory against other runtimes
+    trace       the journey of a sentence as one page
+"""

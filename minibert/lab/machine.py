@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from minibert import __version__
+from minibert import __version__
 from minibert.device import cpu_features
 
 STATUS, STATISTICS = Path("/proc/self/status"), Path("/proc/stat")
@@ -40,8 +41,8 @@ def cpu_name() -> str:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Package -> version, or "not installed"; Python first."""
-    found = {"python": platform.python_version()}
+    """Package -> version, or "not installed"; Python and minibert first."""
+    found = {"python": platform.python_version(), "minibert": __version__}
     for name in packages:
         try:
             found[name] = __version__ if name == "minibert" else importlib.metadata.version(name)

@@ -1,13 +1,15 @@
 """Ids to vectors.
 
-recipe        which vector: pooling, layers, combination, precision, ..., said once
-cache         vectors that were computed before
-pooling       the readable way: padded batches through model.py
-matmul        matrix products at hardware speed, proved right on this machine before they are used
-engine        the fast way: model.py step for step with the padding taken out
-prefetch      texts in portions: one is tokenized while the device computes the one before
-embedder      a checkpoint and a recipe, called with texts
-features      the same as a scikit-learn transformer
-growing_file  a matrix on disk that grows, and survives a kill
-stream        a stream of texts to a file of vectors
+In reading order:
+
+    recipe        which vector: pooling, layers, combination, precision, ..., said once
+    cache         vectors that were computed before
+    pooling       the readable way: padded batches through model.py
+    matmul        matrix products at hardware speed, proved right on this machine before they are used
+    engine        the fast way: model.py step for step with the padding taken out
+    prefetch      texts in portions: one is tokenized while the device computes the one before
+    embedder      a checkpoint and a recipe, called with texts
+    features      the same as a scikit-learn transformer
+    growing_file  a matrix on disk that grows, and survives a kill
+    stream        a stream of texts to a file of vectors
 """

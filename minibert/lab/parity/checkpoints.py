@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minibert.config import ACTIVATIONS
+from minibert.config import ACTIVATIONS, Config
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
 from minibert.heads import HEAD_CLASSES
 from minibert.lab.stages import Batch
+from minibert.model import Encoder
 
 MASKED_SHARE = 0.2  # of the tokens carry a label of the masked language model
 CHOICES = 2  # of a multiple-choice question
@@ -38,6 +39,13 @@ class Size:
     tokens: int  # S of the batch
     full: bool = False  # whether it is one of the published sizes
     seed: int = 0
+
+    @property
+    def millions(self) -> float:
+        """Millions of parameters of its encoder."""
+        with torch.device("meta"):
+            encoder = Encoder(Config.from_dict({"model_type": self.family.name} | self.config(None)))
+        return sum(parameter.numel() for parameter in encoder.parameters()) / 1e6
 
     def config(self, head: str | None) -> dict[str, Any]:
         """The arguments of upstream's configuration class, under the names of this model type."""
