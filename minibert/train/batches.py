@@ -1,0 +1,111 @@
+"""Rows of token ids to batches: padded, with their labels, in an order that a seed and an epoch decide.
+
+B batch, S tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from minibert.losses import IGNORED
+from minibert.tasks.base import Example
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the model is given, (B, S) each; for multiple choice (B·C, S), a question's choices one after the other."""
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    token_type_ids: Tensor
+    labels: dict[str, Tensor]
+    rows: tuple[int, ...]  # which examples these are
+    choices: int = 0  # C; 0: no multiple choice
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens there are, padding left out."""
+        return int(self.attention_mask.sum())
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on another device."""
+        move = {name: getattr(self, name).to(device) for name in ("input_ids", "attention_mask", "token_type_ids")}
+        labels = {name: values.to(device) for name, values in self.labels.items()}
+        return Batch(**move, labels=labels, rows=self.rows, choices=self.choices)
+
+
+def collate(examples: Sequence[Example], rows: Sequence[int], pad_id: int, choices: int = 0) -> Batch:
+    """Pad on the right to the longest row. Labels of tokens are filled up with -100."""
+    ids = [torch.tensor(example.ids) for example in examples]
+    segments = [torch.tensor(example.segments) for example in examples]
+    lengths = torch.tensor([len(row) for row in ids])
+    input_ids = pad_sequence(ids, batch_first=True, padding_value=pad_id)
+    questions = examples[::choices] if choices else examples
+    labels = {name: labels_of(name, questions) for name in examples[0].labels}
+    return Batch(
+        input_ids=input_ids,
+        attention_mask=(torch.arange(input_ids.shape[1]) < lengths[:, None]).long(),
+        token_type_ids=pad_sequence(segments, batch_first=True),
+        labels=labels,
+        rows=tuple(rows),
+        choices=choices,
+    )
+
+
+def labels_of(name: str, examples: Sequence[Example]) -> Tensor:
+    """(B) whole numbers or floats, (B, K) floats for several labels of a text, or (B, S) with -100 as padding."""
+    values = [torch.tensor(example.labels[name]) for example in examples]
+    of_tokens = values[0].dim() == 1 and not values[0].is_floating_point()
+    return pad_sequence(values, batch_first=True, padding_value=IGNORED) if of_tokens else torch.stack(values)
+
+
+def order(count: int, seed: int, epoch: int) -> list[int]:
+    """The rows of an epoch in the order in which they are learned from, a permutation of 0 .. count - 1."""
+    random = torch.Generator().manual_seed(seed * 1_000_003 + epoch)  # the same whatever else drew numbers before
+    return torch.randperm(count, generator=random).tolist()
+
+
+# Changes an example before it is used, given the epoch and the row: masking draws afresh each time.
+Change = Callable[[Example, int, int], Example]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """All batches of all epochs; each is a function of its number, so that training can begin anywhere."""
+
+    examples: Sequence[Example]
+    batch_size: int
+    seed: int
+    pad_id: int
+    choices: int = 0
+    change: Change | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many texts, or questions, there are."""
+        return len(self.examples) // max(self.choices, 1)
+
+    @property
+    def an_epoch(self) -> int:
+        """How many batches an epoch has; the last may be smaller."""
+        return -(-self.rows // self.batch_size)
+
+    def of_epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from number `first` on."""
+        shuffled = order(self.rows, self.seed, epoch)
+        for start in range(first * self.batch_size, self.rows, self.batch_size):
+            yield self.of_rows(shuffled[start : start + self.batch_size], epoch)
+
+    def of_rows(self, rows: Sequence[int], epoch: int = 0) -> Batch:
+        """The batch of these rows."""
+        width = max(self.choices, 1)
+        numbers = [row * width + choice for row in rows for choice in range(width)]
+        examples = [self.examples[number] for number in numbers]
+        if self.change is not None:
+            examples = [self.change(one, epoch, number) for one, number in zip(examples, numbers, strict=True)]
+        return collate(examples, rows, self.pad_id, self.choices)

@@ -1,0 +1,235 @@
+"""The training loop, every line of it: steps, learning rate, weight decay, clipping, accumulation, resuming.
+
+    for each epoch, in an order that the seed decides:
+        for each batch:
+            loss -> gradients -> clipped to a length -> AdamW -> weights
+
+Nothing depends on when it runs: the order of the rows, the learning rate of a step and what is masked in it are
+functions of seed, epoch and step; dropout draws from torch's generator, whose state is saved with the weights. So the
+same seed gives the same bits, and a run that was killed and resumed gives those of a run that was not.
+The recipe is that of BERT (Devlin et al. 2018, appendix A.3), with Adam's bias correction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from minibert.heads import Head
+from minibert.inputs import unchecked
+from minibert.losses import IGNORED
+from minibert.train.batches import Batch, Batches
+from minibert.train.packed import packed_output
+
+# A way to compute the loss of one batch, a mean over its texts or its labelled tokens.
+Loss = Callable[[Head, Batch], Tensor]
+# What a model scores on data that it does not learn from; more is better.
+Score = Callable[[Head], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train; the defaults are those of BERT's paper."""
+
+    epochs: int = 3
+    batch_size: int = 32  # texts in a step, for each of `accumulate` parts
+    learning_rate: float = 5e-5
+    warmup: float = 0.1  # the share of the steps in which the learning rate rises
+    weight_decay: float = 0.01  # of matrices; never of biases and LayerNorm
+    clip: float = 1.0  # the largest length of all gradients together
+    accumulate: int = 1  # batches whose gradients make one step
+    seed: int = 0
+    precision: str = "float32"  # of the matrix products: bfloat16 by autocast; weights and optimizer stay in float32
+    fused: bool = True  # torch's fused AdamW, whose last bits differ from those of the plain one
+
+
+class NotFiniteError(RuntimeError):
+    """A loss is NaN or infinite: nothing can be learned from it."""
+
+
+@dataclass
+class Progress:
+    """How far a run is: all that a resumed run needs beside weights, optimizer and random state."""
+
+    step: int = 0  # steps done
+    epoch: int = 0  # epochs done
+    batch: int = 0  # batches done in the one that is under way
+    tokens: int = 0  # read so far, padding left out
+    curve: list[float] = field(default_factory=list)  # the loss of each step
+    scores: list[dict[str, Any]] = field(default_factory=list)  # after each epoch
+    best: int = -1  # the epoch with the best of them
+    pending: list[tuple[Sequence[Batch], Tensor]] = field(default_factory=list)  # losses that nobody looked at yet
+
+    def look(self) -> None:
+        """Take in the losses of the last steps, for which a GPU is waited for. Raises NotFiniteError."""
+        for parts, loss in self.pending:
+            self.curve.append(finite(float(loss), parts, len(self.curve) + 1))
+        self.pending.clear()
+
+
+def finite(loss: float, parts: Sequence[Batch], step: int) -> float:
+    """The loss, or NotFiniteError with the step and the rows."""
+    if not math.isfinite(loss):
+        rows = [row for part in parts for row in part.rows]
+        raise NotFiniteError(
+            f"the loss of step {step} is {loss}, of the rows {', '.join(map(str, rows[:40]))}; a lower rate or "
+            "float32 may help, and what was saved before is kept"
+        )
+    return loss
+
+
+def readable_loss(model: Head, batch: Batch) -> Tensor:
+    """The loss by the model as it is, padding and all: bit for bit that of transformers."""
+    shape = (-1, batch.choices) if batch.choices else (-1,)
+    ids, mask, segments = (
+        x.unflatten(0, shape) if batch.choices else x  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        for x in (batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    )
+    loss: Tensor = model(ids, attention_mask=mask, token_type_ids=segments, **batch.labels).loss
+    return loss
+
+
+def packed_loss(model: Head, batch: Batch) -> Tensor:
+    """The same without padding, within 1e-5."""
+    loss: Tensor = packed_output(model, batch).loss
+    return loss
+
+
+def new_optimizer(model: nn.Module, settings: Settings) -> torch.optim.AdamW:
+    """AdamW with weight decay on matrices alone; every trained parameter is in one group, a tied one once."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},  # biases and LayerNorm
+    ]
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=settings.learning_rate, fused=settings.fused)
+
+
+def rate(step: int, steps: int, settings: Settings) -> float:
+    """The learning rate of a step, counted from 0: up from 0 in a line, then down to 0."""
+    rising = math.ceil(settings.warmup * steps)
+    if step < rising:
+        return settings.learning_rate * step / rising
+    return settings.learning_rate * max(0.0, (steps - step) / max(1, steps - rising))
+
+
+def weight_of(batch: Batch) -> int:
+    """What the mean of the batch's loss is taken over: its labelled tokens, else its texts or questions."""
+    labels = batch.labels.get("labels")
+    if labels is not None and labels.shape == batch.input_ids.shape and not labels.is_floating_point():
+        return int((labels != IGNORED).sum())
+    return len(batch.rows)
+
+
+def one_step(
+    model: Head, parts: Sequence[Batch], optimizer: torch.optim.Optimizer, loss_of: Loss, settings: Settings, step: int
+) -> Tensor:
+    """Gradients of the batches together, one update of the weights; returns the loss, (). `step` is for messages.
+
+    With several batches each counts by its texts or labelled tokens, so that they give what one large batch gives.
+    Raises NotFiniteError on the CPU, where looking at a loss costs nothing, before the weights change.
+    """
+    device = next(model.parameters()).device
+    weights = [weight_of(part) for part in parts] if len(parts) > 1 else [1]
+    total = torch.zeros((), device=device)
+    for part, weight in zip(parts, weights, strict=True):
+        lower = torch.autocast(device.type, torch.bfloat16) if settings.precision == "bfloat16" else nullcontext()
+        with lower:
+            loss = loss_of(model, part.to(device))
+        if len(parts) > 1:
+            loss = loss * (weight / sum(weights))
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        total += loss.detach()
+    if device.type == "cpu":
+        finite(float(total), parts, step)
+    nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return total
+
+
+def train(
+    model: Head,
+    batches: Batches,
+    settings: Settings,
+    *,
+    loss_of: Loss = packed_loss,
+    score: Score | None = None,
+    progress: Progress | None = None,
+    optimizer: torch.optim.AdamW | None = None,
+    after_step: Callable[[Progress], None] = lambda progress: None,
+    after_epoch: Callable[[Progress], None] = lambda progress: None,
+) -> Progress:
+    """Train the model in place, from where `progress` and `optimizer` are; leaves it in eval mode.
+
+    loss_of: packed_loss or readable_loss. score: asked after each epoch. after_step and after_epoch: whoever saves.
+    Raises NotFiniteError, with the step and the rows, for a loss that is NaN or infinite.
+    """
+    look_every = 1 if next(model.parameters()).device.type == "cpu" else 20
+    progress = progress or Progress()
+    optimizer = optimizer or new_optimizer(model, settings)
+    steps = settings.epochs * -(-batches.an_epoch // settings.accumulate)
+    bar = tqdm(total=steps, initial=progress.step, unit="step", delay=2, disable=None)
+    with bar, unchecked():  # the batches are our own
+        while progress.epoch < settings.epochs:
+            model.train()
+            for parts in in_parts(batches.of_epoch(progress.epoch, progress.batch), settings.accumulate):
+                for group in optimizer.param_groups:
+                    group["lr"] = rate(progress.step, steps, settings)
+                loss = one_step(model, parts, optimizer, loss_of, settings, progress.step + 1)
+                progress.step, progress.batch = progress.step + 1, progress.batch + len(parts)
+                progress.tokens += sum(part.tokens for part in parts)
+                progress.pending.append((parts, loss))
+                if len(progress.pending) >= look_every:
+                    progress.look()
+                    bar.set_postfix(epoch=progress.epoch + 1, loss=f"{progress.curve[-1]:.3f}", refresh=False)
+                bar.update()
+                after_step(progress)
+            progress.look()
+            progress.epoch, progress.batch = progress.epoch + 1, 0
+            model.eval()
+            if score is not None:
+                progress.scores.append(score(model))
+            after_epoch(progress)
+    model.head_is_trained = True
+    return progress
+
+
+def in_parts(batches: Iterator[Batch], count: int) -> Iterator[list[Batch]]:
+    """Lists of up to `count` batches."""
+    while part := list(islice(batches, count)):
+        yield part
+
+
+def state_of(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
+    """Everything of a run that is a tensor: weights, both moments of each, the random state."""
+    tensors: dict[str, Tensor] = {"random": torch.get_rng_state()}
+    for name, parameter in trained(model):
+        tensors[f"weight {name}"] = parameter.detach()
+        for kind, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"{kind} {name}"] = value
+    return tensors
+
+
+def restore(model: nn.Module, optimizer: torch.optim.AdamW, tensors: dict[str, Tensor]) -> None:
+    """Put back what state_of took."""
+    state: dict[Any, dict[str, Tensor]] = {}
+    for name, parameter in trained(model):
+        parameter.data.copy_(tensors[f"weight {name}"])
+        kinds = ("step", "exp_avg", "exp_avg_sq")
+        state[parameter] = {kind: tensors[f"{kind} {name}"].clone() for kind in kinds if f"{kind} {name}" in tensors}
+    optimizer.state.update({parameter: kept for parameter, kept in state.items() if kept})
+    torch.set_rng_state(tensors["random"])
+
+
+def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters that change."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
