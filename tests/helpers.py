@@ -22,7 +22,7 @@ from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.lab.parity import ladder
 from minibert.lab.parity.checkpoints import Task, make, tiny
-from minibert.lab.parity.compare import EQUAL, Bounds, Row, compare
+from minibert.lab.parity.compare import EQUAL, Bounds, Row, compare, compare_training
 
 every_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 HEADS = [(family, head) for family in FAMILIES.values() for head in family.heads]
@@ -53,12 +53,16 @@ class Pair:
         """Every rung in eval mode."""
         return compare(self.ours, self.theirs, self.asked.batch, self.asked.labels or None, bounds)
 
-    def climb(self) -> ladder.Result:
-        """Every rung, with training where there are labels, which changes both models."""
+    def climb(self, train: bool = True) -> ladder.Result:
+        """Every rung, with training where there are labels, which changes both models; and the cause."""
         result = ladder.Result("pair", "a test")
-        train = bool(self.asked.labels)
+        train = train and bool(self.asked.labels)
         ladder.climb(result, self.ours, self.theirs, self.asked, self.head, train=train)
         return result
+
+    def train(self) -> list[Row]:
+        """The rungs of training alone, which changes both models."""
+        return compare_training(self.ours, self.theirs, self.asked.batch, self.asked.labels)
 
 
 def unequal(rows: Iterable[Row]) -> list[str]:

@@ -46,6 +46,7 @@ def opened(folder: Path, family: Any, head: str) -> Any:
 @pytest.mark.parametrize(
     ("num_labels", "problem_type", "labels"),
     [
+        (3, "single_label_classification", torch.tensor([2, 0, 1])),
         (3, None, torch.tensor([[2], [0], [1]])),
         (3, None, torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.3]])),
         (3, "multi_label_classification", torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 1.0, 1.0]])),
@@ -58,7 +59,7 @@ def opened(folder: Path, family: Any, head: str) -> Any:
 def test_the_loss_of_whole_texts_is_chosen_as_upstream(num_labels, problem_type, labels, family, pair):
     both = pair(family, "sequence-classification", num_labels=num_labels, problem_type=problem_type)
     both.asked.labels["labels"] = torch.cat([labels, labels])  # 6 texts
-    assert unequal(both.climb().rows) == []
+    assert unequal(both.compare()) == []
     assert both.ours.config.problem_type == problem_type
 
 
@@ -74,7 +75,7 @@ def test_whole_numbers_are_accepted_for_several_labels_and_for_a_regression(pair
 def test_a_classifier_without_dropout_of_its_own_takes_the_encoders(head, pair):
     both = pair(BERT, head, classifier_dropout=None, hidden_dropout_prob=0.5)
     assert both.ours.dropout.p == 0.5
-    assert unequal(both.climb().rows) == []
+    assert unequal(both.train()) == []
 
 
 def test_p_is_next_is_the_probability_of_class_0(pair):

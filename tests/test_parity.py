@@ -94,15 +94,8 @@ def test_20_steps_of_training_with_dropout_end_at_the_same_weights(
     monkeypatch.setattr(room, "STEPS", 20)
     both = pair(family, head)
     start = {name: x.clone() for name, x in both.ours.state_dict().items()}
-    assert unequal(both.climb().rows) == []
+    assert unequal(both.train()) == []
     assert not [name for name, x in both.ours.state_dict().items() if torch.equal(x, start[name])]
-
-
-@every_family
-@pytest.mark.parametrize("problem", ["single_label_classification", "multi_label_classification", "regression"])
-def test_every_kind_of_label_of_a_text_gives_the_same_loss(problem: str, family: Family, pair: MakePair) -> None:
-    both = pair(family, "sequence-classification", problem_type=problem)
-    assert unequal(both.climb().rows) == []
 
 
 @every_family

@@ -1,11 +1,17 @@
-"""What counts as a column of texts: the one place where what a user hands over is checked, row by row."""
+"""What counts as a column of texts, or as pairs of texts: the one place where what a user gives is checked by row."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
 
 import numpy as np
+
+Row = str | tuple[str, str]  # a text, or a pair of texts
+
+PAIRS_HINT = "pass pairs as two columns: tokenizer(first, second), embed(first, pairs=second)"
 
 
 def as_texts(texts: object, *, missing: str = "error") -> list[str]:
@@ -27,8 +33,7 @@ def as_texts(texts: object, *, missing: str = "error") -> list[str]:
     dimensions = getattr(texts, "ndim", 1)  # numpy arrays and pandas frames say how many they have
     if dimensions != 1:
         raise TypeError(
-            f"texts is a {type(texts).__name__} with {dimensions} dimensions, one column is wanted; "
-            "pass pairs as two columns: tokenizer(first, second)"
+            f"texts is a {type(texts).__name__} with {dimensions} dimensions, one column is wanted; {PAIRS_HINT}"
         )
     return [as_text(text, row, missing) for row, text in enumerate(texts)]
 
@@ -37,7 +42,7 @@ def as_text(text: object, row: int, missing: str) -> str:
     """One row as a str, or the TypeError or ValueError that names it."""
     if not isinstance(text, str):
         if (name := name_of_missing(text)) is None:
-            hint = "; pass pairs as two columns: tokenizer(first, second)" if isinstance(text, (list, tuple)) else ""
+            hint = f"; {PAIRS_HINT}" if isinstance(text, (list, tuple)) else ""
             raise TypeError(f"row {row} is of type {type(text).__name__}, not a text{hint}")
         if missing == "error":
             raise TypeError(f"row {row} is {name}, not a text; use missing='empty' to treat it as an empty text")
@@ -60,3 +65,74 @@ def name_of_missing(value: object) -> str | None:
     if isinstance(value, (float, np.floating)) and math.isnan(value):
         return "NaN"
     return {"NAType": "NA", "NaTType": "NaT"}.get(type(value).__name__)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Pairs
+
+
+def as_columns(texts: object, pairs: object, *, missing: str = "error") -> tuple[list[str], list[str] | None]:
+    """Texts and their partners as lists of the same length; a str is one text, two are one pair.
+
+    Raises what as_texts raises, TypeError for a str beside a list, ValueError for columns of different lengths.
+    """
+    first = as_texts([texts] if isinstance(texts, str) else texts, missing=missing)
+    if pairs is None:
+        return first, None
+    if isinstance(texts, str) != isinstance(pairs, str):
+        raise TypeError(
+            f"texts is of type {type(texts).__name__} and pairs of type {type(pairs).__name__}; "
+            "pass two texts or two lists of texts"
+        )
+    second = as_texts([pairs] if isinstance(pairs, str) else pairs, missing=missing)
+    if len(first) != len(second):
+        raise ValueError(f"there are {len(first)} texts and {len(second)} pairs; each text needs one partner")
+    return first, second
+
+
+def as_rows(texts: object, pairs: object = None, *, missing: str = "error") -> Sequence[Row]:
+    """A column of texts as a list, or two columns as a list of pairs. Raises what as_columns raises."""
+    if pairs is None:
+        return as_texts(texts, missing=missing)
+    first, second = as_columns(texts, pairs, missing=missing)
+    return list(zip(first, second or [], strict=True))
+
+
+def are_pairs(rows: Sequence[Row]) -> bool:
+    """Whether rows are pairs of texts; they are all of one kind."""
+    return bool(rows) and isinstance(rows[0], tuple)
+
+
+def columns_of(table: Any) -> tuple[Any, Any]:
+    """Texts and pairs of what may have two columns, a data frame or an array: the first and the second texts.
+
+    One column of a frame is the texts; pairs are None there, and of anything that is one column by itself.
+    Raises TypeError for three or more.
+    """
+    shape, is_frame = getattr(table, "shape", ()), hasattr(table, "iloc")
+    if len(shape) != 2 or not (is_frame or shape[1] > 1):
+        return table, None
+    if shape[1] > 2:
+        raise TypeError(
+            f"texts is a {type(table).__name__} of {shape[1]} columns; one column of texts is wanted, or two of pairs"
+        )
+    columns = [table.iloc[:, place] if is_frame else table[:, place] for place in range(shape[1])]
+    return (columns[0], columns[1]) if len(columns) == 2 else (columns[0] if columns else table, None)
+
+
+def paired(texts: Iterable[object], pairs: Iterable[object]) -> Iterator[tuple[object, object]]:
+    """Two streams as one of pairs. Raises ValueError where one of them ends before the other."""
+    end = object()
+    for row, (first, second) in enumerate(zip_longest(texts, pairs, fillvalue=end)):
+        if first is end or second is end:
+            ended, more = ("texts", "pairs") if first is end else ("pairs", "texts")
+            raise ValueError(f"{ended} end after {row} rows, and {more} go on; each text needs one partner")
+        yield first, second
+
+
+def as_row(given: object, row: int, missing: str, pair: bool) -> Row:
+    """One row of a stream as a text or, where pairs are wanted, as two; or the error that names it."""
+    if not pair:
+        return as_text(given, row, missing)
+    first, second = given if isinstance(given, tuple) and len(given) == 2 else (given, given)
+    return as_text(first, row, missing), as_text(second, row, missing)

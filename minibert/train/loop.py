@@ -180,7 +180,7 @@ def train(
     bar = tqdm(total=steps, initial=progress.step, unit="step", delay=2, disable=None)
     with bar, unchecked():  # the batches are our own
         while progress.epoch < settings.epochs:
-            model.train()
+            learn(model)
             for parts in in_parts(batches.of_epoch(progress.epoch, progress.batch), settings.accumulate):
                 for group in optimizer.param_groups:
                     group["lr"] = rate(progress.step, steps, settings)
@@ -203,6 +203,15 @@ def train(
     return progress
 
 
+def learn(model: nn.Module) -> None:
+    """Training mode, but for modules of which nothing is trained: what is frozen has no dropout."""
+    model.train()
+    for module in model.modules():
+        parameters = list(module.parameters())
+        if parameters and not any(parameter.requires_grad for parameter in parameters):
+            module.eval()
+
+
 def in_parts(batches: Iterator[Batch], count: int) -> Iterator[list[Batch]]:
     """Lists of up to `count` batches."""
     while part := list(islice(batches, count)):
@@ -212,6 +221,8 @@ def in_parts(batches: Iterator[Batch], count: int) -> Iterator[list[Batch]]:
 def state_of(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
     """Everything of a run that is a tensor: weights, both moments of each, the random state."""
     tensors: dict[str, Tensor] = {"random": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        tensors["random cuda"] = torch.cuda.get_rng_state()
     for name, parameter in trained(model):
         tensors[f"weight {name}"] = parameter.detach()
         for kind, value in optimizer.state.get(parameter, {}).items():
@@ -228,6 +239,8 @@ def restore(model: nn.Module, optimizer: torch.optim.AdamW, tensors: dict[str, T
         state[parameter] = {kind: tensors[f"{kind} {name}"].clone() for kind in kinds if f"{kind} {name}" in tensors}
     optimizer.state.update({parameter: kept for parameter, kept in state.items() if kept})
     torch.set_rng_state(tensors["random"])
+    if "random cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["random cuda"])
 
 
 def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

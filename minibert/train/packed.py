@@ -79,27 +79,37 @@ def packed_output(model: Head, batch: Batch) -> Any:
     Its logits are of the tokens that were needed alone: (B, K) of texts, (1, N, K) of labelled tokens.
     """
     first, labelled = isinstance(model, READS_FIRST), isinstance(model, READS_LABELLED)
-    tokens = Tokens.of(batch, every_place=not first and not labelled)
-    places, labels = tokens.places, dict(batch.labels)
-    if not first and not labelled:
-        states = encode(model.encoder, tokens, None)
-        return model.read(EncoderOutput(places.spread(states)), **labels)
-    wanted = wanted_tokens(places, labels.get("labels") if labelled else None, first)
-    states = encode(model.encoder, tokens, wanted)  # (N,D)
-    encoded = EncoderOutput(states[None])
-    if first:
-        beginnings = states[wanted.is_first][:, None] if labelled else states[:, None]  # (B,1,D)
-        pooler = model.encoder.pooler
-        encoded.pooler_output = None if pooler is None else pooler(beginnings)
-        if not labelled:
-            encoded.last_hidden_state = beginnings
-    if labelled:
-        chosen = wanted.has_label
-        encoded.last_hidden_state = states[chosen][None]  # (1,N,D)
-        labels["labels"] = places.gather(labels["labels"])[wanted.index][chosen][None]  # (1,N)
+    tokens, labels = Tokens.of(batch, every_place=not first and not labelled), dict(batch.labels)
     if batch.choices:
-        labels["choices"] = batch.choices  # type: ignore[assignment]  # how many, beside the labels
+        return model.read(first_states(model, tokens), choices=batch.choices, **labels)
+    if not labelled:
+        encoded = first_states(model, tokens) if first else all_states(model, tokens)
+        return model.read(encoded, **labels)
+    wanted = wanted_tokens(tokens.places, labels["labels"], first)
+    states = encode(model.encoder, tokens, wanted)  # (N,D)
+    chosen = wanted.has_label
+    encoded = EncoderOutput(states[chosen][None])  # (1,N,D)
+    labels["labels"] = tokens.places.gather(labels["labels"])[wanted.index][chosen][None]  # (1,N)
+    if first:
+        encoded.pooler_output = pooled(model, states[wanted.is_first][:, None])
     return model.read(encoded, **labels)
+
+
+def all_states(model: Head, tokens: Tokens) -> EncoderOutput:
+    """The last states of every place, (B,S,D)."""
+    return EncoderOutput(tokens.places.spread(encode(model.encoder, tokens, None)))
+
+
+def first_states(model: Head, tokens: Tokens) -> EncoderOutput:
+    """The last states of the first token of each text, (B,1,D), and what the pooler makes of them."""
+    states = encode(model.encoder, tokens, wanted_tokens(tokens.places, None, first=True))[:, None]
+    return EncoderOutput(states, pooled(model, states))
+
+
+def pooled(model: Head, beginnings: Tensor) -> Tensor | None:
+    """The pooler's output for first tokens (B,1,D), where the model has a pooler."""
+    pooler = model.encoder.pooler
+    return None if pooler is None else pooler(beginnings)
 
 
 @dataclass(frozen=True)

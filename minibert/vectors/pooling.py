@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
@@ -50,7 +50,7 @@ def readable_vectors(
 
 
 @contextmanager
-def inference(encoder: Encoder) -> Iterator[None]:
+def inference(encoder: nn.Module) -> Iterator[None]:
     """Dropout off and no gradients inside; afterwards each module is in the mode that it was in."""
     modes = [(module, module.training) for module in encoder.modules()]
     encoder.eval()

@@ -33,16 +33,21 @@ class Recipe:
     combine: of several layers "concat" (width k D for k of them), "sum" or "mean" (width D).
     precision: "float32"; "bfloat16" where the hardware multiplies it (else a warning, and float32); "float16" on CUDA;
     "auto", the fastest of these that keeps a cosine above 0.9999 to float32.
-    truncation: a text over the tokenizer's max_length is cut with one warning ("warn") or refused ("error").
+    long: a text over the tokenizer's max_length is "cut" with one warning, refused ("error"), or read in "windows" of
+    max_length tokens, whose vectors are averaged, each by the number of its tokens of text.
+    stride: windows begin so many tokens of text apart; None: half a window.
+    truncation: the older name of `long`: "error" is long="error", "warn" leaves it to `long`.
     missing: None and NaN are refused ("error") or taken as empty texts ("empty").
     batch_tokens: the most tokens in a batch, one text at the least; fewer take less memory.
-    Raises ValueError for what no model can give, TypeError for layers or batch_tokens that are no whole numbers.
+    Raises ValueError for what no model can give or contradicts itself, TypeError for what is no whole number.
     """
 
     pooling: str = one_of("cls", "mean", "max", "pooler")
     layers: int | Sequence[int] = (-1,)  # kept as a tuple
     combine: str = one_of("concat", "sum", "mean")
     precision: str = one_of("float32", "bfloat16", "float16", "auto")
+    long: str = one_of("cut", "error", "windows")
+    stride: int | None = None
     truncation: str = one_of("warn", "error")
     missing: str = one_of("error", "empty")
     batch_tokens: int = 4096
@@ -53,7 +58,15 @@ class Recipe:
             if choices and value not in choices:
                 raise ValueError(f"{setting.name} is {value!r}; choose from {', '.join(choices)}")
         object.__setattr__(self, "layers", as_layers(self.layers))
-        object.__setattr__(self, "batch_tokens", as_batch_tokens(self.batch_tokens))
+        object.__setattr__(self, "batch_tokens", as_count("batch_tokens", self.batch_tokens, Recipe.batch_tokens))
+        if self.truncation == "error":
+            if self.long == "windows":
+                raise ValueError("long is 'windows' and truncation is 'error', which refuses long texts; leave one out")
+            object.__setattr__(self, "long", "error")
+        if self.stride is not None:
+            object.__setattr__(self, "stride", as_count("stride", self.stride, 128))
+            if self.long != "windows":
+                raise ValueError(f"stride is {self.stride} and long is {self.long!r}; it is about long='windows'")
 
     def fit_to(self, config: Config, has_pooler: bool) -> tuple[tuple[int, ...], int]:
         """The layers counted from 0, the embeddings, to L, and the width of a vector: D, or k D for k concatenated.
@@ -88,15 +101,13 @@ def as_layers(layers: object) -> tuple[int, ...]:
         raise TypeError(f"layers is {layers!r}; it must be a whole number or a list of them, as [-2, -1]") from None
 
 
-def as_batch_tokens(batch_tokens: object) -> int:
-    """batch_tokens, a whole number of at least 1."""
-    if not isinstance(batch_tokens, Integral) or isinstance(batch_tokens, bool):
-        raise TypeError(f"batch_tokens is of type {type(batch_tokens).__name__}; it must be an int")
-    if batch_tokens < 1:
-        raise ValueError(
-            f"batch_tokens is {batch_tokens}; it must be at least 1 ({Recipe.batch_tokens} is a good value)"
-        )
-    return int(batch_tokens)
+def as_count(name: str, count: object, good: int) -> int:
+    """A whole number of at least 1, or TypeError or ValueError, which names a good value."""
+    if not isinstance(count, Integral) or isinstance(count, bool):
+        raise TypeError(f"{name} is of type {type(count).__name__}; it must be an int")
+    if count < 1:
+        raise ValueError(f"{name} is {count}; it must be at least 1 ({good} is a good value)")
+    return int(count)
 
 
 DEFAULT = Recipe()
@@ -112,6 +123,8 @@ class Settings(TypedDict, total=False):
     layers: int | Sequence[int]
     combine: str
     precision: str
+    long: str
+    stride: int | None
     truncation: str
     missing: str
     batch_tokens: int

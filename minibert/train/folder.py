@@ -1,0 +1,81 @@
+"""What is kept of a training: what was asked for, how it went, and the checkpoint that came of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minibert import __version__
+from minibert.checkpoints.load import save
+from minibert.files import write_whole
+from minibert.heads import Head
+from minibert.tasks.base import Encoded, Measure
+from minibert.text.tokenizer import Tokenizer
+from minibert.train.loop import Progress
+
+REPORT = "training.json"
+
+
+@dataclass
+class Trained:
+    """A model that was trained, and how that went."""
+
+    model: Head
+    tokenizer: Tokenizer
+    labels: list[str]
+    progress: Progress
+    measure: Measure | None  # of the best epoch, on dev
+    figures: dict[str, Any] = field(default_factory=dict)  # what training.json has
+
+
+def sha256_of(encoded: Encoded | None) -> str | None:
+    """The identity of examples; None of none."""
+    if encoded is None:
+        return None
+    digest = hashlib.sha256()
+    for one in encoded.examples:
+        digest.update(json.dumps([list(one.ids), list(one.segments), dict(one.labels)]).encode())
+    return digest.hexdigest()
+
+
+def figures(
+    asked: Mapping[str, Any], progress: Progress, sizes: Mapping[str, int], measure: Measure | None, **more: Any
+) -> dict[str, Any]:
+    """What training.json holds."""
+    return {
+        "minibert": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "asked": dict(asked),
+        "parameters": dict(sizes),
+        "steps": progress.step,
+        "tokens": progress.tokens,
+        **more,
+        "dev": None if measure is None else measure.figures,
+        "best_epoch": progress.best + 1,
+        "epochs": progress.scores,
+        "curve": progress.curve,
+    }
+
+
+def write_folder(trained: Trained, out: Path) -> None:
+    """The checkpoint, its tokenizer and training.json, under their name all at once; what stood there goes."""
+    new, old = (out.with_name(f".{out.name}.{state}") for state in ("new", "old"))
+    for folder in (new, old):
+        shutil.rmtree(folder, ignore_errors=True)
+    save(trained.model, new)
+    trained.tokenizer.save(new)
+    write_whole(new / REPORT, json.dumps(trained.figures, indent=1) + "\n")
+    if out.exists():
+        os.replace(out, old)
+    os.replace(new, out)
+    shutil.rmtree(old, ignore_errors=True)

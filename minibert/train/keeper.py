@@ -1,0 +1,126 @@
+"""A run on the disk: what it was asked for, how far it is, its best weights. A killed run goes on from there.
+
+    FOLDER/asked.json                  settings, hashes of data and starting weights
+    FOLDER/state-00000200.safetensors  weights, optimizer, random state and progress after step 200; the last two
+    FOLDER/best.safetensors            the weights of the epoch with the best score
+
+Each file appears whole. One process at a time has the folder: it is locked, and the lock ends with its process.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from minibert.files import naming, read_json, write_whole, written_whole
+from minibert.heads import Head
+from minibert.train.loop import Progress, restore, state_of, trained
+from minibert.vectors.growing_file import locked
+
+STATES = "state-*.safetensors"
+KEPT = 2  # states: a second one in case that the last cannot be read
+
+
+class Keeper:
+    """The folder of a run, inside `with`: resume, then save as often as need be.
+
+    asked: all that decides what comes out, as JSON has it. restart: forget what was done before. every: steps between
+    two states. Raises RuntimeError while another run has the folder, ValueError, naming what differs, where what was
+    begun there was asked for otherwise.
+    """
+
+    def __init__(self, folder: Path, asked: dict[str, Any], every: int, restart: bool = False) -> None:
+        self.folder, self.asked, self.every, self.restart = folder, asked, every, restart
+
+    def __enter__(self) -> Keeper:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock = locked(self.folder / "lock")
+        try:
+            self.begin()
+        except BaseException:
+            self.lock.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.lock.close()
+
+    def begin(self) -> None:
+        """Compare with what was asked for before, or note what is asked for now."""
+        file = self.folder / "asked.json"
+        if self.restart:
+            for path in [file, *self.folder.glob("*.safetensors")]:
+                path.unlink(missing_ok=True)
+        if not file.exists():
+            write_whole(file, json.dumps(self.asked, indent=1) + "\n")
+            return
+        before, now = read_json(file), json.loads(json.dumps(self.asked))
+        differs = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        if differs:
+            told = "; ".join(f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in differs[:5])
+            raise ValueError(
+                f"{self.folder} holds a run that was begun otherwise: {told}; ask as before to go on with it, or begin "
+                "again (--restart, restart=True)"
+            )
+
+    def resume(self, model: Head, optimizer: torch.optim.AdamW) -> Progress:
+        """Put model, optimizer and random state where the last state left them; a new Progress where there is none."""
+        for path in sorted(self.folder.glob(STATES), reverse=True):
+            try:
+                with safe_open(path, framework="pt") as file:
+                    said = json.loads((file.metadata() or {})["progress"])
+                tensors = load_file(path)
+                restore(model, optimizer, tensors)
+            except (SafetensorError, KeyError, ValueError):
+                continue  # torn, or not ours: the one before it counts
+            return Progress(**said)
+        return Progress()
+
+    def after_step(self, progress: Progress, model: Head, optimizer: torch.optim.AdamW) -> None:
+        """Save where it is time to."""
+        if progress.step % self.every == 0:
+            self.save(progress, model, optimizer)
+
+    def save(self, progress: Progress, model: Head, optimizer: torch.optim.AdamW) -> None:
+        """Write the state, then let go of all but the last."""
+        progress.look()  # nothing that is not finite is kept
+        said = {name: value for name, value in vars(progress).items() if name != "pending"}
+        path = self.folder / f"state-{progress.step:08d}.safetensors"
+        write_state(path, state_of(model, optimizer), {"progress": json.dumps(said)})
+        for old in sorted(self.folder.glob(STATES))[:-KEPT]:
+            old.unlink(missing_ok=True)
+
+    def keep_best(self, model: Head) -> None:
+        """Write the weights as they are now."""
+        tensors = {name: parameter.detach() for name, parameter in trained(model)}
+        write_state(self.folder / "best.safetensors", tensors, {})
+
+    def take_best(self, model: Head) -> None:
+        """Put back the weights that keep_best wrote."""
+        tensors = load_file(self.folder / "best.safetensors")
+        for name, parameter in trained(model):
+            parameter.data.copy_(tensors[name])
+
+    def remove(self) -> None:
+        """The run is over and its result stands elsewhere."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def write_state(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """A safetensors file that appears whole. Raises OSError, naming it, where the disk is full."""
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with written_whole(path) as temporary, naming(path):
+        try:
+            save_file(kept, temporary, metadata={"format": "pt"} | metadata)
+        except SafetensorError as error:
+            raise OSError(f"{path} could not be written: {error}") from None
