@@ -121,7 +121,7 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, keep: Tensor, attend: Attend) -> tuple[Tensor, Tensor | None]:
         """Tokens (B,S,D) to what each gathered from the others (B,S,D), and the probabilities if `attend` has them."""
-        query, key, value = (self.split_heads(linear(x)) for linear in (self.query, self.key, self.value))
+        query, key, value = (self.split_heads(linear(x)) for linear in (self.query, self.key, self.value))  # (B,H,S,W)
         context, probs = attend(query, key, value, keep, self.dropout)  # (B,H,S,W), (B,H,S,S)
         context = context.transpose(1, 2).flatten(2)  # (B,H,S,W) -> (B,S,H,W) -> (B,S,D)
         return self.output(context), probs
@@ -153,7 +153,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B,S,D) -> (B,S,F) -> (B,S,D)."""
-        x = self.contract(self.activation(self.expand(x)))
+        x = self.contract(self.activation(self.expand(x)))  # (B,S,D) -> (B,S,F) -> (B,S,D)
         return x
 
 
@@ -182,7 +182,7 @@ class Layer(nn.Module):
 
 
 class Pooler(nn.Module):
-    """pooled = tanh(W x[CLS] + b), which next sentence prediction reads. Mirrors BertPooler."""
+    """pooled = tanh(W x[CLS] + b), trained by next sentence prediction, if at all. Mirrors BertPooler."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ class Pooler(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B,S,D) -> (B,D): of each text the first token, [CLS]."""
-        return torch.tanh(self.dense(x[:, 0]))
+        return torch.tanh(self.dense(x[:, 0]))  # (B,S,D) -> (B,D)
 
 
 def initialise(model: nn.Module, config: Config) -> None:

@@ -26,7 +26,7 @@ from minibert.lab import machine
 from minibert.lab.bench import backends, report, roofline, session, texts
 from minibert.lab.bench.backends import ON_CPU, ON_CUDA, Backend, backends_for
 from minibert.lab.bench.goals import goals_of
-from minibert.lab.bench.processes import LostError, Process, seconds_to_first_line
+from minibert.lab.bench.processes import LostError, Process, seconds_to_end
 from minibert.lab.bench.results import NOTHING_ALIKE, Equality, Growth, Middle, Result, Row, Sample, compare, ratio
 from minibert.model import Encoder
 from minibert.vectors import engine, matmul
@@ -88,7 +88,7 @@ def test_flops_of_one_text_as_counted_by_hand() -> None:
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_flops_are_those_that_torch_counts_in_the_engine(monkeypatch: pytest.MonkeyPatch, pooling: str) -> None:
     monkeypatch.setattr(engine, "choose_linear", lambda dtype, device: matmul.Linear)  # which torch knows to count
-    monkeypatch.setattr(engine, "TOKEN_STEP", 1)  # what fills a batch up is no work that must be done
+    monkeypatch.setattr(engine, "filler", lambda *sizes: [])  # what fills a batch up is no work that must be done
     ready = engine.Engine(Encoder(SMALL).eval())
     ids = [[1] * S for S in (5, 5, 9, 1)]
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
@@ -388,7 +388,7 @@ def test_a_process_that_ends_says_so() -> None:
         process.ask("run", os._exit, 3)
 
 
-def test_a_program_that_prints_nothing_has_no_time() -> None:
-    assert seconds_to_first_line("print('here')", [], 1) > 0
+def test_a_program_that_fails_has_no_time() -> None:
+    assert seconds_to_end("import time; print(time.time())", [], 1) > 0
     with pytest.raises(LostError, match="ValueError: no"):
-        seconds_to_first_line("raise ValueError('no')", [], 1)
+        seconds_to_end("raise ValueError('no')", [], 1)

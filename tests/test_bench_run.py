@@ -1,4 +1,4 @@
-"""A whole run of the benchmark on a tiny random checkpoint, and a contestant that returns wrong vectors."""
+"""A whole run of the benchmark on a tiny random checkpoint, and backends that return wrong vectors."""
 
 from __future__ import annotations
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
 import platform
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +25,9 @@ from minibert.lab.parity.checkpoints import randomise
 from minibert.model import Encoder
 from minibert.vectors import engine as room
 from minibert.vectors import matmul
-from minibert.vectors.engine import FILLED_FROM, Engine, Packed, pack
+from minibert.vectors.engine import Engine
 from minibert.vectors.matmul import Linear, PackedLinear, PermittedLinear
+from minibert.vectors.packed import FILLED_FROM, TOKEN_STEP, Packed, filler, last_step, pack
 from minibert.vectors.recipe import Recipe
 
 Rows = list[list[int]]
@@ -247,8 +251,8 @@ def cut_the_last_token(query: torch.Tensor, key: torch.Tensor, value: torch.Tens
     return torch.cat(contexts)
 
 
-def write_shifted(self: room.Arrival, result: Matrix) -> None:
-    result[np.roll(self.rows, 1)] = self.vectors.numpy()
+def shifted(self: room.Arrival) -> Matrix:
+    return np.roll(self.vectors.numpy(), 1, axis=0)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +260,7 @@ def write_shifted(self: room.Arrival, result: Matrix) -> None:
     [
         (room, "pack", shift_a_boundary, ("cls", "mean")),
         (room, "grouped_attention", cut_the_last_token, ("cls", "mean")),
-        (room.Arrival, "write", write_shifted, ("cls", "mean")),
+        (room.Arrival, "wait", shifted, ("cls", "mean")),
         (room.Packed, "starts", property(lambda packed: packed.bounds[:-1] + 1), ("cls",)),  # the mean reads no [CLS]
     ],
     ids=["a wrong group boundary", "the last token unseen", "rows out of order", "the token after [CLS]"],
@@ -508,6 +512,93 @@ def test_large_batches_have_few_numbers_of_tokens_and_what_fills_them_up_is_not_
     assert tried == [304, 304, 90]  # 296 and 298 filled up; what is left is a small batch
     assert len(vectors) == len(rows)
     assert difference(vectors, readable(ENCODER, rows, pooling)) < BOUND
+
+
+@pytest.mark.parametrize("pooling", ["cls", "pooler"])
+def test_first_tokens_are_filled_up_and_what_fills_them_up_is_not_returned(pooling: str) -> None:
+    rows = random_rows([5] * 70)
+    batch = pack(sorted(rows, key=len), torch.device("cpu"))
+    assert len(batch.first_tokens(torch.zeros(350, D))) == 96
+    assert len(pack([[1]] * 300, torch.device("cpu")).first_tokens(torch.zeros(300, D))) == 300  # T: no more fit in
+    assert difference(Engine(ENCODER).vectors(rows, Recipe(pooling)), readable(ENCODER, rows, pooling)) < BOUND
+
+
+def test_the_last_batch_of_many_has_one_of_four_sizes() -> None:
+    assert last_step(1000, 1024) == TOKEN_STEP  # of few, a fuller one would be felt
+    assert last_step(64 * 100, 1024) == 64
+    assert {last_step(total, 1024) for total in range(64 * 256, 10**6, 997)} == {256}
+    assert last_step(10**6, 40) == TOKEN_STEP
+    assert [len(text) for text in filler(300, 64)] == [16, 4]
+    assert filler(40, TOKEN_STEP) == filler(320, TOKEN_STEP) == []
+
+
+# -- one call goes on with the next batch of another
+
+
+def test_what_arrives_is_what_is_returned_the_longest_first() -> None:
+    rows, seen = random_rows([3, 9, 5, 9, 2, 30]), []
+
+    def arrived(order: NDArray[np.int64], vectors: Matrix) -> None:
+        seen.append((order.tolist(), vectors[order].copy()))
+
+    vectors = ENGINE.vectors(rows, Recipe(batch_tokens=18), arrived=arrived)
+    assert [order for order, _ in seen] == [[5], [5, 1, 3], [5, 1, 3, 2, 0, 4]]
+    for order, found in seen:
+        np.testing.assert_array_equal(found, vectors[order])
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(0, 60))
+@settings(max_examples=30, deadline=None)
+def test_a_call_that_goes_on_gives_the_same_bits(lengths: list[int], batch: int) -> None:
+    rows, states = random_rows(lengths), []
+    recipe = Recipe(batch_tokens=50)
+    whole = ENGINE.vectors(rows, recipe, arrived=lambda order, vectors: states.append(vectors[order]))
+    begun = states[min(batch, len(states) - 1)]
+    made: list[int] = []
+    again = ENGINE.vectors(rows, recipe, begun=begun, arrived=lambda order, vectors: made.append(len(order)))
+    np.testing.assert_array_equal(again, whole)
+    assert made == [len(state) for state in states if len(state) > len(begun)]
+
+
+# -- forks
+
+FORK = r"""
+import multiprocessing, sys, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # Python's own, of a fork beside threads
+import torch
+from minibert.vectors import engine
+from test_engine import ENCODER
+from minibert.vectors.engine import Engine
+torch.set_num_threads(2)
+ready = Engine(ENCODER)
+rows = [[5] * 40] * 40
+ready.vectors(rows)
+def work(threads):
+    torch.set_num_threads(threads)
+    for attempt in (lambda: ready.vectors(rows), lambda: Engine(ENCODER)):
+        try:
+            attempt()
+            print("computed")
+        except RuntimeError as error:
+            print(error)
+    sys.stdout.flush()
+for threads in (2, 1):
+    process = multiprocessing.get_context("fork").Process(target=work, args=(threads,))
+    process.start()
+    process.join(60)
+    process.kill()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_fork_of_a_process_that_has_computed_is_told_instead_of_waiting_forever() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", FORK], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
+    )
+    refused, refused_too, *one_thread = result.stdout.splitlines()
+    assert refused == refused_too
+    assert refused.startswith("this process was forked from one that had computed vectors, and would wait forever")
+    assert one_thread == ["computed", "computed"]
 
 
 # -- what it refuses

@@ -100,5 +100,5 @@ def read_labels(raw: Mapping[str, Any]) -> dict[int, str]:
     if not isinstance(labels, dict) or not all(
         str(i).isdecimal() and isinstance(label, str) for i, label in labels.items()
     ):
-        raise ValueError(f"id2label is {str(labels)[:60]}; it must give numbers, from 0 on, the names of labels")
+        raise ValueError(f"id2label is {repr(labels)[:60]}; it must give numbers, from 0 on, the names of labels")
     return {int(i): label for i, label in labels.items()}  # JSON has only strings as keys

@@ -4,7 +4,7 @@ In reading order:
 
     stages      every tensor of one forward pass by name, here and in transformers
     inspection  what is in a checkpoint
-    machine     x
+    machine     what a figure was measured on
     pictures    tensors as pictures
     templates   pages from templates
     annotated   the source as pages, the explanation beside the code

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from minibert.checkpoints import hub
 from minibert.checkpoints.fill import LoadReport
 from minibert.checkpoints.load import load
@@ -37,6 +40,7 @@ def inspect(name: str) -> Figures:
         "dtypes": list(report.dtypes),
         "config": sizes(encoder.config),
         "parameters": sum(parameter.numel() for parameter in encoder.parameters()),
+        "pooler": None if encoder.pooler is None else trained(encoder.pooler.dense.weight, encoder.pooler.dense.bias),
         "report": groups(report),
     }
 
@@ -45,6 +49,29 @@ def sizes(config: Config) -> Figures:
     """The fields of the config that are one value."""
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     return {name: value for name, value in values.items() if not isinstance(value, dict)}
+
+
+def trained(weight: Tensor, bias: Tensor) -> Figures:
+    """Whether a linear layer, weight (out, in) and bias (out), looks trained, by three numbers.
+
+    Biases begin at exactly 0, and the first step of training moves them. A matrix begins as independent numbers of a
+    normal distribution: their kurtosis is 3, and the largest singular value lies at the edge σ (√out + √in). What is
+    learned are directions, which stand out beyond that edge, and single large weights, which raise the kurtosis.
+    It looks untrained where no bias has moved and neither number is above what chance allows.
+    """
+    weight, (out, width) = weight.detach().double(), weight.shape
+    sigma = weight.std(correction=0).clamp(min=1e-30)
+    kurtosis = float(((weight - weight.mean()) / sigma).pow(4).mean())
+    edge = float(torch.linalg.matrix_norm(weight, 2) / (sigma * (out**0.5 + width**0.5)))
+    moved = int(bias.count_nonzero())
+    by_chance = kurtosis < 3 + 5 * (24 / weight.numel()) ** 0.5 and edge < 1 + 2 * min(out, width) ** (-2 / 3)
+    return {
+        "looks_trained": bool(moved) or not by_chance,
+        "biases": bias.numel(),
+        "biases_not_zero": moved,
+        "kurtosis": kurtosis,
+        "largest_singular_value_over_edge": edge,
+    }
 
 
 def groups(report: LoadReport) -> Figures:
@@ -74,12 +101,24 @@ def checkpoint_text(figures: Figures) -> str:
             f"{config['vocab_size']:,} tokens, {config['max_position_embeddings']} positions, "
             f"{config['type_vocab_size']} segments, {config['hidden_act']}",
         ),
+        *([block("pooler", *pooler_lines(figures["pooler"]))] if figures["pooler"] else []),
         *(block(name.replace("_", " "), *group_lines(report[name])) for name in report),
     ]
     if figures["hub_id"]:
         origin = f"{figures['hub_id']}, revision {figures['revision'][:12]}, licence {figures['licence']}"
         lines.insert(1, block("Hub", origin))
     return "\n".join(lines)
+
+
+def pooler_lines(pooler: Figures) -> list[str]:
+    """Whether the pooler looks trained, and the three numbers."""
+    verdict = "looks trained" if pooler["looks_trained"] else "looks untrained: what it gives is [CLS] mixed at random"
+    return [
+        verdict,
+        f"{pooler['biases_not_zero']} of {pooler['biases']} biases are not exactly 0; kurtosis of the weights "
+        f"{pooler['kurtosis']:.2f} (at random: 3)",
+        f"largest singular value {pooler['largest_singular_value_over_edge']:.2f} of a random matrix's",
+    ]
 
 
 def group_lines(group: list[str] | dict[str, str]) -> list[str]:

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from minibert import __version__
-from minibert import __version__
 from minibert.device import cpu_features
 
 STATUS, STATISTICS = Path("/proc/self/status"), Path("/proc/stat")
@@ -41,9 +40,9 @@ def cpu_name() -> str:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Package -> version, or "not installed"; Python and minibert first."""
+    """Package -> version, or "not installed"; Python, minibert and numpy too."""
     found = {"python": platform.python_version(), "minibert": __version__}
-    for name in packages:
+    for name in (*packages, "numpy"):
         try:
             found[name] = __version__ if name == "minibert" else importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:

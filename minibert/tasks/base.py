@@ -62,7 +62,11 @@ class Task(ABC):
 
     name: ClassVar[str]  # in `minibert finetune NAME`
     head: ClassVar[str]  # in minibert.load(..., head=HEAD)
-    main: ClassVar[str]  # the figure of Measure by which epochs are compared
+
+    @property
+    @abstractmethod
+    def main(self) -> str:
+        """The figure of Measure by which epochs are compared."""
 
     @abstractmethod
     def read(self, path: str | Path) -> Any:

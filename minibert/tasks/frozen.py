@@ -50,17 +50,17 @@ def as_labels(labels: object) -> list[str]:
     """The names of the classes, row by row; whole numbers become names. Raises ValueError for NaN, None or empty."""
     if isinstance(labels, str | bytes) or not isinstance(labels, Iterable) or getattr(labels, "ndim", 1) != 1:
         raise TypeError(f"labels are of type {type(labels).__name__}; one column of names or whole numbers is wanted")
-    return [as_label(label, row) for row, label in enumerate(labels)]
+    return [as_label(label, f"row {row}") for row, label in enumerate(labels)]
 
 
-def as_label(label: object, row: int) -> str:
-    """The name of one class."""
+def as_label(label: object, where: str) -> str:
+    """The name of one class. Raises ValueError, naming where, for what is none."""
     if isinstance(label, str) and label.strip():
         return str(label)
     if isinstance(label, int | np.integer | np.bool_):
         return str(label)
     shown = "an empty label" if isinstance(label, str) else f"the label {label!r}"
-    raise ValueError(f"row {row} has {shown}; each row needs the name of its class, a str or a whole number")
+    raise ValueError(f"{where} has {shown}; each row needs the name of its class, a str or a whole number")
 
 
 def check_classes(labels: Sequence[str], rows: int, least: int) -> None:

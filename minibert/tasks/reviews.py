@@ -14,6 +14,7 @@ import os
 import shlex
 import urllib.request
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -69,12 +70,17 @@ def read_labelled(
     Raises FileNotFoundError where there is no such file, ValueError, naming the line, for anything that is not a text
     and a label, and for a first row that looks like a header.
     """
-    if str(path) != "-" and not (path := Path(path)).exists():
-        raise FileNotFoundError(f"{path} is not there; a file of texts and labels is wanted")
-    if Path(path).is_dir():
-        raise FileNotFoundError(f"{path} is a folder; a file of texts and labels is wanted")
+    check_there(path)
     with Table(path, columns(text, label, pair), format) as table:
         return labelled(table)
+
+
+def check_there(path: str | Path, wanted: str = "texts and labels") -> None:
+    """Raise FileNotFoundError for a file of data that is not there."""
+    if str(path) != "-" and not (path := Path(path)).exists():
+        raise FileNotFoundError(f"{path} is not there; a file of {wanted} is wanted")
+    if Path(path).is_dir():
+        raise FileNotFoundError(f"{path} is a folder; a file of {wanted} is wanted")
 
 
 def parse(content: bytes, name: str) -> Labelled:
@@ -98,15 +104,20 @@ def labelled(table: Table) -> Labelled:
     if not rows:
         raise ValueError(f"{table.name} holds no rows; each needs a text and a label")
     texts, labels, *pairs = map(list, zip(*rows, strict=True))
+    check_header(table, texts[0], labels)
+    return Labelled(texts, labels, pairs=pairs[0] if pairs else None)
+
+
+def check_header(table: Table, text: str, labels: Sequence[str]) -> None:
+    """Raise ValueError where the first row looks like a header: its label is the only one that no other row has."""
     guessed = table.names is None and not any(column.name for column in table.columns)
     if guessed and labels.count(labels[0]) == 1 and len(set(labels)) < len(labels):
-        text = texts[0] if len(texts[0]) <= 30 else "NAME"
+        text = text if len(text) <= 30 else "NAME"
         raise ValueError(
             f"the first row of {table.name} has the label {labels[0]!r}, which no other row has; if it is a header, "
             f"name the columns, text= and label= (--text {shlex.quote(text)} --label {shlex.quote(labels[0])}); "
             "if it is not, number them (--text 1 --label 2)"
         )
-    return Labelled(texts, labels, pairs=pairs[0] if pairs else None)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -62,6 +62,7 @@ class Column:
     role: str  # what a caller asks for it as: column, text, pair or label
     name: str | None = None
     usual: tuple[str, ...] = TEXT_COLUMNS
+    labels: str = "name"  # what labels are: name; names, joined, of which there may be none; or number
 
     @property
     def number(self) -> int | None:
@@ -101,6 +102,7 @@ class Table:
                 f"without columns; a table ends in {WITH_COLUMNS}, or its format is named"
             )
         self.names: tuple[str, ...] | None = None
+        self.place = self.name  # where the last row stands, for messages
         self.stream = stream or opened(path)
         self.size = None if self.format == "parquet" else size_of(self.stream)  # bytes, None where nobody knows
 
@@ -139,7 +141,7 @@ class Table:
         line, cells = first
         places, width, why = self._places([name.strip() for name in cells], f"{self.name}, line {line},")
         for line, row in rows if self.names else chain([first], rows):
-            where = f"{self.name}, line {line},"
+            where = self.place = f"{self.name}, line {line},"
             if len(row) == 1 < width and self.columns[-1].role == "label":
                 raise ValueError(f"{where} has one column: the label is missing")
             if len(row) != width:
@@ -169,7 +171,7 @@ class Table:
         for where, record in records:
             if not isinstance(record, dict):
                 raise ValueError(f"{where} is {kind_of(record)}, not an object of names and values")
-            names = self.names or self._find(list(record), where)
+            names, self.place = self.names or self._find(list(record), where), where
             yield tuple(value(record, name, column, where) for name, column in zip(names, self.columns, strict=True))
 
     def _find(self, names: list[str], where: str) -> tuple[str, ...]:
@@ -296,7 +298,7 @@ def cell(text: str, column: Column, where: str) -> str:
     """A text as it is, a label without the spaces around it. Raises ValueError for an empty label."""
     if column.role != "label":
         return text
-    if not (label := text.strip()):
+    if not (label := text.strip()) and column.labels != "names":
         raise ValueError(f"{where} has an empty label")
     return label
 
@@ -306,10 +308,12 @@ def value(record: dict[str, object], name: str, column: Column, where: str) -> s
     if name not in record:
         raise ValueError(f"{where} has no {name!r}; it has: {listed(list(record))}")
     found = record[name]
-    if column.role == "label" and isinstance(found, int):
+    number = column.labels == "number"
+    if column.role == "label" and isinstance(found, int | float if number else int):
         return str(found)
     if not isinstance(found, str):
-        wanted = "a name or a whole number" if column.role == "label" else "a text"
+        label = "a number" if number else "a name or a whole number"
+        wanted = label if column.role == "label" else "a text"
         raise ValueError(f"{where} has {kind_of(found)} as {name!r}, not {wanted}")
     try:
         found.encode()

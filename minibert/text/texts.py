@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 Row = str | tuple[str, str]  # a text, or a pair of texts
+AnyRow = TypeVar("AnyRow", str, tuple[str, str], Row)
 
+TEXTS = 4096  # in a portion: enough of each length for full batches
+CHARACTERS = 2_000_000  # in a portion of long texts, whose ids take some hundred bytes each while they are made
 PAIRS_HINT = "pass pairs as two columns: tokenizer(first, second), embed(first, pairs=second)"
 
 
@@ -67,6 +70,20 @@ def name_of_missing(value: object) -> str | None:
     return {"NAType": "NA", "NaTType": "NaT"}.get(type(value).__name__)
 
 
+def portions(rows: Iterable[AnyRow], most: int = TEXTS) -> Iterator[list[AnyRow]]:
+    """Lists of up to `most` rows, and fewer where they reach CHARACTERS; the same rows make the same portions."""
+    portion: list[AnyRow] = []
+    characters = 0
+    for row in rows:
+        portion.append(row)
+        characters += len(row) if isinstance(row, str) else len(row[0]) + len(row[1])
+        if len(portion) == most or characters >= CHARACTERS:
+            yield portion
+            portion, characters = [], 0
+    if portion:
+        yield portion
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Pairs
 
@@ -104,20 +121,19 @@ def are_pairs(rows: Sequence[Row]) -> bool:
 
 
 def columns_of(table: Any) -> tuple[Any, Any]:
-    """Texts and pairs of what may have two columns, a data frame or an array: the first and the second texts.
+    """Texts and pairs of what may hold both, a data frame or a 2-D array: its first and its second column.
 
-    One column of a frame is the texts; pairs are None there, and of anything that is one column by itself.
-    Raises TypeError for three or more.
+    pairs are None for a frame of one column, and for whatever is one column by itself. Raises TypeError for three.
     """
     shape, is_frame = getattr(table, "shape", ()), hasattr(table, "iloc")
-    if len(shape) != 2 or not (is_frame or shape[1] > 1):
-        return table, None
-    if shape[1] > 2:
+    count = shape[1] if len(shape) == 2 else 0
+    if count > 2:
         raise TypeError(
-            f"texts is a {type(table).__name__} of {shape[1]} columns; one column of texts is wanted, or two of pairs"
+            f"texts is a {type(table).__name__} of {count} columns; one of texts, or two of pairs are wanted"
         )
-    columns = [table.iloc[:, place] if is_frame else table[:, place] for place in range(shape[1])]
-    return (columns[0], columns[1]) if len(columns) == 2 else (columns[0] if columns else table, None)
+    if count == 2:
+        return (table.iloc[:, 0], table.iloc[:, 1]) if is_frame else (table[:, 0], table[:, 1])
+    return table.iloc[:, 0] if count == 1 and is_frame else table, None
 
 
 def paired(texts: Iterable[object], pairs: Iterable[object]) -> Iterator[tuple[object, object]]:
@@ -130,9 +146,6 @@ def paired(texts: Iterable[object], pairs: Iterable[object]) -> Iterator[tuple[o
         yield first, second
 
 
-def as_row(given: object, row: int, missing: str, pair: bool) -> Row:
-    """One row of a stream as a text or, where pairs are wanted, as two; or the error that names it."""
-    if not pair:
-        return as_text(given, row, missing)
-    first, second = given if isinstance(given, tuple) and len(given) == 2 else (given, given)
-    return as_text(first, row, missing), as_text(second, row, missing)
+def as_row(given: Any, row: int, missing: str, pair: bool) -> Row:
+    """One row of a stream, a text or, where pairs are streamed, two. Raises what as_text raises."""
+    return (as_text(given[0], row, missing), as_text(given[1], row, missing)) if pair else as_text(given, row, missing)

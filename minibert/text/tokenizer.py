@@ -1,17 +1,16 @@
 """Text to ids: the `tokenizers` library does the work, this file decides what goes in and says what was lost.
 
-    texts -> as_texts (what is no text is refused, by row) -> pieces (the library) -> [CLS] a [SEP] b [SEP]
-          -> cut to max_length, counted -> padded to the longest row of the batch -> Batch
+    texts -> as_texts (what is no text is refused, by row) -> tokens (the library) -> cut to max_length, counted
+          -> [CLS] a [SEP] b [SEP] -> padded to the longest row of the batch: Batch; or left as it is: Tokenized
 
-How the pieces come about is written out in `minibert.text.wordpiece`. B batch, S tokens.
+How the tokens come about is written out in `minibert.text.wordpiece`. B batch, S tokens.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import repeat
@@ -24,7 +23,18 @@ from torch import Tensor
 
 from minibert.checkpoints import hub
 from minibert.files import write_whole
-from minibert.text.texts import as_texts
+from minibert.text.piecewise import PIECE, Piecewise
+from minibert.text.texts import Row, are_pairs, as_columns, as_texts, portions
+from minibert.text.tokenized import (
+    Account,
+    Lengths,
+    Tokenized,
+    TruncationWarning,
+    UnknownTokensWarning,
+    as_long,
+    in_windows,
+    shares,
+)
 from minibert.text.tokenizer_files import (
     DEFAULT_MAX_LENGTH,
     NORMALIZER_SETTINGS,
@@ -34,15 +44,9 @@ from minibert.text.tokenizer_files import (
     special_tokens,
 )
 
+__all__ = ["Account", "Batch", "Tokenizer", "TruncationWarning", "UnknownTokensWarning", "load_tokenizer"]
+
 CHUNK = 4096  # texts handed to the library at once: bounds what its intermediate results take
-
-
-class TruncationWarning(UserWarning):
-    """Texts were longer than max_length, and their ends were cut off."""
-
-
-class UnknownTokensWarning(UserWarning):
-    """Most of the text is not in the vocabulary: it reached the model as [UNK]."""
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -77,26 +81,6 @@ class Batch:
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
-@dataclass(frozen=True)
-class Account:
-    """What became of texts as they were made ids, in numbers; the accounts of several portions can be added."""
-
-    texts: int = 0
-    tokens: int = 0  # special tokens included, what was cut off not
-    unknown: int = 0  # of these
-    truncated: int = 0  # texts that lost their ends
-    longest: int = 0  # tokens of the longest text before it was cut, special tokens included
-
-    def __add__(self, other: Account) -> Account:
-        return Account(
-            texts=self.texts + other.texts,
-            tokens=self.tokens + other.tokens,
-            unknown=self.unknown + other.unknown,
-            truncated=self.truncated + other.truncated,
-            longest=max(self.longest, other.longest),
-        )
-
-
 class Tokenizer:
     """BERT's tokenizer: texts in, ids out, equal to transformers 5.23 BertTokenizer.
 
@@ -123,6 +107,7 @@ class Tokenizer:
         self._settings = dict(settings or {})
         self.special_tokens_in_text = special_tokens_in_text
         self._backend = self._build(source)
+        self._piecewise = Piecewise(self._backend, self._definition)
         self.vocab: dict[str, int] = self._backend.get_vocab()  # token to id, added tokens included
         special = special_tokens(self._settings, source)
         for token in special.values():
@@ -134,7 +119,7 @@ class Tokenizer:
         self._control_ids = (added | {self.vocab[t] for t in special.values()}) - {self.unk_id}
         self.limit = limit
         self.max_length = min(DEFAULT_MAX_LENGTH, limit)
-        self.max_length = self._checked_length(max_length, pairs=False)
+        self.max_length = self.checked_length(max_length, pairs=False)
         if special_tokens_in_text == "literal":
             self._check_literal(special)
 
@@ -154,17 +139,21 @@ class Tokenizer:
         max_length: tokens per row with special tokens, at most the model's positions; of a pair the longer text is
         cut first. truncation: "warn" cuts and warns once, "error" raises ValueError. missing: see as_texts.
         """
-        max_length = self._checked_length(max_length, pairs=pairs is not None)
-        first, second = _columns(texts, pairs, missing)
+        long = as_long(truncation)
+        max_length = self.checked_length(max_length, pairs=pairs is not None)
+        first, second = as_columns(texts, pairs, missing=missing)
         specials = 2 if second is None else 3
-        partners = repeat(None) if second is None else self._encode(second)
+        room = max_length - specials
+        partners = repeat((None, 0, True)) if second is None else self._encode(second, room, count=True)
         rows: list[tuple[list[Any], ...]] = []
-        lengths: list[int] = []
-        for a, b in zip(self._encode(first), partners, strict=False):  # repeat has no end
-            lengths.append(len(a) + (0 if b is None else len(b)) + specials)
-            rows.append(self._row(a, b, room=max_length - specials))
-        account = self._account([ids for ids, *_ in rows], lengths, max_length, truncation)
-        self.warn(account, max_length, specials)
+        counted = Lengths(max_length, long)
+        for (a, n, whole), (b, m, _) in zip(
+            self._encode(first, room, count=second is not None), partners, strict=False
+        ):
+            counted.add(n + m + specials, whole)
+            rows.append(self._row(a, b, *shares(n, m, room)))
+        account = counted.account([ids for ids, *_ in rows], self.unk_id, specials)
+        self.warn(account, max_length)
         return self._pad(rows, account)
 
     def ids(
@@ -176,50 +165,94 @@ class Tokenizer:
         missing: str = "error",
     ) -> list[list[int]]:
         """The ids of each text, [CLS] and [SEP] included, cut but not padded: the fast way for many texts."""
-        max_length = self._checked_length(max_length, pairs=False)
-        rows, account = self.counted(as_texts(texts, missing=missing), max_length, truncation)
-        self.warn(account, max_length)
-        return rows
+        max_length = self.checked_length(max_length, pairs=False)
+        made = self.counted(as_texts(texts, missing=missing), long=as_long(truncation), max_length=max_length)
+        self.warn(made.account, max_length)
+        return made.ids
 
     def counted(
-        self, texts: list[str], max_length: int, truncation: str = "warn", first_row: int = 0
-    ) -> tuple[list[list[int]], Account]:
-        """The ids of each text as in `ids`, and in place of warnings their account: for texts that come in portions.
+        self,
+        rows: Sequence[Row],
+        *,
+        long: str = "cut",
+        stride: int | None = None,
+        max_length: int | None = None,
+        first_row: int = 0,
+    ) -> Tokenized:
+        """The ids of texts or pairs, and in place of warnings their account: for texts that come in portions.
 
-        first_row: what the first text is called in the ValueError of truncation="error".
+        long, stride: as in a Recipe. first_row: what the first text is called in the ValueError of long="error".
+        Raises ValueError for windows of pairs, and for a stride beyond a window.
         """
-        rows: list[list[int]] = []
-        lengths: list[int] = []
+        pairs = are_pairs(rows)
+        max_length = self.checked_length(max_length, pairs=pairs)
+        room = max_length - (3 if pairs else 2)
+        lengths = Lengths(max_length, long, first_row)
+        if pairs and long == "windows":
+            raise ValueError("long is 'windows', and windows are of single texts; for pairs use long='cut' or 'error'")
+        if pairs:
+            return self._pairs([row[0] for row in rows], [row[1] for row in rows], room, lengths)
+        stride = max(1, room // 2) if stride is None else stride
+        if stride > room:
+            raise ValueError(f"stride is {stride}, and a window of max_length {max_length} has {room} tokens of text")
+        ids, windows = [], []
+        for text, whole in self._ids([str(row) for row in rows], None if long == "windows" else room + 1):
+            lengths.add(len(text) + 2, whole)
+            parts = in_windows(text, room, stride) if long == "windows" else [text[:room]]
+            ids += [[self.cls_id, *part, self.sep_id] for part in parts]
+            windows.append(len(parts))
+        account = lengths.account(ids, self.unk_id, 2, windows)
+        return Tokenized(ids, account, windows=windows if long == "windows" else None)
+
+    def _pairs(self, first: list[str], second: list[str], room: int, lengths: Lengths) -> Tokenized:
+        """[CLS] a [SEP] b [SEP] of each pair, the longer text cut first."""
+        ids, starts = [], []
+        for (a, _), (b, _) in zip(self._ids(first), self._ids(second), strict=True):
+            lengths.add(len(a) + len(b) + 3)
+            n, m = shares(len(a), len(b), room)
+            ids.append([self.cls_id, *a[:n], self.sep_id, *b[:m], self.sep_id])
+            starts.append(n + 2)
+        return Tokenized(ids, lengths.account(ids, self.unk_id, 3), second=starts)
+
+    def pieces(self, texts: Sequence[str | Sequence[str]], *, words: bool = False) -> Iterator[tokenizers.Encoding]:
+        """Each text by itself: its ids, tokens, offsets and word_ids, without [CLS] and [SEP], nothing cut.
+
+        words: a text is given as the list of its words; word_ids count those, and offsets are into the word.
+        """
         for start in range(0, len(texts), CHUNK):
-            chunk = self._backend.encode_batch_fast(texts[start : start + CHUNK], add_special_tokens=False)
-            lengths.extend(len(text) + 2 for text in chunk)
-            rows.extend([self.cls_id, *text.ids[: max_length - 2], self.sep_id] for text in chunk)
-        return rows, self._account(rows, lengths, max_length, truncation, first_row)
+            chunk = list(texts[start : start + CHUNK])
+            yield from self._backend.encode_batch(chunk, is_pretokenized=words, add_special_tokens=False)
 
-    def warn(self, account: Account, max_length: int, specials: int = 2) -> None:
+    def _encode(self, texts: list[str], room: int, count: bool) -> Iterator[tuple[tokenizers.Encoding, int, bool]]:
+        """Each text with at least `room` of its tokens, how many there are, and whether that number is certain.
+
+        count: make it certain. Of a text beyond PIECE characters the first piece is taken, where that is enough.
+        """
+        beginnings = [text[:PIECE] for text in texts]
+        for text, made in zip(texts, self.pieces(beginnings), strict=True):
+            certain = self._piecewise.certain(made, PIECE) if len(text) > PIECE else len(made)
+            if len(text) > PIECE and certain <= room:
+                made = self._backend.encode(text, add_special_tokens=False)
+                yield made, len(made), True
+            elif len(text) > PIECE and count:
+                yield made, len(self._piecewise.ids(text)[0]), True
+            else:
+                yield made, certain, len(text) <= PIECE
+
+    def warn(self, account: Account, max_length: int) -> None:
         """Warn of cut ends and of unknown tokens, once each, in the name of the caller's caller."""
-        if account.truncated:
-            warnings.warn(
-                f"{account.truncated} of {account.texts} texts are longer than {max_length} tokens (the "
-                f"longest has {account.longest}): what comes after was cut off",
-                TruncationWarning,
-                stacklevel=3,
-            )
-        total = account.tokens - specials * account.texts
-        if 2 * account.unknown > total:
-            warnings.warn(
-                f"{account.unknown} of {total} tokens are {self._pieces[self.unk_id]}: the vocabulary does "
-                "not know this language or script; choose a checkpoint that was trained on it",
-                UnknownTokensWarning,
-                stacklevel=3,
-            )
+        account.warn(max_length, str(self._pieces[self.unk_id]), stacklevel=4)
 
-    def _encode(self, texts: list[str]) -> list[tokenizers.Encoding]:
-        return self._backend.encode_batch(texts, add_special_tokens=False)
+    def _ids(self, texts: list[str], enough: int | None = None) -> Iterator[tuple[list[int], bool]]:
+        """The ids of each text and whether these are all: of millions of characters `enough` of them will do."""
+        for portion in portions(texts):
+            short = [text if len(text) <= PIECE else "" for text in portion]
+            made = self._backend.encode_batch_fast(short, add_special_tokens=False)
+            for text, encoding in zip(portion, made, strict=True):
+                yield (encoding.ids, True) if len(text) <= PIECE else self._piecewise.ids(text, enough)
 
-    def _row(self, a: tokenizers.Encoding, b: tokenizers.Encoding | None, room: int) -> tuple[list[Any], ...]:
-        """One row, unpadded: ids, segments, special tokens mask, tokens, offsets, word ids."""
-        n, m = _shares(len(a), 0 if b is None else len(b), room)
+    def _row(self, a: tokenizers.Encoding, b: tokenizers.Encoding | None, n: int, m: int) -> tuple[list[Any], ...]:
+        """n tokens of a and m of b as one row: ids, segments, special tokens mask, tokens, offsets, word ids."""
 
         def frame(start: Any, end: Any, field: str) -> list[Any]:
             """[CLS] a [SEP] b [SEP], of one field (Devlin et al. 2018, figure 2)."""
@@ -231,22 +264,6 @@ class Tokenizer:
         special = [int(id in self._control_ids) for id in ids]
         tokens = frame(self._pieces[self.cls_id], self._pieces[self.sep_id], "tokens")
         return ids, segments, special, tokens, frame((0, 0), (0, 0), "offsets"), frame(None, None, "word_ids")
-
-    def _account(
-        self, rows: list[list[int]], lengths: list[int], max_length: int, truncation: str, first_row: int = 0
-    ) -> Account:
-        """Count, or raise ValueError for the first row that is too long where none may be cut."""
-        if truncation not in ("warn", "error"):
-            raise ValueError(f"truncation is {truncation!r}; it must be 'warn' or 'error'")
-        too_long = [row for row, length in enumerate(lengths) if length > max_length]
-        if too_long and truncation == "error":
-            row = too_long[0]
-            raise ValueError(
-                f"row {first_row + row} has {lengths[row]} tokens, more than max_length {max_length}; "
-                "shorten it, or use truncation='warn' to cut it"
-            )
-        unknown = sum(row.count(self.unk_id) for row in rows)
-        return Account(len(rows), sum(map(len, rows)), unknown, len(too_long), max(lengths, default=0))
 
     def _pad(self, rows: list[tuple[list[Any], ...]], account: Account) -> Batch:
         width = max((len(ids) for ids, *_ in rows), default=0)
@@ -269,7 +286,7 @@ class Tokenizer:
             longest=account.longest,
         )
 
-    def _checked_length(self, max_length: int | None, pairs: bool) -> int:
+    def checked_length(self, max_length: int | None, pairs: bool) -> int:
         """The max_length that counts. Raises ValueError where no token of text would fit, or too many for the model."""
         max_length = self.max_length if max_length is None else max_length
         if not isinstance(max_length, int) or isinstance(max_length, bool):
@@ -327,11 +344,12 @@ class Tokenizer:
 
     def __getstate__(self) -> dict[str, Any]:
         # The library's own pickle forgets encode_special_tokens, so the backend is built again from its definition.
-        return {name: value for name, value in self.__dict__.items() if name != "_backend"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_backend", "_piecewise")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._backend = self._build()
+        self._piecewise = Piecewise(self._backend, self._definition)
 
     def _build(self, source: str = "the definition") -> tokenizers.Tokenizer:
         try:
@@ -355,33 +373,6 @@ class Tokenizer:
                     f"special_tokens_in_text='literal' is not possible with this vocabulary: "
                     f"the word {token!r} itself is a special token; use 'parse'"
                 )
-
-
-def _columns(texts: object, pairs: object, missing: str) -> tuple[list[str], list[str] | None]:
-    """Texts and their partners as lists of the same length; two str are one pair."""
-    first = as_texts([texts] if isinstance(texts, str) else texts, missing=missing)
-    if pairs is None:
-        return first, None
-    if isinstance(texts, str) != isinstance(pairs, str):
-        raise TypeError(
-            f"texts is of type {type(texts).__name__} and pairs of type {type(pairs).__name__}; "
-            "pass two texts or two lists of texts"
-        )
-    second = as_texts([pairs] if isinstance(pairs, str) else pairs, missing=missing)
-    if len(first) != len(second):
-        raise ValueError(f"there are {len(first)} texts and {len(second)} pairs; each text needs one partner")
-    return first, second
-
-
-def _shares(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of each text of a pair stay: the longer one is cut first, to half of the room if need be."""
-    if first + second <= room:
-        return first, second
-    if first <= second:
-        first = min(first, room // 2)
-        return first, room - first
-    second = min(second, room // 2)
-    return room - second, second
 
 
 def load_tokenizer(

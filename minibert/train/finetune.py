@@ -8,12 +8,12 @@ Devlin et al. 2018, section 3: the same way for every task, only what goes in an
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.config import Config
 from minibert.device import choose_device, choose_dtype
 from minibert.heads import Head
-from minibert.tasks.base import Encoded, Task
-from minibert.text.tokenizer import load_tokenizer
+from minibert.tasks.base import Encoded, Measure, Task
+from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.batches import Batches
 from minibert.train.folder import Trained, figures, sha256_of
 from minibert.train.keeper import Keeper
@@ -60,94 +60,115 @@ class Request:
 # One run
 
 
-def run(task: Task, data: Any, dev: Any, request: Request, folder: Path, *, restart: bool = False) -> Trained:
-    """Train one model; the state of the run is kept in `folder`, and a run that was begun there is resumed.
+@dataclass(frozen=True)
+class Job:
+    """A task with its data as the model is given it: all that can be known before anything is trained."""
 
-    Raises ValueError for data that cannot be learned, before anything is loaded, and what Keeper and train raise.
+    task: Task
+    request: Request
+    source: hub.Source
+    tokenizer: Tokenizer
+    labels: list[str]
+    encoded: Encoded
+    dev: Any  # data to be scored on; None: none
+    held_out: Encoded | None  # its examples
+
+    @classmethod
+    def of(cls, task: Task, data: Any, dev: Any, request: Request) -> Job:
+        """Check and encode. Raises ValueError for data that cannot be learned, before anything is loaded."""
+        labels = task.labels_of(data)
+        source = hub.locate(request.model)
+        most = min(request.max_length, Config.from_file(source.folder / "config.json").max_tokens)
+        tokenizer = load_tokenizer(source.folder, max_length=most)
+        encoded = task.encode(data, tokenizer, labels, most)
+        held_out = None if dev is None else task.encode(dev, tokenizer, labels, most)
+        return cls(task, request, source, tokenizer, labels, encoded, dev, held_out)
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """All that decides which weights come out, as JSON has it."""
+        return {
+            "task": self.task.name,
+            "task_settings": {name: str(value) for name, value in sorted(vars(self.task).items())},
+            **{name: getattr(self.request, name) for name in ("max_length", "freeze", "step", "class_weights")},
+            **asdict(self.settings),
+            "labels": self.labels,
+            "weights_sha256": weights_sha256(self.source.folder),
+            "tokenizer": self.tokenizer.fingerprint,
+            "train_sha256": sha256_of(self.encoded),
+            "dev_sha256": sha256_of(self.held_out),
+        }
+
+    @cached_property
+    def settings(self) -> Settings:
+        """With the precision that the hardware has; "auto" and bfloat16 fall back, the second with a warning."""
+        device = torch.device(choose_device(self.request.device))
+        dtype = choose_dtype(self.request.settings.precision, device)
+        return replace(self.request.settings, precision="bfloat16" if dtype == torch.bfloat16 else "float32")
+
+    def batches(self, pad_id: int) -> Batches:
+        """The data, in batches of every epoch."""
+        size, seed = self.settings.batch_size, self.settings.seed
+        return Batches(self.encoded.examples, size, seed, pad_id, self.encoded.choices)
+
+    def measure(self, model: Head) -> Measure:
+        """How good the model is on dev."""
+        assert self.held_out is not None  # whoever asks has looked
+        found = answers(self.task, model, self.held_out, self.dev, self.labels, self.settings.precision)
+        return self.task.measure(found, self.dev, self.labels)
+
+
+def run(job: Job, folder: Path, *, restart: bool = False) -> Trained:
+    """Train one model. The state of the run is kept in `folder`; a run that was begun there is resumed.
+
+    Raises what Keeper and train raise; warns where the model has learned nothing.
     """
-    labels = task.labels_of(data)
-    source = hub.locate(request.model)
-    tokenizer = load_tokenizer(source.folder, max_length=fitting(source.folder, request.max_length))
-    encoded = task.encode(data, tokenizer, labels, tokenizer.max_length)
-    held_out = None if dev is None else task.encode(dev, tokenizer, labels, tokenizer.max_length)
-    settings = on_this_machine(request)
-    asked = {
-        "task": task.name,
-        "task_settings": {name: str(value) for name, value in sorted(vars(task).items())},
-        **{name: getattr(request, name) for name in ("max_length", "freeze", "step", "class_weights")},
-        **asdict(settings),
-        "labels": labels,
-        "weights_sha256": weights_sha256(source.folder),
-        "tokenizer": tokenizer.fingerprint,
-        "train_sha256": sha256_of(encoded),
-        "dev_sha256": sha256_of(held_out),
-    }
-    begin = time.perf_counter()
-    with ExitStack() as stack:
-        keeper = stack.enter_context(Keeper(folder, asked, request.save_every, restart))
+    request, settings, begin = job.request, job.settings, time.perf_counter()
+    with Keeper(folder, job.asked, request.save_every, restart) as keeper:
         torch.manual_seed(settings.seed)
-        model = new_model(source.folder, task, labels).to(choose_device(request.device))
+        model = new_model(job.source.folder, job.task, job.labels).to(choose_device(request.device))
         sizes = freeze(model, request.freeze)
         optimizer = new_optimizer(model, settings)
         progress = keeper.resume(model, optimizer)
-        resumed = progress.tokens
-
-        def score(model: Head) -> dict[str, Any]:
-            assert held_out is not None  # it is not asked otherwise
-            return task.measure(answers(task, model, held_out, dev, labels, settings.precision), dev, labels).figures
+        before = progress.tokens
 
         def after_epoch(progress: Progress) -> None:
-            scores = [one[task.main] for one in progress.scores]
-            if not scores or scores[-1] > max(scores[:-1], default=-float("inf")):
+            scores = [one[job.task.main] for one in progress.scores]
+            if not scores or scores[-1] > max(scores[:-1], default=-math.inf):
                 progress.best = progress.epoch - 1
                 keeper.keep_best(model)
             keeper.save(progress, model, optimizer)
 
         train(
             model,
-            Batches(encoded.examples, settings.batch_size, settings.seed, model.config.pad_token_id, encoded.choices),
+            job.batches(model.config.pad_token_id),
             settings,
             loss_of=loss_function(request),
-            score=score if held_out is not None else None,
+            score=(lambda model: job.measure(model).figures) if job.held_out else None,
             progress=progress,
             optimizer=optimizer,
             after_step=lambda progress: keeper.after_step(progress, model, optimizer),
             after_epoch=after_epoch,
         )
         keeper.take_best(model)
-    measure = None
-    if held_out is not None:
-        measure = task.measure(answers(task, model, held_out, dev, labels, settings.precision), dev, labels)
+    measure = job.measure(model) if job.held_out else None
+    warn_of_nothing_learned(measure)
     seconds = time.perf_counter() - begin
-    told = figures(
-        asked,
-        progress,
-        sizes,
-        measure,
-        seconds=round(seconds, 3),
-        tokens_per_second=round((progress.tokens - resumed) / seconds, 1),
-        notes=[*encoded.notes, *(held_out.notes if held_out else ())],
-    )
+    notes = [*job.encoded.notes, *(job.held_out.notes if job.held_out else ())]
+    speed = {"seconds": round(seconds, 3), "tokens_per_second": round((progress.tokens - before) / seconds, 1)}
+    told = figures(job.asked, progress, sizes, measure, notes=notes, **speed)
+    return Trained(model, job.tokenizer, job.labels, progress, measure, told)
+
+
+def warn_of_nothing_learned(measure: Measure | None) -> None:
+    """Say so where the score on dev is that of one answer for all."""
     if measure is not None and measure.figures.get("degenerate"):
         warnings.warn(
             f"degenerate: the score on dev, {measure.score:.3f}, is that of always giving the commonest answer; try "
             "another seed, a lower learning rate or more data",
             DegenerateWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-    return Trained(model, tokenizer, labels, progress, measure, told)
-
-
-def fitting(folder: Path, max_length: int) -> int:
-    """max_length, or the positions that the model has where they are fewer."""
-    return min(max_length, Config.from_file(folder / "config.json").max_tokens)
-
-
-def on_this_machine(request: Request) -> Settings:
-    """The settings with the precision that the hardware has; "auto" and bfloat16 warn or fall back as elsewhere."""
-    device = torch.device(choose_device(request.device))
-    dtype = choose_dtype(request.settings.precision, device)
-    return replace(request.settings, precision="bfloat16" if dtype == torch.bfloat16 else "float32")
 
 
 def new_model(folder: Path, task: Task, labels: Sequence[str]) -> Head:
@@ -183,10 +204,8 @@ def freeze(model: Head, what: str) -> dict[str, int]:
         )
     for part in parts:
         part.requires_grad_(False)
-    sizes = {
-        wanted: sum(p.numel() for p in model.parameters() if p.requires_grad == wanted) for wanted in (True, False)
-    }
-    return {"trained": sizes[True], "frozen": sizes[False]}
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return {"trained": trained, "frozen": sum(parameter.numel() for parameter in model.parameters()) - trained}
 
 
 def loss_function(request: Request) -> Loss:

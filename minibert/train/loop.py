@@ -117,7 +117,7 @@ def rate(step: int, steps: int, settings: Settings) -> float:
     """The learning rate of a step, counted from 0: up from 0 in a line, then down to 0."""
     rising = math.ceil(settings.warmup * steps)
     if step < rising:
-        return settings.learning_rate * step / rising
+        return settings.learning_rate * (step / rising)
     return settings.learning_rate * max(0.0, (steps - step) / max(1, steps - rising))
 
 

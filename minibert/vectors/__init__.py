@@ -6,7 +6,8 @@ In reading order:
     cache         vectors that were computed before
     pooling       the readable way: padded batches through model.py
     matmul        matrix products at hardware speed, proved right on this machine before they are used
-    engine        the fast way: model.py step for step with the padding taken out
+    packed        batches without padding
+engine        the fast way: model.py step for step with the padding taken out
     prefetch      texts in portions: one is tokenized while the device computes the one before
     embedder      a checkpoint and a recipe, called with texts
     features      the same as a scikit-learn transformer

@@ -6,8 +6,7 @@ Beside model.py, step for step: the same order, the same words. One letter more:
 
 A padded batch is (B, S, D), and many of its rows are padding. Here the tokens of all texts stand one after the
 other, (T, D): to a linear layer or a LayerNorm every token is a row by itself, so nothing else changes. Only
-attention must know where a text begins and ends. Texts are sorted by length, so that those of equal length are
-neighbours and form an exact group (B, S, D) that needs no mask.
+attention must know where a text begins and ends, see packed.py.
 
 Where only [CLS] of the last layer is wanted, that layer computes keys and values of every token, and everything
 else for the first token of each text alone.
@@ -18,9 +17,10 @@ returns float32): the residual stream, LayerNorm and softmax stay in float32.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 from typing import cast
 
 import numpy as np
@@ -34,64 +34,12 @@ from minibert import model
 from minibert.config import Config
 from minibert.device import check_device, choose_dtype
 from minibert.vectors.matmul import Linear, choose_linear
+from minibert.vectors.packed import TOKEN_STEP, Packed, filler, last_step, pack
 from minibert.vectors.pooling import combine_layers
 from minibert.vectors.recipe import DEFAULT, Recipe
 
 # More tokens at once gain nothing on a CPU: their feed-forward values no longer fit its caches.
 CPU_TOKENS = 1024
-# oneDNN makes a kernel for each number of tokens that it meets, which takes a millisecond and half a megabyte. So that
-# it meets few, a batch is filled up to a multiple of TOKEN_STEP, with one more text that nobody reads; not a batch of
-# fewer tokens than FILLED_FROM, as for a single sentence, where the filling would cost more than it saves.
-TOKEN_STEP, FILLED_FROM = 16, 256
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# A batch without padding
-
-
-@dataclass
-class Packed:
-    """Texts one after the other, those of equal length neighbours."""
-
-    ids: Tensor  # (T)
-    positions: Tensor  # (T), counted from 0 at each [CLS]
-    bounds: Tensor  # (B + 1) int32: text b is the rows bounds[b] to bounds[b + 1]
-    longest: int  # tokens of the longest text
-    groups: list[tuple[int, int]]  # (texts, tokens of each) of neighbours of equal length
-
-    @property
-    def starts(self) -> Tensor:
-        """(B): the row of each [CLS]."""
-        return self.bounds[:-1]
-
-    def by_group(self, x: Tensor) -> list[Tensor]:
-        """(T, ...) as one (B, S, ...) for each group; (B, ...), one row for each text, as (B, 1, ...)."""
-        sizes = [texts * S if len(x) == len(self.ids) else texts for texts, S in self.groups]
-        parts = zip(torch.split(x, sizes), self.groups, strict=True)
-        return [part.view(texts, -1, *x.shape[1:]) for part, (texts, _) in parts]
-
-
-def pack(rows: Sequence[Sequence[int]], device: torch.device) -> Packed:
-    """Put texts, sorted by their number of tokens, one after the other."""
-    lengths = np.fromiter(map(len, rows), np.int64, len(rows))  # (B)
-    bounds = np.concatenate(([0], lengths.cumsum()))  # (B + 1)
-    ids = np.fromiter(chain.from_iterable(rows), np.int64, bounds[-1])  # (T)
-    positions = np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)  # (T)
-    changes = np.flatnonzero(np.diff(lengths, prepend=0, append=0))  # the texts where another length begins
-    groups = [(int(end - start), int(lengths[start])) for start, end in pairwise(changes)]
-
-    def move(values: NDArray[np.integer]) -> Tensor:
-        tensor = torch.from_numpy(values)
-        return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
-
-    return Packed(move(ids), move(positions), move(bounds.astype(np.int32)), int(lengths.max()), groups)
-
-
-def filler(rows: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The text of id 0 that brings the tokens of a batch to a multiple of TOKEN_STEP, where one is wanted."""
-    tokens = sum(map(len, rows))
-    missing = -tokens % TOKEN_STEP
-    return [[0] * missing] if missing and tokens >= FILLED_FROM else []
 
 
 def check_rows(config: Config, ids: Sequence[Sequence[int]]) -> NDArray[np.int64]:
@@ -158,8 +106,8 @@ Attend = Callable[[Tensor, Tensor, Tensor, Packed], Tensor]
 def grouped_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
     """Attention within each text, one group of equal length after the other: (T,H,W) -> (T,H,W).
 
-    query may hold the first token of each text only, (B,H,W). A CPU computes these products in float32, which is
-    quicker there than bfloat16 for texts of ordinary length.
+    query may hold the first token of each text only, (B,H,W), and the rows that fill these up, which stay as they are.
+    A CPU computes these products in float32, which is quicker there than bfloat16 for texts of ordinary length.
     """
     dtype = query.dtype
     if query.device.type == "cpu":
@@ -169,7 +117,7 @@ def grouped_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed)
         q, k, v = (x.transpose(1, 2) for x in group)  # (B,S,H,W) -> (B,H,S,W)
         context = F.scaled_dot_product_attention(q, k, v)  # no mask: nothing here is padding
         contexts.append(context.transpose(1, 2).flatten(0, 1).to(dtype))  # (B,H,S,W) -> (B,S,H,W) -> (T,H,W)
-    return torch.cat(contexts)
+    return torch.cat([*contexts, query[sum(map(len, contexts)) :].to(dtype)])
 
 
 def varlen_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
@@ -229,7 +177,7 @@ class Layer:
 
     def __call__(self, x: Tensor, packed: Packed, first_only: bool) -> Tensor:
         """(T,D) -> (T,D), or for the first token of each text only (B,D)."""
-        query_tokens = x[packed.starts] if first_only else x
+        query_tokens = packed.first_tokens(x) if first_only else x
         x = self.attention_norm(self.attention(x, query_tokens, packed))
         return self.feed_forward_norm(self.feed_forward(x))
 
@@ -277,6 +225,11 @@ def choose_attention(dtype: torch.dtype, device: torch.device) -> Attend:
 # Many texts
 
 
+# What Engine.vectors calls after each batch: the numbers of all rows that have arrived so far, in the order in which
+# they did, and the matrix (N, width), in which no other row has its vector yet.
+Arrived = Callable[[NDArray[np.int64], NDArray[np.float32]], None]
+
+
 class Engine:
     """An encoder made ready for many texts: `vectors` computes them, `kernels` says in words how.
 
@@ -294,6 +247,7 @@ class Engine:
         *,
         keep_encoder: bool = True,
     ) -> None:
+        check_process()
         self.config = encoder.config
         self.device = torch.device(device) if device is not None else encoder.embeddings.token.weight.device
         check_device(self.device)
@@ -316,49 +270,85 @@ class Engine:
 
     @torch.inference_mode()
     def vectors(
-        self, ids: Sequence[Sequence[int]], recipe: Recipe = DEFAULT, *, progress: bool = False
+        self,
+        ids: Sequence[Sequence[int]],
+        recipe: Recipe = DEFAULT,
+        *,
+        progress: bool = False,
+        begun: NDArray[np.float32] | None = None,
+        arrived: Arrived | None = None,
     ) -> NDArray[np.float32]:
         """One vector for each row of token ids, (N, width), in the order of the rows.
 
         ids: [CLS] to [SEP] of one text each, without padding. Of the recipe, pooling, layers, combine and batch_tokens
         count here; a batch has fewer tokens on a CPU, and half as many when a GPU runs out of memory.
-        Raises ValueError for a recipe or ids that do not fit the checkpoint.
+        arrived: is called after each batch, see Arrived. begun: the vectors that had arrived, in the order in which
+        they did, when an earlier call was interrupted; this one goes on with its next batch.
+        Raises ValueError for a recipe or ids that do not fit the checkpoint, RuntimeError in a process forked from one
+        that has computed.
         """
+        check_process()
         layers, width = self.check(recipe)
         lengths = check_rows(self.config, ids)
+        order, done = np.argsort(-lengths, kind="stable"), 0 if begun is None else len(begun)
         result = np.empty((len(ids), width), np.float32)
-        arriving: Arrival | None = None
-        bar = tqdm(total=int(lengths.sum()), unit="token", unit_scale=True, delay=2, disable=None if progress else True)
+        if begun is not None:
+            result[order[:done]] = begun
+        tokens = int(lengths.sum())
+        bar = tqdm(total=tokens, unit="token", unit_scale=True, delay=2, disable=None if progress else True)
+        bar.update(int(lengths[order[:done]].sum()))
         with bar:
-            for rows, pooled in self.batches(ids, lengths, recipe.batch_tokens, recipe.pooling, layers):
-                previous, arriving = arriving, Arrival(rows, combine_layers(pooled, recipe.combine))
-                if previous is not None:  # while the device computes this batch, the one before reaches its place
-                    previous.write(result)
+            batches = self.batches(ids, lengths, order[done:], recipe, layers)
+            for rows, vectors in self.arrivals(batches, recipe.combine):
+                result[rows] = vectors
+                done += len(rows)
                 bar.update(int(lengths[rows].sum()))
-        if arriving is not None:
-            arriving.write(result)
+                if arrived is not None:
+                    arrived(order[:done], result)
         return result
 
     def batches(
-        self, ids: Sequence[Sequence[int]], lengths: NDArray[np.int64], tokens: int, pooling: str, layers: Sequence[int]
+        self,
+        ids: Sequence[Sequence[int]],
+        lengths: NDArray[np.int64],
+        order: NDArray[np.int64],
+        recipe: Recipe,
+        layers: Sequence[int],
     ) -> Iterator[tuple[NDArray[np.int64], list[Tensor]]]:
-        """Row numbers and their pooled vectors, the longest first: memory is at its peak in the first batch."""
-        order = np.argsort(-lengths, kind="stable")
-        if self.device.type == "cpu":
-            tokens = min(tokens, CPU_TOKENS)
+        """Row numbers and their pooled vectors, the longest first: memory is at its peak in the first batch.
+
+        Where a batch ends depends on the rows after it alone, so that a later call may begin with any batch.
+        """
+        on_cpu, tokens = self.device.type == "cpu", recipe.batch_tokens
+        tokens = min(tokens, CPU_TOKENS) if on_cpu else tokens
+        at_the_end = last_step(int(lengths.sum()), tokens)
         while len(order):
             fitting = np.searchsorted(lengths[order[:tokens]].cumsum(), tokens, side="right")
             rows = order[: max(1, int(fitting))]
-            texts = [ids[row] for row in rows]
+            texts, size = [ids[row] for row in rows], int(lengths[rows].sum())
+            if on_cpu:
+                texts += filler(size, TOKEN_STEP if len(rows) < len(order) else at_the_end)
             try:
-                pooled = self.forward(pack([*texts, *filler(texts)], self.device), pooling, layers)
+                pooled = self.forward(pack(texts, self.device), recipe.pooling, layers)
             except torch.OutOfMemoryError:
                 if len(rows) == 1:
                     raise
-                tokens = int(lengths[rows].sum()) // 2
+                tokens = size // 2
                 continue
             yield rows, [vectors[: len(rows)] for vectors in pooled]
             order = order[len(rows) :]
+
+    def arrivals(
+        self, batches: Iterator[tuple[NDArray[np.int64], list[Tensor]]], combine: str
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """Row numbers and vectors, copied from the device while it computes the next batch."""
+        arriving: Arrival | None = None
+        for rows, pooled in batches:
+            previous, arriving = arriving, Arrival(rows, combine_layers(pooled, combine))
+            if previous is not None:
+                yield previous.rows, previous.wait()
+        if arriving is not None:
+            yield arriving.rows, arriving.wait()
 
     def forward(self, packed: Packed, pooling: str, layers: Sequence[int]) -> list[Tensor]:
         """The pooled vectors after each of the layers, (B,D) each; nothing above the last of them runs."""
@@ -376,22 +366,44 @@ class Engine:
         if pooling in ("mean", "max"):
             groups = packed.by_group(x)  # (T,D) -> (B,S,D) each
             return torch.cat([group.mean(dim=1) if pooling == "mean" else group.amax(dim=1) for group in groups])
-        first = x if len(x) == len(packed.starts) else x[packed.starts]
+        first = packed.first_tokens(x) if len(x) == len(packed.ids) else x
         if pooling == "pooler" and self.pooler is not None:
             return torch.tanh(self.pooler(first.to(self.dtype)).float())
         return first
 
 
 class Arrival:
-    """Vectors on their way to their rows of the result; nobody waits for the device until they are written."""
+    """Vectors on their way from the device; nobody waits for it until they are needed."""
 
     def __init__(self, rows: NDArray[np.int64], vectors: Tensor) -> None:
         self.rows = rows
         self.vectors = vectors.to("cpu", non_blocking=True)  # from CUDA: into pinned memory
         self.copied = torch.cuda.current_stream(vectors.device).record_event() if vectors.is_cuda else None
 
-    def write(self, result: NDArray[np.float32]) -> None:
-        """Wait for the copy, then put each vector in its row."""
+    def wait(self) -> NDArray[np.float32]:
+        """The vectors, once they are here."""
         if self.copied is not None:
             self.copied.synchronize()
-        result[self.rows] = self.vectors.numpy()
+        vectors: NDArray[np.float32] = self.vectors.numpy()
+        return vectors
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Forks
+
+computed_in: int | None = None  # the process that has computed, and whose threads are not in its forks
+
+
+def check_process() -> None:
+    """Raise RuntimeError in a process forked from one that has computed: it would wait forever for threads of that.
+
+    So does torch itself (OpenMP's threads are not copied). One thread needs no others, and processes that are spawned,
+    as joblib's and scikit-learn's are, begin with threads of their own.
+    """
+    global computed_in
+    if computed_in not in (None, os.getpid()) and torch.get_num_threads() > 1:
+        raise RuntimeError(
+            "this process was forked from one that had computed vectors, and would wait forever for threads that a "
+            "fork does not copy; start it with multiprocessing's 'spawn', or call torch.set_num_threads(1) in it first"
+        )
+    computed_in = os.getpid()

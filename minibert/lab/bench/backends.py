@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -210,12 +209,12 @@ def to_ctranslate2(folder: Path, out: Path) -> None:
 
 def write_distilbert(folder: Path, vocabulary_from: Path) -> None:
     """DistilBERT's shape with freshly drawn weights, by transformers, and the tokenizer of another checkpoint."""
+    from minibert.text.tokenizer import load_tokenizer  # here: other runtimes do not carry its libraries
+
     transformers: Any = importlib.import_module("transformers")
     torch.manual_seed(0)  # in a process of its own
     transformers.DistilBertModel(transformers.DistilBertConfig()).save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt"):
-        if (vocabulary_from / name).exists():
-            shutil.copy(vocabulary_from / name, folder / name)
+    load_tokenizer(vocabulary_from).save(folder)
 
 
 CONVERSIONS = {"onnx": to_onnx, "onnx-int8": to_onnx_int8, "ctranslate2": to_ctranslate2}  # in this order
@@ -253,11 +252,10 @@ ON_CUDA = (
     Backend("transformers-compiled-bfloat16", "transformers, torch.compile", "bfloat16", COMPILED),
     SENTENCE,
 )
-QUICK = ("minibert-float32", "minibert-bfloat16", "transformers", "transformers-sorted")
 
 
 def backends_for(device: str, quick: bool = False) -> list[Backend]:
     """Who takes part on this device; a quick run on the CPU takes minibert and transformers alone."""
     if torch.device(device).type != "cpu":
         return list(ON_CUDA)
-    return [backend for backend in ON_CPU if not quick or backend.name in QUICK]
+    return [one for one in ON_CPU if not quick or (one.package in ("minibert", "transformers") and not one.large)]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 
 from minibert.lab.bench.backends import Backend
-from minibert.lab.bench.processes import LostError, Process, seconds_to_first_line
+from minibert.lab.bench.processes import LostError, Process, seconds_to_end
 from minibert.lab.bench.results import Growth, Sample
 from minibert.lab.bench.session import Session, steps
 from minibert.lab.bench.texts import SENTENCE, SST2_LENGTHS, drawn_texts
@@ -19,19 +19,19 @@ LONG = 20  # seconds
 TEXTS = 500  # where batch_tokens or threads change
 
 OURS = """
-import sys, minibert
+import sys, time, minibert
 vector = minibert.embed(sys.argv[1], sys.argv[2], device=sys.argv[3])
-print(vector.shape, flush=True)
+print(time.time())
 """
 THEIRS = """
-import sys, torch
+import sys, time, torch
 from transformers import AutoModel, AutoTokenizer
 tokenizer, model = (kind.from_pretrained(sys.argv[2]) for kind in (AutoTokenizer, AutoModel))
 model.eval().to(sys.argv[3])
 with torch.inference_mode():
     batch = tokenizer(sys.argv[1], return_tensors="pt").to(sys.argv[3])
     vector = model(**batch).last_hidden_state[0, 0].cpu().numpy()
-print(vector.shape, flush=True)
+print(time.time())
 """
 
 
@@ -49,7 +49,7 @@ def cold_starts(session: Session) -> None:
     arguments, threads = [SENTENCE, str(session.folder), session.plan.device], session.plan.threads
     with suppress(LostError):  # the rows say already that it does not run
         for _ in steps(range(session.plan.starts), "cold starts"):
-            ours, theirs = (seconds_to_first_line(program, arguments, threads) for program in (OURS, THEIRS))
+            ours, theirs = (seconds_to_end(program, arguments, threads) for program in (OURS, THEIRS))
             session.result.cold_start.append((ours, theirs))
 
 

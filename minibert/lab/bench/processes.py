@@ -117,15 +117,10 @@ class Process:
         self.process.join()
 
 
-def seconds_to_first_line(program: str, arguments: list[str], threads: int) -> float:
-    """Wall seconds from the start of `python -c program` to its first line. Raises LostError where it prints none."""
-    command, pipe = [sys.executable, "-c", program, *arguments], subprocess.PIPE
-    began = time.perf_counter()
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, env=os.environ | environment(threads)) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        seconds = time.perf_counter() - began
-        said = process.communicate()[1].decode(errors="replace").strip().splitlines()
-    if not line:
-        raise LostError((said or ["it printed nothing"])[-1][:160])
-    return seconds
+def seconds_to_end(program: str, arguments: list[str], threads: int) -> float:
+    """Seconds from the start of Python to the time that the program prints at its end. Raises LostError if it fails."""
+    began, command = time.time(), [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | environment(threads))
+    if done.returncode:
+        raise LostError((done.stderr.strip() or f"ended with status {done.returncode}").splitlines()[-1][:160])
+    return float(done.stdout) - began

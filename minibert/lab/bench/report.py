@@ -12,8 +12,7 @@ from minibert.lab.bench.session import Plan
 from minibert.lab.machine import machine, versions
 from minibert.printing import beside, block, table
 
-RUNTIMES = ("torch", "transformers", "sentence-transformers", "onnxruntime", "openvino", "ctranslate2")
-PACKAGES = (*RUNTIMES, "tokenizers", "numpy")
+PACKAGES = ("torch", "transformers", "sentence-transformers", "onnxruntime", "openvino", "ctranslate2", "tokenizers")
 TOLD = ("avx2", "avx512_f", "avx512_bf16", "amx_bf16")  # of the instruction sets
 HEADER = ("", "seconds", "spread", "CPU s", "ours is", "spread", "roofline", "peak MB", "+MB", "difference", "1-cosine")
 LEGEND = (

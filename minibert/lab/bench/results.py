@@ -18,7 +18,7 @@ LARGEST_DIFFERENCE = {"float32": 1e-4}
 SMALLEST_COSINE = {"float32": 0.999999, "bfloat16": 0.999, "float16": 0.999, "int8": 0.9}
 OWN_SHARE = 0.98  # of the vectors are nearer to their own reference than to that of the next text
 # A machine is too busy where others have more of its processors, or where rounds of ours differ by more, than this:
-# ratios then move by more than they are to show. A quiet one has 0.03 and 1.1.
+# ratios then move by more than they are to show.
 BUSY, UNSTEADY = 0.15, 1.4
 
 

@@ -48,8 +48,8 @@ def rates(D: int, F: int, precisions: Iterable[str], device: torch.device) -> di
     found = {}
     for precision in precisions:
         dtype = getattr(torch, precision)
-        kernels: set[type[Linear]] = {Linear, choose_linear(dtype, device)}
-        found[precision] = {kernel.words: rate(kernel, D, F, dtype, device) for kernel in kernels}
+        kernels: list[type[Linear]] = [Linear, choose_linear(dtype, device)]
+        found[precision] = {kernel.words: rate(kernel, D, F, dtype, device) for kernel in dict.fromkeys(kernels)}
     return found
 
 

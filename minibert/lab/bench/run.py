@@ -1,7 +1,6 @@
 """The stages of a measurement: equality first, then rounds in which everybody takes a turn, then what grows.
 
-A backend sleeps in its process while the others work. In each round the machine's rate of matrix products is measured
-as well, so that the share of the roofline is of the same minute.
+Each round measures the machine's rate of matrix products too, so that the share of the roofline is of the same minute.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@
     const body = data.tokens.map((token, i) => node("tr", { "data-token": i },
       node("th", { scope: "row" }, node("code", {}, bdi(token))),
       ...columns.map(([, values]) => node("td", {}, fixed(values[i])))));
-    const caption = `Length of the vectors, layer ${l}`;
+    const caption = `Length of the vectors around the ${first ? "attention" : "feed-forward"} of layer ${l}`;
     place.replaceChildren(node("details", place.firstChild && !place.firstChild.open ? {} : { open: "" },
       node("summary", {}, "Length and direction, token by token"),
       node("div", { class: "wide tall", tabindex: "0", role: "region", "aria-label": caption },
@@ -354,7 +354,7 @@
       node("td", {}, fixed(weight, 3)),
       node("td", {}, node("span", { class: "bar share", "aria-hidden": "true" }, node("i", { style: `width:${100 * weight}%` })))));
     place.replaceChildren(node("table", { class: "bars" }, node("caption", {}, caption),
-      node("thead", {}, node("tr", {}, ...["from → to", "weight", ""].map((title) => node("th", { scope: "col" }, title)))),
+      node("thead", {}, node("tr", {}, node("th", { scope: "col" }, "from → to"), node("th", { scope: "col" }, "weight"), node("td"))),
       node("tbody", {}, ...rows)));
     const looks = $("#looks");
     if (from < 0) looks.replaceChildren("Choose a token, here or in the row at the top of the page, to see only what it looks at.");

@@ -1,0 +1,88 @@
+"""Batches without padding: texts one after the other, and what fills a batch up.
+
+    T  tokens of all texts in a packed batch; B texts, S tokens of each in a group
+
+Texts are sorted by length, so that those of equal length are neighbours and form an exact group (B, S, D) that needs no
+mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+# On a CPU oneDNN makes a kernel for each number of rows that it meets, of a megabyte or so, and keeps it. So
+# that it meets few, a batch is filled up with texts that nobody reads to a multiple of TOKEN_STEP tokens, and where the
+# last layer computes first tokens only, these to a multiple of TEXT_STEP. Not a batch of fewer tokens than FILLED_FROM,
+# such as a single sentence: there the filling would cost more than it saves.
+TOKEN_STEP, TEXT_STEP, FILLED_FROM = 16, 32, 256
+
+
+@dataclass
+class Packed:
+    """Texts one after the other, those of equal length neighbours."""
+
+    ids: Tensor  # (T)
+    positions: Tensor  # (T), counted from 0 at each [CLS]
+    bounds: Tensor  # (B + 1) int32: text b is the rows bounds[b] to bounds[b + 1]
+    longest: int  # tokens of the longest text
+    groups: list[tuple[int, int]]  # (texts, tokens of each) of neighbours of equal length
+    filling: int = 0  # how many rows more than B the first tokens are filled up with
+
+    @property
+    def starts(self) -> Tensor:
+        """(B): the row of each [CLS]."""
+        return self.bounds[:-1]
+
+    def first_tokens(self, x: Tensor) -> Tensor:
+        """(T,D) -> (B,D): the [CLS] of each text, and after them the rows that nobody reads."""
+        return x[F.pad(self.starts, (0, self.filling))]
+
+    def by_group(self, x: Tensor) -> list[Tensor]:
+        """(T, ...) as one (B, S, ...) for each group; (B, ...), one row for each text, as (B, 1, ...)."""
+        sizes = [texts * S if len(x) == len(self.ids) else texts for texts, S in self.groups]
+        parts = zip(torch.split(x[: sum(sizes)], sizes), self.groups, strict=True)
+        return [part.view(texts, -1, *x.shape[1:]) for part, (texts, _) in parts]
+
+
+def pack(rows: Sequence[Sequence[int]], device: torch.device) -> Packed:
+    """Put texts, sorted by their number of tokens, one after the other."""
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))  # (B)
+    bounds = np.concatenate(([0], lengths.cumsum()))  # (B + 1)
+    ids = np.fromiter(chain.from_iterable(rows), np.int64, bounds[-1])  # (T)
+    positions = np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)  # (T)
+    changes = np.flatnonzero(np.diff(lengths, prepend=0, append=0))  # the texts where another length begins
+    groups = [(int(end - start), int(lengths[start])) for start, end in pairwise(changes)]
+
+    def move(values: NDArray[np.integer]) -> Tensor:
+        tensor = torch.from_numpy(values)
+        return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+    filled = device.type == "cpu" and len(ids) >= max(FILLED_FROM, 2 * len(rows))  # else B + filling could be T
+    filling = -len(rows) % TEXT_STEP if filled else 0
+    return Packed(move(ids), move(positions), move(bounds.astype(np.int32)), int(lengths.max()), groups, filling)
+
+
+def filler(tokens: int, step: int) -> list[list[int]]:
+    """Texts of id 0 that bring the tokens of a batch to a multiple of `step`, where that is worth it."""
+    if tokens < FILLED_FROM and step == TOKEN_STEP:
+        return []
+    whole, rest = divmod(-tokens % step, TOKEN_STEP)
+    return [[0] * TOKEN_STEP] * whole + ([[0] * rest] if rest else [])
+
+
+def last_step(total: int, tokens: int) -> int:
+    """The step for the last batch of `total` tokens in batches of `tokens`: the larger, the more came before.
+
+    A last batch has any size, and that of the next portion another. A power of two: at most a quarter of a batch, which
+    leaves four sizes, and a 64th of all that is computed.
+    """
+    most = min(total // 64, tokens // 4)
+    return 1 << most.bit_length() - 1 if most >= TOKEN_STEP else TOKEN_STEP

@@ -1,0 +1,362 @@
+"""A tag for each word whatever the tokens do, and entities counted as seqeval counts them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import HARD_TEXTS, minilm_folder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from seqeval.metrics import classification_report
+from seqeval.metrics.sequence_labeling import get_entities
+from transformers import AutoTokenizer
+from words import write_words_checkpoint
+
+from minibert.checkpoints.load import load
+from minibert.tasks.base import Encoded
+from minibert.tasks.entities import Entity, entities, score_entities
+from minibert.tasks.tagging import Sentences, Tagging, read_conll
+from minibert.text.tokenizer import UnknownTokensWarning, load_tokenizer
+from minibert.train.outputs import outputs
+
+FOLDER = minilm_folder()
+TOKENIZER = load_tokenizer(FOLDER)
+REFERENCE = AutoTokenizer.from_pretrained(FOLDER)
+TASK = Tagging()
+LABELS = ["B-location", "B-person", "I-location", "I-person", "O"]
+BEACH = Sentences([["Redondo", "Beach", "Blvd", "."], ["me"]], [["B-location", "I-location", "I-location", "O"], ["O"]])
+
+WORD = st.one_of(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8), st.sampled_from(HARD_TEXTS))
+TAGGED = st.lists(st.lists(st.tuples(WORD, st.sampled_from(LABELS)), max_size=6), min_size=1, max_size=4).map(
+    lambda rows: Sentences([[word for word, _ in row] for row in rows], [[tag for _, tag in row] for row in rows])
+)
+
+
+def encode(data: Sentences, max_length: int = 128, labels: list[str] = LABELS) -> Encoded:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnknownTokensWarning)
+        return TASK.encode(data, TOKENIZER, labels, max_length)
+
+
+def certain(encoded: Encoded) -> list[Any]:
+    """Logits that are sure of the labels, and of the first label where a token has none."""
+    return [np.eye(len(LABELS), dtype=np.float32)[np.maximum(one.labels["labels"], 0)] for one in encoded.examples]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Files
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Redondo\tB-location\nBeach\tI-location\n\nme\tO\n",
+        "Redondo B-location\nBeach  I-location \n\n\n\nme O",
+        "\ufeffRedondo\tB-location\r\nBeach\tI-location\r\n\t\r\nme\tO\r\n",
+        "-DOCSTART- -X- -X- O\n\nRedondo NNP x B-location\nBeach NNP x I-location\n\nme PRP x O\n",
+        "-DOCSTART-\nRedondo\tB-location\nBeach\tI-location\n-DOCSTART-\nme\tO\n",
+    ],
+    ids=["tabs", "spaces", "marks and line ends of Windows", "four columns", "documents without empty lines"],
+)
+def test_sentences_are_read_from_conll_columns(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.conll").write_bytes(text.encode())
+    (tmp_path / "a.conll.gz").write_bytes(gzip.compress(text.encode()))
+    for name in ("a.conll", "a.conll.gz"):
+        data = TASK.read(tmp_path / name)
+        assert data.words == [["Redondo", "Beach"], ["me"]]
+        assert data.tags == [["B-location", "I-location"], ["O"]]
+
+
+def test_a_word_may_hold_spaces_where_columns_are_by_tab(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("New York\tB-location\n#\tO\n")
+    assert read_conll(tmp_path / "a.conll").words == [["New York", "#"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("me\tO\n\nRedondo\n", "a.conll, line 3, has one column, 'Redondo'; a word and its tag are wanted"),
+        ("me\tO\nyou\tx\tO\n", "a.conll, line 2, has 3 columns, 2 are expected, as in line 1"),
+        ("me\tO\nyou\t\n", "a.conll, line 2, has no tag"),
+        ("\tO\n", "a.conll, line 1, has no word"),
+        ("\n\n-DOCSTART- O\n", "a.conll holds no sentences"),
+        ("", "a.conll holds no sentences"),
+        ("me\tO\n\xff\tO\n", "a.conll, line 2, is not UTF-8"),
+    ],
+)
+def test_a_file_that_is_no_table_of_words_and_tags_is_refused_by_line(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "a.conll").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=message):
+        TASK.read(tmp_path / "a.conll")
+
+
+def test_a_file_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"none\.conll"):
+        TASK.read(tmp_path / "none.conll")
+
+
+def test_what_is_predicted_can_be_read_again(tmp_path: Path) -> None:
+    lines = TASK.lines(BEACH.known_tags, BEACH)
+    assert lines == ["Redondo\tB-location", "Beach\tI-location", "Blvd\tI-location", ".\tO", "", "me\tO", ""]
+    (tmp_path / "a.conll").write_text("\n".join(lines) + "\n")
+    again = TASK.read(tmp_path / "a.conll")
+    assert (again.words, again.tags) == (BEACH.words, BEACH.tags)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Labels
+
+
+def test_labels_are_the_tags_in_sorted_order() -> None:
+    assert TASK.labels_of(BEACH) == ["B-location", "I-location", "O"]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (Sentences([["a", "b"], ["c"]], [["O", "O"], ["O"]]), "all 3 tags are 'O'"),
+        (Sentences([], []), "there are no words"),
+        (Sentences([["a"]]), "these sentences have no tags"),
+    ],
+)
+def test_sentences_from_which_nothing_can_be_learned_are_refused(data: Sentences, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TASK.labels_of(data)
+
+
+def test_a_sentence_with_a_tag_too_few_is_refused_by_row() -> None:
+    with pytest.raises(ValueError, match="row 1 has 2 words and 1 tags; each word needs one tag"):
+        Sentences([["a"], ["b", "c"]], [["O"], ["O"]])
+    with pytest.raises(ValueError, match="there are 2 sentences and the tags of 1"):
+        Sentences([["a"], ["b", "c"]], [["O"]])
+
+
+def test_a_tag_that_was_not_in_the_training_data_is_refused_by_line(tmp_path: Path) -> None:
+    (tmp_path / "dev.conll").write_text("you\tO\n\nAnn\tB-person\nLee\tI-person\n")
+    with pytest.raises(ValueError, match=r"dev.conll, line 4, has the tag 'I-person'; known are: B-person, O"):
+        encode(TASK.read(tmp_path / "dev.conll"), labels=["B-person", "O"])
+    with pytest.raises(ValueError, match="row 0, word 1, has the tag 'I-location'"):
+        encode(BEACH, labels=["B-location", "O"])
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Words and tokens
+
+
+def test_a_words_label_stands_at_its_first_token_alone() -> None:
+    first = encode(BEACH).examples[0]
+    assert REFERENCE.convert_ids_to_tokens(first.ids) == [
+        *("[CLS]", "red", "##ond", "##o", "beach", "b", "##lv", "##d", ".", "[SEP]")
+    ]
+    assert first.labels["labels"] == [-100, 0, -100, -100, 2, 2, -100, -100, 4, -100]
+    assert first.segments == [0] * 10
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=TAGGED, max_length=st.sampled_from([3, 8, 128]))
+def test_ids_and_places_are_those_of_transformers(data: Sentences, max_length: int) -> None:
+    examples = iter(encode(data, max_length).examples)
+    for words, tags in zip(data.words, data.known_tags, strict=True):
+        theirs = REFERENCE(list(words), is_split_into_words=True, truncation=True, max_length=max_length)
+        if len(theirs["input_ids"]) == 2:
+            continue
+        ours = next(examples)
+        assert ours.ids == theirs["input_ids"]
+        before, wanted = None, []
+        for word in theirs.word_ids():
+            wanted.append(-100 if word in (None, before) else LABELS.index(tags[word]))
+            before = word
+        assert ours.labels["labels"] == wanted
+    assert next(examples, None) is None
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=TAGGED, max_length=st.sampled_from([3, 8, 128]))
+def test_every_word_has_an_answer_and_it_is_its_own(data: Sentences, max_length: int) -> None:
+    encoded = encode(data, max_length)
+    answers = TASK.decode(certain(encoded), encoded, data, LABELS)
+    assert [len(row) for row in answers] == [len(words) for words in data.words]
+    for row, tags, found in zip(answers, data.known_tags, encoded.back, strict=True):
+        seen = [tag if place is not None else "O" for tag, place in zip(tags, found.places, strict=True)]
+        assert row == seen
+
+
+def test_words_that_vanish_are_outside_and_are_counted() -> None:
+    data = Sentences([["Ann", "\u200b", "Lee", "\x07"]], [["B-person", "I-person", "I-person", "O"]])
+    encoded = encode(data)
+    assert TASK.decode(certain(encoded), encoded, data, LABELS) == [["B-person", "O", "I-person", "O"]]
+    assert encoded.notes == ("2 words have nothing that can be seen (such as U+200B) and count as O",)
+
+
+def test_words_that_are_cut_off_are_outside_and_are_counted() -> None:
+    encoded = encode(BEACH, max_length=6)
+    assert TASK.decode(certain(encoded), encoded, BEACH, LABELS) == [["B-location", "I-location", "O", "O"], ["O"]]
+    (note,) = encoded.notes
+    assert note == (
+        "1 of 2 sentences are longer than 6 tokens (the longest has 10): 2 words at their ends were cut off and count "
+        "as O"
+    )
+
+
+def test_a_sentence_without_a_token_has_no_example_and_an_answer() -> None:
+    data = Sentences([["me"], ["\u200b"], [], ["you"]], [["O"], ["B-person"], [], ["O"]])
+    encoded = encode(data)
+    assert len(encoded.examples) == 2
+    assert TASK.decode(certain(encoded), encoded, data, LABELS) == [["O"], ["O"], [], ["O"]]
+
+
+def test_texts_are_split_at_white_space_and_have_no_labels() -> None:
+    data = TASK.from_texts(["Redondo  Beach\n", ""])
+    assert data.words == [["Redondo", "Beach"], []]
+    assert encode(data).examples[0].labels == {}
+
+
+def test_a_second_text_is_refused() -> None:
+    with pytest.raises(ValueError, match="one text"):
+        TASK.from_texts(["a"], ["b"])
+
+
+@pytest.mark.parametrize("max_length", [2, 513])
+def test_a_length_that_the_model_has_not_is_refused(max_length: int) -> None:
+    with pytest.raises(ValueError, match=f"max_length is {max_length}"):
+        encode(BEACH, max_length)
+
+
+def test_text_in_a_language_that_the_vocabulary_does_not_know_is_warned_of() -> None:
+    with pytest.warns(UnknownTokensWarning):
+        TASK.encode(Sentences([["😀", "👍"]], [["O", "O"]]), TOKENIZER, LABELS, 128)
+
+
+def test_a_models_logits_become_a_tag_for_each_word(tmp_path: Path) -> None:
+    folder = write_words_checkpoint(tmp_path)
+    model = load(folder, head="token-classification", new_head=True, num_labels=3)
+    data = TASK.from_texts(["the good film", "", "a dull \u200b book", "so"])
+    encoded = TASK.encode(data, load_tokenizer(folder), ["B", "I", "O"], 20)
+    answers = TASK.decode(outputs(model, encoded), encoded, data, ["B", "I", "O"])
+    assert [len(row) for row in answers] == [3, 0, 4, 1]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Entities
+
+
+def test_an_entity_is_a_type_and_a_stretch_of_words() -> None:
+    tags = ["B-person", "I-person", "O", "B-location", "B-location", "I-creative-work", "O", "I-person"]
+    assert entities(tags) == [
+        Entity("person", 0, 2),
+        Entity("location", 3, 4),
+        Entity("location", 4, 5),
+        Entity("creative-work", 5, 6),
+        Entity("person", 7, 8),
+    ]
+
+
+SCHEMES = {
+    "IOB": ["O", "B-a", "I-a", "B-b", "I-b", "B-c-d", "I-c-d"],
+    "IOBES": ["O", *(f"{prefix}-{type}" for prefix in "BIES" for type in "ab")],
+    "without types": ["O", "B", "I", "E", "S"],
+}
+
+
+@pytest.mark.parametrize("tags", SCHEMES.values(), ids=SCHEMES)
+def test_entities_are_those_of_seqeval_however_wrong_the_tags_are(tags: list[str]) -> None:
+    random = np.random.default_rng(0)
+    for _ in range(300):
+        row = random.choice(tags, size=random.integers(0, 12)).tolist()
+        theirs = [(type.replace("_", ""), first, last + 1) for type, first, last in get_entities(row)]
+        assert entities(row) == theirs, row
+
+
+@pytest.mark.parametrize("tags", SCHEMES.values(), ids=SCHEMES)
+def test_scores_are_those_of_seqeval(tags: list[str]) -> None:
+    random = np.random.default_rng(1)
+    true = [random.choice(tags, size=size).tolist() for size in random.integers(1, 15, size=60)]
+    predicted = [
+        [tag if random.random() < 0.7 else str(random.choice(tags)) for tag in row] for row in true
+    ]  # right about as often as a model
+    theirs = classification_report(true, predicted, output_dict=True, zero_division=0)
+    together, types = score_entities(true, predicted)
+    for name, ours in {"micro avg": together, **{type or "_": one for type, one in types.items()}}.items():
+        expected = theirs[name]
+        assert (ours.precision, ours.recall) == pytest.approx((expected["precision"], expected["recall"])), name
+        assert ours.f1 == pytest.approx(expected["f1-score"]), name
+        assert ours.rows == expected["support"], name
+
+
+def test_a_rule_that_drops_stray_insides_would_be_seen() -> None:
+    def strict(tags: list[str]) -> list[Entity]:
+        return [entity for entity in entities(tags) if tags[entity.first].startswith("B-")]
+
+    assert strict(["O", "I-a"]) != entities(["O", "I-a"]) == [Entity("a", 1, 2)]
+
+
+def test_iob1_where_b_parts_neighbours_alone_has_the_entities_of_iob2() -> None:
+    iob2 = ["B-a", "I-a", "B-a", "O", "B-b"]
+    iob1 = ["I-a", "I-a", "B-a", "O", "I-b"]
+    assert entities(iob1) == entities(iob2)
+
+
+def test_bilou_has_the_entities_of_iobes() -> None:
+    iobes = ["B-a", "I-a", "E-a", "S-a", "O", "S-b"]
+    assert entities([{"E": "L", "S": "U"}.get(tag[0], tag[0]) + tag[1:] for tag in iobes]) == entities(iobes)
+
+
+def test_tags_without_a_prefix_are_types_and_equal_ones_in_a_row_are_one() -> None:
+    assert entities(["ORG", "ORG", "O", "PER", "NN-P"]) == [
+        Entity("ORG", 0, 2),
+        Entity("PER", 3, 4),
+        Entity("NN-P", 4, 5),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Measure
+
+
+def test_a_measure_has_entities_types_and_words() -> None:
+    data = Sentences(
+        [["Ann", "Lee", "in", "Rome"], ["me"]], [["B-person", "I-person", "O", "B-location"], ["O"]], "dev"
+    )
+    measure = TASK.measure([["B-person", "O", "O", "B-location"], ["O"]], data, LABELS)
+    assert measure.score == measure.figures["f1"] == 0.5
+    assert measure.figures["accuracy"] == 0.8
+    assert measure.figures["types"]["location"] == {"precision": 1.0, "recall": 1.0, "f1": 1.0, "rows": 1}
+    assert measure.figures["types"]["person"]["f1"] == 0.0
+    assert not measure.figures["degenerate"]
+    assert json.loads(json.dumps(measure.figures)) == measure.figures
+    assert "person" in measure.text
+    assert "0.800 of 5 words have the right tag" in measure.text
+
+
+def test_a_model_that_finds_nothing_is_said_to_be_degenerate() -> None:
+    measure = TASK.measure([["O"] * 4, ["O"]], BEACH, LABELS)
+    assert measure.score == 0.0
+    assert measure.figures["degenerate"]
+    assert "every word was given the tag O" in measure.text
+
+
+def test_a_measure_without_the_truth_is_refused() -> None:
+    with pytest.raises(ValueError, match="have no tags"):
+        TASK.measure([["O"]], Sentences([["a"]]), LABELS)
+
+
+def test_wnut17_is_read_whole_and_its_own_tags_score_one() -> None:
+    folder = os.environ.get("MINIBERT_DATA")
+    if not folder:
+        pytest.skip("MINIBERT_DATA is not set; it names a folder with wnut17/dev.conll (leondz/emerging_entities_17)")
+    train, dev = (TASK.read(Path(folder) / "wnut17" / f"{part}.conll") for part in ("train", "dev"))
+    assert (len(train), len(dev)) == (3394, 1009)
+    labels = TASK.labels_of(train)
+    assert len(labels) == 13
+    encoded = TASK.encode(dev, TOKENIZER, labels, 128)
+    logits = [np.eye(13)[np.maximum(one.labels["labels"], 0)] for one in encoded.examples]
+    answers = TASK.decode(logits, encoded, dev, labels)
+    assert TASK.measure(dev.known_tags, dev, labels).figures["entities"] == 836
+    assert TASK.measure(answers, dev, labels).score > 0.99  # some words vanish

@@ -1,0 +1,265 @@
+"""What the tests of training share: examples for every task head, a transformers loop to stand beside ours, real data."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from minibert.heads import Head
+from minibert.lab.parity.compare import Bounds, Row, compare_parameters
+from minibert.lab.stages import Batch as Inputs
+from minibert.lab.stages import forward
+from minibert.losses import IGNORED
+from minibert.tasks.base import Example
+from minibert.text.tokenizer import load_tokenizer
+from minibert.train.batches import Batch, Batches
+from minibert.train.loop import Loss, Settings
+
+WIDTH = 11  # positions of lab/parity's tiny checkpoints
+VOCABULARY = 101
+CHOICES = 3
+CLOSE = 1e-5  # relative: what the packed step may differ by
+LEAST = 0.1  # a gradient that is zero but for rounding has no size of its own: then this share of the largest counts
+
+# ---------------------------------------------------------------------------------------------------------------
+# Examples and batches
+
+
+def lengths_of(count: int, seed: int = 0) -> list[int]:
+    """Lengths from 1 to the positions that there are, both met."""
+    random = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, WIDTH + 1, (count,), generator=random).tolist()
+    return [*lengths[:-2], WIDTH, 1] if count > 2 else lengths
+
+
+def examples(head: str, lengths: Sequence[int], seed: int = 0, kind: str | None = None) -> list[Example]:
+    """Random examples of a task head; of multiple choice CHOICES for each length. kind: of texts, a problem_type."""
+    random = torch.Generator().manual_seed(seed)
+
+    def draw(most: int, count: int) -> list[int]:
+        return torch.randint(0, most, (count,), generator=random).tolist()
+
+    def labels(length: int) -> dict[str, Any]:
+        if head in ("masked-lm", "token-classification", "pretraining"):
+            most = 3 if head == "token-classification" else VOCABULARY
+            kept = draw(2, length)
+            values = [value if keep else IGNORED for value, keep in zip(draw(most, length), kept, strict=True)]
+            if length == WIDTH:
+                values[-1] = 1  # the last token of a full row counts too
+            return {"labels": values} | ({"next_sentence_label": draw(2, 1)[0]} if head == "pretraining" else {})
+        if head == "question-answering":
+            start, end = sorted(draw(length, 2))
+            return {"start_positions": start, "end_positions": end}
+        if kind == "multi_label_classification":
+            return {"labels": [float(value) for value in draw(2, 3)]}
+        if kind == "regression":
+            return {"labels": float(torch.randn((), generator=random))}
+        most = {"next-sentence": 2, "multiple-choice": CHOICES}.get(head, 3)
+        return {"labels": draw(most, 1)[0]}
+
+    found = []
+    for length in lengths:
+        for _ in range(CHOICES if head == "multiple-choice" else 1):
+            segments = [int(place > length // 2) for place in range(length)]
+            found.append(Example(draw(VOCABULARY, length), segments, labels(length)))
+    return found
+
+
+def batches_of(head: str, count: int, batch_size: int, seed: int = 0, kind: str | None = None) -> Batches:
+    """Batches of random examples."""
+    choices = CHOICES if head == "multiple-choice" else 0
+    return Batches(examples(head, lengths_of(count, seed), seed, kind), batch_size, seed, pad_id=0, choices=choices)
+
+
+def batch_of(head: str, lengths: Sequence[int], seed: int = 0, kind: str | None = None) -> Batch:
+    """One batch of random examples, one of these lengths each."""
+    choices = CHOICES if head == "multiple-choice" else 0
+    made = Batches(examples(head, lengths, seed, kind), len(lengths), seed, pad_id=0, choices=choices)
+    return made.of_rows(range(len(lengths)))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The loop as anyone would write it with transformers
+
+
+def upstream_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """The loss of transformers' model."""
+    shape = (-1, batch.choices) if batch.choices else (-1,)
+    ids = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    loss: Tensor = forward(model, Inputs(*(x.unflatten(0, shape) if batch.choices else x for x in ids)), batch.labels).loss
+    return loss
+
+
+def upstream_optimizer(model: nn.Module, settings: Settings) -> torch.optim.AdamW:
+    """AdamW with weight decay by name, as the examples of transformers have it."""
+    no_decay = ("bias", "LayerNorm", "layer_norm")
+    decayed = [p for name, p in model.named_parameters() if not any(part in name for part in no_decay)]
+    other = [p for name, p in model.named_parameters() if any(part in name for part in no_decay)]
+    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": other, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, fused=settings.fused)
+
+
+def upstream_training(
+    model: nn.Module, batches: Batches, settings: Settings, first: Callable[[nn.Module], None] = lambda model: None
+) -> list[float]:
+    """Train transformers' model; returns the loss of each step. first: called with the first gradients."""
+    from transformers import get_linear_schedule_with_warmup
+
+    optimizer = upstream_optimizer(model, settings)
+    steps = settings.epochs * -(-batches.an_epoch // settings.accumulate)
+    schedule = get_linear_schedule_with_warmup(optimizer, int(-(-settings.warmup * steps // 1)), steps)
+    losses = []
+    model.train()
+    for epoch in range(settings.epochs):
+        left = list(batches.of_epoch(epoch))
+        while left:
+            parts, left = left[: settings.accumulate], left[settings.accumulate :]
+            weights = [counted(part) for part in parts]
+            total = 0.0
+            for part, weight in zip(parts, weights, strict=True):
+                loss = upstream_loss(model, part)
+                if len(parts) > 1:
+                    loss = loss * (weight / sum(weights))
+                loss.backward()
+                total = total + loss.detach()
+            losses.append(float(total))
+            if len(losses) == 1:
+                first(model)
+            nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+    return losses
+
+
+def counted(batch: Batch) -> int:
+    """The labelled tokens of a batch, or its texts."""
+    labels = batch.labels.get("labels")
+    of_tokens = labels is not None and labels.dim() == 2 and not labels.is_floating_point()
+    return int((labels != IGNORED).sum()) if of_tokens else len(batch.rows)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Two ways to compute one loss
+
+
+@dataclass(frozen=True)
+class Found:
+    """A loss and the gradient of every parameter that it reaches."""
+
+    loss: Tensor
+    gradients: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, loss_of: Loss, model: Head, batch: Batch) -> Found:
+        """By one forward and backward pass, in the mode in which the model is."""
+        model.zero_grad(set_to_none=True)
+        loss = loss_of(model, batch)
+        loss.backward()
+        kept = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        model.zero_grad(set_to_none=True)
+        return cls(loss.detach(), kept)
+
+    def apart(self, other: Found) -> dict[str, float]:
+        """How far each number is from that of the other, as a share of its size; infinite where one has none.
+
+        The size of a gradient is its largest value, or LEAST of the largest of all.
+        """
+        most = max(float(gradient.abs().max()) for gradient in other.gradients.values())
+        found = {"loss": float((self.loss - other.loss).abs() / other.loss.abs())}
+        for name in {**self.gradients, **other.gradients}:
+            if name not in self.gradients or name not in other.gradients:
+                found[name] = float("inf")
+                continue
+            difference = float((self.gradients[name] - other.gradients[name]).abs().max())
+            found[name] = difference / max(float(other.gradients[name].abs().max()), LEAST * most)
+        return found
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Real data
+
+
+def data_file(name: str) -> Path:
+    """A file of MINIBERT_DATA; a test that wants it is skipped where it is not there."""
+    folder = os.environ.get("MINIBERT_DATA")
+    if not folder or not (Path(folder) / name).is_file():
+        pytest.skip(f"MINIBERT_DATA names no folder with {name}; shared data is not part of the project")
+    return Path(folder) / name
+
+
+def real_examples(name: str, folder: Path, count: int) -> list[Example]:
+    """The first `count` rows of a corpus as a task gives them to the model, with the tokenizer of `folder`."""
+    return list({"sst2": sst2, "mrpc": mrpc, "wnut17": wnut17, "xquad": xquad}[name](folder, count))
+
+
+def sst2(folder: Path, count: int) -> Iterator[Example]:
+    """Texts with one label each."""
+    rows = [line.split("\t") for line in data_file("sst2/train.tsv").read_text("utf-8").splitlines()[:count]]
+    batch = load_tokenizer(folder)([text for text, _ in rows])
+    for ids, kept, (_, label) in zip(batch.input_ids, batch.attention_mask, rows, strict=True):
+        length = int(kept.sum())
+        yield Example(ids[:length].tolist(), [0] * length, {"labels": int(label)})
+
+
+def mrpc(folder: Path, count: int) -> Iterator[Example]:
+    """Pairs with one label each."""
+    lines = data_file("mrpc/train.tsv").read_text("utf-8-sig").splitlines()[1 : count + 1]
+    rows = [line.split("\t") for line in lines]
+    batch = load_tokenizer(folder, max_length=128)([row[3] for row in rows], [row[4] for row in rows])
+    for number, row in enumerate(rows):
+        length = int(batch.attention_mask[number].sum())
+        ids, segments = (x[number, :length].tolist() for x in (batch.input_ids, batch.token_type_ids))
+        yield Example(ids, segments, {"labels": int(row[0])})
+
+
+def wnut17(folder: Path, count: int) -> Iterator[Example]:
+    """Sentences with a label at the first token of each word."""
+    blocks = data_file("wnut17/train.conll").read_text("utf-8").split("\n\n")[:count]
+    sentences = [[line.split("\t") for line in block.splitlines() if line.strip()] for block in blocks]
+    names = sorted({tag for sentence in sentences for _, tag in sentence})
+    tokenizer = load_tokenizer(folder, max_length=128)
+    for sentence in sentences:
+        words = [word for word, _ in sentence]
+        starts = [sum(len(word) + 1 for word in words[:number]) for number in range(len(words))]
+        batch = tokenizer([" ".join(words)])
+        begins = {start: names.index(tag) for start, (_, tag) in zip(starts, sentence, strict=True)}
+        labels = [begins.get(start, IGNORED) if end else IGNORED for start, end in batch.offsets[0]]
+        yield Example(batch.input_ids[0].tolist(), [0] * len(labels), {"labels": labels})
+
+
+def xquad(folder: Path, count: int) -> Iterator[Example]:
+    """Questions with their passages, and where the answer begins and ends among the tokens."""
+    tokenizer = load_tokenizer(folder, max_length=192)
+    parts = [part for article in json.loads(data_file("xquad/xquad.en.json").read_text("utf-8"))["data"]
+             for part in article["paragraphs"]]
+    asked = [(part["context"], question) for part in parts for question in part["qas"]]
+    found = 0
+    for context, question in asked:
+        answer = question["answers"][0]
+        batch = tokenizer([question["question"]], [context[:600]])
+        first, last = answer["answer_start"], answer["answer_start"] + len(answer["text"])
+        segments = batch.token_type_ids[0].tolist()
+        inside = [i for i, (start, end) in enumerate(batch.offsets[0]) if segments[i] and first <= start < end <= last]
+        if inside and found < count:
+            found += 1
+            labels = {"start_positions": inside[0], "end_positions": inside[-1]}
+            yield Example(batch.input_ids[0].tolist(), segments, labels)
+
+
+REAL = {  # corpus -> the task head that learns from it, how many labels it has, how many rows stand in a batch
+    "sst2": ("sequence-classification", 2, 32),
+    "mrpc": ("sequence-classification", 2, 16),
+    "wnut17": ("token-classification", 13, 16),
+    "xquad": ("question-answering", 2, 6),
+}
