@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from minibert.lab.trace.run import trace
     from minibert.model import Encoder
     from minibert.text.tokenizer import Tokenizer, load_tokenizer
+    from minibert.train.classifier import FineTunedClassifier
     from minibert.vectors import stream
     from minibert.vectors.embedder import Embedder, embed
     from minibert.vectors.features import TextFeatures
@@ -30,6 +31,7 @@ ROOMS = {
     "Config": "config",
     "Embedder": "vectors.embedder",
     "Encoder": "model",
+    "FineTunedClassifier": "train.classifier",
     "Recipe": "vectors.recipe",
     "TextFeatures": "vectors.features",
     "Tokenizer": "text.tokenizer",
@@ -44,6 +46,7 @@ __all__ = [
     "Config",
     "Embedder",
     "Encoder",
+    "FineTunedClassifier",
     "Recipe",
     "TextFeatures",
     "Tokenizer",

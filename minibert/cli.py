@@ -23,7 +23,21 @@ from dataclasses import dataclass
 from typing import IO, NoReturn, TextIO
 
 from minibert import __version__
-from minibert.commands import bench, classify, demo, download, embed, export, fill_mask, inspect, parity, trace
+from minibert.commands import (
+    bench,
+    classify,
+    demo,
+    download,
+    embed,
+    evaluate,
+    export,
+    fill_mask,
+    finetune,
+    inspect,
+    parity,
+    predict,
+    trace,
+)
 from minibert.commands.shared import Arguments, Figures
 
 WRONG_REQUEST = (ValueError, TypeError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
@@ -39,7 +53,10 @@ class Command:
     run: Callable[[Arguments], Figures]
 
 
-GROUPS = {"classify": "features + logistic regression: train, evaluate, predict"}
+GROUPS = {
+    "classify": "features + logistic regression: train, evaluate, predict",
+    "finetune": "train a checkpoint for a task: classify, tag, answer, choose",
+}
 COMMANDS = {
     "demo": Command("the main job, start to end", demo.arguments, demo.run),
     "embed": Command("one vector for each text of a file", embed.arguments, embed.run),
@@ -48,6 +65,12 @@ COMMANDS = {
         "measure on labelled texts", classify.evaluate_arguments, classify.evaluate_classifier
     ),
     "classify predict": Command("label texts", classify.predict_arguments, classify.predict),
+    "finetune classify": Command("labels for texts or pairs", finetune.classify_arguments, finetune.classify),
+    "finetune tag": Command("a tag for each word", finetune.tag_arguments, finetune.tag),
+    "finetune answer": Command("answers cut out of passages", finetune.answer_arguments, finetune.answer),
+    "finetune choose": Command("one of several choices", finetune.choose_arguments, finetune.choose),
+    "evaluate": Command("measure a trained folder", evaluate.arguments, evaluate.run),
+    "predict": Command("answers of a trained folder", predict.arguments, predict.run),
     "fill-mask": Command("guess the masked words", fill_mask.arguments, fill_mask.run),
     "trace": Command("follow a text through the model, as a page", trace.arguments, trace.run),
     "parity": Command("prove that every tensor equals that of transformers", parity.arguments, parity.run),
@@ -111,7 +134,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
             return 141
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
+            if str(stop):  # something to be said of what is done
+                print(f"minibert: interrupted: {stop}", file=sys.stderr)
             return 130
         except WRONG_REQUEST as error:
             return complain(error, 2)

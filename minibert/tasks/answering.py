@@ -353,9 +353,7 @@ class Seen:
         if self.torn:
             notes.append(f"{self.torn:,} answers stand whole in no window, and can be neither learned nor found")
         if self.too_long:
-            notes.append(
-                f"{self.too_long:,} answers are longer than max_answer {self.max_answer} tokens, and not found"
-            )
+            notes.append(f"{self.too_long:,} answers have more than max_answer {self.max_answer} tokens: none is found")
         if self.data.repaired:
             notes.append(
                 f"{self.data.repaired:,} answers stood elsewhere than the file says: the nearest place was taken"

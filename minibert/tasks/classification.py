@@ -190,9 +190,10 @@ def notes(account: Account, max_length: int) -> tuple[str, ...]:
     """What a user should know of texts that the model does not see as they were."""
     found = []
     if account.truncated:
+        longest = f"{'at least ' if account.uncounted else ''}{account.longest:,}"
         found.append(
             f"{account.truncated:,} of {account.texts:,} texts are longer than {max_length} tokens (the longest has "
-            f"{account.longest:,}): what comes after was cut off"
+            f"{longest}): what comes after was cut off"
         )
     if 2 * account.unknown > (tokens := account.tokens - account.special):
         found.append(f"{account.unknown:,} of {tokens:,} tokens are unknown: the vocabulary is of another language")

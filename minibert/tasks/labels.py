@@ -331,9 +331,9 @@ def class_weights(
     """
     if isinstance(how, Mapping):
         given = {as_label(label, "class_weight"): weight for label, weight in how.items()}
-        numbers = {label: number for number, label in enumerate(labels)}
         for label, weight in given.items():
-            number_of(label, numbers, "class_weight")
+            if label not in labels:
+                raise ValueError(f"class_weight names {label!r}, which is no label; there are {listed(list(labels))}")
             if not (isinstance(weight, int | float) and 0 <= weight < math.inf):
                 raise ValueError(f"class_weight of {label!r} is {weight!r}; it must be a number of at least 0")
         if not any(weights := [float(given.get(label, 1.0)) for label in labels]):

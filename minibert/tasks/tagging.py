@@ -2,7 +2,7 @@
 
     words     Redondo           Beach        Blvd
     tags      B-location        I-location   I-location
-    tokens    red  ##ond  ##o   beach        b  ##lv  ##d
+    tokens    red  ##ond  ##o   beach        b  ##l  ##vd
     labels    0    -100   -100  1            1  -100  -100
 
 A file has a word and its tag on each line and an empty line between sentences. The tag of a word stands at its first

@@ -30,9 +30,9 @@ class Piecewise:
             and not any(token.get("normalized") for token in added)
         )
         self.longest_word = int(definition["model"].get("max_input_chars_per_word", 100))  # beyond, a word is [UNK]
-        self.added = {token["id"] for token in added}
+        self.added = {token.get("content", "") for token in added}
         # An added token, [SEP] in a text, may stand across the end of a piece; one more character ends it.
-        self.margin = 1 + max((len(token.get("content", "")) for token in added), default=0)
+        self.margin = 1 + max(map(len, self.added), default=0)
 
     def ids(self, text: str, enough: int | None = None) -> tuple[list[int], bool]:
         """The ids of a text, at least the first `enough` of them, and whether these are all."""
@@ -49,7 +49,7 @@ class Piecewise:
             if certain := self.certain(made, len(held)):
                 ids += made.ids[:certain]
                 held = held[made.offsets[certain][0] :]
-            elif len(set(made.word_ids)) <= 1 and not self.added.intersection(made.ids):
+            elif len(set(made.word_ids)) <= 1 and not any(held[a:b].strip() in self.added for a, b in made.offsets):
                 held = self.shortened(held)
             if enough is not None and len(ids) >= enough:
                 return ids, False

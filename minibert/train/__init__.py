@@ -1,1 +1,30 @@
-"""Training."""
+"""Training: a pretrained checkpoint learns a task.
+
+In reading order:
+
+    batches     rows of token ids to batches, in an order that a seed and an epoch decide
+    packed      the training step with the padding taken out
+    loop        the training loop, every line of it
+    outputs     what a trained model says of many examples
+    keeper      a run on the disk, that a killed process resumes
+    folder      what is kept of a training
+    finetuning  a task head on top, and all of it trained on one task's data
+    classifier  the same as a scikit-learn classifier
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minibert.train.finetuning import finetune
+
+ROOMS = {"finetune": "finetuning"}
+__all__ = ["finetune"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in ROOMS:
+        raise AttributeError(f"module 'minibert.train' has no attribute {name!r}; it has {', '.join(ROOMS)}")
+    return getattr(importlib.import_module(f"minibert.train.{ROOMS[name]}"), name)

@@ -18,7 +18,7 @@ from minibert import __version__
 from minibert.checkpoints.load import save
 from minibert.files import write_whole
 from minibert.heads import Head
-from minibert.tasks.base import Encoded, Measure
+from minibert.tasks.base import Encoded, Measure, Task
 from minibert.text.tokenizer import Tokenizer
 from minibert.train.loop import Progress
 
@@ -31,6 +31,7 @@ class Trained:
 
     model: Head
     tokenizer: Tokenizer
+    task: Task
     labels: list[str]
     progress: Progress
     measure: Measure | None  # of the best epoch, on dev
@@ -74,7 +75,9 @@ def write_folder(trained: Trained, out: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     save(trained.model, new)
     trained.tokenizer.save(new)
-    write_whole(new / REPORT, json.dumps(trained.figures, indent=1) + "\n")
+    settings = {name: value for name, value in vars(trained.task).items() if not name.startswith("_")}
+    report = {"task": trained.task.name, "settings": settings, "labels": trained.labels} | trained.figures
+    write_whole(new / REPORT, json.dumps(report, indent=1) + "\n")
     if out.exists():
         os.replace(out, old)
     os.replace(new, out)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,6 +27,7 @@ from minibert.train.loop import Progress, restore, state_of, trained
 from minibert.vectors.growing_file import locked
 
 STATES = "state-*.safetensors"
+BEST = "best.safetensors"
 KEPT = 2  # states: a second one in case that the last cannot be read
 
 
@@ -58,10 +60,12 @@ class Keeper:
     def begin(self) -> None:
         """Compare with what was asked for before, or note what is asked for now."""
         file = self.folder / "asked.json"
+        for path in self.folder.glob(".*.safetensors.*"):  # what a killed run was writing
+            path.unlink(missing_ok=True)
         if self.restart:
-            for path in [file, *self.folder.glob("*.safetensors")]:
+            for path in [*self.folder.glob(STATES), self.folder / BEST]:
                 path.unlink(missing_ok=True)
-        if not file.exists():
+        if self.restart or not file.exists():  # last: until then what is left belongs to what was asked for before
             write_whole(file, json.dumps(self.asked, indent=1) + "\n")
             return
         before, now = read_json(file), json.loads(json.dumps(self.asked))
@@ -78,12 +82,13 @@ class Keeper:
         for path in sorted(self.folder.glob(STATES), reverse=True):
             try:
                 with safe_open(path, framework="pt") as file:
-                    said = json.loads((file.metadata() or {})["progress"])
-                tensors = load_file(path)
-                restore(model, optimizer, tensors)
-            except (SafetensorError, KeyError, ValueError):
-                continue  # torn, or not ours: the one before it counts
-            return Progress(**said)
+                    progress = Progress(**json.loads((file.metadata() or {})["progress"]))
+                restore(model, optimizer, load_file(path))
+            except (SafetensorError, KeyError, ValueError, TypeError) as error:  # torn, or not ours
+                warnings.warn(f"{path} cannot be read ({error}); the state before it counts", stacklevel=2)
+                path.unlink()
+                continue
+            return progress
         return Progress()
 
     def after_step(self, progress: Progress, model: Head, optimizer: torch.optim.AdamW) -> None:
@@ -103,11 +108,11 @@ class Keeper:
     def keep_best(self, model: Head) -> None:
         """Write the weights as they are now."""
         tensors = {name: parameter.detach() for name, parameter in trained(model)}
-        write_state(self.folder / "best.safetensors", tensors, {})
+        write_state(self.folder / BEST, tensors, {})
 
     def take_best(self, model: Head) -> None:
         """Put back the weights that keep_best wrote."""
-        tensors = load_file(self.folder / "best.safetensors")
+        tensors = load_file(self.folder / BEST)
         for name, parameter in trained(model):
             parameter.data.copy_(tensors[name])
 

@@ -80,8 +80,8 @@ def finite(loss: float, parts: Sequence[Batch], step: int) -> float:
     if not math.isfinite(loss):
         rows = [row for part in parts for row in part.rows]
         raise NotFiniteError(
-            f"the loss of step {step} is {loss}, of the rows {', '.join(map(str, rows[:40]))}; a lower rate or "
-            "float32 may help, and what was saved before is kept"
+            f"the loss of step {step} or its gradient is not finite ({loss}), of the rows "
+            f"{', '.join(map(str, rows[:40]))}; a lower rate or float32 may help, and what was saved before is kept"
         )
     return loss
 
@@ -134,12 +134,15 @@ def one_step(
 ) -> Tensor:
     """Gradients of the batches together, one update of the weights; returns the loss, (). `step` is for messages.
 
-    With several batches each counts by its texts or labelled tokens, so that they give what one large batch gives.
+    With several batches each counts by its texts or labelled tokens, so that they give what one large batch gives; a
+    batch without a label teaches nothing and is left out. The loss is NaN where a gradient is not finite.
     Raises NotFiniteError on the CPU, where looking at a loss costs nothing, before the weights change.
     """
     device = next(model.parameters()).device
-    weights = [weight_of(part) for part in parts] if len(parts) > 1 else [1]
+    parts = [part for part in parts if weight_of(part)]
+    weights = [weight_of(part) for part in parts]
     total = torch.zeros((), device=device)
+    optimizer.zero_grad(set_to_none=True)
     for part, weight in zip(parts, weights, strict=True):
         lower = torch.autocast(device.type, torch.bfloat16) if settings.precision == "bfloat16" else nullcontext()
         with lower:
@@ -148,11 +151,11 @@ def one_step(
             loss = loss * (weight / sum(weights))
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         total += loss.detach()
+    length = nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+    total += 0 * length
     if device.type == "cpu":
         finite(float(total), parts, step)
-    nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
     optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
     return total
 
 
@@ -199,6 +202,7 @@ def train(
             if score is not None:
                 progress.scores.append(score(model))
             after_epoch(progress)
+    optimizer.zero_grad(set_to_none=True)
     model.head_is_trained = True
     return progress
 
@@ -231,16 +235,26 @@ def state_of(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor
 
 
 def restore(model: nn.Module, optimizer: torch.optim.AdamW, tensors: dict[str, Tensor]) -> None:
-    """Put back what state_of took."""
+    """Put back what state_of took. Raises KeyError, before anything changes, where something is missing."""
+    weights: dict[nn.Parameter, Tensor] = {}
     state: dict[Any, dict[str, Tensor]] = {}
     for name, parameter in trained(model):
-        parameter.data.copy_(tensors[f"weight {name}"])
-        kinds = ("step", "exp_avg", "exp_avg_sq")
-        state[parameter] = {kind: tensors[f"{kind} {name}"].clone() for kind in kinds if f"{kind} {name}" in tensors}
-    optimizer.state.update({parameter: kept for parameter, kept in state.items() if kept})
+        weights[parameter] = tensors[f"weight {name}"]
+        counts = parameter.device if optimizer.defaults["fused"] else "cpu"  # where AdamW counts its steps
+        kinds = {"step": counts, "exp_avg": parameter.device, "exp_avg_sq": parameter.device}
+        kept = {
+            kind: tensors[f"{kind} {name}"].to(at, copy=True)
+            for kind, at in kinds.items()
+            if f"{kind} {name}" in tensors
+        }
+        if kept:
+            state[parameter] = kept
     torch.set_rng_state(tensors["random"])
     if "random cuda" in tensors:
         torch.cuda.set_rng_state(tensors["random cuda"])
+    for parameter, weight in weights.items():
+        parameter.data.copy_(weight)
+    optimizer.state.update(state)
 
 
 def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:

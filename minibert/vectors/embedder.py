@@ -28,7 +28,7 @@ from minibert.model import Encoder
 from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Account, Tokenizer, load_tokenizer
 from minibert.vectors.cache import Matrix
-from minibert.vectors.engine import Engine
+from minibert.vectors.engine import Arrived, Engine
 from minibert.vectors.prefetch import Portion, portions, tokenized
 from minibert.vectors.recipe import DEFAULT, Recipe, Settings, spelled
 
@@ -141,9 +141,16 @@ class Embedder:
             return self.vectors(self.tokenizer.ids(rows, truncation=self.recipe.truncation), progress=True)
         return self.prefetched(rows)
 
-    def vectors(self, ids: Sequence[Sequence[int]], *, progress: bool = False) -> Matrix:
-        """The same from rows of token ids, see Engine.vectors."""
-        return self.engine.vectors(ids, self.recipe, progress=progress)
+    def vectors(
+        self,
+        ids: Sequence[Sequence[int]],
+        *,
+        progress: bool = False,
+        begun: Matrix | None = None,
+        arrived: Arrived | None = None,
+    ) -> Matrix:
+        """The same from rows of token ids; all that follows: see Engine.vectors."""
+        return self.engine.vectors(ids, self.recipe, progress=progress, begun=begun, arrived=arrived)
 
     def prefetched(self, texts: list[str]) -> Matrix:
         """The same on a device that computes by itself: meanwhile the next portion of texts is tokenized."""

@@ -42,8 +42,10 @@ from minibert.vectors.recipe import DEFAULT, Recipe
 CPU_TOKENS = 1024
 
 
-def check_rows(config: Config, ids: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+def check_rows(config: Config, ids: Sequence[Sequence[int]], second: Sequence[int] | None = None) -> NDArray[np.int64]:
     """The number of tokens of each row of ids, (N), or ValueError with the first row that the encoder cannot take."""
+    if second is not None and config.type_vocab_size == 1:
+        raise ValueError("the checkpoint has type_vocab_size 1, one segment; a pair needs two")
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     limit = config.max_tokens
     for row in np.flatnonzero((lengths < 1) | (lengths > limit)):
@@ -81,20 +83,25 @@ class Norm:
 
 
 class Embeddings:
-    """x = LayerNorm(token + segment + position), every text in segment 0. See model.Embeddings."""
+    """x = LayerNorm(token + (segment + position)), the latter from one table. See model.Embeddings."""
 
     def __init__(self, source: model.Embeddings, config: Config, kernels: Kernels) -> None:
         self.token = float32(source.token.weight, kernels.device)
-        self.position = float32(source.position.weight[config.first_position :], kernels.device)
+        self.place = float32(source.position.weight[config.first_position :], kernels.device)
+        self.segment_step = 0  # rows of the table from a place in one segment to that in the next
         if source.segment is not None:
-            self.position = self.position + float32(source.segment.weight[0], kernels.device)
+            self.segment_step = len(self.place)
+            self.place = torch.cat([self.place + segment for segment in float32(source.segment.weight, kernels.device)])
         self.norm, self.dtype = Norm(source.norm, kernels.device), kernels.dtype
         self.widen = None if source.widen is None else kernels.linear([source.widen])
 
     def __call__(self, packed: Packed) -> Tensor:
         """(T) -> (T,D)."""
+        places = packed.positions
+        if packed.segments is not None:
+            places = places + packed.segments * self.segment_step
         x = F.embedding(packed.ids, self.token)
-        x = x + F.embedding(packed.positions, self.position)
+        x = x + F.embedding(places, self.place)
         x = self.norm(x)
         return x if self.widen is None else self.widen(x.to(self.dtype)).float()
 
@@ -274,22 +281,25 @@ class Engine:
         ids: Sequence[Sequence[int]],
         recipe: Recipe = DEFAULT,
         *,
+        second: Sequence[int] | None = None,
         progress: bool = False,
         begun: NDArray[np.float32] | None = None,
         arrived: Arrived | None = None,
     ) -> NDArray[np.float32]:
         """One vector for each row of token ids, (N, width), in the order of the rows.
 
-        ids: [CLS] to [SEP] of one text each, without padding. Of the recipe, pooling, layers, combine and batch_tokens
-        count here; a batch has fewer tokens on a CPU, and half as many when a GPU runs out of memory.
+        ids: [CLS] to [SEP] of one text or pair each, without padding. second: where in each row the second text of a
+        pair begins, which is in segment 1 to the end of the row; None: there are no pairs. Of the recipe, pooling,
+        layers, combine and batch_tokens count here; a batch has fewer tokens on a CPU, and half as many when a GPU
+        runs out of memory.
         arrived: is called after each batch, see Arrived. begun: the vectors that had arrived, in the order in which
         they did, when an earlier call was interrupted; this one goes on with its next batch.
-        Raises ValueError for a recipe or ids that do not fit the checkpoint, RuntimeError in a process forked from one
-        that has computed.
+        Raises ValueError for a recipe or ids that do not fit the checkpoint, NotFinite for NaN or infinity in a vector,
+        RuntimeError in a process forked from one that has computed.
         """
         check_process()
         layers, width = self.check(recipe)
-        lengths = check_rows(self.config, ids)
+        lengths = check_rows(self.config, ids, second)
         order, done = np.argsort(-lengths, kind="stable"), 0 if begun is None else len(begun)
         result = np.empty((len(ids), width), np.float32)
         if begun is not None:
@@ -298,8 +308,10 @@ class Engine:
         bar = tqdm(total=tokens, unit="token", unit_scale=True, delay=2, disable=None if progress else True)
         bar.update(int(lengths[order[:done]].sum()))
         with bar:
-            batches = self.batches(ids, lengths, order[done:], recipe, layers)
+            batches = self.batches(ids, second, lengths, order[done:], recipe, layers)
             for rows, vectors in self.arrivals(batches, recipe.combine):
+                if not np.isfinite(vectors).all():
+                    raise NotFinite(int(rows[~np.isfinite(vectors).all(axis=1)].min()), self.dtype)
                 result[rows] = vectors
                 done += len(rows)
                 bar.update(int(lengths[rows].sum()))
@@ -310,6 +322,7 @@ class Engine:
     def batches(
         self,
         ids: Sequence[Sequence[int]],
+        second: Sequence[int] | None,
         lengths: NDArray[np.int64],
         order: NDArray[np.int64],
         recipe: Recipe,
@@ -328,8 +341,9 @@ class Engine:
             texts, size = [ids[row] for row in rows], int(lengths[rows].sum())
             if on_cpu:
                 texts += filler(size, TOKEN_STEP if len(rows) < len(order) else at_the_end)
+            starts = None if second is None else [second[row] for row in rows]
             try:
-                pooled = self.forward(pack(texts, self.device), recipe.pooling, layers)
+                pooled = self.forward(pack(texts, self.device, starts), recipe.pooling, layers)
             except torch.OutOfMemoryError:
                 if len(rows) == 1:
                     raise
@@ -370,6 +384,20 @@ class Engine:
         if pooling == "pooler" and self.pooler is not None:
             return torch.tanh(self.pooler(first.to(self.dtype)).float())
         return first
+
+
+class NotFinite(ValueError):
+    """A vector holds NaN or infinity."""
+
+    def __init__(self, row: int, dtype: torch.dtype) -> None:
+        precision = str(dtype).removeprefix("torch.")
+        cause = (
+            f"float16 ends at {torch.finfo(dtype).max:g}; use precision='bfloat16' or 'float32'"
+            if dtype == torch.float16
+            else "the weights are damaged, or so large that numbers overflow; fetch the checkpoint again"
+        )
+        super().__init__(f"the vector of row {row} holds NaN or infinity, computed in {precision}: {cause}")
+        self.row, self.dtype = row, dtype
 
 
 class Arrival:

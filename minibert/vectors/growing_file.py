@@ -2,9 +2,14 @@
 
     vectors.npy.partial        header and rows, some of them perhaps torn
     vectors.npy.partial.json   the journal: settings, how many rows are done, and a hash of what they were made from
+    vectors.npy.partial.begun  of the portion in progress the rows that are computed, in the order in which they were
+
+Rows come portion by portion. A portion is computed in an order of its own, batch by batch; its rows wait in the third
+file, which is saved every SECONDS, until all are there and are appended in their own order. So a kill costs SECONDS of
+work however slow the machine is, and the clock decides no batch, hence no bit.
 
 Rows are on the disk before the journal counts them, and the journal is replaced as a whole; whatever stands in the
-partial file beyond that is written anew. The finished file appears by a rename. One process at a time: the partial
+files beyond that is written anew. The finished file appears by a rename. One process at a time: the partial
 file is locked, and a lock ends with its process; whoever finds another file under its name stops and touches nothing.
 D width of a row; N rows.
 """
@@ -16,9 +21,10 @@ import io
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -33,6 +39,7 @@ from minibert.vectors.cache import Matrix
 if sys.platform != "win32":
     import fcntl
 
+SECONDS = 10.0  # between two times that the rows of a portion in progress are saved
 WAY_OUT = "or begin again (--restart, restart=True)"
 
 
@@ -43,6 +50,8 @@ class Journal:
     settings: dict[str, Any]  # all that determines a row except its text
     texts_sha256: str = hashlib.sha256().hexdigest()
     account: Account = field(default_factory=Account)  # its texts are the rows that are done
+    begun: int = 0  # rows of the next portion that are saved
+    begun_sha256: str = ""  # of all texts, those of this portion too
 
     @classmethod
     def read(cls, path: Path) -> Journal:
@@ -58,11 +67,19 @@ class Journal:
                     f"{path} is no journal of minibert: done.{name} is {shown(value)}; remove it, {WAY_OUT}"
                 )
         account = Account(**{column.name: done[column.name] for column in fields(Account)})
-        return cls(content["settings"], content["texts_sha256"], account)
+        begun = content.get("begun", {"rows": 0, "texts_sha256": ""})
+        if not isinstance(begun, dict) or type(rows := begun.get("rows")) is not int or rows < 0:
+            raise ValueError(f"{path} is no journal of minibert: begun is {shown(begun)}; remove it, {WAY_OUT}")
+        return cls(content["settings"], content["texts_sha256"], account, rows, str(begun.get("texts_sha256")))
 
     def write(self, path: Path) -> None:
         """Replace the file; it is on the disk before it takes the place of the one before."""
-        content = {"done": asdict(self.account), "texts_sha256": self.texts_sha256, "settings": self.settings}
+        content = {
+            "done": asdict(self.account),
+            "texts_sha256": self.texts_sha256,
+            "begun": {"rows": self.begun, "texts_sha256": self.begun_sha256},
+            "settings": self.settings,
+        }
         new = path.with_name(path.name + ".new")
         with naming(path, new):
             with new.open("w", encoding="utf-8") as file:
@@ -73,7 +90,9 @@ class Journal:
 
 
 class GrowingFile:
-    """The matrix `out` (N, D) while it grows; inside `with`: resume, append as often as need be, finish.
+    """The matrix `out` (N, D) while it grows; inside `with`: resume, portions as often as need be, finish.
+
+    A portion is `begin`, `arrived` as often as rows come, and `append`; append alone will do where it is quick.
 
     settings: all that determines a row except its text, as JSON has it. restart: forget what was done before.
     Without finish the partial file stays for the next time, unless nothing is done.
@@ -85,8 +104,10 @@ class GrowingFile:
         self.out, self.width, self.dtype = out, width, np.dtype(dtype)
         self.partial = out.with_name(out.name + ".partial")
         self.journal_path = out.with_name(out.name + ".partial.json")
+        self.begun_path = out.with_name(out.name + ".partial.begun")
         self.settings, self.restart = settings, restart
         self.texts = hashlib.sha256()
+        self.in_progress: tuple[NDArray[np.int64], Matrix] | None = None  # what `arrived` was given last
         self.finished = False
 
     def __enter__(self) -> GrowingFile:
@@ -102,6 +123,9 @@ class GrowingFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with suppress(OSError):  # what went wrong matters more
+            if isinstance(error, KeyboardInterrupt) and self._is_ours():
+                self._save()
         self._leave()
 
     def _leave(self) -> None:
@@ -109,6 +133,7 @@ class GrowingFile:
         with self.file, suppress(PermissionError):  # Windows removes no open file
             if not self.finished and not self.journal_path.exists() and self._is_ours():
                 self.partial.unlink()
+                self.begun_path.unlink(missing_ok=True)
 
     def _is_ours(self) -> bool:
         """Whether the file under the partial name is still the open one: somebody may have removed or replaced it."""
@@ -128,6 +153,11 @@ class GrowingFile:
         """N so far."""
         return self.journal.account.texts
 
+    @property
+    def kept(self) -> int:
+        """How many rows an interrupt leaves: those that are done, and those of the portion in progress."""
+        return self.rows + self.journal.begun
+
     def resume(self, texts: Iterator[list[str]]) -> Iterator[list[str]]:
         """Take the texts of the rows that are done out of the portions, one by one; ValueError where they differ."""
         rows = 0
@@ -141,6 +171,51 @@ class GrowingFile:
                 f"now; give the texts of then, {WAY_OUT}"
             )
 
+    def begin(self, texts: list[str], rows: int) -> Matrix | None:
+        """Of this portion, `rows` rows, those that an interrupted run has computed, in that order; None if it has none.
+
+        Raises ValueError where it was begun with other texts, or its file is damaged.
+        """
+        self.saved = time.monotonic()
+        hashed = self.texts.copy()
+        hashed.update(as_bytes(texts))
+        then, self.journal.begun_sha256 = self.journal.begun_sha256, hashed.hexdigest()
+        if not self.journal.begun:
+            return None
+        if then != self.journal.begun_sha256:
+            raise ValueError(
+                f"{self.partial} was begun with other texts: those from row {self.rows:,} on are not those of now; "
+                f"give the texts of then, {WAY_OUT}"
+            )
+        size = 4 * self.journal.begun * self.width
+        found = regular(self.begun_path).stat().st_size if self.begun_path.exists() else 0
+        if found < size or rows < self.journal.begun:
+            raise ValueError(
+                f"{self.begun_path} is damaged: it has {found:,} bytes for {rows:,} rows, and by its journal at least "
+                f"{size:,} for {self.journal.begun:,}; put it back, {WAY_OUT}"
+            )
+        return np.fromfile(self.begun_path, np.float32, size // 4).reshape(-1, self.width)
+
+    def arrived(self, order: NDArray[np.int64], vectors: Matrix) -> None:
+        """Take note of what is computed of the portion, see engine.Arrived, and save it when it is time."""
+        self.in_progress = order, vectors
+        if time.monotonic() - self.saved >= SECONDS:
+            self._check_ours()
+            self._save()
+
+    def _save(self) -> None:
+        """Bring what has arrived to the disk; saved before is what the journal counts, and not written again."""
+        if self.in_progress is None or len(self.in_progress[0]) <= self.journal.begun:
+            return
+        order, vectors = self.in_progress
+        with naming(self.begun_path), self.begun_path.open("r+b" if self.journal.begun else "wb", buffering=0) as file:
+            file.seek(4 * self.journal.begun * self.width)
+            write_all(file, vectors[order[self.journal.begun :]].tobytes())
+            os.fsync(file.fileno())
+        journal = replace(self.journal, begun=len(order))
+        journal.write(self.journal_path)
+        self.journal, self.saved = journal, time.monotonic()
+
     def append(self, vectors: Matrix, texts: list[str], account: Account) -> None:
         """Add the rows of these texts, (n, D), and return when they are safe on the disk."""
         with naming(self.partial):
@@ -148,9 +223,11 @@ class GrowingFile:
             os.fsync(self.file.fileno())
         self._check_ours()
         self.texts.update(as_bytes(texts))
-        self.journal.texts_sha256 = self.texts.hexdigest()
-        self.journal.account += account
-        self.journal.write(self.journal_path)
+        journal = Journal(self.settings, self.texts.hexdigest(), self.journal.account + account)
+        journal.write(self.journal_path)
+        self.in_progress = None  # before the journal, or an interrupt here would save its rows as the next portion's
+        self.journal = journal
+        self.begun_path.unlink(missing_ok=True)
 
     def finish(self) -> None:
         """Give the file its name."""
@@ -164,11 +241,13 @@ class GrowingFile:
         os.replace(self.partial, self.out)  # elsewhere still locked, so that nobody else can change it
         self.finished = True
         sync_folder(self.out.parent)
-        if not self.partial.exists():  # else the next process has begun already, and the journal may be its own
+        if not self.partial.exists():  # else the next process has begun already, and these may be its own
             self.journal_path.unlink(missing_ok=True)
+            self.begun_path.unlink(missing_ok=True)
 
     def _begin(self) -> Journal:
         self.journal_path.unlink(missing_ok=True)  # before its rows go
+        self.begun_path.unlink(missing_ok=True)
         with naming(self.partial):
             self.file.truncate(0)
             write_all(self.file, self._header(0))

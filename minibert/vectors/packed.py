@@ -33,6 +33,7 @@ class Packed:
     positions: Tensor  # (T), counted from 0 at each [CLS]
     bounds: Tensor  # (B + 1) int32: text b is the rows bounds[b] to bounds[b + 1]
     longest: int  # tokens of the longest text
+    segments: Tensor | None  # (T): 1 for the tokens of second texts, else 0; None: 0 for all
     groups: list[tuple[int, int]]  # (texts, tokens of each) of neighbours of equal length
     filling: int = 0  # how many rows more than B the first tokens are filled up with
 
@@ -52,8 +53,11 @@ class Packed:
         return [part.view(texts, -1, *x.shape[1:]) for part, (texts, _) in parts]
 
 
-def pack(rows: Sequence[Sequence[int]], device: torch.device) -> Packed:
-    """Put texts, sorted by their number of tokens, one after the other."""
+def pack(rows: Sequence[Sequence[int]], device: torch.device, second: Sequence[int] | None = None) -> Packed:
+    """Put texts, sorted by their number of tokens, one after the other.
+
+    second: where the second text of each pair begins; rows after these are of segment 0.
+    """
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))  # (B)
     bounds = np.concatenate(([0], lengths.cumsum()))  # (B + 1)
     ids = np.fromiter(chain.from_iterable(rows), np.int64, bounds[-1])  # (T)
@@ -67,7 +71,11 @@ def pack(rows: Sequence[Sequence[int]], device: torch.device) -> Packed:
 
     filled = device.type == "cpu" and len(ids) >= max(FILLED_FROM, 2 * len(rows))  # else B + filling could be T
     filling = -len(rows) % TEXT_STEP if filled else 0
-    return Packed(move(ids), move(positions), move(bounds.astype(np.int32)), int(lengths.max()), groups, filling)
+    longest, segments = int(lengths.max()), None
+    if second is not None:
+        starts = np.append(second, lengths[len(second) :])  # (B)
+        segments = move((positions >= np.repeat(starts, lengths)).astype(np.int64))  # (T)
+    return Packed(move(ids), move(positions), move(bounds.astype(np.int32)), longest, segments, groups, filling)
 
 
 def filler(tokens: int, step: int) -> list[list[int]]:

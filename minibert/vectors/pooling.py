@@ -20,10 +20,16 @@ from minibert.vectors.recipe import DEFAULT, Recipe
 
 
 def readable_vectors(
-    encoder: Encoder, ids: Sequence[Sequence[int]], recipe: Recipe = DEFAULT, *, progress: bool = True
+    encoder: Encoder,
+    ids: Sequence[Sequence[int]],
+    recipe: Recipe = DEFAULT,
+    *,
+    second: Sequence[int] | None = None,
+    progress: bool = True,
 ) -> Matrix:
     """One vector for each row of token ids, (N, width) float32, in the order of the rows.
 
+    second: where in each row the second text of a pair begins; None: no row is a pair.
     Computed by the encoder as it is, on its device, with its attention, in its dtype; in eval and inference mode,
     and the encoder's own modes are put back. A batch has at most batch_tokens tokens, padding included (one row at
     the least), and leaves only its pooled rows behind, so memory does not grow with N. Sums in another order make a
@@ -36,15 +42,16 @@ def readable_vectors(
     bar = tqdm(total=len(ids), unit="text", delay=2, disable=None if progress else True)
     with inference(encoder), bar:
         for rows in batches([len(row) for row in ids], recipe.batch_tokens):
-            input_ids, keep = pad([ids[row] for row in rows], encoder.config.pad_token_id)
+            input_ids, keep = (x.to(device) for x in pad([ids[row] for row in rows], encoder.config.pad_token_id))
+            segments = None if second is None else in_second(keep, [second[row] for row in rows])
             try:
-                out = encoder(input_ids.to(device), attention_mask=keep.to(device), output_hidden_states=True)
+                out = encoder(input_ids, attention_mask=keep, token_type_ids=segments, output_hidden_states=True)
             except torch.OutOfMemoryError as error:
                 raise torch.OutOfMemoryError(
                     f"a batch of {tuple(keep.shape)} tokens does not fit on {device}; use a "
                     f"smaller batch_tokens than {recipe.batch_tokens}"
                 ) from error
-            vectors[rows] = pool(out, keep.to(device), recipe, layers).cpu().numpy()
+            vectors[rows] = pool(out, keep, recipe, layers).cpu().numpy()
             bar.update(len(rows))
     return vectors
 
@@ -80,6 +87,12 @@ def pad(rows: list[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
     return input_ids, torch.arange(input_ids.shape[1]) < lengths[:, None]
 
 
+def in_second(keep: Tensor, second: Sequence[int]) -> Tensor:
+    """token_type_ids (B, S): 1 from where the second text of each row begins to its end, else 0."""
+    places = torch.arange(keep.shape[1], device=keep.device)
+    return (keep & (places >= torch.tensor(second, device=keep.device)[:, None])).long()
+
+
 def pool(out: EncoderOutput, keep: Tensor, recipe: Recipe, layers: tuple[int, ...]) -> Tensor:
     """One float32 vector a row from the states of its tokens: each layer pooled, then combined, (B, width).
 
@@ -110,3 +123,16 @@ def combine_layers(pooled: Sequence[Tensor], combine: str) -> Tensor:
         return torch.cat(list(pooled), dim=-1)
     stacked = torch.stack(list(pooled))
     return stacked.sum(dim=0) if combine == "sum" else stacked.mean(dim=0)
+
+
+def average_windows(vectors: Matrix, ids: Sequence[Sequence[int]], windows: Sequence[int]) -> Matrix:
+    """One vector of each text, (N, width), from those of its windows, (K, width): their mean, by tokens of text.
+
+    windows: how many each text has, (N); ids: the tokens of each window, (K). A single window is as it was.
+    """
+    ends = np.cumsum(windows)
+    result: Matrix = vectors[ends - windows]
+    for text in np.flatnonzero(np.asarray(windows) > 1):
+        part = slice(ends[text] - windows[text], ends[text])
+        result[text] = np.average(vectors[part], axis=0, weights=[len(row) - 2 for row in ids[part]])  # [CLS], [SEP]
+    return result

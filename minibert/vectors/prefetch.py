@@ -15,37 +15,26 @@ from typing import TypeVar
 
 import torch
 
-from minibert.text.tokenizer import Account, Tokenizer
+from minibert.text.texts import Row
+from minibert.text.tokenized import Tokenized
+from minibert.text.tokenizer import Tokenizer
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 
-TEXTS = 4096  # in a portion: enough of each length for full batches
-CHARACTERS = 2_000_000  # in a portion of long texts, whose ids take some hundred bytes each while they are made
-
 
 @dataclass(frozen=True)
 class Portion:
-    """Texts, the first of which is row `first` of all, their ids, and the account of these."""
+    """Texts or pairs, the first of which is row `first` of all, and their ids."""
 
     first: int
-    texts: list[str]
-    ids: list[list[int]]
-    account: Account
+    texts: list[Row]
+    tokens: Tokenized
 
-
-def portions(texts: Iterable[str], most: int = TEXTS) -> Iterator[list[str]]:
-    """Lists of up to `most` texts, and fewer where they reach CHARACTERS; the same texts make the same portions."""
-    portion: list[str] = []
-    characters = 0
-    for text in texts:
-        portion.append(text)
-        characters += len(text)
-        if len(portion) == most or characters >= CHARACTERS:
-            yield portion
-            portion, characters = [], 0
-    if portion:
-        yield portion
+    @property
+    def rows(self) -> range:
+        """Their rows of all."""
+        return range(self.first, self.first + len(self.texts))
 
 
 def map_ahead(function: Callable[[Given], Made], items: Iterable[Given]) -> Generator[Made, None, None]:
@@ -68,21 +57,28 @@ def map_ahead(function: Callable[[Given], Made], items: Iterable[Given]) -> Gene
 
 
 def tokenized(
-    texts: Iterable[list[str]], tokenizer: Tokenizer, device: torch.device, *, truncation: str, first: int = 0
+    texts: Iterable[list[Row]],
+    tokenizer: Tokenizer,
+    device: torch.device,
+    *,
+    long: str,
+    stride: int | None = None,
+    first: int = 0,
 ) -> Generator[Portion, None, None]:
-    """The portions with their ids; `first` is the row of the first text, for truncation="error".
+    """The portions with their ids; `first` is the row of the first text, long and stride those of a Recipe.
 
     One portion ahead, unless the device is the CPU: there both would compete for the same cores, and there is next to
     nothing to gain (tokenizing SST-2 takes 1 % of the processor time that all-MiniLM-L6-v2 takes in float32).
     """
 
-    def numbered() -> Iterator[tuple[int, list[str]]]:
+    def numbered() -> Iterator[tuple[int, list[Row]]]:
         row = first
         for portion in texts:
             yield row, portion
             row += len(portion)
 
-    def tokenize(portion: tuple[int, list[str]]) -> Portion:
-        return Portion(*portion, *tokenizer.counted(portion[1], tokenizer.max_length, truncation, portion[0]))
+    def tokenize(portion: tuple[int, list[Row]]) -> Portion:
+        row, texts = portion
+        return Portion(row, texts, tokenizer.counted(texts, long=long, stride=stride, first_row=row))
 
     yield from map(tokenize, numbered()) if device.type == "cpu" else map_ahead(tokenize, numbered())

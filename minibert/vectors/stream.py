@@ -2,28 +2,31 @@
 
     texts -> portions -> ids -> engine -> appended to vectors.npy.partial -> renamed to vectors.npy at the end
 
-A second run with the same texts and settings resumes an interrupted one (see growing_file.py). Its
-portions are those of an uninterrupted run, so every bit of its rows is too, on the same kind of machine.
+A second run with the same texts and settings resumes an interrupted one, within a portion too (see growing_file.py).
+Its portions and batches are those of an uninterrupted run, and so is every bit of it on the same kind of machine.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from minibert.text.tables import TextFile
 from minibert.text.texts import as_text
+from minibert.vectors.cache import Matrix
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.growing_file import GrowingFile
-from minibert.vectors.prefetch import CHARACTERS, TEXTS, portions
+from minibert.vectors.prefetch import CHARACTERS, TEXTS, Portion, portions
 from minibert.vectors.recipe import Recipe, Settings, spelled
 
 DTYPES = ("float32", "float16")
@@ -37,7 +40,7 @@ class Written:
     shape: tuple[int, int]
     dtype: str
     rows: int
-    resumed_rows: int  # that an earlier, interrupted run had done
+    resumed_rows: int  # that an earlier, interrupted run had computed
     tokens: int  # of all rows, special tokens included
     truncated: int  # texts that were too long and lost their ends
     kernels: str  # what computed them
@@ -100,23 +103,47 @@ def embed_stream(
         "dtype": dtype,
         "kernels": embedder.engine.kernels,
     }
-    with GrowingFile(out, embedder.width, dtype, determining, restart) as matrix:
-        reading = Reading(texts, portion, embedder.recipe.missing)
-        resumed = matrix.rows
-        with reading.bar("find the place") as bar:
-            for done in matrix.resume(iter(reading)):
-                bar.update(reading.progress(len(done)))
-        tokens = embedder.tokenized(reading, first=resumed)
-        with reading.bar("embed") as bar, closing(tokens):
-            for made in tokens:
-                matrix.append(embedder.vectors(made.ids), made.texts, made.account)
-                bar.update(reading.progress(len(made.texts)))
-        matrix.finish()
+    reading = Reading(texts, portion, embedder.recipe.missing)
+    matrix = GrowingFile(out, embedder.width, dtype, determining, restart)
+    try:
+        with matrix:
+            resumed = matrix.kept
+            fill(matrix, reading, embedder)
+    except KeyboardInterrupt:
+        if not matrix.kept:
+            raise
+        raise KeyboardInterrupt(
+            f"{matrix.kept:,} of {reading.of_all()} rows are kept; the same command goes on"
+        ) from None
     account = matrix.journal.account
     embedder.tokenizer.warn(account, embedder.tokenizer.max_length)
     shape = (account.texts, embedder.width)
     how = (account.tokens, account.truncated, embedder.engine.kernels)
     return Written(str(out), shape, dtype, account.texts, resumed, *how)
+
+
+def fill(matrix: GrowingFile, reading: Reading, embedder: Embedder) -> None:
+    """Find the place where an interrupted run stopped, compute all rows after it, and give the file its name."""
+    with reading.bar("find the place") as bar:
+        for _ in matrix.resume(iter(reading)):
+            bar.update(reading.progress())
+    tokens = embedder.tokenized(reading, first=matrix.rows)
+    with reading.bar("embed") as bar, closing(tokens):
+        for made in tokens:
+            matrix.append(compute(made, matrix, reading, embedder, bar), made.texts, made.account)
+            bar.update(reading.progress())
+    matrix.finish()
+
+
+def compute(made: Portion, matrix: GrowingFile, reading: Reading, embedder: Embedder, bar: tqdm[Any]) -> Matrix:
+    """The rows of a portion, (n, D): saved now and then, and after an interruption only those that are not there."""
+    lengths = np.fromiter(map(len, made.ids), np.int64)
+
+    def arrived(order: NDArray[np.int64], vectors: Matrix) -> None:
+        matrix.arrived(order, vectors)
+        bar.update(reading.progress(lengths[order].sum() / lengths.sum()))
+
+    return embedder.vectors(made.ids, begun=matrix.begin(made.texts, len(made.ids)), arrived=arrived)
 
 
 def check_out(out: str | os.PathLike[str]) -> Path:
@@ -130,27 +157,42 @@ def check_out(out: str | os.PathLike[str]) -> Path:
 
 
 class Reading:
-    """Texts in portions, checked by row, with how far the reading is: in bytes for a file of known size, else texts."""
+    """Texts in portions, checked by row, with how far the work is: in bytes for a file of known size, else in texts."""
 
     def __init__(self, texts: Iterable[str], most: int, missing: str) -> None:
         self.file = texts if isinstance(texts, TextFile) and texts.size is not None else None
+        self.total = len(texts) if isinstance(texts, Sized) else None if self.file is None else self.file.size
         checked = (as_text(text, row, missing) for row, text in enumerate(texts))
         self.portions = portions(checked, most)
+        self.texts = 0  # that are read
+        self.before = 0  # bytes or texts before the portion in progress
         self.done = 0  # bytes or texts that are computed
-        self.ahead: deque[int] = deque()  # the position after each portion that is read and not computed
+        self.ahead: deque[int] = deque()  # bytes or texts up to the end of each portion that is read and not computed
 
     def __iter__(self) -> Iterator[list[str]]:
         for portion in self.portions:
-            if self.file is not None:
-                self.ahead.append(self.file.position)
+            self.texts += len(portion)
+            self.ahead.append(self.texts if self.file is None else self.file.position)
             yield portion
 
-    def progress(self, texts: int) -> int:
-        """What is to be added to the bar now that the next portion, of so many texts, is computed."""
-        before, self.done = self.done, self.ahead.popleft() if self.file is not None else self.done + texts
+    def progress(self, share: float | None = None) -> int:
+        """What is to be added to the bar: this share of the portion in progress is computed; None: it is done."""
+        before = self.done
+        if share is None:
+            self.before = self.done = self.ahead.popleft()
+        else:
+            self.done = self.before + int(share * (self.ahead[0] - self.before))
         return self.done - before
 
     def bar(self, what: str) -> tqdm[Any]:
-        """A progress bar from where the reading is; the time that remains is known where the size is."""
-        total, unit = (None, "text") if self.file is None else (self.file.size, "B")
-        return tqdm(desc=what, total=total, initial=self.done, unit=unit, unit_scale=True, delay=2, disable=None)
+        """A progress bar from where the work is; the time that remains is known where the size is."""
+        unit = "text" if self.file is None else "B"
+        return tqdm(desc=what, total=self.total, initial=self.done, unit=unit, unit_scale=True, delay=2, disable=None)
+
+    def of_all(self) -> str:
+        """How many texts there are, in words: of a file, by how much of it is read."""
+        if self.total is None or not self.texts:
+            return "all"
+        if self.file is None:
+            return f"{self.total:,}"
+        return f"about {float(f'{self.texts * self.total / self.file.position:.2g}'):,.0f}"

@@ -9,9 +9,12 @@ Devlin et al. 2018, section 3: the same way for every task, only what goes in an
 from __future__ import annotations
 
 import math
+import os
+import shutil
+import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -25,11 +28,18 @@ from minibert.checkpoints.load import has_head, load
 from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.config import Config
 from minibert.device import choose_device, choose_dtype
+from minibert.files import read_json
 from minibert.heads import Head
+from minibert.tasks.answering import Answering
 from minibert.tasks.base import Encoded, Measure, Task
+from minibert.tasks.choice import Choice
+from minibert.tasks.classification import Classification
+from minibert.tasks.labels import class_weights
+from minibert.tasks.tagging import Tagging
+from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
-from minibert.train.batches import Batches
-from minibert.train.folder import Trained, figures, sha256_of
+from minibert.train.batches import Batch, Batches
+from minibert.train.folder import REPORT, Trained, figures, sha256_of, write_folder
 from minibert.train.keeper import Keeper
 from minibert.train.loop import Loss, Progress, Settings, new_optimizer, packed_loss, readable_loss, train
 from minibert.train.outputs import outputs
@@ -118,7 +128,7 @@ class Job:
         return self.task.measure(found, self.dev, self.labels)
 
 
-def run(job: Job, folder: Path, *, restart: bool = False) -> Trained:
+def run(job: Job, folder: Path, *, restart: bool = False, loss_of: Loss | None = None) -> Trained:
     """Train one model. The state of the run is kept in `folder`; a run that was begun there is resumed.
 
     Raises what Keeper and train raise; warns where the model has learned nothing.
@@ -143,7 +153,7 @@ def run(job: Job, folder: Path, *, restart: bool = False) -> Trained:
             model,
             job.batches(model.config.pad_token_id),
             settings,
-            loss_of=loss_function(request),
+            loss_of=loss_of or loss_function(request),
             score=(lambda model: job.measure(model).figures) if job.held_out else None,
             progress=progress,
             optimizer=optimizer,
@@ -157,7 +167,7 @@ def run(job: Job, folder: Path, *, restart: bool = False) -> Trained:
     notes = [*job.encoded.notes, *(job.held_out.notes if job.held_out else ())]
     speed = {"seconds": round(seconds, 3), "tokens_per_second": round((progress.tokens - before) / seconds, 1)}
     told = figures(job.asked, progress, sizes, measure, notes=notes, **speed)
-    return Trained(model, job.tokenizer, job.labels, progress, measure, told)
+    return Trained(model, job.tokenizer, job.task, job.labels, progress, measure, told)
 
 
 def warn_of_nothing_learned(measure: Measure | None) -> None:
@@ -221,8 +231,144 @@ def answers(
     return task.decode(outputs(model, encoded, precision), encoded, data, labels)
 
 
-def weighted_loss(weights: Tensor, model: Head, batch: Any) -> Tensor:
+def weighted_loss(weights: Tensor, model: Head, batch: Batch) -> Tensor:
     """Cross entropy in which each label counts by its weight."""
-    unlabelled = replace(batch, labels={})
-    logits = packed_output(model, unlabelled).logits
+    logits = unlabelled_logits(model, batch)
     return nn.functional.cross_entropy(logits, batch.labels["labels"], weight=weights.to(logits))
+
+
+def unlabelled_logits(model: Head, batch: Batch) -> Tensor:
+    """The logits of the batch's texts, (B, K)."""
+    logits: Tensor = packed_output(model, replace(batch, labels={})).logits
+    return logits
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# From Python
+
+TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, Tagging, Answering, Choice)}
+
+
+def new_task(name: str, **settings: Any) -> Task:
+    """The task of this name with these settings. Raises ValueError for a name that is none."""
+    if name not in TASKS:
+        raise ValueError(f"task {name!r} is not known; choose from {', '.join(TASKS)}")
+    return TASKS[name](**settings)
+
+
+def finetune(
+    task: str | Task,
+    data: object,
+    labels: Iterable[object] | None = None,
+    *,
+    pairs: Sequence[str] | None = None,
+    dev: object = None,
+    out: str | os.PathLike[str] | None = None,
+    model: str | os.PathLike[str] = "distilbert-base-uncased",
+    max_length: int = 128,
+    freeze: str = "none",
+    class_weight: str | Mapping[str, float] | None = None,
+    step: str = "packed",
+    device: str = "auto",
+    restart: bool = False,
+    **settings: Any,
+) -> Head:
+    """Train a checkpoint for a task and return the model with its head, in eval mode, its labels in config.id2label.
+
+    task: "classify", "tag", "answer" or "choose", or a Task with settings of its own. data: a file, what its `read`
+    returns, or for "classify" texts, with labels and perhaps pairs beside them. dev: the same, a file or (texts,
+    labels); the best epoch on it is kept. out: a folder for the finished checkpoint; a killed run is resumed by the
+    same call. settings: epochs, batch_size, learning_rate, ... (train.loop.Settings).
+    Raises ValueError for data that cannot be learned, before anything is loaded, and what Keeper and train raise.
+    """
+    task = new_task(task) if isinstance(task, str) else task
+    learned = as_data(task, data, labels, pairs)
+    given: tuple[Any, ...] = dev if isinstance(dev, tuple) else (dev,)
+    held_out = None if dev is None else as_data(task, *given)
+    asked = Request(
+        model=os.fspath(model),
+        settings=Settings(**settings),
+        max_length=max_length,
+        freeze=freeze,
+        step=step,
+        device=device,
+        class_weights=weights_of(task, learned, class_weight),
+    )
+    job = Job.of(task, learned, held_out, asked)
+    if out is None:
+        with tempfile.TemporaryDirectory(prefix="minibert-finetune-") as folder:
+            return run(job, Path(folder)).model
+    place = Path(out)
+    trained = run(job, place.with_name(place.name + ".training"), restart=restart)
+    write_folder(trained, place)
+    shutil.rmtree(place.with_name(place.name + ".training"), ignore_errors=True)
+    return trained.model
+
+
+def as_data(task: Task, data: object, labels: object = None, pairs: Sequence[str] | None = None) -> Any:
+    """Data of the task: read from a file, made of texts and labels, or as it is."""
+    if isinstance(data, str | os.PathLike):
+        return task.read(os.fspath(data))
+    if labels is None:
+        return data
+    if not isinstance(task, Classification):
+        raise TypeError(f"task {task.name!r} takes a file or what its `read` returns, not texts with labels")
+    return task.from_labels(list(as_texts(data)), labels, pairs)  # type: ignore[arg-type]  # from_labels says what it takes
+
+
+def weights_of(task: Task, data: Any, how: str | Mapping[str, float] | None) -> tuple[float, ...] | None:
+    """A weight for each label, in the order of the labels, for a classification; None: all alike."""
+    if how is None:
+        return None
+    if not isinstance(task, Classification):
+        raise ValueError(f"class_weight is {how!r}, and the task {task.name!r} has no classes")
+    return tuple(class_weights(data.known_labels, task.labels_of(data), how))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A folder that was trained
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A trained folder, ready to answer."""
+
+    task: Task
+    model: Head
+    tokenizer: Tokenizer
+    labels: list[str]
+    max_length: int
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Reader:
+        """What finetune wrote. Raises FileNotFoundError where it is not there, ValueError where it is damaged."""
+        place = Path(folder)
+        if not (place / REPORT).is_file():
+            raise FileNotFoundError(f"{place} has no {REPORT}: it is no folder that `minibert finetune` wrote")
+        report = read_json(place / REPORT)
+        try:
+            task = new_task(report["task"], **report["settings"])
+            labels, max_length = list(map(str, report["labels"])), int(report["asked"]["max_length"])
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{place / REPORT} is damaged ({error!r}); train again") from None
+        model = load(place, head=task.head, device=choose_device(device))
+        max_length = min(max_length, model.config.max_tokens)
+        return cls(task, model, load_tokenizer(place, max_length=max_length), labels, max_length)
+
+    def with_columns(self, columns: Mapping[str, str | None]) -> Reader:
+        """The same for a file whose columns are called otherwise; of tasks whose files have columns."""
+        named = {name: column for name, column in columns.items() if column is not None}
+        if named and not isinstance(self.task, Classification):
+            raise ValueError(f"files of the task {self.task.name!r} have no {', '.join(named)} to choose")
+        if not isinstance(self.task, Classification):
+            return self
+        return replace(self, task=Classification(**(vars(self.task) | named)))
+
+    def answer(self, data: Any) -> list[Any]:
+        """One answer for each row of the data."""
+        encoded = self.task.encode(data, self.tokenizer, self.labels, self.max_length)
+        return answers(self.task, self.model, encoded, data, self.labels)
+
+    def measure(self, data: Any) -> Measure:
+        """The answers against the truth."""
+        return self.task.measure(self.answer(data), data, self.labels)

@@ -1,0 +1,29 @@
+"""`minibert evaluate`: a trained folder on data with answers."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from minibert.commands import classify
+from minibert.commands.shared import Arguments, Figures
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of `minibert evaluate`: those of `minibert classify evaluate`, for any trained folder."""
+    classify.evaluate_arguments(parser)
+
+
+def run(args: Arguments) -> Figures:
+    """Measure any trained folder, frozen or fine-tuned, on data of the kind that it learned from."""
+    from minibert.train.folder import REPORT
+
+    if not (Path(args.folder) / REPORT).exists():
+        return classify.evaluate_classifier(args)
+    from minibert.train.finetuning import Reader
+
+    reader = Reader.load(args.folder, args.device)
+    columns = {name: getattr(args, name, None) for name in ("text", "pair", "label", "format")}
+    measure = reader.measure(reader.with_columns(columns).task.read(args.data))
+    print(measure.text)
+    return measure.figures
