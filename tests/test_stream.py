@@ -10,6 +10,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +29,14 @@ import torch
 from words import BAD, GOOD, OTHER, write_words_checkpoint
 
 import minibert
-from minibert.text.tokenizer import Account, TruncationWarning
+from minibert.text import texts as text_room
+from minibert.text.texts import portions
+from minibert.text.tokenized import Account, TruncationWarning
 from minibert.vectors import embedder as room
-from minibert.vectors import growing_file, prefetch
+from minibert.vectors import growing_file, stream
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.growing_file import GrowingFile
-from minibert.vectors.prefetch import map_ahead, portions, tokenized
+from minibert.vectors.prefetch import map_ahead, tokenized
 from minibert.vectors.recipe import Recipe
 from minibert.vectors.stream import Written, embed_file, embed_stream
 
@@ -69,7 +73,7 @@ def test_the_rows_are_those_of_embed_in_the_order_of_the_texts(checkpoint: str, 
         vectors, minibert.embed(TEXTS, checkpoint, pooling="mean", layers=(0, -1)), rtol=0, atol=1e-5
     )
     tokens = sum(map(len, minibert.load_tokenizer(checkpoint).ids(TEXTS)))
-    assert written == Written(str(tmp_path / "x.npy"), (45, 2 * D), "float32", 45, 0, tokens, 0, written.kernels)
+    assert written == Written(str(tmp_path / "x.npy"), (45, 2 * D), "float32", 45, 0, tokens, 0, 0, 0, written.kernels)
     assert names(tmp_path) == ["x.npy"]
 
 
@@ -136,7 +140,7 @@ def test_one_str_is_not_a_stream_of_letters(checkpoint: str, tmp_path: Path) -> 
 
 
 def test_portions_end_at_a_number_of_texts_or_of_characters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefetch, "CHARACTERS", 10)
+    monkeypatch.setattr(text_room, "CHARACTERS", 10)
     assert list(portions(["a", "b", "c", "d" * 10, "e" * 99, "f"], 2)) == [
         ["a", "b"],
         ["c", "d" * 10],
@@ -160,17 +164,34 @@ def begin(checkpoint: str, out: Path, rows: int = 20, error: type[BaseException]
         embed_stream(texts(), out, checkpoint, portion=PORTION)
 
 
+@contextmanager
+def interrupted_in_batch(number: int, error: type[BaseException] = KeyboardInterrupt) -> Iterator[None]:
+    """Ctrl-C while the engine computes this batch, counted from 0; the engine is one batch ahead of what arrives."""
+    forward, before = room.Engine.forward, []
+
+    def forward_until(self: Any, *given: Any) -> Any:
+        before.append(None)
+        if len(before) > number:
+            raise error
+        return forward(self, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room.Engine, "forward", forward_until)
+        yield
+
+
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many texts each call of the engine has computed."""
+    """How many texts each batch of the engine has."""
     counts: list[int] = []
-    vectors = room.Engine.vectors
+    batches = room.Engine.batches
 
-    def counting(self: Any, ids: Any, *settings: Any, **more: Any) -> Any:
-        counts.append(len(ids))
-        return vectors(self, ids, *settings, **more)
+    def counting(self: Any, *given: Any) -> Iterator[Any]:
+        for rows, pooled in batches(self, *given):
+            counts.append(len(rows))
+            yield rows, pooled
 
-    monkeypatch.setattr(room.Engine, "vectors", counting)
+    monkeypatch.setattr(room.Engine, "batches", counting)
     return counts
 
 
@@ -186,6 +207,101 @@ def test_an_interrupted_run_goes_on_where_it_was(checkpoint: str, tmp_path: Path
     assert (written.resumed_rows, written.rows) == (16, 45)
     assert (tmp_path / "x.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
     assert names(tmp_path) == ["whole.npy", "x.npy"]
+
+
+def test_an_interrupt_within_a_portion_keeps_its_rows_and_says_so(
+    checkpoint: str, tmp_path: Path, computed: list[int]
+) -> None:
+    settings: dict[str, Any] = {"portion": 20, "batch_tokens": 30, "pooling": "mean", "dtype": "float16"}
+    embed_stream(TEXTS, tmp_path / "whole.npy", checkpoint, **settings)
+    every = computed.copy()
+    for batches in (3, 3):
+        with (
+            interrupted_in_batch(batches),
+            pytest.raises(KeyboardInterrupt, match=r"^\d+ of 45 rows are kept; the same command goes on$") as stop,
+        ):
+            embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, **settings)
+    assert names(tmp_path) == ["whole.npy", "x.npy.partial", "x.npy.partial.begun", "x.npy.partial.json"]
+    assert str(stop.value).startswith(f"{sum(every[:4])} of 45")
+    computed.clear()
+    written = embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, **settings)
+    assert computed == every[4:]
+    assert written.resumed_rows == sum(every[:4])
+    assert (tmp_path / "x.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
+    assert names(tmp_path) == ["whole.npy", "x.npy"]
+
+
+def test_another_error_within_a_portion_leaves_what_was_saved_by_time(
+    checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with interrupted_in_batch(3, RuntimeError), pytest.raises(RuntimeError):
+        embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, batch_tokens=30)
+    assert names(tmp_path) == []
+    monkeypatch.setattr(growing_file, "SECONDS", 0.0)
+    with interrupted_in_batch(3, RuntimeError), pytest.raises(RuntimeError):
+        embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, batch_tokens=30)
+    assert names(tmp_path) == ["x.npy.partial", "x.npy.partial.begun", "x.npy.partial.json"]
+
+
+def test_a_portion_that_was_begun_with_other_texts_or_is_damaged_is_refused(checkpoint: str, tmp_path: Path) -> None:
+    with interrupted_in_batch(3), pytest.raises(KeyboardInterrupt):
+        embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, batch_tokens=30)
+    with pytest.raises(ValueError, match="those from row 0 on are not those of now; give the texts of then"):
+        embed_stream([*TEXTS, "film"], tmp_path / "x.npy", checkpoint, batch_tokens=30)
+    begun, journal = tmp_path / "x.npy.partial.begun", tmp_path / "x.npy.partial.json"
+    content = json.loads(journal.read_text())
+    for rows in (10**9, 46):
+        journal.write_text(json.dumps(content | {"begun": content["begun"] | {"rows": rows}}))
+        with pytest.raises(ValueError, match=r"\.begun is damaged: it has \d+ bytes for 45 rows, and by its journal"):
+            embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, batch_tokens=30)
+    for damaged in (None, [], {"rows": "3"}, {"rows": -1}, {}):
+        journal.write_text(json.dumps(content | {"begun": damaged}))
+        with pytest.raises(ValueError, match="is no journal of minibert: begun is"):
+            embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, batch_tokens=30)
+    journal.write_text(json.dumps(content))
+    begun.unlink()
+    with pytest.raises(ValueError, match=r"\.begun is damaged: it has 0 bytes"):
+        embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, batch_tokens=30)
+
+
+def test_a_journal_of_a_minibert_that_knew_no_begun_portions_is_resumed(checkpoint: str, tmp_path: Path) -> None:
+    begin(checkpoint, tmp_path / "x.npy")
+    journal = tmp_path / "x.npy.partial.json"
+    content = json.loads(journal.read_text())
+    del content["begun"]
+    journal.write_text(json.dumps(content))
+    assert embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, portion=PORTION).resumed_rows == 16
+
+
+def test_the_bar_moves_with_every_batch_and_ends_where_the_texts_end(
+    checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computed: list[int]
+) -> None:
+    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    bars: list[Any] = []
+
+    class Bar(stream.tqdm):  # type: ignore[misc,name-defined]
+        def __init__(self, **how: Any) -> None:
+            super().__init__(**how | {"disable": False, "file": io.StringIO()})
+            self.places: list[int] = []
+            bars.append(self)
+
+        def update(self, n: float = 1) -> bool | None:
+            self.places.append(self.n + n)
+            return super().update(n)
+
+    monkeypatch.setattr(stream, "tqdm", Bar)
+    size = (tmp_path / "in.txt").stat().st_size
+    for source, total in ((embed_file, size), (embed_stream, 45)):
+        bars.clear()
+        computed.clear()
+        given: Any = tmp_path / "in.txt" if source is embed_file else TEXTS
+        source(given, tmp_path / "x.npy", checkpoint, portion=20, batch_tokens=30)
+        _, bar = bars
+        assert bar.total == total
+        assert len(bar.places) == len(computed) + 3  # and at the end of each portion
+        assert bar.places == sorted(bar.places)
+        assert bar.places[-1] == total
+        assert len(set(bar.places)) == len(computed)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, ValueError])
@@ -215,7 +331,7 @@ def test_the_counts_are_of_all_rows_also_after_an_interruption(checkpoint: str, 
         ({"dtype": "float16"}, "was begun with dtype 'float32', and now it is 'float16'"),
         ({"portion": 16}, r"was begun with portion \[8, 2000000\], and now it is \[16, 2000000\]"),
         ({"batch_tokens": 64}, "was begun with batch_tokens 4096, and now it is 64"),
-        ({"truncation": "error"}, "was begun with truncation 'warn'"),
+        ({"truncation": "error"}, "was begun with long 'cut', and now it is 'error'"),
         ({"texts": ["another", *TEXTS[1:]]}, "the first 16 are not those of now"),
         ({"texts": [*TEXTS[:15], "another", *TEXTS[16:]]}, "the first 16 are not those of now"),
         ({"texts": TEXTS[:15]}, "the first 16 are not those of now"),
@@ -302,7 +418,7 @@ def test_a_lock_on_a_file_that_was_renamed_meanwhile_is_not_taken_for_the_new_on
 # -- killed at every step
 
 
-def every_step(checkpoint: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def every_step(checkpoint: str, folder: Path, monkeypatch: pytest.MonkeyPatch, tokens: int) -> list[Path]:
     """What is on the disk before and after each step of a run that writes: one folder for each different state."""
     states: dict[str, Path] = {}
     live = folder / "live"
@@ -335,28 +451,48 @@ def every_step(checkpoint: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -
         for name in ("fsync", "replace"):
             patch.setattr(os, name, watched(getattr(os, name)))
         patch.setattr(Path, "unlink", watched(Path.unlink))
-        embed_stream(TEXTS[:21], live / "x.npy", checkpoint, portion=PORTION)
+        embed_stream(TEXTS[:21], live / "x.npy", checkpoint, portion=PORTION, batch_tokens=tokens)
     return list(states.values())
+
+
+def saved_rows(journal: Path) -> int:
+    """How many rows a journal counts, those of the portion in progress too."""
+    content = json.loads(journal.read_text())
+    return content["done"]["texts"] + content["begun"]["rows"]
 
 
 def tear(folder: Path) -> None:
     """What a loss of power may add: bytes that belong to nothing."""
     if (folder / "x.npy.partial").exists():
-        with (folder / "x.npy.partial").open("ab") as file:
-            file.write(b"\xff" * 1000)
+        for name in ("x.npy.partial", "x.npy.partial.begun"):
+            with (folder / name).open("ab") as file:
+                file.write(b"\xff" * 1000)
         (folder / "x.npy.partial.json.new").write_text('{"do')
 
 
-def finished(checkpoint: str, state: Path) -> bytes:
+def finished(checkpoint: str, state: Path, tokens: int = 4096) -> bytes:
     """The file that the same command makes of a state."""
-    embed_stream(TEXTS[:21], state / "x.npy", checkpoint, portion=PORTION)
+    embed_stream(TEXTS[:21], state / "x.npy", checkpoint, portion=PORTION, batch_tokens=tokens)
+    assert names(state) in (["x.npy"], ["x.npy", "x.npy.partial.json.new"])
     return (state / "x.npy").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("seconds", "tokens", "wanted"),
+    [(10.0, 4096, {0, 8, 16, 21}), (0.0, 20, {0, 2, 4, 7, 8, 11, 14, 16, 18, 21})],
+    ids=["portions", "batches"],
+)
 def test_a_kill_at_any_step_changes_no_bit(
-    checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computed: list[int]
+    checkpoint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    computed: list[int],
+    seconds: float,
+    tokens: int,
+    wanted: set[int],
 ) -> None:
-    states = every_step(checkpoint, tmp_path, monkeypatch)
+    monkeypatch.setattr(growing_file, "SECONDS", seconds)
+    states = every_step(checkpoint, tmp_path, monkeypatch, tokens)
     assert len(states) > 20
     whole = (tmp_path / "live" / "x.npy").read_bytes()
     numbers = set()
@@ -365,12 +501,12 @@ def test_a_kill_at_any_step_changes_no_bit(
             tear(state)
         journal = state / "x.npy.partial.json"
         begun = journal.exists() and (state / "x.npy.partial").exists()
-        done = json.loads(journal.read_text())["done"]["texts"] if begun else 0
+        kept = saved_rows(journal) if begun else 0
         computed.clear()
-        assert finished(checkpoint, state) == whole
-        assert sum(computed) == 21 - done  # nothing twice
-        numbers.add(done)
-    assert numbers == {0, 8, 16, 21}
+        assert finished(checkpoint, state, tokens) == whole
+        assert sum(computed) == 21 - kept  # nothing twice
+        numbers.add(kept)
+    assert numbers == wanted
 
 
 def test_a_file_whose_torn_end_stays_would_be_caught(
@@ -418,7 +554,7 @@ def test_a_command_that_is_killed_again_and_again_writes_the_same_bits(checkpoin
     print("seed", seed)  # pytest shows it where the test fails
     pick = random.Random(seed)
     source, out, journal = tmp_path / "in.tsv", tmp_path / "x.npy", tmp_path / "x.npy.partial.json"
-    rows = 4 * prefetch.TEXTS - 1000
+    rows = 4 * text_room.TEXTS - 1000
     source.write_text("text\tlabel\n" + "".join(f"{text}\t1\n" for text in some_texts(rows, seed)))
     whole = embed_file(source, tmp_path / "whole.npy", checkpoint)
     command = [sys.executable, "-m", "minibert", "embed", source, "--out", out, "--model", checkpoint, "--json"]
@@ -426,7 +562,7 @@ def test_a_command_that_is_killed_again_and_again_writes_the_same_bits(checkpoin
     hit = []
     for least in (1, 2):
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, env=quiet) as process:
-            if kill_when(process, journal, least * prefetch.TEXTS, pick.uniform(0, 0.05)) and journal.exists():
+            if kill_when(process, journal, least * text_room.TEXTS, pick.uniform(0, 0.05)) and journal.exists():
                 hit.append(json.loads(journal.read_text())["done"]["texts"])
     assert hit == sorted(hit)
     assert [number for number in hit if 0 < number < rows], f"no kill hit the middle: {hit}"
@@ -437,6 +573,21 @@ def test_a_command_that_is_killed_again_and_again_writes_the_same_bits(checkpoin
     assert last.stderr == ""
     assert out.read_bytes() == (tmp_path / "whole.npy").read_bytes()
     assert names(tmp_path) == ["in.tsv", "whole.npy", "x.npy"]
+
+
+def test_control_c_is_answered_with_what_is_kept_and_how_to_go_on(checkpoint: str, tmp_path: Path) -> None:
+    source, out, journal = tmp_path / "in.txt", tmp_path / "x.npy", tmp_path / "x.npy.partial.json"
+    source.write_text("".join(f"{text}\n" for text in some_texts(5 * text_room.TEXTS)))
+    command = [sys.executable, "-m", "minibert", "embed", source, "--out", out, "--model", checkpoint]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        while not journal.exists() and process.poll() is None:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate()[1]
+    assert process.returncode == 130, said
+    told = re.fullmatch(r"minibert: interrupted: ([\d,]+) of about 2\d,000 rows are kept; the same .* goes on\n", said)
+    assert told, said
+    assert int(told[1].replace(",", "")) == saved_rows(journal) > 0
 
 
 MEMORY = r"""
@@ -525,12 +676,12 @@ def test_an_error_in_the_worker_or_in_the_items_reaches_the_caller_and_ends_the_
 def test_portions_that_are_tokenized_ahead_are_those_of_one_thread(checkpoint: str) -> None:
     tokenizer = minibert.load_tokenizer(checkpoint)
     ahead, here = (
-        list(tokenized(portions(TEXTS, PORTION), tokenizer, torch.device(device), truncation="warn", first=7))
+        list(tokenized(portions(TEXTS, PORTION), tokenizer, torch.device(device), long="cut", first=7))
         for device in ("meta", "cpu")
     )
     assert ahead == here
     assert [portion.first for portion in ahead] == [7, 15, 23, 31, 39, 47]
-    assert [ids for portion in ahead for ids in portion.ids] == tokenizer.ids(TEXTS)
+    assert [ids for portion in ahead for ids in portion.tokens.ids] == tokenizer.ids(TEXTS)
 
 
 @pytest.fixture

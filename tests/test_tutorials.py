@@ -1,8 +1,13 @@
-"""The tutorials: each notebook and its solutions run top to bottom without a network, and are kept as they ran."""
+"""The tutorials: each notebook and its solutions run top to bottom without a network, and are kept as they ran.
+
+The figures in their prose are read against the outputs that are kept, so that text and output cannot part.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import nbformat
@@ -10,7 +15,7 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 TUTORIALS = Path(__file__).parent.parent / "tutorials"
 NOTEBOOKS = sorted(TUTORIALS.glob("*.ipynb"))
@@ -23,6 +28,32 @@ def refuse(self, address):
     raise AssertionError(f"the notebook connects to {address}")
 socket.socket.connect = socket.socket.connect_ex = refuse
 """
+
+# What is not prose, and numbers in prose that are addresses in papers.
+NOT_PROSE = re.compile(r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|\]\([^)]*\)", re.DOTALL)
+PLACE = re.compile(r"(?:[Ss]ections?|figures?|tables?|footnote|et al\.(?: \d{4},?)?) \d+(?:\.\d+)*")
+# A figure is a number with decimals, an exponent, a comma for thousands, or a percent sign; not "12 sentences".
+FIGURE = re.compile(
+    r"(?<![\w.,])(?:\d[\d,]*\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d{1,3}(?:,\d{3})+|\d+(?= to \d+ ?%))"
+    r"(?![\w,]*\d)(?: ?%)?|(?<![\w.,])\d+ ?%"
+)
+NUMBER = re.compile(r"\d[\d,_]*(?:\.\d+)?(?:e[+-]?\d+)?")
+NEAR = 6  # cells before and after a paragraph, in which its figures must stand
+# Figures that the notebook does not compute near by: where they are from.
+ELSEWHERE = {
+    "1_first_contact.ipynb": {"0.824": "the tutorial that the notebook follows"},
+    "2_through_the_encoder.ipynb": {"3.4e38": "the largest float32", "88.7": "its logarithm"},
+    "3_wordpiece.ipynb": {"30,000": "Devlin et al. 2018, section 3"},
+    "5_is_it_right.ipynb": {"5.66": "the root of 32", "1e-8": "the last cell of section 2, by its power of ten"},
+    "6_what_is_in_a_vector.ipynb": {
+        "0.8": "a threshold as people choose it",
+        "94.9": "Devlin et al. 2018, table 7",
+        "95.6": "Devlin et al. 2018, table 7",
+        "96.1": "Devlin et al. 2018, table 7",
+        "96.4": "Devlin et al. 2018, table 7",
+    },
+    "8_making_it_fast.ipynb": {"2,000": "the tutorial's number of sentences"},
+}
 
 
 def run(book: NotebookNode, folder: Path) -> None:
@@ -49,6 +80,44 @@ def links(path: Path) -> list[str]:
     return [target.partition("#")[0] for target in targets if not target.startswith(("http", "#"))]
 
 
+def printed(cell: NotebookNode) -> str:
+    """What a cell says in words; pictures say nothing here."""
+    text = "".join(output.get("text", "") + "\n" for output in cell.get("outputs", []))
+    shown = [output.get("data", {}) for output in cell.get("outputs", [])]
+    return text + "\n".join(str(data.get("text/markdown", data.get("text/plain"))) for data in shown if len(data) < 3)
+
+
+def numbers(text: str) -> set[Decimal]:
+    """All numbers in a text, without their signs."""
+    return {Decimal(re.sub("[,_]", "", number)) for number in NUMBER.findall(text)}
+
+
+def decimals(number: Decimal) -> int:
+    """How many digits stand after the point; below 0 where the last ones are not known, as in 2e5."""
+    return -int(number.as_tuple().exponent)
+
+
+def is_stated(figure: str, said: set[Decimal], written: set[Decimal]) -> bool:
+    """Whether an output, rounded as the figure is, or a number in the code, is that figure; 0.83 is 83 % too."""
+    value = Decimal(figure.rstrip(" %").replace(",", ""))
+    half = Decimal(1).scaleb(-decimals(value)) / 2
+    of_share = {share * 100 for share in said} if figure.endswith("%") or value == int(value) else set()
+    exact = {number for number in said | of_share if decimals(number) >= decimals(value)}
+    return value in written or any(abs(number - value) <= half for number in exact)
+
+
+def unstated_figures(book: NotebookNode) -> Iterator[tuple[str, str]]:
+    """The figures in the prose that neither an output nor the code near by has, each with its cell."""
+    for place, cell in enumerate(book.cells):
+        if cell.cell_type == "markdown":
+            near = [c for c in book.cells[max(0, place - NEAR) : place + NEAR + 1] if c.cell_type == "code"]
+            said = numbers("\n".join(map(printed, near)))
+            written = numbers("\n".join(c.source for c in near))
+            for figure in FIGURE.findall(PLACE.sub("", NOT_PROSE.sub("", cell.source))):
+                if not is_stated(figure, said, written):
+                    yield figure, cell.id
+
+
 def test_there_are_eight_notebooks_each_with_its_solutions() -> None:
     assert [path.name[0] for path in NOTEBOOKS] == list("12345678")
     assert [path.name for path in ALL[8:]] == [path.name for path in NOTEBOOKS]
@@ -72,6 +141,38 @@ def test_a_notebook_is_kept_with_the_outputs_of_one_run_in_order(path: Path) -> 
     kinds = {output.output_type for cell in cells for output in cell.outputs}
     assert "stream" in kinds
     assert "error" not in kinds
+
+
+@pytest.mark.parametrize("path", ALL, ids=NAMES)
+def test_every_figure_in_the_prose_stands_in_an_output_near_by(path: Path) -> None:
+    known = ELSEWHERE.get(path.relative_to(TUTORIALS).as_posix(), {})
+    unstated = list(unstated_figures(read(path)))
+    assert [one for one in unstated if one[0] not in known] == []
+    assert {figure for figure, _ in unstated} == known.keys(), "ELSEWHERE names figures that stand in the notebook"
+
+
+@pytest.mark.parametrize(
+    ("prose", "output", "missing"),
+    [
+        ("It is 0.69 in the end.", "0.6941", []),
+        ("It is 0.70 in the end.", "0.6941", ["0.70"]),
+        ("It is 0.6941 in the end.", "0.69", ["0.6941"]),  # not known so exactly
+        ("Half: 83.4 % and 17 %.", "shares 0.834, 0.171", []),
+        ("Half: 83.5 % and 18 %.", "shares 0.834, 0.171", ["83.5 %", "18 %"]),
+        ("From 93 to 99 % of it.", "92.7%  98.9%", []),
+        ("From 92 to 99 % of it.", "92.7%  98.9%", ["92"]),
+        ("A difference of 3.6e-06.", "3.55e-06", []),
+        ("A difference of 3.7e-06.", "3.55e-06", ["3.7e-06"]),
+        ("There are 6,920 rows.", "6920", []),
+        ("There are 6,921 rows.", "6920", ["6,921"]),
+        ("A bound of 0.25.", "", []),  # in the code
+        ("See section 3.2 and Vaswani et al. 2017, 3.1, `0.5`, $0.7$ and 12 others.", "", []),
+    ],
+)
+def test_a_wrong_figure_would_be_found(prose: str, output: str, missing: list[str]) -> None:
+    code = new_code_cell("print(0.25)", outputs=[new_output("stream", text=output)])
+    book = new_notebook(cells=[new_markdown_cell(prose), code])
+    assert [figure for figure, _ in unstated_figures(book)] == missing
 
 
 @pytest.mark.parametrize("path", ALL, ids=NAMES)

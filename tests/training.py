@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from minibert.heads import Head
-from minibert.lab.parity.compare import Bounds, Row, compare_parameters
 from minibert.lab.stages import Batch as Inputs
 from minibert.lab.stages import forward
 from minibert.losses import IGNORED
@@ -97,7 +94,9 @@ def upstream_loss(model: nn.Module, batch: Batch) -> Tensor:
     """The loss of transformers' model."""
     shape = (-1, batch.choices) if batch.choices else (-1,)
     ids = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
-    loss: Tensor = forward(model, Inputs(*(x.unflatten(0, shape) if batch.choices else x for x in ids)), batch.labels).loss
+    loss: Tensor = forward(
+        model, Inputs(*(x.unflatten(0, shape) if batch.choices else x for x in ids)), batch.labels
+    ).loss
     return loss
 
 
@@ -240,22 +239,17 @@ def wnut17(folder: Path, count: int) -> Iterator[Example]:
 
 
 def xquad(folder: Path, count: int) -> Iterator[Example]:
-    """Questions with their passages, and where the answer begins and ends among the tokens."""
-    tokenizer = load_tokenizer(folder, max_length=192)
-    parts = [part for article in json.loads(data_file("xquad/xquad.en.json").read_text("utf-8"))["data"]
-             for part in article["paragraphs"]]
-    asked = [(part["context"], question) for part in parts for question in part["qas"]]
-    found = 0
-    for context, question in asked:
-        answer = question["answers"][0]
-        batch = tokenizer([question["question"]], [context[:600]])
+    """Questions with the beginnings of their passages, and where the answer begins and ends among the tokens."""
+    tokenizer = load_tokenizer(folder, max_length=256)
+    articles = json.loads(data_file("xquad/xquad.en.json").read_text("utf-8"))["data"]
+    for part in [part for article in articles for part in article["paragraphs"]][:count]:
+        question, answer = part["qas"][0]["question"], part["qas"][0]["answers"][0]
         first, last = answer["answer_start"], answer["answer_start"] + len(answer["text"])
+        batch = tokenizer([question], [part["context"][: last + 200]])
         segments = batch.token_type_ids[0].tolist()
         inside = [i for i, (start, end) in enumerate(batch.offsets[0]) if segments[i] and first <= start < end <= last]
-        if inside and found < count:
-            found += 1
-            labels = {"start_positions": inside[0], "end_positions": inside[-1]}
-            yield Example(batch.input_ids[0].tolist(), segments, labels)
+        labels = {"start_positions": inside[0], "end_positions": inside[-1]}
+        yield Example(batch.input_ids[0].tolist(), segments, labels)
 
 
 REAL = {  # corpus -> the task head that learns from it, how many labels it has, how many rows stand in a batch

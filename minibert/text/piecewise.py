@@ -70,6 +70,6 @@ class Piecewise:
         What the normalizer drops goes, and of a word that is too long for the vocabulary all but its beginning. The
         margin stays as it is, behind a character that is dropped, so that no added token comes about or is lost.
         """
-        normal = self.backend.normalizer.normalize_str(held[: -self.margin])
+        normal: str = self.backend.normalizer.normalize_str(held[: -self.margin])
         word, space, _ = normal.lstrip(" ").partition(" ")
         return word[: self.longest_word + 1] + space + "\0" + held[-self.margin :]

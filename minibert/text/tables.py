@@ -38,6 +38,7 @@ from minibert.text.rows import (
     read_rows,
     size_of,
 )
+from minibert.text.texts import Row
 
 FORMATS = ("txt", *TABLES, "jsonl", "json", "parquet")
 WITH_COLUMNS = ".tsv, .csv, .jsonl, .json or .parquet"
@@ -187,22 +188,29 @@ class TextFile(Table):
     """A column of texts in a file, to be iterated once, inside `with`; a file without any is warned of.
 
     column: a name, or a number from 1 where there is no header; None takes the one called sentence or text, or the
-    only one. The rest is as with Table.
+    only one. column2: that of second texts; then each row is a pair of texts. The rest is as with Table.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], column: str | int | None = None, format: str | None = None
+        self,
+        path: str | os.PathLike[str],
+        column: str | int | None = None,
+        format: str | None = None,
+        column2: str | int | None = None,
     ) -> None:
-        super().__init__(path, [Column("column", None if column is None else str(column))], format)
+        columns = [Column("column", None if column is None else str(column))]
+        if column2 is not None:
+            columns.append(Column("column2", str(column2), ()))
+        super().__init__(path, columns, format)
 
     def __enter__(self) -> TextFile:
         return self
 
-    def __iter__(self) -> Iterator[str]:
-        text = None
-        for (text,) in self.rows():
-            yield text
-        if text is None:
+    def __iter__(self) -> Iterator[Row]:
+        row = None
+        for row in self.rows():
+            yield row[0] if len(row) == 1 else (row[0], row[1])
+        if row is None:
             warnings.warn(f"{self.name} holds no texts", stacklevel=2)
 
 

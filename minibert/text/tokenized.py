@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate
 
 
 class TruncationWarning(UserWarning):
@@ -62,14 +63,18 @@ class Tokenized:
     second: list[int] | None = None  # K: where in each row the second text of a pair begins; None: no pairs
     windows: list[int] | None = None  # N: how many rows each text has; None: one each
 
+    def text_of(self, row: int) -> int:
+        """The number of the text that a row of ids belongs to."""
+        if self.windows is None:
+            return row
+        return next(number for number, end in enumerate(accumulate(self.windows)) if row < end)
+
     def take(self, numbers: Sequence[int]) -> Tokenized:
         """The rows of some of the texts, in this order; the account stays that of all."""
         if self.windows is None:
             second = None if self.second is None else [self.second[number] for number in numbers]
             return Tokenized([self.ids[number] for number in numbers], self.account, second)
-        starts = [0]
-        for count in self.windows:
-            starts.append(starts[-1] + count)
+        starts = list(accumulate(self.windows, initial=0))
         ids = [row for number in numbers for row in self.ids[starts[number] : starts[number + 1]]]
         return Tokenized(ids, self.account, None, [self.windows[number] for number in numbers])
 

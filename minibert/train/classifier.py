@@ -66,10 +66,9 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """
         task = Classification()
         texts, pairs = columns(X)
-        names = np.asarray(y)
-        self.classes_ = np.unique(names)
-        by_name = {str(label): label for label in self.classes_.tolist()}
-        data = task.from_labels(texts, [str(label) for label in names.tolist()], pairs)
+        given = np.asarray(y).tolist()
+        data = task.from_labels(texts, given, pairs)
+        by_name = dict(zip(data.known_labels, given, strict=True))  # 2 is the class "2" to the model
         weight = self.class_weight
         if isinstance(weight, Mapping):
             weight = {str(label): value for label, value in weight.items()}

@@ -320,8 +320,8 @@ def weights_of(task: Task, data: Any, how: str | Mapping[str, float] | None) -> 
     """A weight for each label, in the order of the labels, for a classification; None: all alike."""
     if how is None:
         return None
-    if not isinstance(task, Classification):
-        raise ValueError(f"class_weight is {how!r}, and the task {task.name!r} has no classes")
+    if not isinstance(task, Classification) or task.problem_type() != "single_label_classification":
+        raise ValueError(f"class_weight is {how!r}, and this task {task.name!r} has not one class a text")
     return tuple(class_weights(data.known_labels, task.labels_of(data), how))
 
 

@@ -12,12 +12,14 @@ import sqlite3
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from minibert.text.texts import Row
 
 Matrix = NDArray[np.float32]
 
@@ -130,22 +132,27 @@ def sealed(key: bytes, row: bytes) -> bytes:
     return row + hashlib.sha256(key + row).digest()[:CHECK_BYTES]
 
 
+def as_bytes(text: Row) -> bytes:
+    """A text in UTF-8; a pair with a byte between its texts that no UTF-8 has, so that it is never taken for a text."""
+    return text.encode() if isinstance(text, str) else b"\xff".join(part.encode() for part in text)
+
+
 MEMORY = MemoryRows()
 
 
 def cached(
-    texts: list[str],
+    texts: Sequence[Row],
     identity: list[object],
     width: int,
     store: MemoryRows | DiskRows,
     compute: Callable[[list[int]], Matrix],
 ) -> Matrix:
-    """A row for each text, (N, width): from the store, or by `compute`, which is given the numbers of the new texts.
+    """A row for each text or pair, (N, width): from the store, or by `compute`, which is given the numbers of new ones.
 
     identity: all that determines a vector except the text. A text that stands twice is computed once.
     """
     base = hashlib.sha256(json.dumps(identity).encode()).digest()
-    keys = [hashlib.sha256(base + text.encode()).digest() for text in texts]
+    keys = [hashlib.sha256(base + as_bytes(text)).digest() for text in texts]
     known = store.read(set(keys))
     new = {key: number for number, key in enumerate(keys) if key not in known}
     if new:

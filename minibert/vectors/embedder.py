@@ -25,11 +25,13 @@ from minibert.checkpoints.load import load
 from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.device import choose_device
 from minibert.model import Encoder
-from minibert.text.texts import as_texts
-from minibert.text.tokenizer import Account, Tokenizer, load_tokenizer
+from minibert.text.texts import Row, as_rows, portions
+from minibert.text.tokenized import Account, Tokenized
+from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.vectors.cache import Matrix
-from minibert.vectors.engine import Arrived, Engine
-from minibert.vectors.prefetch import Portion, portions, tokenized
+from minibert.vectors.engine import Arrived, Engine, NotFiniteError
+from minibert.vectors.pooling import average_windows
+from minibert.vectors.prefetch import Portion, tokenized
 from minibert.vectors.recipe import DEFAULT, Recipe, Settings, spelled
 
 
@@ -38,28 +40,34 @@ def embed(
     texts: object,
     model: str | os.PathLike[str] | Encoder = "distilbert-base-uncased",
     *,
+    pairs: object = None,
     device: str | torch.device = "auto",
     tokenizer: Tokenizer | None = None,
     **settings: Unpack[Settings],
 ) -> Matrix:
     """Texts to vectors, (N, width) float32, in the order of the texts; one str gives one vector, (width,).
 
-    texts: list, tuple, 1-D array, Series or generator. model: a Hub name, a folder, or an Encoder, which stays on its
-    device and needs its tokenizer beside it. device: "auto" is CUDA where there is one, else the CPU.
+    texts: list, tuple, 1-D array, Series or generator. pairs: the second text of each, in the same form; both are one
+    row, [CLS] text [SEP] second [SEP], of which the longer one is cut first. model: a Hub name, a folder, or an
+    Encoder, which stays on its device and needs its tokenizer beside it. device: "auto" is CUDA where there is one,
+    else the CPU.
     pooling and all after it: the settings of a Recipe; help(minibert.Recipe) says what each is.
-    Raises TypeError for what is no text, naming its row; ValueError for a setting that is not possible;
-    FileNotFoundError where the checkpoint is not found.
+    Raises TypeError for what is no text, naming its row; ValueError for a setting that is not possible, and, naming
+    the row, for a vector with NaN or infinity; FileNotFoundError where the checkpoint is not found.
     """
     embedder = Embedder(model, Recipe(**settings), device, tokenizer)
-    vectors = embedder([texts] if isinstance(texts, str) else texts)
-    return vectors[0] if isinstance(texts, str) else vectors
+    if isinstance(texts, str) and (pairs is None or isinstance(pairs, str)):
+        vector: Matrix = embedder([texts], None if pairs is None else [pairs])[0]
+        return vector
+    return embedder(texts, pairs)
 
 
 class Embedder:
-    """One checkpoint and one recipe, called with texts: `Embedder(name, Recipe(pooling="mean"))(texts)`.
+    """One checkpoint and one recipe, called with texts or pairs: `Embedder(name, Recipe(pooling="mean"))(texts)`.
 
     model, device, tokenizer: as for `embed`. A checkpoint is loaded when it is first needed, once for all embedders of
     the process; an Encoder is taken as it is then: after further training, make a new Embedder.
+    account: what became of the texts of the last call, in numbers: how many were cut, or read in how many windows.
     A pickle holds the model's name and hashes, no weights; where it then finds other weights or another tokenizer,
     it refuses them.
     """
@@ -80,6 +88,7 @@ class Embedder:
         self.model, self.recipe, self.device = model, recipe, device
         self.given_tokenizer = tokenizer
         self.wanted: Hashes | None = None  # of whatever is loaded; None: any
+        self.account = Account()
 
     # -- what it needs
 
@@ -129,44 +138,69 @@ class Embedder:
         """
         settings = asdict(self.recipe)
         settings |= {"layers": list(self.engine.check(self.recipe)[0]), "precision": str(self.engine.dtype)}
-        del settings["missing"], settings["batch_tokens"]
+        for name in ("missing", "batch_tokens", "truncation"):  # the last is said by `long`
+            del settings[name]
         return asdict(self.hashes) | {"max_length": self.tokenizer.max_length} | settings
 
     # -- what it does
 
-    def __call__(self, texts: object) -> Matrix:
-        """One vector for each text, (N, width) float32, in their order. Raises TypeError for what is no text."""
-        rows = as_texts(texts, missing=self.recipe.missing)
+    def __call__(self, texts: object, pairs: object = None) -> Matrix:
+        """One vector for each text or pair, (N, width) float32, in order. Raises TypeError for what is no text."""
+        rows = as_rows(texts, pairs, missing=self.recipe.missing)
         if self.engine.device.type == "cpu":  # which would tokenize and compute with the same cores
-            return self.vectors(self.tokenizer.ids(rows, truncation=self.recipe.truncation), progress=True)
+            return self.vectors(self.tokenize(rows), progress=True)
         return self.prefetched(rows)
+
+    def tokenize(self, rows: Sequence[Row]) -> Tokenized:
+        """Texts or pairs as ids, with a warning where any was cut."""
+        made = self.tokenizer.counted(rows, long=self.recipe.long, stride=self.recipe.stride)
+        self.warn(made.account)
+        return made
+
+    def warn(self, account: Account) -> None:
+        """Keep the account of all texts of a call, and say what was lost."""
+        self.account = account
+        self.tokenizer.warn(account, self.tokenizer.max_length)
 
     def vectors(
         self,
-        ids: Sequence[Sequence[int]],
+        tokens: Tokenized,
+        numbers: Sequence[int] | None = None,
         *,
         progress: bool = False,
         begun: Matrix | None = None,
         arrived: Arrived | None = None,
     ) -> Matrix:
-        """The same from rows of token ids; all that follows: see Engine.vectors."""
-        return self.engine.vectors(ids, self.recipe, progress=progress, begun=begun, arrived=arrived)
+        """The vectors of texts that are ids, (N, width). numbers: which rows of the caller's they are; None: 0, 1, ...
 
-    def prefetched(self, texts: list[str]) -> Matrix:
+        What follows: see Engine.vectors, whose rows are those of ids, one for each window. Raises ValueError, naming
+        the row, for a vector with NaN or infinity in it.
+        """
+        try:
+            vectors = self.engine.vectors(
+                tokens.ids, self.recipe, second=tokens.second, progress=progress, begun=begun, arrived=arrived
+            )
+        except NotFiniteError as error:
+            text = tokens.text_of(error.row)
+            raise NotFiniteError(text if numbers is None else numbers[text], error.dtype) from None
+        return vectors if tokens.windows is None else average_windows(vectors, tokens.ids, tokens.windows)
+
+    def prefetched(self, rows: Sequence[Row]) -> Matrix:
         """The same on a device that computes by itself: meanwhile the next portion of texts is tokenized."""
-        account, vectors = Account(), np.empty((len(texts), self.width), np.float32)
-        bar = tqdm(total=len(texts), unit="text", unit_scale=True, delay=2, disable=None)
-        with bar, closing(self.tokenized(portions(texts))) as made:
+        account, vectors = Account(), np.empty((len(rows), self.width), np.float32)
+        bar = tqdm(total=len(rows), unit="text", unit_scale=True, delay=2, disable=None)
+        with bar, closing(self.tokenized(portions(rows))) as made:
             for portion in made:
-                vectors[portion.first : portion.first + len(portion.ids)] = self.vectors(portion.ids)
-                account += portion.account
-                bar.update(len(portion.ids))
-        self.tokenizer.warn(account, self.tokenizer.max_length)
+                vectors[portion.rows.start : portion.rows.stop] = self.vectors(portion.tokens, portion.rows)
+                account += portion.tokens.account
+                bar.update(len(portion.rows))
+        self.warn(account)
         return vectors
 
-    def tokenized(self, texts: Iterable[list[str]], first: int = 0) -> Generator[Portion, None, None]:
+    def tokenized(self, texts: Iterable[list[Row]], first: int = 0) -> Generator[Portion, None, None]:
         """Portions of texts with their ids, one portion ahead of whoever takes them; `first`: the first text's row."""
-        return tokenized(texts, self.tokenizer, self.engine.device, truncation=self.recipe.truncation, first=first)
+        recipe = self.recipe
+        return tokenized(texts, self.tokenizer, self.engine.device, long=recipe.long, stride=recipe.stride, first=first)
 
     def __getstate__(self) -> dict[str, Any]:
         return {

@@ -294,8 +294,8 @@ class Engine:
         runs out of memory.
         arrived: is called after each batch, see Arrived. begun: the vectors that had arrived, in the order in which
         they did, when an earlier call was interrupted; this one goes on with its next batch.
-        Raises ValueError for a recipe or ids that do not fit the checkpoint, NotFinite for NaN or infinity in a vector,
-        RuntimeError in a process forked from one that has computed.
+        Raises ValueError for a recipe or ids that do not fit the checkpoint, NotFiniteError for NaN or infinity in a
+        vector, RuntimeError in a process forked from one that has computed.
         """
         check_process()
         layers, width = self.check(recipe)
@@ -311,7 +311,7 @@ class Engine:
             batches = self.batches(ids, second, lengths, order[done:], recipe, layers)
             for rows, vectors in self.arrivals(batches, recipe.combine):
                 if not np.isfinite(vectors).all():
-                    raise NotFinite(int(rows[~np.isfinite(vectors).all(axis=1)].min()), self.dtype)
+                    raise NotFiniteError(int(rows[~np.isfinite(vectors).all(axis=1)].min()), self.dtype)
                 result[rows] = vectors
                 done += len(rows)
                 bar.update(int(lengths[rows].sum()))
@@ -386,18 +386,20 @@ class Engine:
         return first
 
 
-class NotFinite(ValueError):
-    """A vector holds NaN or infinity."""
+class NotFiniteError(ValueError):
+    """The vector of a row holds NaN or infinity."""
 
     def __init__(self, row: int, dtype: torch.dtype) -> None:
-        precision = str(dtype).removeprefix("torch.")
-        cause = (
-            f"float16 ends at {torch.finfo(dtype).max:g}; use precision='bfloat16' or 'float32'"
-            if dtype == torch.float16
-            else "the weights are damaged, or so large that numbers overflow; fetch the checkpoint again"
-        )
-        super().__init__(f"the vector of row {row} holds NaN or infinity, computed in {precision}: {cause}")
+        super().__init__(row, dtype)  # as a pickle needs them
         self.row, self.dtype = row, dtype
+
+    def __str__(self) -> str:
+        if self.dtype == torch.float16:
+            cause = "its numbers end at 65,504; use precision='bfloat16' or 'float32'"
+        else:
+            cause = "the weights are damaged, or so large that numbers overflow; fetch the checkpoint again"
+        precision = str(self.dtype).removeprefix("torch.")
+        return f"row {self.row} has a vector with NaN or infinity in it, computed in {precision}: {cause}"
 
 
 class Arrival:

@@ -14,17 +14,18 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
-from minibert.text.texts import as_texts
+from minibert.text.texts import Row, are_pairs, as_rows, columns_of
 from minibert.vectors.cache import MEMORY, DiskRows, Matrix, MemoryRows, cached
 from minibert.vectors.embedder import Embedder, Hashes
 from minibert.vectors.recipe import Recipe
 
 
 class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
-    """A column of texts to a matrix (N, width) of float32, as a scikit-learn transformer.
+    """A column of texts, or two of pairs, to a matrix (N, width) of float32, as a scikit-learn transformer.
 
         make_pipeline(TextFeatures("distilbert-base-uncased"), StandardScaler(), LogisticRegression(max_iter=1000))
 
+    Pairs are a data frame or a 2-D array of two columns: the first texts and the second.
     model is a Hub name or a folder, device as for `embed`; the other settings are those of a Recipe. cache: None keeps
     the last 256 MiB of vectors in this process, so that a grid search encodes each text once; a folder keeps all of
     them on disk, for every process that names it. A cached vector may come from another batch or device (a difference
@@ -33,7 +34,8 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     The model is loaded at the first fit, once for all estimators of the process. A pickle holds settings and hashes,
     no weights; used with other weights or another tokenizer than it was fitted with, it refuses.
 
-    After fit: n_features_out_ (the width), weights_sha256_, tokenizer_fingerprint_.
+    After fit: n_features_out_ (the width), weights_sha256_, tokenizer_fingerprint_, pairs_ (whether they are pairs).
+    After a transform that computed anything: account_, what became of its texts: .truncated, .windowed, .windows.
     """
 
     def __init__(
@@ -46,6 +48,8 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         precision: str = Recipe.precision,
         device: str | torch.device = "auto",
         batch_tokens: int = Recipe.batch_tokens,
+        long: str = Recipe.long,
+        stride: int | None = Recipe.stride,
         truncation: str = Recipe.truncation,
         cache: str | os.PathLike[str] | None = None,
         missing: str = Recipe.missing,
@@ -57,16 +61,18 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.precision = precision
         self.device = device
         self.batch_tokens = batch_tokens
+        self.long = long
+        self.stride = stride
         self.truncation = truncation
         self.cache = cache
         self.missing = missing
 
     @classmethod
-    def of(cls, embedder: Embedder) -> TextFeatures:
-        """The same vectors as the embedder's: fitted, with no text to check."""
+    def of(cls, embedder: Embedder, pairs: bool = False) -> TextFeatures:
+        """The same vectors as the embedder's: fitted, with no text to check. pairs: of pairs of texts."""
         model: Any = embedder.model  # an Encoder has no hashes to take
         features = cls(model, device=embedder.device, **asdict(embedder.recipe))
-        features._take(embedder)
+        features._take(embedder, pairs)
         return features
 
     @property
@@ -81,29 +87,33 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """
         embedder = self._embedder()
         self._store()
-        texts = self._texts(X)
+        rows = self._rows(X)
         if y is not None:
-            check_consistent_length(texts, y)
+            check_consistent_length(rows, y)
             assert_all_finite(y, input_name="y")
-        self._take(embedder)
+        self._take(embedder, are_pairs(rows))
         return self
 
     def transform(self, X: object) -> Matrix:
         """One vector for each text, (N, width) float32, in the order of the texts.
 
-        Raises NotFittedError before fit, ValueError where the checkpoint is not that of fit, and what `embed` raises.
+        Raises NotFittedError before fit, ValueError where the checkpoint is not that of fit or pairs come in the place
+        of texts, and what `embed` raises.
         """
         check_is_fitted(self)
         embedder = self._embedder()
         embedder.wanted = Hashes(self.weights_sha256_, self.tokenizer_fingerprint_)
-        texts = self._texts(X)
+        rows = self._rows(X)
+        if rows and are_pairs(rows) != self.pairs_:
+            found, wanted = ("single texts", "pairs") if self.pairs_ else ("pairs", "single texts")
+            raise ValueError(f"these are {found}, and it was fitted on {wanted}; give {wanted}, or fit again")
 
         def compute(numbers: list[int]) -> Matrix:
-            # All texts, so that what the tokenizer has to say counts the caller's rows.
-            ids = embedder.tokenizer.ids(texts, truncation=embedder.recipe.truncation)
-            return embedder.vectors([ids[number] for number in numbers], progress=True)
+            made = embedder.tokenize(rows)  # all, so that what the tokenizer has to say counts the caller's rows
+            self.account_ = made.account
+            return embedder.vectors(made.take(numbers), numbers, progress=True)
 
-        return cached(texts, list(embedder.identity.values()), embedder.width, self._store(), compute)
+        return cached(rows, list(embedder.identity.values()), embedder.width, self._store(), compute)
 
     def fit_transform(self, X: object, y: object = None) -> Matrix:
         """Fit, then transform; a generator is read once."""
@@ -119,7 +129,7 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         tags = super().__sklearn_tags__()
         tags.input_tags.string = True
         tags.input_tags.one_d_array = True
-        tags.input_tags.two_d_array = False
+        tags.input_tags.two_d_array = False  # of numbers; two columns of texts are taken
         tags.input_tags.allow_nan = self.missing == "empty"
         tags.transformer_tags.preserves_dtype = []  # text in, float32 out
         return tags
@@ -133,15 +143,15 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
             )
         return Embedder(self.model, self.recipe, self.device)
 
-    def _take(self, embedder: Embedder) -> None:
-        """Keep what fit learns of the checkpoint."""
+    def _take(self, embedder: Embedder, pairs: bool) -> None:
+        """Keep what fit learns of the checkpoint and of the texts."""
+        self.pairs_ = pairs
         self.n_features_out_ = embedder.width
         self.weights_sha256_, self.tokenizer_fingerprint_ = embedder.hashes.weights, embedder.hashes.tokenizer
 
-    def _texts(self, X: Any) -> list[str]:
-        """The column as a list. ColumnTransformer makes a data frame of ["text"]: its one column is meant."""
-        one_column = hasattr(X, "iloc") and X.shape[1:] == (1,)
-        return as_texts(X.iloc[:, 0] if one_column else X, missing=self.missing)
+    def _rows(self, X: object) -> Sequence[Row]:
+        """Texts or pairs. ColumnTransformer makes a data frame of ["text"]: its one column is meant."""
+        return as_rows(*columns_of(X), missing=self.missing)
 
     def _store(self) -> MemoryRows | DiskRows:
         return MEMORY if self.cache is None else DiskRows(self.cache)

@@ -22,7 +22,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -33,7 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minibert.files import naming, read_json, regular, shown
-from minibert.text.tokenizer import Account
+from minibert.text.texts import Row
+from minibert.text.tokenized import Account
 from minibert.vectors.cache import Matrix
 
 if sys.platform != "win32":
@@ -107,6 +108,7 @@ class GrowingFile:
         self.begun_path = out.with_name(out.name + ".partial.begun")
         self.settings, self.restart = settings, restart
         self.texts = hashlib.sha256()
+        self.share = 1.0  # of a text in a row of the portion in progress: less where texts have several windows
         self.in_progress: tuple[NDArray[np.int64], Matrix] | None = None  # what `arrived` was given last
         self.finished = False
 
@@ -156,9 +158,9 @@ class GrowingFile:
     @property
     def kept(self) -> int:
         """How many rows an interrupt leaves: those that are done, and those of the portion in progress."""
-        return self.rows + self.journal.begun
+        return self.rows + int(self.share * self.journal.begun)
 
-    def resume(self, texts: Iterator[list[str]]) -> Iterator[list[str]]:
+    def resume(self, texts: Iterator[list[Row]]) -> Iterator[list[Row]]:
         """Take the texts of the rows that are done out of the portions, one by one; ValueError where they differ."""
         rows = 0
         while rows < self.rows and (portion := next(texts, None)) is not None:
@@ -171,12 +173,12 @@ class GrowingFile:
                 f"now; give the texts of then, {WAY_OUT}"
             )
 
-    def begin(self, texts: list[str], rows: int) -> Matrix | None:
+    def begin(self, texts: Sequence[Row], rows: int) -> Matrix | None:
         """Of this portion, `rows` rows, those that an interrupted run has computed, in that order; None if it has none.
 
         Raises ValueError where it was begun with other texts, or its file is damaged.
         """
-        self.saved = time.monotonic()
+        self.saved, self.share = time.monotonic(), len(texts) / rows
         hashed = self.texts.copy()
         hashed.update(as_bytes(texts))
         then, self.journal.begun_sha256 = self.journal.begun_sha256, hashed.hexdigest()
@@ -216,7 +218,7 @@ class GrowingFile:
         journal.write(self.journal_path)
         self.journal, self.saved = journal, time.monotonic()
 
-    def append(self, vectors: Matrix, texts: list[str], account: Account) -> None:
+    def append(self, vectors: Matrix, texts: Sequence[Row], account: Account) -> None:
         """Add the rows of these texts, (n, D), and return when they are safe on the disk."""
         with naming(self.partial):
             write_all(self.file, self._narrowed(vectors).tobytes())
@@ -322,8 +324,8 @@ def write_all(file: io.FileIO, content: bytes) -> None:
         rest = rest[file.write(rest) :]
 
 
-def as_bytes(texts: list[str]) -> bytes:
-    """A portion of texts for the hash, in which no two portions are the same."""
+def as_bytes(texts: Sequence[Row]) -> bytes:
+    """A portion of texts or pairs for the hash, in which no two portions are the same."""
     return json.dumps(texts).encode()
 
 

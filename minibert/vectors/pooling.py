@@ -132,7 +132,8 @@ def average_windows(vectors: Matrix, ids: Sequence[Sequence[int]], windows: Sequ
     """
     ends = np.cumsum(windows)
     result: Matrix = vectors[ends - windows]
-    for text in np.flatnonzero(np.asarray(windows) > 1):
-        part = slice(ends[text] - windows[text], ends[text])
-        result[text] = np.average(vectors[part], axis=0, weights=[len(row) - 2 for row in ids[part]])  # [CLS], [SEP]
+    for text in np.flatnonzero(np.asarray(windows) > 1).tolist():
+        part = slice(int(ends[text]) - windows[text], int(ends[text]))
+        tokens = [len(row) - 2 for row in ids[part]]  # without [CLS] and [SEP]
+        result[text] = np.average(vectors[part], axis=0, weights=tokens)
     return result

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from minibert.text.tables import TextFile
-from minibert.text.texts import as_text
+from minibert.text.texts import CHARACTERS, TEXTS, Row, as_row, paired, portions
 from minibert.vectors.cache import Matrix
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.growing_file import GrowingFile
-from minibert.vectors.prefetch import CHARACTERS, TEXTS, Portion, portions
+from minibert.vectors.prefetch import Portion
 from minibert.vectors.recipe import Recipe, Settings, spelled
 
 DTYPES = ("float32", "float16")
@@ -43,6 +43,8 @@ class Written:
     resumed_rows: int  # that an earlier, interrupted run had computed
     tokens: int  # of all rows, special tokens included
     truncated: int  # texts that were too long and lost their ends
+    windowed: int  # texts that were too long and were read in several windows
+    windows: int  # these windows
     kernels: str  # what computed them
 
 
@@ -56,24 +58,27 @@ def embed_file(
     model: str | os.PathLike[str] = "distilbert-base-uncased",
     *,
     column: str | int | None = None,
+    column2: str | int | None = None,
     format: str | None = None,
     **settings: Any,
 ) -> Written:
     """One vector for each text of a file, larger than memory perhaps, as a numpy file (N, D).
 
     path, column, format: see text.tables.TextFile (- is standard input; .txt, .tsv, .csv, .jsonl, each with .gz).
-    The other settings, and what happens with `out`: see embed_stream. Raises what those two raise.
+    column2: the column of second texts, where the rows are pairs. The other settings, and what happens with `out`: see
+    embed_stream. Raises what those two raise.
     """
-    with TextFile(path, column, format) as file:
+    with TextFile(path, column, format, column2) as file:
         return embed_stream(file, out, model, **settings)
 
 
 @spelled
 def embed_stream(
-    texts: Iterable[str],
+    texts: Iterable[str] | TextFile,
     out: str | os.PathLike[str],
     model: str | os.PathLike[str] = "distilbert-base-uncased",
     *,
+    pairs: Iterable[str] | None = None,
     device: str | torch.device = "auto",
     dtype: str = "float32",
     restart: bool = False,
@@ -82,6 +87,7 @@ def embed_stream(
 ) -> Written:
     """One vector for each text, in their order, appended portion by portion to a numpy file (N, D).
 
+    pairs: a stream of second texts, one for each text.
     out: a name that ends in .npy; it appears, or is replaced, when all is done. What an interrupted run has done
     stands beside it and is resumed if texts and settings are the same, refused if not; restart=True begins again.
     dtype: of the numbers in the file, "float32" or "float16". portion: texts computed and saved at a time.
@@ -89,7 +95,7 @@ def embed_stream(
     Raises what `embed` raises, FileNotFoundError for a folder that is not there, ValueError for a partial file
     of other texts or settings and for numbers beyond float16, RuntimeError while another process writes `out`.
     """
-    if isinstance(texts, str):
+    if isinstance(texts, str) or isinstance(pairs, str):
         raise TypeError("texts is one str; embed_stream wants a stream of texts, embed_file the name of a file")
     out = check_out(out)
     if dtype not in DTYPES:
@@ -97,13 +103,14 @@ def embed_stream(
     if portion < 1:
         raise ValueError(f"portion is {portion}; it must be at least 1 ({TEXTS} is a good value)")
     embedder = Embedder(model, Recipe(**settings), device)
+    reading = Reading(texts, pairs, portion, embedder.recipe.missing)
     determining = embedder.identity | {
         "batch_tokens": embedder.recipe.batch_tokens,
         "portion": [portion, CHARACTERS],
+        "pairs": reading.pairs,
         "dtype": dtype,
         "kernels": embedder.engine.kernels,
     }
-    reading = Reading(texts, portion, embedder.recipe.missing)
     matrix = GrowingFile(out, embedder.width, dtype, determining, restart)
     try:
         with matrix:
@@ -116,10 +123,10 @@ def embed_stream(
             f"{matrix.kept:,} of {reading.of_all()} rows are kept; the same command goes on"
         ) from None
     account = matrix.journal.account
-    embedder.tokenizer.warn(account, embedder.tokenizer.max_length)
-    shape = (account.texts, embedder.width)
-    how = (account.tokens, account.truncated, embedder.engine.kernels)
-    return Written(str(out), shape, dtype, account.texts, resumed, *how)
+    embedder.warn(account)
+    shape, kernels = (account.texts, embedder.width), embedder.engine.kernels
+    counts = (account.tokens, account.truncated, account.windowed, account.windows)
+    return Written(str(out), shape, dtype, account.texts, min(resumed, account.texts), *counts, kernels)
 
 
 def fill(matrix: GrowingFile, reading: Reading, embedder: Embedder) -> None:
@@ -130,20 +137,21 @@ def fill(matrix: GrowingFile, reading: Reading, embedder: Embedder) -> None:
     tokens = embedder.tokenized(reading, first=matrix.rows)
     with reading.bar("embed") as bar, closing(tokens):
         for made in tokens:
-            matrix.append(compute(made, matrix, reading, embedder, bar), made.texts, made.account)
+            matrix.append(compute(made, matrix, reading, embedder, bar), made.texts, made.tokens.account)
             bar.update(reading.progress())
     matrix.finish()
 
 
 def compute(made: Portion, matrix: GrowingFile, reading: Reading, embedder: Embedder, bar: tqdm[Any]) -> Matrix:
     """The rows of a portion, (n, D): saved now and then, and after an interruption only those that are not there."""
-    lengths = np.fromiter(map(len, made.ids), np.int64)
+    lengths = np.fromiter(map(len, made.tokens.ids), np.int64)
 
     def arrived(order: NDArray[np.int64], vectors: Matrix) -> None:
         matrix.arrived(order, vectors)
         bar.update(reading.progress(lengths[order].sum() / lengths.sum()))
 
-    return embedder.vectors(made.ids, begun=matrix.begin(made.texts, len(made.ids)), arrived=arrived)
+    begun = matrix.begin(made.texts, len(lengths))
+    return embedder.vectors(made.tokens, made.rows, begun=begun, arrived=arrived)
 
 
 def check_out(out: str | os.PathLike[str]) -> Path:
@@ -159,21 +167,26 @@ def check_out(out: str | os.PathLike[str]) -> Path:
 class Reading:
     """Texts in portions, checked by row, with how far the work is: in bytes for a file of known size, else in texts."""
 
-    def __init__(self, texts: Iterable[str], most: int, missing: str) -> None:
+    def __init__(self, texts: Iterable[Any], pairs: Iterable[str] | None, most: int, missing: str) -> None:
+        self.pairs = pairs is not None or (isinstance(texts, TextFile) and len(texts.columns) == 2)
         self.file = texts if isinstance(texts, TextFile) and texts.size is not None else None
         self.total = len(texts) if isinstance(texts, Sized) else None if self.file is None else self.file.size
-        checked = (as_text(text, row, missing) for row, text in enumerate(texts))
-        self.portions = portions(checked, most)
+        rows = texts if pairs is None else paired(texts, pairs)
+        self.portions = portions(self._checked(rows, missing), most)
         self.texts = 0  # that are read
         self.before = 0  # bytes or texts before the portion in progress
         self.done = 0  # bytes or texts that are computed
         self.ahead: deque[int] = deque()  # bytes or texts up to the end of each portion that is read and not computed
 
-    def __iter__(self) -> Iterator[list[str]]:
+    def __iter__(self) -> Iterator[list[Row]]:
         for portion in self.portions:
-            self.texts += len(portion)
             self.ahead.append(self.texts if self.file is None else self.file.position)
             yield portion
+
+    def _checked(self, rows: Iterable[Any], missing: str) -> Iterator[Row]:
+        for row, given in enumerate(rows):
+            self.texts = row + 1
+            yield as_row(given, row, missing, self.pairs)
 
     def progress(self, share: float | None = None) -> int:
         """What is to be added to the bar: this share of the portion in progress is computed; None: it is done."""

@@ -1,0 +1,476 @@
+"""The packed step: the loss and every gradient of the readable one, on every task head, on real and random batches.
+
+Each mistake that taking out the padding invites is made on purpose: the comparison must catch it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import HEADS, every_head
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from training import CHOICES, CLOSE, REAL, WIDTH, Found, batch_of, examples, lengths_of, real_examples
+
+import minibert
+from minibert.families.base import Family
+from minibert.families.bert import BERT
+from minibert.families.distilbert import DISTILBERT
+from minibert.heads import Head, QuestionAnswering
+from minibert.lab.stages import Batch as Inputs
+from minibert.lab.stages import forward
+from minibert.losses import IGNORED
+from minibert.model import eager_attention
+from minibert.tasks.base import Encoded
+from minibert.train import packed
+from minibert.train.batches import Batch, Batches
+from minibert.train.loop import packed_loss, readable_loss
+from minibert.train.outputs import outputs
+
+EXACT = 1e-12  # in float64, where only what is computed differently would show
+CAUGHT = 1e-2  # what a mistake must be apart at least: far beyond any rounding
+Written = Callable[..., tuple[Path, Any]]
+pytestmark = pytest.mark.usefixtures("one_thread")
+every_kind = pytest.mark.parametrize(
+    "kind", ["single_label_classification", "multi_label_classification", "regression"], ids=str
+)
+
+
+@pytest.fixture
+def model(written: Written) -> Callable[..., Head]:
+    """A random model by family and task head, in eval mode."""
+
+    def model(family: Family, head: str, **changes: Any) -> Head:
+        return minibert.load(written(family, head, **changes)[0], head=head)
+
+    return model
+
+
+def apart(model: Head, batch: Batch) -> float:
+    """The largest difference of the packed loss or gradient from the readable one, as a share."""
+    return max(Found.of(packed_loss, model, batch).apart(Found.of(readable_loss, model, batch)).values())
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Equal with dropout off
+
+
+@pytest.mark.parametrize("corpus", REAL)
+def test_loss_and_gradients_of_real_batches_are_those_of_the_readable_step(corpus: str, minilm: Path) -> None:
+    head, labels, rows = REAL[corpus]
+    made = real_examples(corpus, minilm, rows)
+    torch.manual_seed(0)
+    model = minibert.load(minilm, head=head, new_head=True, num_labels=labels)
+    batch = Batches(made, rows, seed=0, pad_id=0).of_rows(range(rows))
+    assert batch.tokens < batch.input_ids.numel()  # there is padding to be taken out
+    found = Found.of(packed_loss, model, batch)
+    assert len(found.gradients) == sum(1 for _ in model.parameters())
+    assert max(found.apart(Found.of(readable_loss, model, batch)).values()) < CLOSE
+
+
+lengths = st.lists(st.integers(1, WIDTH), min_size=1, max_size=7)
+
+
+@every_head
+def test_loss_and_gradients_of_any_lengths_are_those_of_the_readable_step(
+    family: Family, head: str, model: Callable[..., Head]
+) -> None:
+    """In float64 they agree to the last digits: nothing is left out that reaches the loss; in float32 within 1e-5."""
+    made = model(family, head)
+
+    @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @given(lengths, st.integers(0, 2**16))
+    def check(lengths: list[int], seed: int) -> None:
+        batch = batch_of(head, [*lengths, WIDTH], seed)  # a full row has a label whatever is drawn
+        assert apart(made, batch) < CLOSE
+        made.double()
+        try:
+            assert apart(made, batch) < EXACT
+        finally:
+            made.float()
+
+    check()
+
+
+@every_kind
+@pytest.mark.parametrize("family", [BERT, DISTILBERT], ids=["bert", "distilbert"])
+def test_all_losses_of_texts_are_those_of_the_readable_step(
+    kind: str, family: Family, model: Callable[..., Head]
+) -> None:
+    made = model(family, "sequence-classification", problem_type=kind, num_labels=1 if kind == "regression" else 3)
+    assert apart(made, batch_of("sequence-classification", lengths_of(6), kind=kind)) < CLOSE
+
+
+@pytest.mark.parametrize(("family", "head"), HEADS[:1] + HEADS[3:6], ids=lambda value: getattr(value, "name", value))
+@pytest.mark.parametrize("lengths", [[5, 5, 5], [2], [WIDTH], [2, 2]], ids=str)
+def test_batches_without_padding_and_of_one_text_are_exact_too(
+    lengths: list[int], family: Family, head: str, model: Callable[..., Head]
+) -> None:
+    batch = batch_of(head, lengths)
+    if "labels" in batch.labels and batch.labels["labels"].shape == batch.input_ids.shape:
+        batch.labels["labels"][0, 0] = 1  # at least one token counts
+    assert apart(model(family, head).double(), batch) < EXACT
+
+
+def test_what_stands_under_the_mask_does_not_matter(model: Callable[..., Head]) -> None:
+    made, batch = model(BERT, "token-classification"), batch_of("token-classification", [3, WIDTH, 5])
+    before = packed_loss(made, batch)
+    batch.input_ids[batch.attention_mask == 0] = 77
+    assert torch.equal(packed_loss(made, batch), before)
+
+
+def test_only_the_tokens_that_are_read_pass_the_last_layer(
+    model: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    batch = batch_of("sequence-classification", [3, WIDTH, 5])
+    made = model(BERT, "sequence-classification")
+    for layer in made.encoder.layers:
+        layer.feed_forward.register_forward_hook(lambda module, given, output: seen.append(len(given[0])))
+    packed_loss(made, batch)
+    assert seen == [batch.tokens, 3]
+    seen.clear()
+    batch = batch_of("token-classification", [3, WIDTH, 5])
+    made = model(BERT, "token-classification")
+    for layer in made.encoder.layers:
+        layer.feed_forward.register_forward_hook(lambda module, given, output: seen.append(len(given[0])))
+    packed_loss(made, batch)
+    assert seen == [batch.tokens, int((batch.labels["labels"] != IGNORED).sum())]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Mistakes on purpose
+
+
+@contextmanager
+def no_mask(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Padding is attended to."""
+    original = packed.Tokens.of
+    patch.setattr(packed.Tokens, "of", lambda batch, every_place: replace(original(batch, every_place), mask=None))
+    yield
+
+
+@contextmanager
+def shifted_mask(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The mask of each row is one token too long."""
+
+    def longer(batch: Batch, every_place: bool) -> Any:
+        tokens = original(batch, every_place)
+        mask = tokens.mask.clone()
+        mask[..., 1:] |= tokens.mask[..., :-1]
+        return replace(tokens, mask=mask)
+
+    original = packed.Tokens.of
+    patch.setattr(packed.Tokens, "of", longer)
+    yield
+
+
+@contextmanager
+def last_token_dropped(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No one attends to the last token of any row."""
+
+    def shorter(batch: Batch, every_place: bool) -> Any:
+        tokens = original(batch, every_place)
+        mask = tokens.mask.clone()
+        mask[..., :-1] &= tokens.mask[..., 1:]
+        mask[..., -1] = False
+        return replace(tokens, mask=mask)
+
+    original = packed.Tokens.of
+    patch.setattr(packed.Tokens, "of", shorter)
+    yield
+
+
+@contextmanager
+def positions_run_on(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The tokens are counted through the batch, as far as there are positions."""
+
+    def embed(embeddings: Any, tokens: Any) -> Tensor:
+        counted = replace(tokens.places, index=torch.arange(len(tokens.ids)), width=WIDTH - 1)
+        return original(embeddings, replace(tokens, places=counted))
+
+    original = packed.embed
+    patch.setattr(packed, "embed", embed)
+    yield
+
+
+@contextmanager
+def segments_forgotten(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """All tokens are of the first text."""
+    original = packed.embed
+    patch.setattr(
+        packed, "embed", lambda embeddings, tokens: original(embeddings, replace(tokens, segments=tokens.segments * 0))
+    )
+    yield
+
+
+def without_residual(which: str) -> Callable[[pytest.MonkeyPatch], Any]:
+    """A layer's sum without what it is added to."""
+
+    def layer_step(layer: Any, x: Tensor, tokens: Any, wanted: Any) -> Tensor:
+        attended = packed.attend(layer.attention, x, tokens, wanted)
+        x = x if wanted is None else x.index_select(0, wanted.index)
+        x = layer.attention_norm(layer.attention_dropout(attended) + (0 if which == "attention" else x))
+        return layer.feed_forward_norm(layer.feed_forward(x) + (0 if which == "feed_forward" else x))
+
+    @contextmanager
+    def change(patch: pytest.MonkeyPatch) -> Iterator[None]:
+        patch.setattr(packed, "layer_step", layer_step)
+        yield
+
+    change.__name__ = f"residual_of_{which}_forgotten"
+    return change
+
+
+@contextmanager
+def another_token_is_read(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The last layer asks for the token after the one that is wanted."""
+
+    def wanted_tokens(places: Any, labels: Tensor | None, first: bool) -> Any:
+        wanted = original(places, labels, first)
+        return replace(wanted, index=(wanted.index + 1).clamp(max=len(places.index) - 1))
+
+    original = packed.wanted_tokens
+    patch.setattr(packed, "wanted_tokens", wanted_tokens)
+    yield
+
+
+@contextmanager
+def rows_see_each_other(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Rows of wanted tokens stand under the keys of other rows."""
+
+    def spread(places: Any, x: Tensor) -> Tensor:
+        return original(places, x).roll(1, dims=0) if x is not None and places.width < WIDTH else original(places, x)
+
+    original = packed.Places.spread
+    patch.setattr(packed.Places, "spread", spread)
+    yield
+
+
+MISTAKES = [
+    no_mask,
+    shifted_mask,
+    last_token_dropped,
+    positions_run_on,
+    segments_forgotten,
+    without_residual("attention"),
+    without_residual("feed_forward"),
+]
+LAST_LAYER = [another_token_is_read, rows_see_each_other]  # which question answering has whole
+CASES = [
+    (mistake, family, head)
+    for family, head in HEADS
+    for mistake in MISTAKES + (LAST_LAYER if head != "question-answering" else [])
+    if not (mistake is segments_forgotten and not family.has_segments)
+]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "family", "head"), CASES, ids=[f"{m.__name__}-{family.name}-{head}" for m, family, head in CASES]
+)
+def test_a_mistake_in_packing_is_caught(
+    mistake: Any, family: Family, head: str, model: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, batch = model(family, head), batch_of(head, [3, 7, WIDTH, 5])
+    right = Found.of(readable_loss, made, batch)
+    assert max(Found.of(packed_loss, made, batch).apart(right).values()) < CLOSE
+    with mistake(monkeypatch):
+        assert max(Found.of(packed_loss, made, batch).apart(right).values()) > CAUGHT
+
+
+@every_head
+def test_labels_shifted_by_one_are_caught(family: Family, head: str, model: Callable[..., Head]) -> None:
+    made, batch = model(family, head), batch_of(head, [3, 7, WIDTH, 5], seed=2)
+    shifted = {name: labels.roll(1, dims=-1) for name, labels in batch.labels.items()}
+    wrong = Found.of(packed_loss, made, replace(batch, labels=shifted))
+    assert max(wrong.apart(Found.of(readable_loss, made, batch)).values()) > CAUGHT
+
+
+def test_a_gradient_that_is_missing_is_caught(model: Callable[..., Head]) -> None:
+    made, batch = model(BERT, "masked-lm"), batch_of("masked-lm", [3, WIDTH])
+    right = Found.of(readable_loss, made, batch)
+    lost = Found(right.loss, {name: x for name, x in right.gradients.items() if name != "decoder.bias"})
+    assert lost.apart(right)["decoder.bias"] == float("inf")
+    assert right.apart(lost)["decoder.bias"] == float("inf")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Dropout
+
+
+def dropouts(model: Head) -> dict[str, nn.Dropout]:
+    """Every dropout by its name."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, nn.Dropout)}
+
+
+def every_second(module: nn.Module, given: tuple[Tensor], output: Tensor) -> Tensor:
+    """In the place of a dropout: features in turn are zero and doubled, whichever row a token stands in."""
+    return given[0] * (torch.arange(given[0].shape[-1]) % 2) * 2
+
+
+@every_head
+def test_dropout_is_applied_where_the_model_has_it(family: Family, head: str, model: Callable[..., Head]) -> None:
+    """One place at a time with a dropout that is not random, the others off: both steps change alike."""
+    made, batch = model(family, head).train(), batch_of(head, [3, 7, WIDTH, 5])
+    places = dropouts(made)
+    assert len(places) >= 7
+    for module in places.values():
+        module.p = 0.0
+    without = Found.of(packed_loss, made, batch)
+    for name, module in places.items():
+        of_attention = name.endswith("attention.dropout")  # which no module computes: there, all is dropped
+        module.p = float(of_attention)
+        hook = module.register_forward_hook(every_second if not of_attention else lambda *given: None)
+        found = Found.of(packed_loss, made, batch)
+        assert max(found.apart(Found.of(readable_loss, made, batch)).values()) < CLOSE, name
+        assert max(found.apart(without).values()) > CAUGHT, name
+        hook.remove()
+        module.p = 0.0
+
+
+@every_head
+def test_each_dropout_sees_each_token_once_and_no_padding(
+    family: Family, head: str, model: Callable[..., Head]
+) -> None:
+    made, batch = model(family, head).train(), batch_of(head, [3, 7, WIDTH, 5])
+    seen: dict[str, list[int]] = {}
+    for name, module in dropouts(made).items():
+        module.register_forward_hook(
+            lambda module, given, output, name=name: seen.setdefault(name, []).append(given[0].shape[:-1].numel())
+        )
+    packed_loss(made, batch)
+    assert set(seen) == {name for name in dropouts(made) if not name.endswith("attention.dropout")}
+    tokens = batch.input_ids.numel() if isinstance(made, QuestionAnswering) else batch.tokens  # padding is scored there
+    for name, counts in seen.items():
+        assert len(counts) == 1, name
+        assert counts[0] <= tokens
+        if "layers.1" not in name and name.startswith("encoder"):
+            assert counts[0] == tokens, name
+
+
+def many(batch: Batch, copies: int) -> Batch:
+    """The same texts again and again: each draws dropout of its own."""
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    tensors = {name: getattr(batch, name).repeat(copies, 1) for name in names}
+    labels = {name: value.repeat(copies, *[1] * (value.dim() - 1)) for name, value in batch.labels.items()}
+    return replace(batch, **tensors, labels=labels, rows=batch.rows * copies)
+
+
+def standard_errors(one: Tensor, other: Tensor) -> float:
+    """How many standard errors the means of two samples, (draws, ...), are apart at most."""
+    error = (one.var(dim=0) / len(one) + other.var(dim=0) / len(other)).sqrt()
+    return float(((one.mean(dim=0) - other.mean(dim=0)).abs() / error).max())
+
+
+@pytest.mark.parametrize(
+    ("family", "head"), [(BERT, "sequence-classification"), (BERT, "masked-lm"), (DISTILBERT, "token-classification")]
+)
+def test_with_dropout_on_the_losses_are_equal_in_distribution(
+    family: Family, head: str, model: Callable[..., Head]
+) -> None:
+    made, batch = model(family, head).train(), many(batch_of(head, [3, 7, WIDTH, 5]), 20)
+    for module in dropouts(made).values():
+        module.p = 0.4
+    torch.manual_seed(1)
+    with torch.no_grad():
+        found, right = (
+            torch.stack([loss_of(made, batch) for _ in range(50)]) for loss_of in (packed_loss, readable_loss)
+        )
+        made.eval()
+        without = readable_loss(made, batch)
+    assert standard_errors(found, right) < 4
+    assert (found - without).abs().min() > 0
+
+
+@pytest.mark.parametrize("wanted", [False, True], ids=["all tokens", "wanted tokens"])
+def test_dropout_of_attention_has_the_mean_and_the_spread_of_the_readable_one(
+    wanted: bool, model: Callable[..., Head]
+) -> None:
+    """It is the one dropout that no module computes. Half as much of it would show in the spread."""
+    attention = model(BERT, "sequence-classification").train().encoder.layers[0].attention
+    batch = many(batch_of("sequence-classification", [6, 4]), 3000)
+    tokens = packed.Tokens.of(batch, every_place=False)
+    x = torch.randn(10, 24, generator=torch.Generator().manual_seed(0)).repeat(3000, 1)  # (T,D), alike in each copy
+    keep = batch.attention_mask.bool()[:, None, None, :]
+    asked = packed.wanted_tokens(tokens.places, None, first=True) if wanted else None
+
+    def moments(p: float, eager: bool) -> Tensor:
+        attention.dropout.p = p
+        with torch.no_grad():
+            if eager:
+                states = tokens.places.gather(attention(tokens.places.spread(x), keep, eager_attention)[0])
+                states = states if asked is None else states[asked.index]
+            else:
+                states = packed.attend(attention, x, tokens, asked)
+        states = states.view(3000, -1)
+        return torch.cat([states, (states - states.mean(dim=0)) ** 2], dim=1)
+
+    torch.manual_seed(0)
+    right = moments(0.4, eager=True)
+    assert standard_errors(moments(0.4, eager=False), right) < 5  # of hundreds of numbers the one that is farthest
+    assert standard_errors(moments(0.2, eager=False), right) > 10
+    attention.eval()
+    assert standard_errors(moments(0.4, eager=False), right) > 10
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Logits of many examples
+
+
+def readable_logits(model: Head, batch: Batch) -> list[Tensor]:
+    """By the model as it is: each row's, padding cut off."""
+    shape = (-1, batch.choices) if batch.choices else (-1,)
+    parts = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    with torch.inference_mode():
+        out = forward(model, Inputs(*(x.unflatten(0, shape) if batch.choices else x for x in parts)))
+    lengths = batch.attention_mask.sum(dim=1).tolist()
+    if isinstance(model, QuestionAnswering):
+        both = torch.stack([out.start_logits, out.end_logits], dim=1)
+        return [row[:, :length] for row, length in zip(both, lengths, strict=True)]
+    if batch.choices:
+        return list(out.logits.view(-1, 1))
+    if out.logits.dim() == 3:
+        return [row[:length] for row, length in zip(out.logits, lengths, strict=True)]
+    return list(out.logits)
+
+
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [case for case in HEADS if case[1] != "pretraining"],  # whose two kinds of logits no task asks for
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_the_logits_of_each_example_are_the_readable_models(
+    family: Family, head: str, model: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minibert.train.outputs.BATCH_TOKENS", 40)
+    made = model(family, head).train()
+    choices = CHOICES if head == "multiple-choice" else 0
+    rows = examples(head, lengths_of(15))
+    found = outputs(made, Encoded(rows, choices))
+    assert made.training
+    made.eval()
+    whole = Batches(rows, len(rows), 0, pad_id=0, choices=choices).of_rows(range(15))
+    right = readable_logits(made, whole)
+    assert len(found) == len(right) == len(rows)
+    for ours, theirs in zip(found, right, strict=True):
+        assert ours.dtype == "float32"
+        torch.testing.assert_close(torch.from_numpy(ours), theirs, rtol=CLOSE, atol=CLOSE)
+
+
+def test_no_examples_have_no_logits(model: Callable[..., Head]) -> None:
+    assert outputs(model(BERT, "sequence-classification"), Encoded([])) == []
+
+
+def test_logits_in_bfloat16_are_near_and_come_as_float32(model: Callable[..., Head]) -> None:
+    made, rows = model(BERT, "sequence-classification"), Encoded(examples("sequence-classification", lengths_of(9)))
+    coarse: Sequence[Any] = outputs(made, rows, "bfloat16")
+    for one, other in zip(coarse, outputs(made, rows), strict=True):
+        assert one.dtype == "float32"
+        assert 0 < abs(one - other).max() < 0.1
