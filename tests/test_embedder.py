@@ -69,7 +69,7 @@ def test_it_gives_what_embed_gives(folder: Path) -> None:
     vectors = embedder(TEXTS)
     assert vectors.shape == (4, embedder.width) == (4, 2 * D) and vectors.dtype == np.float32
     np.testing.assert_array_equal(vectors, embed(TEXTS, folder, pooling="mean", layers=(0, -1)))
-    np.testing.assert_array_equal(vectors, embedder.vectors(embedder.tokenizer.ids(TEXTS)))
+    np.testing.assert_array_equal(vectors, embedder.vectors(embedder.tokenizer.counted(TEXTS)))
 
 
 def test_every_way_to_ask_for_vectors_gives_the_same(folder: Path, tmp_path: Path) -> None:
@@ -154,7 +154,8 @@ def test_the_identity_holds_what_determines_a_vector_and_nothing_else(folder: Pa
         ("layers", [0, 2]),
         ("combine", "concat"),
         ("precision", "torch.float32"),
-        ("truncation", "warn"),
+        ("long", "cut"),
+        ("stride", None),
     ]
     same = [Recipe("mean", (-3, 2)), Recipe("mean", (0, -1), batch_tokens=7), Recipe("mean", (0, -1), missing="empty")]
     assert all(Embedder(folder, recipe).identity == identity for recipe in same)

@@ -182,7 +182,7 @@ def test_an_engine_that_overlooks_what_a_relative_changed_would_be_caught(change
     if encoder.embeddings.widen is not None:
         engine.embeddings.widen.bias = torch.zeros_like(engine.embeddings.widen.bias)
     elif encoder.config.first_position:
-        engine.embeddings.position = torch.roll(engine.embeddings.position, 1, dims=0)
+        engine.embeddings.place = torch.roll(engine.embeddings.place, 1, dims=0)
     else:
         engine.layers[-1] = Engine(random_encoder()).layers[-1]
     assert difference(engine.vectors(rows), readable(encoder, rows)) > 100 * BOUND
@@ -236,7 +236,7 @@ def test_the_encoder_is_not_changed_and_its_dropout_never_applied() -> None:
 # -- mistakes that the comparison must find
 
 
-def shift_a_boundary(rows: Rows, device: torch.device) -> Packed:
+def shift_a_boundary(rows: Rows, device: torch.device, second: Any = None) -> Packed:
     """As many texts and tokens as before, but the first two groups end elsewhere."""
     packed = pack(rows, device)
     packed.groups[:2] = packed.groups[1::-1]

@@ -217,7 +217,7 @@ def test_every_container_of_texts_gives_the_same_rows_in_its_order() -> None:
         ({"a": 1}, "dict"),
         (7, "int"),
         ([("a", "b")], "row 0 is of type tuple.*pairs"),
-        (np.array([["a", "b"], ["c", "d"]]), "2 dimensions.*pairs"),
+        (np.array([["a"], ["c"]]), "2 dimensions.*pairs"),
     ],
 )
 def test_what_is_no_text_is_a_type_error_with_its_row(texts: object, message: str) -> None:
@@ -227,11 +227,12 @@ def test_what_is_no_text_is_a_type_error_with_its_row(texts: object, message: st
         TextFeatures(NAME).fit(texts)
 
 
-def test_a_data_frame_of_two_columns_is_refused_and_one_of_one_column_is_that_column() -> None:
+def test_embed_takes_no_table_and_a_data_frame_of_one_column_is_that_column() -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"text": TEXTS, "other": TEXTS})
-    with pytest.raises(TypeError, match="2 dimensions"):
-        TextFeatures(NAME).fit(frame)
+    for table in (frame, frame.to_numpy()):
+        with pytest.raises(TypeError, match=r"2 dimensions.*embed\(first, pairs=second\)"):
+            embed(table, NAME)
     assert np.array_equal(TextFeatures(NAME).fit_transform(frame[["text"]]), TextFeatures(NAME).fit_transform(TEXTS))
 
 

@@ -5,8 +5,7 @@ Each mistake that taking out the padding invites is made on purpose: the compari
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -149,16 +148,13 @@ def test_only_the_tokens_that_are_read_pass_the_last_layer(
 # Mistakes on purpose
 
 
-@contextmanager
-def no_mask(patch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_mask(patch: pytest.MonkeyPatch) -> None:
     """Padding is attended to."""
     original = packed.Tokens.of
     patch.setattr(packed.Tokens, "of", lambda batch, every_place: replace(original(batch, every_place), mask=None))
-    yield
 
 
-@contextmanager
-def shifted_mask(patch: pytest.MonkeyPatch) -> Iterator[None]:
+def shifted_mask(patch: pytest.MonkeyPatch) -> None:
     """The mask of each row is one token too long."""
 
     def longer(batch: Batch, every_place: bool) -> Any:
@@ -169,11 +165,9 @@ def shifted_mask(patch: pytest.MonkeyPatch) -> Iterator[None]:
 
     original = packed.Tokens.of
     patch.setattr(packed.Tokens, "of", longer)
-    yield
 
 
-@contextmanager
-def last_token_dropped(patch: pytest.MonkeyPatch) -> Iterator[None]:
+def last_token_dropped(patch: pytest.MonkeyPatch) -> None:
     """No one attends to the last token of any row."""
 
     def shorter(batch: Batch, every_place: bool) -> Any:
@@ -185,11 +179,9 @@ def last_token_dropped(patch: pytest.MonkeyPatch) -> Iterator[None]:
 
     original = packed.Tokens.of
     patch.setattr(packed.Tokens, "of", shorter)
-    yield
 
 
-@contextmanager
-def positions_run_on(patch: pytest.MonkeyPatch) -> Iterator[None]:
+def positions_run_on(patch: pytest.MonkeyPatch) -> None:
     """The tokens are counted through the batch, as far as there are positions."""
 
     def embed(embeddings: Any, tokens: Any) -> Tensor:
@@ -198,20 +190,17 @@ def positions_run_on(patch: pytest.MonkeyPatch) -> Iterator[None]:
 
     original = packed.embed
     patch.setattr(packed, "embed", embed)
-    yield
 
 
-@contextmanager
-def segments_forgotten(patch: pytest.MonkeyPatch) -> Iterator[None]:
+def segments_forgotten(patch: pytest.MonkeyPatch) -> None:
     """All tokens are of the first text."""
     original = packed.embed
     patch.setattr(
         packed, "embed", lambda embeddings, tokens: original(embeddings, replace(tokens, segments=tokens.segments * 0))
     )
-    yield
 
 
-def without_residual(which: str) -> Callable[[pytest.MonkeyPatch], Any]:
+def without_residual(which: str) -> Callable[[pytest.MonkeyPatch], None]:
     """A layer's sum without what it is added to."""
 
     def layer_step(layer: Any, x: Tensor, tokens: Any, wanted: Any) -> Tensor:
@@ -220,17 +209,14 @@ def without_residual(which: str) -> Callable[[pytest.MonkeyPatch], Any]:
         x = layer.attention_norm(layer.attention_dropout(attended) + (0 if which == "attention" else x))
         return layer.feed_forward_norm(layer.feed_forward(x) + (0 if which == "feed_forward" else x))
 
-    @contextmanager
-    def change(patch: pytest.MonkeyPatch) -> Iterator[None]:
+        def change(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(packed, "layer_step", layer_step)
-        yield
 
     change.__name__ = f"residual_of_{which}_forgotten"
     return change
 
 
-@contextmanager
-def another_token_is_read(patch: pytest.MonkeyPatch) -> Iterator[None]:
+def another_token_is_read(patch: pytest.MonkeyPatch) -> None:
     """The last layer asks for the token after the one that is wanted."""
 
     def wanted_tokens(places: Any, labels: Tensor | None, first: bool) -> Any:
@@ -239,11 +225,9 @@ def another_token_is_read(patch: pytest.MonkeyPatch) -> Iterator[None]:
 
     original = packed.wanted_tokens
     patch.setattr(packed, "wanted_tokens", wanted_tokens)
-    yield
 
 
-@contextmanager
-def rows_see_each_other(patch: pytest.MonkeyPatch) -> Iterator[None]:
+def rows_see_each_other(patch: pytest.MonkeyPatch) -> None:
     """Rows of wanted tokens stand under the keys of other rows."""
 
     def spread(places: Any, x: Tensor) -> Tensor:
@@ -251,7 +235,6 @@ def rows_see_each_other(patch: pytest.MonkeyPatch) -> Iterator[None]:
 
     original = packed.Places.spread
     patch.setattr(packed.Places, "spread", spread)
-    yield
 
 
 MISTAKES = [
@@ -281,8 +264,8 @@ def test_a_mistake_in_packing_is_caught(
     made, batch = model(family, head), batch_of(head, [3, 7, WIDTH, 5])
     right = Found.of(readable_loss, made, batch)
     assert max(Found.of(packed_loss, made, batch).apart(right).values()) < CLOSE
-    with mistake(monkeypatch):
-        assert max(Found.of(packed_loss, made, batch).apart(right).values()) > CAUGHT
+    mistake(monkeypatch)
+    assert max(Found.of(packed_loss, made, batch).apart(right).values()) > CAUGHT
 
 
 @every_head

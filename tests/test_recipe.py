@@ -35,8 +35,31 @@ ROOT = Path(minibert.__file__).parent
 
 @given(st.fixed_dictionaries({name: st.sampled_from(choices) for name, choices in CHOICES.items()}))
 def test_every_combination_of_choices_is_a_recipe(settings: dict[str, str]) -> None:
+    if settings["truncation"] == "error":  # the older name of long="error"
+        settings = settings | {"long": "error"}
     recipe = Recipe(**settings)
     assert {name: getattr(recipe, name) for name in settings} == settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"long": "windows", "truncation": "error"}, ValueError, "long is 'windows' and truncation is 'error'"),
+        ({"long": "cut", "stride": 64}, ValueError, "stride is 64 and long is 'cut'; it is about long='windows'"),
+        ({"long": "windows", "stride": 0}, ValueError, "stride is 0; it must be at least 1"),
+        ({"long": "windows", "stride": 2.0}, TypeError, "stride is of type float; it must be an int"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    settings: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        Recipe(**settings)
+
+
+def test_truncation_is_the_older_name_of_long() -> None:
+    assert Recipe(truncation="error").long == "error" and Recipe(truncation="warn") == Recipe(long="cut")
+    assert Recipe(truncation="warn", long="windows").long == "windows"  # "warn", the default, leaves it to long
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -165,7 +188,7 @@ def choices_spelled(source: str) -> list[str]:
 
 def test_no_other_file_repeats_the_choices() -> None:
     # Functions that have the one setting and no recipe check it themselves; device.py has a dtype for each precision.
-    free = {"device.py": ["precision"], "texts.py": ["missing"], "tokenizer.py": ["truncation"]}
+    free = {"device.py": ["precision"], "texts.py": ["missing"], "tokenized.py": ["truncation"]}
     for path in sorted(ROOT.rglob("*.py")):
         assert choices_spelled(path.read_text("utf-8")) in ([], free.get(path.name)), path
 

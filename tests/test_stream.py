@@ -20,6 +20,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +213,7 @@ def test_an_interrupted_run_goes_on_where_it_was(checkpoint: str, tmp_path: Path
 def test_an_interrupt_within_a_portion_keeps_its_rows_and_says_so(
     checkpoint: str, tmp_path: Path, computed: list[int]
 ) -> None:
-    settings: dict[str, Any] = {"portion": 20, "batch_tokens": 30, "pooling": "mean", "dtype": "float16"}
+    settings: dict[str, Any] = {"batch_tokens": 30, "pooling": "mean", "dtype": "float16"}
     embed_stream(TEXTS, tmp_path / "whole.npy", checkpoint, **settings)
     every = computed.copy()
     for batches in (3, 3):
@@ -478,8 +479,8 @@ def finished(checkpoint: str, state: Path, tokens: int = 4096) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "tokens", "wanted"),
-    [(10.0, 4096, {0, 8, 16, 21}), (0.0, 20, {0, 2, 4, 7, 8, 11, 14, 16, 18, 21})],
+    ("seconds", "tokens"),
+    [(10.0, 4096), (0.0, 20)],
     ids=["portions", "batches"],
 )
 def test_a_kill_at_any_step_changes_no_bit(
@@ -489,11 +490,12 @@ def test_a_kill_at_any_step_changes_no_bit(
     computed: list[int],
     seconds: float,
     tokens: int,
-    wanted: set[int],
 ) -> None:
     monkeypatch.setattr(growing_file, "SECONDS", seconds)
     states = every_step(checkpoint, tmp_path, monkeypatch, tokens)
     assert len(states) > 20
+    wanted = {0, *accumulate(computed)}
+    assert wanted >= {0, 8, 16, 21}
     whole = (tmp_path / "live" / "x.npy").read_bytes()
     numbers = set()
     for number, state in enumerate(states):

@@ -102,6 +102,8 @@ def test_the_constructor_does_nothing_and_clone_and_set_params_keep_every_settin
         "precision": "?",
         "device": "?",
         "batch_tokens": -5,
+        "long": "?",
+        "stride": -5,
         "truncation": "?",
         "cache": 3,
         "missing": "?",

@@ -44,7 +44,11 @@ ELSEWHERE = {
     "1_first_contact.ipynb": {"0.824": "the tutorial that the notebook follows"},
     "2_through_the_encoder.ipynb": {"3.4e38": "the largest float32", "88.7": "its logarithm"},
     "3_wordpiece.ipynb": {"30,000": "Devlin et al. 2018, section 3"},
-    "5_is_it_right.ipynb": {"5.66": "the root of 32", "1e-8": "the last cell of section 2, by its power of ten"},
+    "5_is_it_right.ipynb": {
+        "5.66": "the root of 32",
+        "1e-5": "a tolerance as people choose it",
+        "1e-8": "the last cell of section 2, by its power of ten",
+    },
     "6_what_is_in_a_vector.ipynb": {
         "0.8": "a threshold as people choose it",
         "94.9": "Devlin et al. 2018, table 7",

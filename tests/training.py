@@ -1,4 +1,4 @@
-"""What the tests of training share: examples for every task head, a transformers loop to stand beside ours, real data."""
+"""What the tests of training share: examples for every task head, the loop of transformers, real data."""
 
 from __future__ import annotations
 
@@ -110,11 +110,20 @@ def upstream_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Adam
 
 
 def upstream_training(
-    model: nn.Module, batches: Batches, settings: Settings, first: Callable[[nn.Module], None] = lambda model: None
+    model: nn.Module,
+    batches: Batches,
+    settings: Settings,
+    *,
+    first: Callable[[], None] = lambda: None,
+    parameters: Sequence[nn.Parameter] | None = None,
 ) -> list[float]:
-    """Train transformers' model; returns the loss of each step. first: called with the first gradients."""
+    """Train transformers' model; returns the loss of each step.
+
+    first: called when the first gradients are there. parameters: in the order in which clipping sums their lengths.
+    """
     from transformers import get_linear_schedule_with_warmup
 
+    clipped = list(model.parameters()) if parameters is None else parameters
     optimizer = upstream_optimizer(model, settings)
     steps = settings.epochs * -(-batches.an_epoch // settings.accumulate)
     schedule = get_linear_schedule_with_warmup(optimizer, int(-(-settings.warmup * steps // 1)), steps)
@@ -134,8 +143,8 @@ def upstream_training(
                 total = total + loss.detach()
             losses.append(float(total))
             if len(losses) == 1:
-                first(model)
-            nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+                first()
+            nn.utils.clip_grad_norm_(clipped, settings.clip)
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()

@@ -125,7 +125,8 @@ def columns_of(table: Any) -> tuple[Any, Any]:
 
     pairs are None for a frame of one column, and for whatever is one column by itself. Raises TypeError for three.
     """
-    shape, is_frame = getattr(table, "shape", ()), hasattr(table, "iloc")
+    shape: tuple[int, ...] = getattr(table, "shape", ())
+    is_frame = hasattr(table, "iloc")
     count = shape[1] if len(shape) == 2 else 0
     if count > 2:
         raise TypeError(
