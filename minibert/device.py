@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from minibert.printing import brief
+
 DEVICES = ("cpu", "cuda", "mps")
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "auto": None}
 
@@ -15,7 +17,7 @@ def check_device(device: str | torch.device) -> None:
     """Raise ValueError for a device that this machine or this build of torch does not have."""
     kind, _, number = str(device).partition(":")
     if kind not in ("cpu", "cuda", "mps"):
-        raise ValueError(f"device {str(device)!r} is not known; choose from cpu, cuda, mps")
+        raise ValueError(f"device {brief(str(device))} is not known; choose from cpu, cuda, mps")
     if kind == "cuda" and int(number or 0) >= (count := torch.cuda.device_count()):
         raise ValueError(
             f"device {str(device)!r} was asked for, and torch sees {count or 'no'} CUDA devices here; use device='cpu'"
@@ -29,7 +31,7 @@ def choose_device(device: str | torch.device) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if str(device).partition(":")[0] not in DEVICES:
-        raise ValueError(f"device is {device!r}; choose from auto, {', '.join(DEVICES)}")
+        raise ValueError(f"device is {brief(device)}; choose from auto, {', '.join(DEVICES)}")
     check_device(device)
     return str(device)
 
@@ -41,7 +43,7 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
     multiplies it: the vectors keep a cosine above 0.9999 to float32.
     """
     if precision not in PRECISIONS:
-        raise ValueError(f"precision is {precision!r}; choose from {', '.join(PRECISIONS)}")
+        raise ValueError(f"precision is {brief(precision)}; choose from {', '.join(PRECISIONS)}")
     if precision == "float16" and device.type != "cuda":
         raise ValueError(f"precision 'float16' needs a CUDA device, not {device}; use 'float32', 'bfloat16' or 'auto'")
     wanted = PRECISIONS[precision] or torch.bfloat16

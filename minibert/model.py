@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from minibert.config import Config
 from minibert.inputs import Fields, as_inputs, output
+from minibert.printing import brief
 
 # A way to compute attention: query, key, value, mask and dropout to the result and, if kept, the probabilities.
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, nn.Dropout], tuple[Tensor, Tensor | None]]
@@ -219,7 +220,7 @@ class Encoder(nn.Module):
     def __init__(self, config: Config, attention: str = "eager", pooler: bool = True) -> None:
         super().__init__()
         if attention not in ATTENTION:
-            raise ValueError(f"attention {attention!r} is not known; choose from {', '.join(ATTENTION)}")
+            raise ValueError(f"attention {brief(attention)} is not known; choose from {', '.join(ATTENTION)}")
         self.config = config
         self.attend = ATTENTION[attention]
         self.embeddings = Embeddings(config)

@@ -7,6 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 MARGIN = 15  # columns for the name
 WIDTH = 96
+LONGEST = 80  # characters of a value in an error message
+
+
+def brief(value: object) -> str:
+    """A value for an error message: as Python writes it where that is short, else by its type."""
+    text = repr(value)
+    return text if len(text) <= LONGEST and "\n" not in text else f"of type {type(value).__name__}"
 
 
 def block(name: str, *paragraphs: str) -> str:

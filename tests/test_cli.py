@@ -236,6 +236,8 @@ def test_embed_writes_a_vector_for_each_line(run: Run, tmp_path: Path, checkpoin
         "resumed_rows": 0,
         "tokens": 10,
         "truncated": 0,
+        "windowed": 0,
+        "windows": 0,
     }
     expected = minibert.embed(["good film", "", "bad film"], str(checkpoint), pooling="mean", layers=(-2, -1))
     np.testing.assert_array_equal(np.load(out), expected)

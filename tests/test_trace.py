@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import re
 from html.parser import HTMLParser
@@ -450,6 +451,19 @@ def test_distilbert_has_no_segments_and_a_pair_of_it_says_so(distilbert):
     page = traced.to_html()
     assert "segment" not in data_of(page)["vectors"] and 'scope="col">segment' not in page
     assert sum(data_of(page)["attention"]["0"]["quadrants"]["mean"].values()) == pytest.approx(2)
+
+
+def test_one_dimension_that_drowns_the_others_is_named_and_only_then(encoder, tokenizer):
+    drowned = copy.deepcopy(encoder)
+    with torch.no_grad():
+        drowned.layers[-1].feed_forward_norm.weight[7] = 500.0
+    words = "One of the 24 numbers drowns the others: dimension 7 alone holds 100 %"
+    assert words in " ".join(Reader(minibert.trace(drowned, tokenizer, TEXT).to_html()).text.split())
+    assert "drowns" not in minibert.trace(encoder, tokenizer, TEXT).to_html()
+
+
+def test_no_header_of_a_table_is_empty(encoder, tokenizer):
+    assert not re.search(r"<th[^>]*>\s*</th>", minibert.trace(encoder, tokenizer, TEXT).to_html())
 
 
 def test_a_relative_with_narrow_tables_shared_layers_no_segments_and_no_pooler_is_traced(tokenizer):

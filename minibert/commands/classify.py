@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minibert.commands.shared import (
     Arguments,
@@ -19,9 +19,14 @@ from minibert.commands.shared import (
     features_settings,
     portions,
     standard_input,
+    windows_text,
 )
 
+if TYPE_CHECKING:
+    from minibert.text.texts import Row
+
 TEXTS_AT_ONCE = 64  # that predict reads before it answers
+Answer = tuple[str, float, tuple[str, ...]]  # label, its probability, the text or the two of a pair
 CLASSIFIER_FILES = {"classifier.json", "classifier.safetensors"}  # by which the folder of a classifier is known
 LINE_ENDS, BREAKS = re.compile(r"[\r\n]"), re.compile(r"[\r\n\t]")
 
@@ -39,6 +44,7 @@ def data_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("data", metavar="DATA", help="labelled texts: .tsv, .csv, .jsonl, .json or .parquet; - is standard input")
     add("--text", metavar="COLUMN", help="name, or number where there is no header (default: sentence or text)")
+    add("--pair", metavar="COLUMN", help="the same of second texts, where the rows are pairs")
     add("--label", metavar="COLUMN", help="the same of the labels (default: label)")
     add("--format", metavar="TYPE", help="tsv, csv, jsonl, json or parquet (default: by the name)")
 
@@ -62,15 +68,19 @@ def train_classifier(args: Arguments) -> Figures:
     from minibert.tasks.frozen import score_table, train
     from minibert.tasks.reviews import read_labelled
 
-    rows = read_labelled(args.data, text=args.text, label=args.label, format=args.format)
+    rows = read_labelled(args.data, text=args.text, label=args.label, pair=args.pair, format=args.format)
     begin = time.perf_counter()
-    classifier = train(rows.texts, rows.labels, grid=args.grid, folds=args.folds, **features_settings(args))
+    settings = features_settings(args)
+    classifier = train(rows.texts, rows.labels, pairs=rows.pairs, grid=args.grid, folds=args.folds, **settings)
     seconds = time.perf_counter() - begin
     classifier.save(args.out)
     counts = ", ".join(f"{rows.labels.count(label):,} {label}" for label in classifier.labels)
-    print(block("data", f"{args.data}: {len(rows.texts):,} rows ({counts})"))
+    print(block("data", f"{args.data}: {len(rows.texts):,} {'pairs' if rows.pairs else 'rows'} ({counts})"))
     shape = (classifier.rows, classifier.features.n_features_out_)
     print(block("features", f"{shape} by {args.model}, pooling {args.pooling}"))
+    account = getattr(classifier.features, "account_", None)  # None: all vectors came from a cache
+    if account and account.windowed:
+        print(block("windows", windows_text(account.windowed, account.texts, account.windows)))
     print(score_table(classifier))
     print(block("saved in", f"{args.out} after {seconds:.1f} s"))
     return classifier.details() | {"out": str(args.out), "seconds": round(seconds, 3)}
@@ -118,8 +128,8 @@ def evaluate_classifier(args: Arguments) -> Figures:
     from minibert.tasks.metrics import accuracy, class_table, confusion_table
     from minibert.tasks.reviews import read_labelled
 
-    rows = read_labelled(args.data, text=args.text, label=args.label, format=args.format)
-    evaluation = evaluate(load_classifier(args), rows.texts, rows.labels)
+    rows = read_labelled(args.data, text=args.text, label=args.label, pair=args.pair, format=args.format)
+    evaluation = evaluate(load_classifier(args), rows.texts, rows.labels, rows.pairs)
     print(block("accuracy", f"{accuracy(evaluation)} (standard error), {evaluation.rows:,} rows of {args.data}"))
     print(beside("by class", class_table(evaluation, evaluation.labels)))
     print(beside("confusion", confusion_table(evaluation, evaluation.labels)))
@@ -134,15 +144,19 @@ def predict_arguments(parser: argparse.ArgumentParser) -> None:
     """Arguments of `minibert classify predict`."""
     load_arguments(parser)
     add = parser.add_argument
-    add("texts", nargs="*", metavar="TEXT", help="default: --file, or standard input, one text a line")
+    add("texts", nargs="*", metavar="TEXT", help="or pairs, with a tab between (default: --file, or standard input)")
     add("--file", metavar="FILE", help="texts: .txt, .tsv, .csv, .jsonl, .json or .parquet; - is standard input")
     add("--text", metavar="COLUMN", help="of --file: name, or number where there is no header")
+    add("--pair", metavar="COLUMN", help="of --file: the same of second texts, where the rows are pairs")
     add("--format", metavar="TYPE", help="of --file: txt, tsv, csv, jsonl, json or parquet (default: by the name)")
     add("--out", type=Path, metavar="FILE.tsv", help="a table with a header, in place of lines on standard output")
 
 
 def predict(args: Arguments) -> Figures:
-    """A line for each text: its label, the probability of that, and the text, by tabs."""
+    """A line for each text: its label, the probability of that, and the text, by tabs; of a pair both texts.
+
+    On standard input a text is a line; a pair is a line too, with a tab between its texts.
+    """
     check_predict(args)
     from minibert.text.tables import TextFile
 
@@ -151,7 +165,7 @@ def predict(args: Arguments) -> Figures:
     if args.file in (None, "-"):
         standard_input()  # says what is wanted of a terminal
     at_once = 1 if args.file is None and sys.stdin.isatty() else TEXTS_AT_ONCE
-    with TextFile(args.file or "-", args.text, args.format) as texts:
+    with TextFile(args.file or "-", args.text, args.format, args.pair) as texts:
         return answer(args, texts, at_once)
 
 
@@ -159,8 +173,8 @@ def check_predict(args: Arguments) -> None:
     """Refuse what cannot be done before anything is read."""
     if args.texts and args.file is not None:
         raise ValueError("texts and --file are both given; leave out one of them")
-    if args.file is None and (args.text or args.format):
-        raise ValueError("--text and --format are about --file, which is not given; --file - is standard input")
+    if args.file is None and (args.text or args.pair or args.format):
+        raise ValueError("--text and --format are about --file, which is not given, and so is --pair; --file - is standard input")
     if args.out is None:
         return
     if args.out.suffix != ".tsv" or args.out.is_dir():
@@ -171,31 +185,56 @@ def check_predict(args: Arguments) -> None:
         raise ValueError(f"--out is {args.out}, the file with the texts; name another")
 
 
-def answer(args: Arguments, texts: Iterable[str], at_once: int) -> Figures:
+def answer(args: Arguments, texts: Iterable[Row], at_once: int) -> Figures:
     """Label the texts, `at_once` at a time, to standard output or into a table."""
+    from minibert.text.texts import are_pairs
+
     classifier = load_classifier(args)
+    if classifier.pairs and args.file is None:
+        texts = split_pairs(texts)
 
-    def labelled() -> Iterator[list[tuple[str, float, str]]]:
+    def labelled() -> Iterator[list[Answer]]:
         for portion in portions(texts, at_once):
-            rows = zip(portion, classifier.predict_proba(portion), strict=True)
-            yield [(classifier.labels[row.argmax()], float(row.max()), text) for text, row in rows]
+            pairs = [row[1] for row in portion] if are_pairs(portion) else None
+            firsts = [row[0] for row in portion] if pairs else portion
+            for_each = zip(portion, classifier.predict_proba(firsts, pairs), strict=True)
+            yield [
+                (classifier.labels[row.argmax()], float(row.max()), text if isinstance(text, tuple) else (text,))
+                for text, row in for_each
+            ]
 
-    return print_labels(labelled(), args.json) if args.out is None else write_labels(labelled(), args.out)
+    if args.out is None:
+        return print_labels(labelled(), args.json)
+    return write_labels(labelled(), args.out, classifier.pairs)
 
 
-def print_labels(portions: Iterable[list[tuple[str, float, str]]], collect: bool) -> Figures:
-    """One line a text, shown as soon as its portion is done."""
+def split_pairs(lines: Iterable[Row]) -> Iterator[Row]:
+    """Lines with a tab as pairs. Raises ValueError for a line that has none, or several."""
+    for number, line in enumerate(lines, 1):
+        parts = line.split("\t") if isinstance(line, str) else line
+        if len(parts) != 2:
+            raise ValueError(
+                f"line {number} has {len(parts) - 1} tabs, and the classifier was trained on pairs: one tab between "
+                "two texts is wanted"
+            )
+        yield parts[0], parts[1]
+
+
+def print_labels(portions: Iterable[list[Answer]], collect: bool) -> Figures:
+    """One line a text or pair, shown as soon as its portion is done."""
     predictions = []
     for portion in portions:
-        for label, probability, text in portion:
-            print(f"{label}\t{probability:.4f}\t{LINE_ENDS.sub(' ', text)}")  # one text, one line
+        for label, probability, texts in portion:
+            cells = [label, f"{probability:.4f}", *(LINE_ENDS.sub(" ", text) for text in texts)]
+            print("\t".join(cells))  # one text, one line
             if collect:
-                predictions.append({"label": label, "probability": probability, "text": text})
+                named = dict(zip(("text", "pair"), texts, strict=False))  # pair: where there are two
+                predictions.append({"label": label, "probability": probability, **named})
         sys.stdout.flush()
     return {"predictions": predictions}
 
 
-def write_labels(portions: Iterable[list[tuple[str, float, str]]], out: Path) -> Figures:
+def write_labels(portions: Iterable[list[Answer]], out: Path, pairs: bool) -> Figures:
     """A .tsv file with a header, which appears when all is done; tabs and line ends in a text become spaces."""
     from tqdm import tqdm
 
@@ -205,12 +244,12 @@ def write_labels(portions: Iterable[list[tuple[str, float, str]]], out: Path) ->
     begin = time.perf_counter()
     counts: Counter[str] = Counter()
     with written_whole(out) as path, path.open("w", encoding="utf-8", newline="") as file:
-        file.write("label\tprobability\ttext\n")
+        file.write("label\tprobability\ttext" + ("\tpair" if pairs else "") + "\n")
         with tqdm(desc="label", unit="text", delay=2, disable=None) as bar:
             for portion in portions:
-                for label, probability, text in portion:
+                for label, probability, texts in portion:
                     counts[label] += 1
-                    cells = [BREAKS.sub(" ", cell) for cell in (label, f"{probability:.4f}", text)]
+                    cells = [BREAKS.sub(" ", cell) for cell in (label, f"{probability:.4f}", *texts)]
                     file.write("\t".join(cells) + "\n")
                 bar.update(len(portion))
     seconds = time.perf_counter() - begin

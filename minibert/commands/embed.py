@@ -6,7 +6,14 @@ import argparse
 import time
 from pathlib import Path
 
-from minibert.commands.shared import Arguments, Figures, add_features, features_settings, standard_input
+from minibert.commands.shared import (
+    Arguments,
+    Figures,
+    add_features,
+    features_settings,
+    standard_input,
+    windows_text,
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +38,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="of a table: its name, or its number from 1 where there is no header "
         "(default: sentence, text, or the only one)",
     )
+    add("--column2", metavar="NAME", help="the column of second texts, where the rows are pairs")
     add("--format", metavar="TYPE", help="txt, tsv, csv, jsonl, json or parquet (default: by the name)")
     add("--dtype", default="float32", metavar="TYPE", help="of numbers in the file: float32 or float16 (%(default)s)")
     add("--restart", action="store_true", help="begin again, whatever an interrupted command has done")
@@ -50,6 +58,7 @@ def run(args: Arguments) -> Figures:
         args.input,
         args.out,
         column=args.column,
+        column2=args.column2,
         format=args.format,
         dtype=args.dtype,
         restart=args.restart,
@@ -58,4 +67,6 @@ def run(args: Arguments) -> Figures:
     seconds = time.perf_counter() - begin
     before = f"; {written.resumed_rows:,} rows were done before" if written.resumed_rows else ""
     print(f"{args.out}: {written.shape} {written.dtype}, {seconds:.2f} s with loading{before}")
+    if written.windowed:
+        print(windows_text(written.windowed, written.rows, written.windows))
     return asdict(written) | {"seconds": round(seconds, 3)}

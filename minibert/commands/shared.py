@@ -7,10 +7,11 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, fields
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from minibert.vectors.recipe import Recipe
 
+Item = TypeVar("Item")
 Arguments = argparse.Namespace
 Figures = dict[str, Any]  # what a command returns: printed once more as JSON where --json asks for it
 DEFAULT_MODEL = "distilbert-base-uncased"
@@ -26,7 +27,9 @@ def add_features(parser: argparse.ArgumentParser) -> None:
     add_setting(parser, "layers", "N,N", "0: embeddings, -1: last; several: -4,-3,-2,-1 (%(default)s)", whole_numbers)
     add_setting(parser, "combine", "HOW", "of several layers: {choices} (%(default)s)")
     add_setting(parser, "precision", "TYPE", "{choices} (%(default)s)")
-    add_setting(parser, "truncation", "HOW", "a text that is too long is cut (warn) or refused (error)")
+    add_setting(parser, "long", "HOW", "a text of more tokens than the model takes: {choices} (%(default)s)")
+    add_setting(parser, "stride", "N", "tokens from one window to the next (half a window)", int)
+    add_setting(parser, "truncation", "HOW", "the older name of --long: warn (cut) or error")
     add_machine(parser)
 
 
@@ -61,6 +64,11 @@ def whole_numbers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as -2,-1") from None
 
 
+def windows_text(windowed: int, texts: int, windows: int) -> str:
+    """How many texts were read in windows."""
+    return f"{windowed:,} of {texts:,} texts in {windows:,} windows"
+
+
 def standard_input() -> BinaryIO:
     """Standard input as bytes, which are UTF-8 whatever the locale says."""
     if sys.stdin.isatty():
@@ -68,8 +76,8 @@ def standard_input() -> BinaryIO:
     return sys.stdin.buffer
 
 
-def portions(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+def portions(texts: Iterable[Item], size: int) -> Iterator[list[Item]]:
     """Lists of up to `size` texts."""
-    texts = iter(texts)
-    while portion := list(itertools.islice(texts, size)):
+    remaining = iter(texts)
+    while portion := list(itertools.islice(remaining, size)):
         yield portion

@@ -27,15 +27,18 @@ from sklearn.preprocessing import StandardScaler
 from tqdm import tqdm
 
 import minibert
-from minibert.printing import beside, block, table
+from minibert.files import shown
+from minibert.printing import beside, block, brief, table
 from minibert.tasks import saved
 from minibert.tasks.metrics import Evaluation, compare
-from minibert.text.texts import as_texts
+from minibert.text.texts import are_pairs, as_columns, as_rows, table_of
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.features import TextFeatures
 from minibert.vectors.recipe import Recipe
 
-RECIPE = tuple(setting.name for setting in fields(Recipe) if setting.name != "batch_tokens")  # what a vector depends on
+# What a vector depends on, as it is saved; an earlier minibert saved truncation in place of the last two.
+RECIPE = tuple(one.name for one in fields(Recipe) if one.name not in ("batch_tokens", "truncation", "long", "stride"))
+LONG = ("long", "stride")
 GRIDS = {
     "tutorial": np.linspace(0.0001, 100, 20),  # "A Visual Guide to Using BERT for the First Time"
     "log": np.logspace(-4, 2, 13),
@@ -59,7 +62,7 @@ def as_label(label: object, where: str) -> str:
         return str(label)
     if isinstance(label, int | np.integer | np.bool_):
         return str(label)
-    shown = "an empty label" if isinstance(label, str) else f"the label {label!r}"
+    shown = "an empty label" if isinstance(label, str) else f"the label {brief(label)}"
     raise ValueError(f"{where} has {shown}; each row needs the name of its class, a str or a whole number")
 
 
@@ -90,11 +93,11 @@ def as_grid(grid: str | Sequence[float] | None) -> list[float]:
         return []
     if isinstance(grid, str):
         if grid not in GRIDS:
-            raise ValueError(f"grid is {grid!r}; choose from {', '.join(GRIDS)}, or give the values of C")
+            raise ValueError(f"grid is {brief(grid)}; choose from {', '.join(GRIDS)}, or give the values of C")
         grid = GRIDS[grid].tolist()
     values = [float(C) for C in grid]
     if not values or not all(0 < C < math.inf for C in values):
-        raise ValueError(f"grid is {values}; it must hold values of C, each larger than 0")
+        raise ValueError(f"grid is {brief(values)}; it must hold values of C, each larger than 0")
     return values
 
 
@@ -127,6 +130,11 @@ class Classifier:
         return [str(label) for label in self.head[-1].classes_]
 
     @property
+    def pairs(self) -> bool:
+        """Whether it classifies pairs of texts."""
+        return bool(self.features.pairs_)
+
+    @property
     def C(self) -> float:
         """The inverse strength of regularisation."""
         return float(self.head[-1].C)
@@ -136,15 +144,40 @@ class Classifier:
         """The cross-validated accuracy at the C that was chosen, None where it was not measured."""
         return next((score for score in self.scores if score.C == self.C), None)
 
-    def predict(self, texts: object) -> NDArray[np.str_]:
-        """The name of the class of each text, (N,)."""
-        vectors = self.features.transform(texts)
-        return np.asarray(self.head.predict(vectors) if len(vectors) else [], dtype=self.head[-1].classes_.dtype)
+    def predict(self, texts: object, pairs: object = None) -> NDArray[np.str_]:
+        """The name of the class of each text or pair, (N,).
 
-    def predict_proba(self, texts: object) -> NDArray[np.floating[Any]]:
-        """The probability of each class for each text, (N, classes), columns in the order of `labels`."""
-        vectors = self.features.transform(texts)
-        return np.asarray(self.head.predict_proba(vectors) if len(vectors) else np.empty((0, len(self.labels))))
+        Raises ValueError for pairs where it was trained on single texts and the other way round, and, naming the row,
+        where the numbers overflow.
+        """
+        vectors, regression = self.scaled(texts, pairs), self.head[-1]
+        if not len(vectors):
+            return np.asarray([], dtype=regression.classes_.dtype)
+        check_finite(regression.decision_function(vectors), "a score")
+        return np.asarray(regression.predict(vectors))
+
+    def predict_proba(self, texts: object, pairs: object = None) -> NDArray[np.floating[Any]]:
+        """The probability of each class, (N, classes), columns in the order of `labels`; raises as predict does."""
+        vectors = self.scaled(texts, pairs)
+        if not len(vectors):
+            return np.empty((0, len(self.labels)))
+        probabilities = np.asarray(self.head[-1].predict_proba(vectors))
+        check_finite(probabilities, "a probability")
+        return probabilities
+
+    def scaled(self, texts: object, pairs: object) -> NDArray[np.floating[Any]]:
+        """The vectors as the regression takes them, (N, width)."""
+        rows = as_rows(texts, pairs, missing=self.features.missing)
+        if rows and are_pairs(rows) != self.pairs:
+            kinds = ("single texts", "pairs: its rows need a second text (--pair, pairs=)")
+            raise ValueError(
+                f"the classifier was trained on {kinds[self.pairs]}, and these are {kinds[not self.pairs]}"
+            )
+        vectors = self.features.transform(table_of(rows))
+        with np.errstate(over="ignore"):
+            scaled = np.asarray(self.head[0].transform(vectors)) if len(vectors) else vectors
+        check_finite(scaled, "a feature")
+        return scaled
 
     def details(self) -> dict[str, Any]:
         """Everything but the numbers of the head."""
@@ -153,7 +186,8 @@ class Classifier:
             "model": os.path.abspath(model) if os.path.isdir(model) else model,
             "weights_sha256": self.features.weights_sha256_,
             "tokenizer_fingerprint": self.features.tokenizer_fingerprint_,
-            **{name: getattr(recipe, name) for name in RECIPE},
+            "pairs": self.pairs,
+            **{name: getattr(recipe, name) for name in (*RECIPE, *LONG)},
             "labels": self.labels,
             "C": self.C,
             "rows": self.rows,
@@ -185,6 +219,9 @@ class Classifier:
         """
         folder = Path(folder)
         details, arrays = saved.read(folder, RECIPE)
+        pairs = details.get("pairs", False)  # of an earlier minibert: none
+        if not isinstance(pairs, bool):
+            raise saved.damaged(folder, f"pairs is {shown(pairs)}")
         head = fitted_head(details, arrays)
         recipe = replace(read_recipe(folder, details), batch_tokens=batch_tokens)
         embedder = Embedder(model or details["model"], recipe, device)
@@ -192,7 +229,7 @@ class Classifier:
         if embedder.width != head[0].n_features_in_:
             raise saved.damaged(folder, f"{head[0].n_features_in_} columns, {embedder.width} by its settings")
         scores = [Score(**score) for score in details["scores"]]
-        return cls(TextFeatures.of(embedder), head, details["rows"], details["folds"], scores)
+        return cls(TextFeatures.of(embedder, pairs), head, details["rows"], details["folds"], scores)
 
 
 def new_head(C: float = 1.0) -> Pipeline:
@@ -204,6 +241,7 @@ def train(
     texts: object,
     labels: object,
     *,
+    pairs: object = None,
     C: float = 1.0,
     grid: str | Sequence[float] | None = None,
     folds: int = 5,
@@ -211,20 +249,21 @@ def train(
 ) -> Classifier:
     """Train logistic regression on the features of labelled texts, which are encoded once.
 
-    recipe: the settings of TextFeatures, `model` first. grid: values of C to choose from by cross-validated accuracy,
-    or "tutorial" or "log"; of equals the smallest C is taken. folds: of the cross-validation, stratified; without a
-    grid, C itself is measured if each class has enough rows; 0 measures nothing.
+    pairs: the second text of each, to train on pairs. recipe: the settings of TextFeatures, `model` first. grid: values
+    of C to choose from by cross-validated accuracy, or "tutorial" or "log"; of equals the smallest C is taken. folds:
+    of the cross-validation, stratified; without a grid, C itself is measured if each class has enough rows; 0 measures
+    nothing.
     Raises ValueError or TypeError for labels that cannot be learned, before anything is encoded, and what TextFeatures
     raises.
     """
     features = TextFeatures(**recipe)
-    rows, names, candidates = as_texts(texts, missing=features.missing), as_labels(labels), as_grid(grid)
+    rows, names, candidates = as_rows(texts, pairs, missing=features.missing), as_labels(labels), as_grid(grid)
     if folds < 0 or folds == 1 or (candidates and not folds):
         raise ValueError(f"folds is {folds}; cross-validation needs at least 2")
     check_classes(names, len(rows), folds if candidates else 1)
     if min(Counter(names).values()) < folds:
         folds = 0
-    vectors = features.fit_transform(rows)
+    vectors = features.fit_transform(table_of(rows))
     scores = cross_validate(vectors, names, sorted(candidates) or [C], folds) if folds else []
     best = max(scores, key=lambda score: score.mean).C if scores else C
     return Classifier(features, new_head(best).fit(vectors, names), len(rows), folds, scores)
@@ -260,7 +299,10 @@ def fitted_head(details: dict[str, Any], arrays: saved.Arrays) -> Pipeline:
 def read_recipe(folder: Path, details: dict[str, Any]) -> Recipe:
     """What the vectors were that the classifier was trained on."""
     try:
-        return Recipe(**{name: details[name] for name in RECIPE})
+        settings = {name: details[name] for name in (*RECIPE, "truncation", *LONG) if name in details}
+        if "truncation" not in settings and (absent := [name for name in LONG if name not in settings]):
+            raise ValueError(f"it lacks {', '.join(absent)}")
+        return Recipe(**settings)
     except (TypeError, ValueError) as error:
         raise saved.damaged(folder, str(error)) from None
 
@@ -283,20 +325,31 @@ def check_hashes(folder: Path, details: dict[str, Any], embedder: Embedder) -> N
 # Measuring
 
 
-def evaluate(classifier: Classifier, texts: object, labels: object) -> Evaluation:
-    """Predict the labels of texts and compare. Raises ValueError for a label that the classifier does not know."""
-    rows, names = as_texts(texts, missing=classifier.features.missing), as_labels(labels)
-    if len(rows) != len(names) or not rows:
+def check_finite(numbers: NDArray[np.floating[Any]], what: str) -> None:
+    """Raise ValueError, naming the row, where a number of the classifier is NaN or infinite."""
+    finite = np.isfinite(numbers.reshape(len(numbers), -1)).all(axis=1) if len(numbers) else np.array([])
+    if not finite.all():
         raise ValueError(
-            f"there are {len(rows)} texts and {len(names)} labels; one label a text is wanted, and at least one text"
+            f"row {int(finite.argmin())} has {what} that is NaN or infinite: the numbers of the classifier are too "
+            "large or damaged; train it again"
+        )
+
+
+def evaluate(classifier: Classifier, texts: object, labels: object, pairs: object = None) -> Evaluation:
+    """Predict the labels of texts and compare. Raises ValueError for a label that the classifier does not know."""
+    first, second = as_columns(texts, pairs, missing=classifier.features.missing)
+    names = as_labels(labels)
+    if len(first) != len(names) or not first:
+        raise ValueError(
+            f"there are {len(first)} texts and {len(names)} labels; one label a text is wanted, and at least one text"
         )
     for row, name in enumerate(names):
         if name not in classifier.labels:
             raise ValueError(
-                f"row {row} ({rows[row][:40]!r}) has the label {name!r}, which the classifier does "
+                f"row {row} ({first[row][:40]!r}) has the label {name!r}, which the classifier does "
                 f"not know; it knows {', '.join(classifier.labels)}"
             )
-    return compare(names, classifier.predict(rows).tolist(), classifier.labels)
+    return compare(names, classifier.predict(first, second).tolist(), classifier.labels)
 
 
 def score_table(classifier: Classifier) -> str:

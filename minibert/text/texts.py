@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from minibert.printing import brief
+
 Row = str | tuple[str, str]  # a text, or a pair of texts
 AnyRow = TypeVar("AnyRow", str, tuple[str, str], Row)
 
@@ -25,7 +27,7 @@ def as_texts(texts: object, *, missing: str = "error") -> list[str]:
     the row. A generator is consumed, once.
     """
     if missing not in ("error", "empty"):
-        raise ValueError(f"missing is {missing!r}; it must be 'error' or 'empty'")
+        raise ValueError(f"missing is {brief(missing)}; it must be 'error' or 'empty'")
     if isinstance(texts, str):
         raise TypeError("texts is one str, not a list of texts; write [text] for a list of one")
     if isinstance(texts, (bytes, bytearray, Mapping, set, frozenset)) or not isinstance(texts, Iterable):
@@ -135,6 +137,11 @@ def columns_of(table: Any) -> tuple[Any, Any]:
     if count == 2:
         return (table.iloc[:, 0], table.iloc[:, 1]) if is_frame else (table[:, 0], table[:, 1])
     return table.iloc[:, 0] if count == 1 and is_frame else table, None
+
+
+def table_of(rows: Sequence[Row]) -> Any:
+    """The opposite of columns_of: a list of texts as it is, pairs as an array of two columns, (N, 2)."""
+    return np.array(rows, dtype=object) if are_pairs(rows) else rows
 
 
 def paired(texts: Iterable[object], pairs: Iterable[object]) -> Iterator[tuple[object, object]]:

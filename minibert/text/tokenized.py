@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate
 
+from minibert.printing import brief
+
 
 class TruncationWarning(UserWarning):
     """Texts were longer than max_length, and their ends were cut off."""
@@ -123,7 +125,7 @@ class Lengths:
 def as_long(truncation: str) -> str:
     """What `truncation` is called in a Recipe."""
     if truncation not in ("warn", "error"):
-        raise ValueError(f"truncation is {truncation!r}; it must be 'warn' or 'error'")
+        raise ValueError(f"truncation is {brief(truncation)}; it must be 'warn' or 'error'")
     return "cut" if truncation == "warn" else "error"
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import repeat
 from pathlib import Path
@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from minibert.checkpoints import hub
-from minibert.files import write_whole
+from minibert.files import shown, write_whole
+from minibert.printing import brief
 from minibert.text.piecewise import PIECE, Piecewise
 from minibert.text.texts import Row, are_pairs, as_columns, as_texts, portions
 from minibert.text.tokenized import (
@@ -46,6 +47,7 @@ from minibert.text.tokenizer_files import (
 
 __all__ = ["Account", "Batch", "Tokenizer", "TruncationWarning", "UnknownTokensWarning", "load_tokenizer"]
 
+MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 CHUNK = 4096  # texts handed to the library at once: bounds what its intermediate results take
 
 
@@ -60,6 +62,7 @@ class Batch:
     Tensors are long, (B, S). Lists have a row per text and S entries in it: offsets are (start, end) into the
     original text, in characters as Python counts them, (0, 0) for special tokens and padding; word_ids count the
     words of each text from 0, None for special tokens and padding.
+    As a mapping it holds what a model takes: `encoder(**batch)`, batch["input_ids"]; its length is B.
     """
 
     input_ids: Tensor
@@ -74,6 +77,23 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def keys(self) -> tuple[str, ...]:
+        """The names of what a model takes."""
+        return MODEL_INPUTS
+
+    def items(self) -> list[tuple[str, Tensor]]:
+        """What a model takes, by name."""
+        return [(name, self[name]) for name in MODEL_INPUTS]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(MODEL_INPUTS)
+
+    def __getitem__(self, name: str) -> Any:
+        names = [field.name for field in fields(self)]
+        if name not in names:
+            raise KeyError(f"a Batch has no {shown(name)}; it has {', '.join(names)}")
+        return getattr(self, name)
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch with its tensors on another device."""
@@ -101,7 +121,7 @@ class Tokenizer:
         source: str = "the definition",
     ) -> None:
         if special_tokens_in_text not in ("parse", "literal"):
-            raise ValueError(f"special_tokens_in_text is {special_tokens_in_text!r}; it must be 'parse' or 'literal'")
+            raise ValueError(f"special_tokens_in_text is {brief(special_tokens_in_text)}; it must be 'parse' or 'literal'")
         # A saved tokenizer.json may cut and pad on its own: cutting unseen is what this class is here to prevent.
         self._definition = dict(definition) | {"truncation": None, "padding": None}
         self._settings = dict(settings or {})
@@ -298,6 +318,35 @@ class Tokenizer:
                 f"{minimum} and at most {self.limit}, the number of positions of the model"
             )
         return max_length
+
+    # -- one text, as in transformers
+
+    def tokenize(self, text: str) -> list[str]:
+        """The tokens of a text, without [CLS] and [SEP], nothing cut."""
+        return list(next(self.pieces(as_texts([text]))).tokens)
+
+    def encode(self, text: str, pair: str | None = None, *, add_special_tokens: bool = True) -> list[int]:
+        """The ids of a text or a pair, [CLS] to [SEP], cut with a warning as in a call; or of one text, bare and whole.
+
+        Raises ValueError for a pair without special tokens.
+        """
+        if add_special_tokens:
+            ids: list[int] = self(text, pair).input_ids[0].tolist()
+            return ids
+        if pair is not None:
+            raise ValueError("add_special_tokens is False, and without [SEP] a pair would be one text")
+        return self.convert_tokens_to_ids(self.tokenize(text))
+
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
+        """The id of each token; that of [UNK] where the vocabulary has no such token."""
+        return [self.vocab.get(token, self.unk_id) for token in tokens]
+
+    def convert_ids_to_tokens(self, ids: Iterable[int] | Tensor) -> list[str]:
+        """The token of each id. Raises ValueError for an id that the vocabulary does not have."""
+        ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+        if unknown := [id for id in ids if id not in self._pieces]:
+            raise ValueError(f"id {shown(unknown[0])} is not in the vocabulary, which has {self.vocab_size:,} tokens")
+        return [self._pieces[id] for id in ids]
 
     # -- ids to text, and the vocabulary
 

@@ -7,7 +7,7 @@ In reading order:
     pooling       the readable way: padded batches through model.py
     matmul        matrix products at hardware speed, proved right on this machine before they are used
     packed        batches without padding
-engine        the fast way: model.py step for step with the padding taken out
+    engine        the fast way: model.py step for step with the padding taken out
     prefetch      texts in portions: one is tokenized while the device computes the one before
     embedder      a checkpoint and a recipe, called with texts
     features      the same as a scikit-learn transformer

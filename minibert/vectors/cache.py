@@ -10,6 +10,7 @@ import json
 import os
 import sqlite3
 import threading
+import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,11 @@ from minibert.text.texts import Row
 
 Matrix = NDArray[np.float32]
 
+# What is called with rows as they are computed: the numbers of all that have arrived so far, in the order in which they
+# did, and the matrix (N, width), in which no other row has its vector yet.
+Arrived = Callable[[NDArray[np.int64], Matrix], None]
+
+SECONDS = 10.0  # between two times that rows are saved while more are computed
 ROWS_FILE = "rows.sqlite"
 MEMORY_LIMIT = 256 * 2**20  # bytes of vectors: 87,000 of width 768
 DISK_LIMIT = 4 * 2**30  # bytes: 1.2 million vectors of width 768
@@ -140,23 +146,50 @@ def as_bytes(text: Row) -> bytes:
 MEMORY = MemoryRows()
 
 
+class Saving:
+    """The rows of `keys` on their way into a store: what has arrived is written every SECONDS, the rest at the end."""
+
+    def __init__(self, store: MemoryRows | DiskRows, keys: list[bytes]) -> None:
+        self.store, self.keys = store, keys
+        self.order, self.vectors = np.empty(0, np.int64), np.empty((0, 0), np.float32)
+        self.written: dict[bytes, bytes] = {}
+        self.time = time.monotonic()
+
+    def arrived(self, order: NDArray[np.int64], vectors: Matrix) -> None:
+        """Take note of what is computed, see engine.Arrived, and write it when it is time."""
+        self.order, self.vectors = order, vectors
+        if time.monotonic() - self.time >= SECONDS:
+            self.write()
+
+    def write(self) -> None:
+        """Write what has arrived since the last time."""
+        rows = {self.keys[row]: self.vectors[row].tobytes() for row in self.order[len(self.written) :]}
+        self.store.write(rows)
+        self.written |= rows
+        self.time = time.monotonic()
+
+
 def cached(
     texts: Sequence[Row],
     identity: list[object],
     width: int,
     store: MemoryRows | DiskRows,
-    compute: Callable[[list[int]], Matrix],
+    compute: Callable[[list[int], Arrived], None],
 ) -> Matrix:
     """A row for each text or pair, (N, width): from the store, or by `compute`, which is given the numbers of new ones.
 
-    identity: all that determines a vector except the text. A text that stands twice is computed once.
+    identity: all that determines a vector except the text. A text that stands twice is computed once, and those that
+    an interrupted call has computed not again: `compute` tells its second argument what arrives.
     """
     base = hashlib.sha256(json.dumps(identity).encode()).digest()
     keys = [hashlib.sha256(base + as_bytes(text)).digest() for text in texts]
     known = store.read(set(keys))
     new = {key: number for number, key in enumerate(keys) if key not in known}
     if new:
-        fresh = dict(zip(new, (row.tobytes() for row in compute(list(new.values()))), strict=True))
-        store.write(fresh)
-        known |= fresh
+        saving = Saving(store, list(new))
+        try:
+            compute(list(new.values()), saving.arrived)
+        finally:
+            saving.write()
+        known |= saving.written
     return np.frombuffer(bytearray().join(known[key] for key in keys), dtype=np.float32).reshape(len(texts), width)

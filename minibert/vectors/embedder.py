@@ -25,11 +25,12 @@ from minibert.checkpoints.load import load
 from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.device import choose_device
 from minibert.model import Encoder
+from minibert.printing import brief
 from minibert.text.texts import Row, as_rows, portions
 from minibert.text.tokenized import Account, Tokenized
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
-from minibert.vectors.cache import Matrix
-from minibert.vectors.engine import Arrived, Engine, NotFiniteError
+from minibert.vectors.cache import Arrived, Matrix
+from minibert.vectors.engine import Engine, NotFiniteError
 from minibert.vectors.pooling import average_windows
 from minibert.vectors.prefetch import Portion, tokenized
 from minibert.vectors.recipe import DEFAULT, Recipe, Settings, spelled
@@ -84,7 +85,7 @@ class Embedder:
         elif tokenizer is None:
             raise TypeError("model is an Encoder, which has no tokenizer; pass tokenizer=load_tokenizer(name)")
         elif device != "auto":
-            raise ValueError(f"device is {device!r}, and an Encoder stays where it is; use model.to({device!r})")
+            raise ValueError(f"device is {brief(device)}, and an Encoder stays where it is; use model.to(device)")
         self.model, self.recipe, self.device = model, recipe, device
         self.given_tokenizer = tokenizer
         self.wanted: Hashes | None = None  # of whatever is loaded; None: any

@@ -33,6 +33,7 @@ from tqdm import tqdm
 from minibert import model
 from minibert.config import Config
 from minibert.device import check_device, choose_dtype
+from minibert.vectors.cache import Arrived
 from minibert.vectors.matmul import Linear, choose_linear
 from minibert.vectors.packed import TOKEN_STEP, Packed, filler, last_step, pack
 from minibert.vectors.pooling import combine_layers
@@ -232,11 +233,6 @@ def choose_attention(dtype: torch.dtype, device: torch.device) -> Attend:
 # Many texts
 
 
-# What Engine.vectors calls after each batch: the numbers of all rows that have arrived so far, in the order in which
-# they did, and the matrix (N, width), in which no other row has its vector yet.
-Arrived = Callable[[NDArray[np.int64], NDArray[np.float32]], None]
-
-
 class Engine:
     """An encoder made ready for many texts: `vectors` computes them, `kernels` says in words how.
 
@@ -292,8 +288,8 @@ class Engine:
         pair begins, which is in segment 1 to the end of the row; None: there are no pairs. Of the recipe, pooling,
         layers, combine and batch_tokens count here; a batch has fewer tokens on a CPU, and half as many when a GPU
         runs out of memory.
-        arrived: is called after each batch, see Arrived. begun: the vectors that had arrived, in the order in which
-        they did, when an earlier call was interrupted; this one goes on with its next batch.
+        arrived: is called after each batch, see cache.Arrived. begun: the vectors that had arrived, in that order, when
+        an earlier call was interrupted; this one goes on with its next batch.
         Raises ValueError for a recipe or ids that do not fit the checkpoint, NotFiniteError for NaN or infinity in a
         vector, RuntimeError in a process forked from one that has computed.
         """

@@ -13,11 +13,14 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
+from tqdm import tqdm
 
 from minibert.text.texts import Row, are_pairs, as_rows, columns_of
-from minibert.vectors.cache import MEMORY, DiskRows, Matrix, MemoryRows, cached
+from minibert.vectors.cache import MEMORY, Arrived, DiskRows, Matrix, MemoryRows, cached
 from minibert.vectors.embedder import Embedder, Hashes
 from minibert.vectors.recipe import Recipe
+
+WINDOWED = 64  # texts in several windows that are computed at a time: enough for full batches
 
 
 class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
@@ -108,10 +111,18 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
             found, wanted = ("single texts", "pairs") if self.pairs_ else ("pairs", "single texts")
             raise ValueError(f"these are {found}, and it was fitted on {wanted}; give {wanted}, or fit again")
 
-        def compute(numbers: list[int]) -> Matrix:
+        def compute(numbers: list[int], arrived: Arrived) -> None:
             made = embedder.tokenize(rows)  # all, so that what the tokenizer has to say counts the caller's rows
             self.account_ = made.account
-            return embedder.vectors(made.take(numbers), numbers, progress=True)
+            if made.windows is None:
+                embedder.vectors(made.take(numbers), numbers, progress=True, arrived=arrived)
+                return
+            vectors = np.empty((len(numbers), embedder.width), np.float32)
+            starts = range(0, len(numbers), WINDOWED)
+            for start in tqdm(starts, unit=f" times {WINDOWED} texts", delay=2, disable=None):
+                part = numbers[start : start + WINDOWED]
+                vectors[start : start + len(part)] = embedder.vectors(made.take(part), part)
+                arrived(np.arange(start + len(part)), vectors)
 
         return cached(rows, list(embedder.identity.values()), embedder.width, self._store(), compute)
 

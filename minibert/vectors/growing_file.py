@@ -35,12 +35,11 @@ from numpy.typing import NDArray
 from minibert.files import naming, read_json, regular, shown
 from minibert.text.texts import Row
 from minibert.text.tokenized import Account
-from minibert.vectors.cache import Matrix
+from minibert.vectors.cache import SECONDS, Matrix
 
 if sys.platform != "win32":
     import fcntl
 
-SECONDS = 10.0  # between two times that the rows of a portion in progress are saved
 WAY_OUT = "or begin again (--restart, restart=True)"
 
 
@@ -199,7 +198,7 @@ class GrowingFile:
         return np.fromfile(self.begun_path, np.float32, size // 4).reshape(-1, self.width)
 
     def arrived(self, order: NDArray[np.int64], vectors: Matrix) -> None:
-        """Take note of what is computed of the portion, see engine.Arrived, and save it when it is time."""
+        """Take note of what is computed of the portion, see cache.Arrived, and save it when it is time."""
         self.in_progress = order, vectors
         if time.monotonic() - self.saved >= SECONDS:
             self._check_ours()

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
+from minibert.printing import brief
+
 if TYPE_CHECKING:
     from minibert.config import Config
 
@@ -56,7 +58,7 @@ class Recipe:
         for setting in fields(self):
             value, choices = getattr(self, setting.name), setting.metadata.get("choices")
             if choices and value not in choices:
-                raise ValueError(f"{setting.name} is {value!r}; choose from {', '.join(choices)}")
+                raise ValueError(f"{setting.name} is {brief(value)}; choose from {', '.join(choices)}")
         object.__setattr__(self, "layers", as_layers(self.layers))
         object.__setattr__(self, "batch_tokens", as_count("batch_tokens", self.batch_tokens, Recipe.batch_tokens))
         if self.truncation == "error":
@@ -98,7 +100,7 @@ def as_layers(layers: object) -> tuple[int, ...]:
     try:
         return tuple(map(operator.index, several))
     except TypeError:
-        raise TypeError(f"layers is {layers!r}; it must be a whole number or a list of them, as [-2, -1]") from None
+        raise TypeError(f"layers is {brief(layers)}; it must be a whole number or a list of them, as [-2, -1]") from None
 
 
 def as_count(name: str, count: object, good: int) -> int:

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from minibert.printing import brief
 from minibert.text.tables import TextFile
 from minibert.text.texts import CHARACTERS, TEXTS, Row, as_row, paired, portions
 from minibert.vectors.cache import Matrix
@@ -99,7 +100,7 @@ def embed_stream(
         raise TypeError("texts is one str; embed_stream wants a stream of texts, embed_file the name of a file")
     out = check_out(out)
     if dtype not in DTYPES:
-        raise ValueError(f"dtype is {dtype!r}; choose from {', '.join(DTYPES)}")
+        raise ValueError(f"dtype is {brief(dtype)}; choose from {', '.join(DTYPES)}")
     if portion < 1:
         raise ValueError(f"portion is {portion}; it must be at least 1 ({TEXTS} is a good value)")
     embedder = Embedder(model, Recipe(**settings), device)

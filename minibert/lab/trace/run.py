@@ -69,7 +69,7 @@ def trace(
     row = tokenizer(text, text_b, truncation=truncation)
     config = encoder.config
     batch = Batch(row.input_ids, row.attention_mask, row.token_type_ids).to(next(encoder.parameters()).device)
-    with inference(encoder), recording(encoder) as kept:  # type: ignore[arg-type]  # a task head has modules and modes too
+    with inference(encoder), recording(encoder) as kept:
         out = forward(encoder, batch, {"output_hidden_states": True, "output_attentions": True})
     # Without the batch dimension; position embeddings may have been computed without one, (S,D).
     tensors = {place: (tensor[0] if len(tensor) == 1 else tensor).cpu() for place, tensor in kept.items()}
@@ -111,6 +111,10 @@ def check_request(encoder: object, text: object, text_b: object, classifier: Cla
         raise TypeError(f"encoder is of type {type(encoder).__name__}; an Encoder or a MaskedLM is wanted")
     if isinstance(encoder, MaskedLM) and not encoder.head_is_trained:
         raise ValueError("the task head 'masked-lm' was never trained; load a checkpoint that has it")
+    if classifier is not None and classifier.pairs:
+        raise ValueError(
+            "the classifier was trained on pairs, and trace takes apart decisions on one text; leave it out"
+        )
     if classifier is not None and text_b is not None:
         raise ValueError("a classifier reads one text, and two were given; leave out the second, or the classifier")
 
