@@ -9,7 +9,6 @@ from typing import Any
 from minibert.families import family_of
 from minibert.families.base import Family
 from minibert.files import read_json
-from minibert.printing import brief
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 # Variants of BERT that config.json can ask for and this encoder does not compute: name -> the value that asks for none.
@@ -78,9 +77,9 @@ class Config:
             value, least, most = getattr(self, name), limits["least"], limits["most"]
             if not isinstance(value, limits["kind"]) or isinstance(value, bool) or not least <= value <= most:
                 kind = "whole number" if limits["kind"] is int else "number"
-                raise ValueError(f"{name} is {brief(value)}; it must be a {kind} of at least {least} and at most {most}")
+                raise ValueError(f"{name} is {value!r}; it must be a {kind} of at least {least} and at most {most}")
         if self.hidden_act not in ACTIVATIONS:
-            raise ValueError(f"hidden_act {brief(self.hidden_act)} is not supported; supported: {', '.join(ACTIVATIONS)}")
+            raise ValueError(f"hidden_act {self.hidden_act!r} is not supported; supported: {', '.join(ACTIVATIONS)}")
         if self.pad_token_id >= self.vocab_size:
             raise ValueError(f"pad_token_id {self.pad_token_id} is outside the vocabulary of {self.vocab_size}")
         D, H, positions = self.hidden_size, self.num_attention_heads, self.max_position_embeddings

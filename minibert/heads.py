@@ -22,6 +22,7 @@ from minibert.config import Config
 from minibert.inputs import Fields, output
 from minibert.losses import PROBLEM_TYPES, cross_entropy, position_cross_entropy, text_loss, token_cross_entropy
 from minibert.model import ACTIVATION, Encoder, EncoderOutput, initialise
+from minibert.printing import brief
 
 
 @output
@@ -409,7 +410,7 @@ HEAD_CLASSES: dict[str, type[Head]] = {head.name: head for head in CLASSES}
 def head_class(name: str) -> type[Head]:
     """The class of a head. Raises ValueError, naming those that are known, for any other name."""
     if name not in HEAD_CLASSES:
-        raise ValueError(f"head {name!r} is not known; choose from {', '.join(HEAD_CLASSES)}")
+        raise ValueError(f"head {brief(name)} is not known; choose from {', '.join(HEAD_CLASSES)}")
     return HEAD_CLASSES[name]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,17 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from words import labelled, write_words_checkpoint
+from words import GOOD, labelled, write_words_checkpoint
 
 from minibert.checkpoints.tensor_files import sha256
 from minibert.tasks.frozen import Classifier, evaluate, train
 from minibert.tasks.metrics import OneClassPredicted, compare
 from minibert.tasks.saved import DETAILS, DETAILS_FILE, TENSORS_FILE, read
+from minibert.vectors import cache as cache_room
+from minibert.vectors import features as features_room
+from minibert.vectors.cache import ROWS_FILE, DiskRows, MemoryRows
+from minibert.vectors.embedder import embed
+from minibert.vectors.engine import Engine
 from minibert.vectors.features import TextFeatures
 
 TEXTS, LABELS = labelled()
@@ -144,6 +151,113 @@ def test_labels_that_are_no_column_are_refused() -> None:
 def test_whole_numbers_become_names(checkpoint: Path) -> None:
     classifier = train(TEXTS, np.arange(24) % 2, folds=0, model=str(checkpoint))
     assert classifier.labels == ["0", "1"]
+
+
+# -- features that are there already
+
+
+def rows_in(cache: Path) -> int:
+    """How many vectors a cache holds."""
+    if not (cache / ROWS_FILE).exists():
+        return 0
+    with closing(sqlite3.connect(cache / ROWS_FILE)) as database:
+        return int(database.execute("SELECT count(*) FROM rows").fetchone()[0])
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many texts are computed, batch by batch; a batch of these texts has three or four."""
+    counts: list[int] = []
+    batches = Engine.batches
+
+    def counting(self: Any, *given: Any) -> Any:
+        for rows, pooled in batches(self, *given):
+            counts.append(len(rows))
+            yield rows, pooled
+
+    monkeypatch.setattr(Engine, "batches", counting)
+    return counts
+
+
+@pytest.mark.parametrize("long", ["cut", "windows"])
+def test_an_interrupt_loses_no_feature_that_was_computed(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computed: list[int], long: str
+) -> None:
+    settings: dict[str, Any] = {"model": str(checkpoint), "batch_tokens": 30, "long": long, "folds": 0}
+    texts = [f"{text} {GOOD[row % 3]} {'very ' * (row % 5)}" for row, text in enumerate(TEXTS)]
+    monkeypatch.setattr(features_room, "WINDOWED", 5)
+    forward, count = Engine.forward, iter(range(1000))
+
+    def interrupted(self: Any, *given: Any) -> Any:
+        if next(count) == 7:
+            raise KeyboardInterrupt
+        return forward(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "forward", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(texts, LABELS, cache=tmp_path / "kept", **settings)
+    done = sum(computed)
+    kept = rows_in(tmp_path / "kept")
+    assert 0 < kept <= done < len(set(texts))
+    computed.clear()
+    again = train(texts, LABELS, cache=tmp_path / "kept", **settings)
+    assert sum(computed) == len(set(texts)) - kept
+    computed.clear()
+    train(texts, LABELS, grid=[0.1, 1.0], cache=tmp_path / "kept", **settings | {"folds": 2})
+    assert computed == []
+    whole = train(texts, LABELS, cache=tmp_path / "other", **settings)
+    np.testing.assert_array_equal(again.predict_proba(NEW), whole.predict_proba(NEW))
+
+
+@pytest.mark.parametrize("seconds", [0.0, 10.0])
+def test_features_are_saved_by_time_while_others_are_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr(cache_room, "SECONDS", seconds)
+    vectors, store = np.arange(12, dtype=np.float32).reshape(4, 3), DiskRows(tmp_path)
+    there: list[int] = []
+
+    def compute(numbers: list[int], arrived: Any) -> None:
+        for batch in ([3], [3, 0, 1], [3, 0, 1, 2]):
+            arrived(np.array(batch), vectors)
+            there.append(rows_in(tmp_path))
+
+    found = cache_room.cached(["a", "b", "c", "d", "a"], [], 3, store, compute)
+    np.testing.assert_array_equal(found, vectors[[0, 1, 2, 3, 0]])
+    assert there == ([1, 3, 4] if seconds == 0 else [0, 0, 0])
+    assert rows_in(tmp_path) == 4
+
+
+def test_given_vectors_train_the_same_classifier_and_nothing_but_a_sample_is_computed(
+    checkpoint: Path, trained: Classifier, computed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = embed(TEXTS, str(checkpoint), pooling="mean", layers=(-2, -1))
+    monkeypatch.setattr(features_room, "MEMORY", MemoryRows())
+    computed.clear()
+    again = train(TEXTS, LABELS, vectors=vectors, model=str(checkpoint), pooling="mean", layers=(-2, -1))
+    assert sum(computed) == 8
+    np.testing.assert_allclose(again.predict_proba(NEW), trained.predict_proba(NEW), atol=1e-4)
+    halved = train(
+        TEXTS, LABELS, vectors=vectors.astype(np.float16), model=str(checkpoint), pooling="mean", layers=(-2, -1)
+    )
+    np.testing.assert_allclose(halved.predict_proba(NEW), trained.predict_proba(NEW), atol=1e-2)
+
+
+def test_vectors_of_other_texts_or_settings_are_refused(checkpoint: Path) -> None:
+    vectors = embed(TEXTS, str(checkpoint), pooling="mean")
+    broken = vectors.copy()
+    broken[5, 3] = np.nan
+    for given, message in [
+        (vectors[:-1], r"the vectors are \(23, 24\) of float32, and by these texts and settings \(24, 24\)"),
+        (vectors[:, 1:], r"the vectors are \(24, 23\)"),
+        (vectors.astype(int), r"the vectors are \(24, 24\) of int64"),
+        (broken, "the vector of row 5 holds NaN or infinity"),
+        (vectors[::-1], "the vector of row .* is not that of its text"),
+        (embed(TEXTS, str(checkpoint), pooling="cls"), "is not that of its text .* by these settings; give vectors of"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            train(TEXTS, LABELS, vectors=given, model=str(checkpoint), pooling="mean", folds=0)
 
 
 # -- using

@@ -19,6 +19,7 @@ from minibert import cli
 from minibert.checkpoints import hub
 from minibert.commands import classify
 from minibert.vectors import growing_file
+from minibert.vectors.engine import Engine
 
 Run = Any
 
@@ -187,6 +188,26 @@ def test_an_interrupt_is_quiet_and_has_status_130(run: Run, monkeypatch: pytest.
     assert run("download", "bert-base-uncased") == (130, "", "")
 
 
+def test_an_interrupt_says_what_is_kept(
+    run: Run, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, batches = Engine.forward, iter(range(9))
+
+    def interrupt(self: Engine, *given: Any) -> Any:
+        if next(batches) == 2:
+            raise KeyboardInterrupt
+        return forward(self, *given)
+
+    monkeypatch.setattr(Engine, "forward", interrupt)
+    embed = ["embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, "--batch-tokens", 4]
+    assert run(*embed, stdin=b"good\nbad\nfine\n") == (
+        130,
+        "",
+        "minibert: interrupted: 1 rows are kept; the same command goes on\n",
+    )
+    assert "1 rows were done before" in run(*embed, stdin=b"good\nbad\nfine\n")[1]
+
+
 def test_a_mistake_in_the_program_is_not_taken_for_a_wrong_request(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def mistake(*args: object) -> None:
         raise KeyError("a bug")
@@ -309,6 +330,35 @@ def test_columns_are_named_and_a_header_is_no_class(run: Run, tmp_path: Path, ch
     assert figures(run("classify", "evaluate", folder, data, *named, "--json")[1])["rows"] == 24
     status, out, _ = run("classify", "predict", folder, "--file", data, "--text", "review")
     assert (status, out.count("\n")) == (0, 24)
+
+
+def test_train_keeps_its_features_beside_the_classifier_for_another_grid(
+    run: Run, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = ["classify", "train", write_tsv(tmp_path / "train.tsv"), "--model", checkpoint, "--folds", 0]
+    status, out, _ = run(*train, "--out", tmp_path / "one")
+    assert status == 0
+    assert f"in {tmp_path}/one.features, which makes another --grid quick and may be removed" in " ".join(out.split())
+    monkeypatch.setattr(Engine, "vectors", None)  # whoever computes, fails
+    assert run(*train, "--out", tmp_path / "one", "--overwrite")[0] == 0
+    assert run(*train, "--out", tmp_path / "two", "--cache", tmp_path / "one.features")[0] == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "one.features", "train.tsv", "two"]
+
+
+def test_train_takes_vectors_that_embed_has_written(run: Run, tmp_path: Path, checkpoint: Path) -> None:
+    data, vectors = write_tsv(tmp_path / "train.tsv"), tmp_path / "vectors.npy"
+    settings = ["--model", checkpoint, "--pooling", "mean"]
+    assert run("embed", data, "--column", 1, "--out", vectors, *settings)[0] == 0
+    train = ["classify", "train", data, "--out", tmp_path / "made", "--features", vectors, "--folds", 0]
+    assert f"in {vectors}" in " ".join(run(*train, *settings)[1].split())
+    assert not (tmp_path / "made.features").exists()
+    again = [*train, "--overwrite"]
+    assert "the vector of row" in complaint(run(*again, "--model", checkpoint))
+    assert "not allowed with argument --features" in complaint(run(*again, "--cache", tmp_path, *settings))
+    vectors.write_bytes(b"no matrix")
+    assert f"--features is {vectors}, which is no file of `minibert embed`" in complaint(run(*again, *settings))
+    vectors.unlink()
+    assert f"{vectors}: No such file" in complaint(run(*again, *settings))
 
 
 def test_train_never_writes_over_what_is_no_classifier_and_over_one_when_asked(

@@ -177,7 +177,6 @@ def public_calls(folder: Path, tmp_path: Path) -> dict[str, Callable[..., Any]]:
         "encoder": partial(
             encoder, input_ids=ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids
         ),
-        "Config": partial(minibert.Config, hidden_size=32, hidden_act="gelu", num_labels=2),
         "trace": partial(minibert.trace, encoder=encoder, tokenizer=tokenizer, text=TEXT),
         "fill_mask": partial(fill_mask.fill_mask, text="a [MASK]", model=folder, top=2),
     }

@@ -18,7 +18,7 @@ import pytest
 import torch
 from helpers import assert_equal, write_checkpoint
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from training import WIDTH, batches_of
 
@@ -184,6 +184,8 @@ def test_a_run_that_was_killed_at_any_write_is_resumed_to_the_same_bits(
     assert len(pictures) > 50
     begins = []
     for picture in pictures:
+        for path in picture.glob(".*"):
+            path.rename(path.with_suffix(".1"))  # another process wrote it
         ended = run(checkpoint, picture, every=1)
         assert_ended_alike(ended, whole)
         begins.append(ended.first_step)
@@ -270,6 +272,44 @@ def test_thirty_sigkills_at_random_moments_change_no_bit(checkpoint: Path, tmp_p
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "30\n"
+
+
+LEFT_OUT: dict[str, Callable[[dict[str, Tensor], dict[str, Any]], Any]] = {
+    "the random state": lambda tensors, progress: tensors.update(random=torch.Generator().manual_seed(7).get_state()),
+    "the weights": lambda tensors, progress: tensors["weight classifier.weight"].mul_(1.0001),
+    "the first moment": lambda tensors, progress: tensors["exp_avg classifier.weight"].zero_(),
+    "the second moment": lambda tensors, progress: tensors["exp_avg_sq classifier.weight"].zero_(),
+    "the steps of the optimizer": lambda tensors, progress: tensors["step classifier.weight"].zero_(),
+    "the step, which decides the rate": lambda tensors, progress: progress.update(step=4),
+    "the place in the epoch": lambda tensors, progress: progress.update(batch=2),
+    "the epoch": lambda tensors, progress: progress.update(epoch=0),
+}
+
+
+@pytest.mark.parametrize("part", LEFT_OUT)
+def test_a_state_in_which_any_part_is_another_ends_elsewhere(
+    part: str, checkpoint: Path, whole: Ended, tmp_path: Path
+) -> None:
+    """What the comparison above would not see, it would not prove."""
+    calls: list[int] = []
+
+    def loss_of(model: Head, batch: Any) -> Tensor:
+        calls.append(1)
+        if len(calls) == 10:
+            raise Killed
+        return packed_loss(model, batch)
+
+    with pytest.raises(Killed):
+        run(checkpoint, tmp_path, every=1, loss_of=loss_of)
+    last = tmp_path / states(tmp_path)[-1]
+    with safe_open(last, framework="pt") as file:
+        progress = json.loads(file.metadata()["progress"])
+    assert (progress["step"], progress["epoch"], progress["batch"]) == (5, 1, 4)
+    tensors = load_file(last)
+    LEFT_OUT[part](tensors, progress)
+    save_file(tensors, last, metadata={"progress": json.dumps(progress)})
+    ended = run(checkpoint, tmp_path, every=1)
+    assert not all(torch.equal(ended.last[name], whole.last[name]) for name in whole.last)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -361,16 +401,9 @@ def test_what_is_frozen_is_not_written(checkpoint: Path, tmp_path: Path) -> None
 
 
 def test_a_folder_that_another_run_has_is_refused_and_free_when_that_one_ends(tmp_path: Path) -> None:
-    with Keeper(tmp_path, ASKED, every=1):
-        with pytest.raises(RuntimeError, match=f"another process is writing {tmp_path}"), Keeper(tmp_path, ASKED, 1):
-            pass
-        child = (
-            "import sys; from pathlib import Path; from minibert.train.keeper import Keeper\n"
-            "try:\n    Keeper(Path(sys.argv[1]), {}, 1).__enter__()\n"
-            "except RuntimeError as error:\n    print(error)"
-        )
-        told = subprocess.run([sys.executable, "-c", child, str(tmp_path)], capture_output=True, text=True, check=True)
-        assert f"another process is writing {tmp_path}" in told.stdout
+    told = pytest.raises(RuntimeError, match=f"another process is writing {tmp_path}")
+    with Keeper(tmp_path, ASKED, every=1), told, Keeper(tmp_path, ASKED, every=1):
+        pass
     with Keeper(tmp_path, ASKED, every=1):
         pass
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import HEADS, every_head
+from helpers import HEADS, every_head, small_config
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -22,7 +22,8 @@ import minibert
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
-from minibert.heads import Head, QuestionAnswering
+from minibert.heads import HEAD_CLASSES, Head, QuestionAnswering
+from minibert.lab.parity.checkpoints import randomise
 from minibert.lab.stages import forward
 from minibert.losses import IGNORED
 from minibert.model import eager_attention
@@ -112,6 +113,22 @@ def test_batches_without_padding_and_of_one_text_are_exact_too(
     lengths: list[int], family: Family, head: str, model: Callable[..., Head]
 ) -> None:
     assert apart(model(family, head).double(), batch_of(head, lengths)) < EXACT
+
+
+@every_head
+def test_what_the_relatives_changed_is_packed_too(family: Family, head: str) -> None:
+    """Positions that begin later, tables of another width, layers that share their weights."""
+    changes = {"first_position": 2, "max_position_embeddings": WIDTH + 2, "embedding_size": 16, "num_hidden_layers": 3}
+    config = replace(
+        small_config(family),
+        **changes,
+        shared_layers=(0, 1, 0),
+        id2label=dict(enumerate("ab" if head == "question-answering" else "abc")),
+    )
+    made = HEAD_CLASSES[head](config).eval()
+    randomise(made, seed=1)
+    assert len(made.encoder.layers) == 2
+    assert apart(made.double(), batch_of(head, [3, 7, WIDTH, 5])) < EXACT
 
 
 def test_what_stands_under_the_mask_does_not_matter(model: Callable[..., Head]) -> None:

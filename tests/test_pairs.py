@@ -93,9 +93,11 @@ def test_vectors_of_pairs_are_those_of_transformers(minilm: Path) -> None:
         without_segments = model(**batch).last_hidden_state[:, 0]
     mask = batch["attention_mask"][:, :, None]
     mean = (out.last_hidden_state * mask).sum(1) / mask.sum(1)
-    for pooling, expected in (("cls", out.last_hidden_state[:, 0]), ("mean", mean), ("pooler", out.pooler_output)):
-        close(embed(first, NAME, pairs=second, pooling=pooling), expected)
-    assert np.abs(embed(first, NAME, pairs=second) - without_segments.numpy()).max() > 1e-2  # a negative control
+    got = embed(first, NAME, pairs=second)
+    close(got, out.last_hidden_state[:, 0])
+    assert np.abs(got - without_segments.numpy()).max() > 1e-2  # a negative control
+    for pooling, expected in (("mean", mean), ("pooler", out.pooler_output)):
+        close(embed(first[:8], NAME, pairs=second[:8], pooling=pooling), expected[:8])
 
 
 # -- the engine
@@ -247,7 +249,9 @@ def test_a_saved_classifier_remembers_that_it_reads_pairs(trained: Classifier, t
 
 def test_it_refuses_single_texts_and_one_of_single_texts_refuses_pairs(trained: Classifier, checkpoint: Path) -> None:
     for ask in (trained.predict, trained.predict_proba):
-        with pytest.raises(ValueError, match=r"trained on pairs: its rows need a second text \(--pair, pairs=\)"):
+        with pytest.raises(
+            ValueError, match=r"trained on pairs, and these are single texts; give second texts \(--pair, pairs=\)"
+        ):
             ask(FIRST)
     single = train(GOOD + BAD, [1] * 3 + [0] * 3, model=str(checkpoint))
     assert not single.pairs
@@ -298,6 +302,12 @@ def test_a_classifier_with_a_damaged_entry_is_refused(
         Classifier.load(tmp_path)
 
 
+def test_trace_takes_apart_no_decision_on_pairs(trained: Classifier, checkpoint: Path) -> None:
+    encoder, tokenizer = minibert.load(checkpoint), minibert.load_tokenizer(checkpoint)
+    with pytest.raises(ValueError, match="was trained on pairs, and trace takes apart decisions on one text"):
+        minibert.trace(encoder, tokenizer, "good", classifier=trained)
+
+
 # -- the command line
 
 
@@ -342,7 +352,7 @@ def test_classify_trains_measures_and_predicts_pairs(
     assert (status, error) == (0, "") and "12 pairs (6 0, 6 1)" in " ".join(text.split())
     assert run("classify", "evaluate", folder, data, *labelled)[0] == 0
     status, _, error = run("classify", "evaluate", folder, data, "--text", "first", "--label", "class")
-    assert status == 2 and "trained on pairs: its rows need a second text (--pair, pairs=)" in error
+    assert status == 2 and "trained on pairs, and these are single texts; give second texts (--pair, pairs=)" in error
 
     out = tmp_path / "labels.tsv"
     assert run("classify", "predict", folder, "--file", data, *columns, "--out", out)[0] == 0

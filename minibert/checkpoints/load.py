@@ -18,6 +18,7 @@ from minibert.device import check_device
 from minibert.files import write_whole
 from minibert.heads import HEAD_CLASSES, Head, head_class, with_num_labels
 from minibert.model import Encoder
+from minibert.printing import brief
 
 
 class How(TypedDict, total=False):
@@ -68,6 +69,8 @@ def load(
     for a file, a config.json or a number of labels that is not what it should be.
     """
     check_device(device)
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype is {brief(dtype)}; a torch.dtype is wanted, such as torch.bfloat16")
     if head is not None:
         head_class(head)  # an unknown name is refused before anything is looked for
     elif new_head or num_labels is not None:

@@ -58,6 +58,15 @@ def train_arguments(parser: argparse.ArgumentParser) -> None:
         "--grid", type=grid, metavar="GRID", help="values of C to choose from: tutorial, log, or 0.01,0.1,1"
     )
     parser.add_argument("--folds", type=int, default=5, metavar="N", help="of cross-validation; 0: none (%(default)s)")
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--features", type=Path, metavar="FILE.npy", help="vectors of DATA, made by `minibert embed`")
+    kept.add_argument(
+        "--cache",
+        type=Path,
+        metavar="FOLDER",
+        help="keeps the features, so that neither an interruption nor another grid computes any twice "
+        "(default: the name of --out with .features)",
+    )
     add_features(parser)
 
 
@@ -71,19 +80,36 @@ def train_classifier(args: Arguments) -> Figures:
     rows = read_labelled(args.data, text=args.text, label=args.label, pair=args.pair, format=args.format)
     begin = time.perf_counter()
     settings = features_settings(args)
-    classifier = train(rows.texts, rows.labels, pairs=rows.pairs, grid=args.grid, folds=args.folds, **settings)
+    if args.features is None:
+        settings["cache"] = args.cache or args.out.with_name(args.out.name + ".features")
+    vectors = None if args.features is None else read_vectors(args.features)
+    how = {"vectors": vectors, "grid": args.grid, "folds": args.folds}
+    classifier = train(rows.texts, rows.labels, pairs=rows.pairs, **how, **settings)
     seconds = time.perf_counter() - begin
     classifier.save(args.out)
     counts = ", ".join(f"{rows.labels.count(label):,} {label}" for label in classifier.labels)
     print(block("data", f"{args.data}: {len(rows.texts):,} {'pairs' if rows.pairs else 'rows'} ({counts})"))
     shape = (classifier.rows, classifier.features.n_features_out_)
-    print(block("features", f"{shape} by {args.model}, pooling {args.pooling}"))
+    where = args.features or f"{settings['cache']}, which makes another --grid quick and may be removed"
+    print(block("features", f"{shape} by {args.model}, pooling {args.pooling}, in {where}"))
     account = getattr(classifier.features, "account_", None)  # None: all vectors came from a cache
     if account and account.windowed:
         print(block("windows", windows_text(account.windowed, account.texts, account.windows)))
     print(score_table(classifier))
     print(block("saved in", f"{args.out} after {seconds:.1f} s"))
     return classifier.details() | {"out": str(args.out), "seconds": round(seconds, 3)}
+
+
+def read_vectors(path: Path) -> Any:
+    """The matrix in a numpy file, or ValueError."""
+    import numpy as np
+
+    from minibert.files import regular
+
+    try:
+        return np.load(regular(path, "numpy file"), allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"--features is {path}, which is no file of `minibert embed`: {error}") from None
 
 
 def check_folder(out: Path, overwrite: bool) -> None:
@@ -174,7 +200,9 @@ def check_predict(args: Arguments) -> None:
     if args.texts and args.file is not None:
         raise ValueError("texts and --file are both given; leave out one of them")
     if args.file is None and (args.text or args.pair or args.format):
-        raise ValueError("--text and --format are about --file, which is not given, and so is --pair; --file - is standard input")
+        raise ValueError(
+            "--text and --format are about --file, which is not given, and so is --pair; --file - is standard input"
+        )
     if args.out is None:
         return
     if args.out.suffix != ".tsv" or args.out.is_dir():

@@ -31,7 +31,8 @@ from minibert.files import shown
 from minibert.printing import beside, block, brief, table
 from minibert.tasks import saved
 from minibert.tasks.metrics import Evaluation, compare
-from minibert.text.texts import are_pairs, as_columns, as_rows, table_of
+from minibert.text.texts import Row, are_pairs, as_columns, as_rows, table_of
+from minibert.vectors.cache import Matrix
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.features import TextFeatures
 from minibert.vectors.recipe import Recipe
@@ -39,6 +40,8 @@ from minibert.vectors.recipe import Recipe
 # What a vector depends on, as it is saved; an earlier minibert saved truncation in place of the last two.
 RECIPE = tuple(one.name for one in fields(Recipe) if one.name not in ("batch_tokens", "truncation", "long", "stride"))
 LONG = ("long", "stride")
+SAMPLED = 8  # of given vectors, which are compared with those of their texts
+FARTHEST = 0.05  # from a vector to the same one in bfloat16, relative to its length; another text's is farther by far
 GRIDS = {
     "tutorial": np.linspace(0.0001, 100, 20),  # "A Visual Guide to Using BERT for the First Time"
     "log": np.logspace(-4, 2, 13),
@@ -153,7 +156,8 @@ class Classifier:
         vectors, regression = self.scaled(texts, pairs), self.head[-1]
         if not len(vectors):
             return np.asarray([], dtype=regression.classes_.dtype)
-        check_finite(regression.decision_function(vectors), "a score")
+        with np.errstate(all="ignore"):
+            check_finite(regression.decision_function(vectors), "a score")
         return np.asarray(regression.predict(vectors))
 
     def predict_proba(self, texts: object, pairs: object = None) -> NDArray[np.floating[Any]]:
@@ -161,7 +165,8 @@ class Classifier:
         vectors = self.scaled(texts, pairs)
         if not len(vectors):
             return np.empty((0, len(self.labels)))
-        probabilities = np.asarray(self.head[-1].predict_proba(vectors))
+        with np.errstate(all="ignore"):
+            probabilities = np.asarray(self.head[-1].predict_proba(vectors))
         check_finite(probabilities, "a probability")
         return probabilities
 
@@ -169,12 +174,13 @@ class Classifier:
         """The vectors as the regression takes them, (N, width)."""
         rows = as_rows(texts, pairs, missing=self.features.missing)
         if rows and are_pairs(rows) != self.pairs:
-            kinds = ("single texts", "pairs: its rows need a second text (--pair, pairs=)")
             raise ValueError(
-                f"the classifier was trained on {kinds[self.pairs]}, and these are {kinds[not self.pairs]}"
+                "the classifier was trained on pairs, and these are single texts; give second texts (--pair, pairs=)"
+                if self.pairs
+                else "the classifier was trained on single texts, and these are pairs; leave out the second texts"
             )
         vectors = self.features.transform(table_of(rows))
-        with np.errstate(over="ignore"):
+        with np.errstate(all="ignore"):
             scaled = np.asarray(self.head[0].transform(vectors)) if len(vectors) else vectors
         check_finite(scaled, "a feature")
         return scaled
@@ -242,6 +248,7 @@ def train(
     labels: object,
     *,
     pairs: object = None,
+    vectors: NDArray[np.floating[Any]] | None = None,
     C: float = 1.0,
     grid: str | Sequence[float] | None = None,
     folds: int = 5,
@@ -249,10 +256,11 @@ def train(
 ) -> Classifier:
     """Train logistic regression on the features of labelled texts, which are encoded once.
 
-    pairs: the second text of each, to train on pairs. recipe: the settings of TextFeatures, `model` first. grid: values
-    of C to choose from by cross-validated accuracy, or "tutorial" or "log"; of equals the smallest C is taken. folds:
-    of the cross-validation, stratified; without a grid, C itself is measured if each class has enough rows; 0 measures
-    nothing.
+    pairs: the second text of each, to train on pairs. vectors: the features, (N, width), where they are there already.
+    recipe: the settings of TextFeatures, `model` first; with cache=FOLDER the same call after an interruption, or with
+    another grid, computes no text twice. grid: values of C to choose from by cross-validated accuracy, or "tutorial" or
+    "log"; of equals the smallest C is taken. folds: of the cross-validation, stratified; without a grid, C itself is
+    measured if each class has enough rows; 0 measures nothing.
     Raises ValueError or TypeError for labels that cannot be learned, before anything is encoded, and what TextFeatures
     raises.
     """
@@ -263,10 +271,38 @@ def train(
     check_classes(names, len(rows), folds if candidates else 1)
     if min(Counter(names).values()) < folds:
         folds = 0
-    vectors = features.fit_transform(table_of(rows))
+    features.fit(table_of(rows))
+    vectors = features.transform(table_of(rows)) if vectors is None else checked(vectors, features, rows)
     scores = cross_validate(vectors, names, sorted(candidates) or [C], folds) if folds else []
     best = max(scores, key=lambda score: score.mean).C if scores else C
     return Classifier(features, new_head(best).fit(vectors, names), len(rows), folds, scores)
+
+
+def checked(vectors: NDArray[np.floating[Any]], features: TextFeatures, rows: Sequence[Row]) -> Matrix:
+    """Vectors that are there already, in float32, or ValueError where they cannot be those of these texts.
+
+    A matrix does not say what it was made from, so SAMPLED of its rows are computed anew.
+    """
+    expected = (len(rows), features.n_features_out_)
+    if vectors.shape != expected or not np.issubdtype(vectors.dtype, np.floating):
+        raise ValueError(
+            f"the vectors are {vectors.shape} of {vectors.dtype}, and these texts and settings make {expected} of float32; "
+            "give vectors of the same texts, model and settings"
+        )
+    narrow = vectors.astype(np.float32)
+    if not np.isfinite(narrow).all():
+        row = int(np.flatnonzero(~np.isfinite(narrow).all(axis=1))[0])
+        raise ValueError(f"the vector of row {row} holds NaN or infinity; compute the vectors again")
+    sample = np.unique(np.linspace(0, len(rows) - 1, SAMPLED, dtype=int))
+    anew = features.transform(table_of([rows[row] for row in sample]))
+    distances = np.linalg.norm(anew - narrow[sample], axis=1) / np.linalg.norm(anew, axis=1)
+    if distances.max() > FARTHEST:
+        row = int(sample[distances.argmax()])
+        raise ValueError(
+            f"the vector of row {row} is not that of its text ({str(rows[row])[:40]!r}) by these settings; give "
+            "vectors of the same texts in the same order, by the same model and settings"
+        )
+    return narrow
 
 
 def cross_validate(

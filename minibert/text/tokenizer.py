@@ -23,7 +23,6 @@ from torch import Tensor
 
 from minibert.checkpoints import hub
 from minibert.files import shown, write_whole
-from minibert.printing import brief
 from minibert.text.piecewise import PIECE, Piecewise
 from minibert.text.texts import Row, are_pairs, as_columns, as_texts, portions
 from minibert.text.tokenized import (
@@ -121,7 +120,7 @@ class Tokenizer:
         source: str = "the definition",
     ) -> None:
         if special_tokens_in_text not in ("parse", "literal"):
-            raise ValueError(f"special_tokens_in_text is {brief(special_tokens_in_text)}; it must be 'parse' or 'literal'")
+            raise ValueError(f"special_tokens_in_text is {special_tokens_in_text!r}; it must be 'parse' or 'literal'")
         # A saved tokenizer.json may cut and pad on its own: cutting unseen is what this class is here to prevent.
         self._definition = dict(definition) | {"truncation": None, "padding": None}
         self._settings = dict(settings or {})

@@ -60,7 +60,7 @@ class Keeper:
     def begin(self) -> None:
         """Compare with what was asked for before, or note what is asked for now."""
         file = self.folder / "asked.json"
-        for path in self.folder.glob(".*.safetensors.*"):  # what a killed run was writing
+        for path in self.folder.glob(".*.*.*"):  # what a killed run was writing
             path.unlink(missing_ok=True)
         if self.restart:
             for path in [*self.folder.glob(STATES), self.folder / BEST]:

@@ -73,6 +73,8 @@ class Embedder:
     it refuses them.
     """
 
+    account = Account()
+
     def __init__(
         self,
         model: str | os.PathLike[str] | Encoder = "distilbert-base-uncased",
@@ -85,11 +87,12 @@ class Embedder:
         elif tokenizer is None:
             raise TypeError("model is an Encoder, which has no tokenizer; pass tokenizer=load_tokenizer(name)")
         elif device != "auto":
-            raise ValueError(f"device is {brief(device)}, and an Encoder stays where it is; use model.to(device)")
+            raise ValueError(
+                f"device is {brief(device)}, and an Encoder stays where it is; use model.to({brief(device)})"
+            )
         self.model, self.recipe, self.device = model, recipe, device
         self.given_tokenizer = tokenizer
         self.wanted: Hashes | None = None  # of whatever is loaded; None: any
-        self.account = Account()
 
     # -- what it needs
 

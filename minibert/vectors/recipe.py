@@ -100,7 +100,9 @@ def as_layers(layers: object) -> tuple[int, ...]:
     try:
         return tuple(map(operator.index, several))
     except TypeError:
-        raise TypeError(f"layers is {brief(layers)}; it must be a whole number or a list of them, as [-2, -1]") from None
+        raise TypeError(
+            f"layers is {brief(layers)}; it must be a whole number or a list of them, as [-2, -1]"
+        ) from None
 
 
 def as_count(name: str, count: object, good: int) -> int:

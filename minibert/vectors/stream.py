@@ -120,9 +120,7 @@ def embed_stream(
     except KeyboardInterrupt:
         if not matrix.kept:
             raise
-        raise KeyboardInterrupt(
-            f"{matrix.kept:,} of {reading.of_all()} rows are kept; the same command goes on"
-        ) from None
+        raise KeyboardInterrupt(f"{matrix.kept:,}{reading.of_all()} rows are kept; the same command goes on") from None
     account = matrix.journal.account
     embedder.warn(account)
     shape, kernels = (account.texts, embedder.width), embedder.engine.kernels
@@ -204,9 +202,9 @@ class Reading:
         return tqdm(desc=what, total=self.total, initial=self.done, unit=unit, unit_scale=True, delay=2, disable=None)
 
     def of_all(self) -> str:
-        """How many texts there are, in words: of a file, by how much of it is read."""
+        """ " of 45": how many texts there are, where that is known; of a file about, by how much of it is read."""
         if self.total is None or not self.texts:
-            return "all"
+            return ""
         if self.file is None:
-            return f"{self.total:,}"
-        return f"about {float(f'{self.texts * self.total / self.file.position:.2g}'):,.0f}"
+            return f" of {self.total:,}"
+        return f" of about {float(f'{self.texts * self.total / self.file.position:.2g}'):,.0f}"
