@@ -286,7 +286,8 @@ def checked(vectors: NDArray[np.floating[Any]], features: TextFeatures, rows: Se
     expected = (len(rows), features.n_features_out_)
     if vectors.shape != expected or not np.issubdtype(vectors.dtype, np.floating):
         raise ValueError(
-            f"the vectors are {vectors.shape} of {vectors.dtype}, and these texts and settings make {expected} of float32; "
+            f"the vectors are {vectors.shape} of {vectors.dtype}, and by these texts and settings {expected} of "
+            "float32; "
             "give vectors of the same texts, model and settings"
         )
     narrow = vectors.astype(np.float32)

@@ -8,7 +8,6 @@ Devlin et al. 2018, section 3: the same way for every task, only what goes in an
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import tempfile
@@ -86,6 +85,9 @@ class Job:
     @classmethod
     def of(cls, task: Task, data: Any, dev: Any, request: Request) -> Job:
         """Check and encode. Raises ValueError for data that cannot be learned, before anything is loaded."""
+        if request.step not in ("packed", "readable"):
+            raise ValueError(f"step is {request.step!r}; choose packed or readable")
+        loss_function(request)
         labels = task.labels_of(data)
         source = hub.locate(request.model)
         most = min(request.max_length, Config.from_file(source.folder / "config.json").max_tokens)
@@ -144,7 +146,7 @@ def run(job: Job, folder: Path, *, restart: bool = False, loss_of: Loss | None =
 
         def after_epoch(progress: Progress) -> None:
             scores = [one[job.task.main] for one in progress.scores]
-            if not scores or scores[-1] > max(scores[:-1], default=-math.inf):
+            if progress.best < 0 or not scores or scores[-1] > scores[progress.best]:
                 progress.best = progress.epoch - 1
                 keeper.keep_best(model)
             keeper.save(progress, model, optimizer)
@@ -220,8 +222,11 @@ def freeze(model: Head, what: str) -> dict[str, int]:
 
 def loss_function(request: Request) -> Loss:
     """How the loss of a batch is computed."""
-    loss_of: Loss = {"packed": packed_loss, "readable": readable_loss}[request.step]
-    return loss_of if request.class_weights is None else partial(weighted_loss, torch.tensor(request.class_weights))
+    if request.class_weights is None:
+        return packed_loss if request.step == "packed" else readable_loss
+    if request.settings.accumulate > 1 or request.step != "packed":
+        raise ValueError("class weights need accumulate=1 and the packed step: parts of a step would count unevenly")
+    return partial(weighted_loss, torch.tensor(request.class_weights))
 
 
 def answers(

@@ -91,7 +91,8 @@ def embed_stream(
     pairs: a stream of second texts, one for each text.
     out: a name that ends in .npy; it appears, or is replaced, when all is done. What an interrupted run has done
     stands beside it and is resumed if texts and settings are the same, refused if not; restart=True begins again.
-    dtype: of the numbers in the file, "float32" or "float16". portion: texts computed and saved at a time.
+    dtype: of the numbers in the file, "float32" or "float16". portion: texts computed at a time, saved when it is
+    done and every 10 seconds. An interrupt leaves by KeyboardInterrupt, which says how many rows are kept.
     model is a Hub name or a folder, device as for `embed`; settings: those of a Recipe.
     Raises what `embed` raises, FileNotFoundError for a folder that is not there, ValueError for a partial file
     of other texts or settings and for numbers beyond float16, RuntimeError while another process writes `out`.
