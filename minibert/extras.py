@@ -28,8 +28,9 @@ def install_hint(extra: str) -> str:
 def pip_install(*arguments: str) -> str:
     """`python -m pip install`, with the interpreter that runs now, under the shortest name that means it."""
     python = sys.executable or "python"
-    if shutil.which("python") == python:
-        python = "python"
+    found = shutil.which("python")
+    if found and Path(found).parent == Path(python).parent and os.path.samefile(found, python):
+        python = "python"  # python and python3 of one environment are one file
     elif Path(python).is_relative_to(CHECKOUT) and Path.cwd() == CHECKOUT:
         python = os.path.relpath(python)
     return " ".join([shlex.quote(python), "-m pip install", *(quoted(argument) for argument in arguments)])

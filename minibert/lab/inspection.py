@@ -62,7 +62,8 @@ def trained(weight: Tensor, bias: Tensor) -> Figures:
     weight, (out, width) = weight.detach().double(), weight.shape
     sigma = weight.std(correction=0).clamp(min=1e-30)
     kurtosis = float(((weight - weight.mean()) / sigma).pow(4).mean())
-    edge = float(torch.linalg.matrix_norm(weight, 2) / (sigma * (out**0.5 + width**0.5)))
+    gram = weight @ weight.T if out <= width else weight.T @ weight  # its eigenvalues: singular values squared
+    edge = float(torch.linalg.eigvalsh(gram)[-1].clamp(min=0).sqrt() / (sigma * (out**0.5 + width**0.5)))
     moved = int(bias.count_nonzero())
     by_chance = kurtosis < 3 + 5 * (24 / weight.numel()) ** 0.5 and edge < 1 + 2 * min(out, width) ** (-2 / 3)
     return {
