@@ -18,11 +18,14 @@ endif
 demo: .venv/installed
 	$(BIN)/minibert demo
 
+# Two at a time, each with one thread: most tests compute with small matrices, which two threads only slow down.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
 test: check
-	$(BIN)/pytest
+	$(PYTEST)
 
 test-all: check
-	$(BIN)/pytest -m "full or not full"
+	$(PYTEST) -m "full or not full"
 
 check: .venv/installed-for-tests
 	$(BIN)/ruff check .
