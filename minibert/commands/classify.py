@@ -40,7 +40,6 @@ def grid(text: str) -> str | list[float]:
 
 
 def data_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the commands that read labelled texts."""
     add = parser.add_argument
     add("data", metavar="DATA", help="labelled texts: .tsv, .csv, .jsonl, .json or .parquet; - is standard input")
     add("--text", metavar="COLUMN", help="name, or number where there is no header (default: sentence or text)")
@@ -50,7 +49,6 @@ def data_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def train_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `minibert classify train`."""
     data_arguments(parser)
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="where the classifier goes")
     parser.add_argument("--overwrite", action="store_true", help="replace the classifier that is in FOLDER")
@@ -126,7 +124,6 @@ def check_folder(out: Path, overwrite: bool) -> None:
 
 
 def load_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the commands that use a saved classifier."""
     parser.add_argument("folder", metavar="FOLDER", help="what `minibert classify train` wrote")
     parser.add_argument("--model", metavar="NAME", help="where its checkpoint is now (default: where it was)")
     add_machine(parser)
@@ -140,7 +137,6 @@ def load_classifier(args: Arguments) -> Any:
 
 
 def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `minibert classify evaluate`."""
     load_arguments(parser)
     data_arguments(parser)
 
@@ -167,7 +163,6 @@ def evaluate_classifier(args: Arguments) -> Figures:
 
 
 def predict_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `minibert classify predict`."""
     load_arguments(parser)
     add = parser.add_argument
     add("texts", nargs="*", metavar="TEXT", help="or pairs, with a tab between (default: --file, or standard input)")

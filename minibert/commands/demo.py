@@ -8,7 +8,6 @@ from minibert.commands.shared import DEFAULT_MODEL, Arguments, Figures
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `minibert demo`."""
     add = parser.add_argument
     add("--data", metavar="FILE", help="labelled texts, .tsv, .csv or .jsonl (default: SST-2 if it can be had)")
     add("--text", metavar="COLUMN", help="of --data: name, or number where there is no header")

@@ -8,7 +8,6 @@ from minibert.commands.shared import DEFAULT_MODEL, Arguments, Figures
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `minibert download`."""
     parser.add_argument("model", metavar="MODEL", help=f"a Hub name, such as {DEFAULT_MODEL}")
 
 

@@ -17,7 +17,6 @@ from minibert.commands.shared import (
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `minibert embed`."""
     add = parser.add_argument
     add(
         "input",

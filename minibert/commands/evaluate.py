@@ -10,7 +10,6 @@ from minibert.commands.shared import Arguments, Figures
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `minibert evaluate`: those of `minibert classify evaluate`, for any trained folder."""
     classify.evaluate_arguments(parser)
 
 

@@ -10,7 +10,6 @@ from minibert.commands.shared import Arguments, Figures
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `minibert export`."""
     parser.add_argument("model", metavar="NAME", help="a Hub name or a folder")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE.onnx", help="the file; FILE.txt explains it")
     parser.add_argument(

@@ -8,7 +8,6 @@ from minibert.commands.shared import DEFAULT_MODEL, Arguments, Figures
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `minibert fill-mask`."""
     parser.add_argument("text", metavar="TEXT", help='with one or more [MASK]: "The capital of France is [MASK]."')
     parser.add_argument("--model", default=DEFAULT_MODEL, metavar="NAME", help="a Hub name or a folder (%(default)s)")
     parser.add_argument("--top-k", type=int, default=5, metavar="K", help="guesses for each mask (%(default)s)")

@@ -55,7 +55,6 @@ def training_arguments(parser: argparse.ArgumentParser, data: str) -> None:
 
 
 def classify_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `minibert finetune classify`."""
     training_arguments(parser, "texts with labels: a table")
     add = parser.add_argument
     add("--text", metavar="COLUMN", help="name or number of its column (default: sentence or text)")
@@ -67,18 +66,15 @@ def classify_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def tag_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `minibert finetune tag`."""
     training_arguments(parser, "one word and its tag a line, an empty line between sentences (CoNLL)")
 
 
 def answer_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `minibert finetune answer`."""
     training_arguments(parser, "questions on passages: SQuAD 1.1 or 2.0 JSON")
     parser.set_defaults(max_length=384)
 
 
 def choose_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `minibert finetune choose`."""
     training_arguments(parser, 'JSON lines of {"question", "choices": [...], "label"}')
 
 

@@ -8,7 +8,6 @@ from minibert.commands.shared import Arguments, Figures
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `minibert inspect`."""
     parser.add_argument(
         "model", nargs="?", metavar="MODEL", help="a Hub name or a folder (default: all that are known)"
     )

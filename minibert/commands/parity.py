@@ -8,7 +8,6 @@ from minibert.commands.shared import Arguments, Figures
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `minibert parity`."""
     add = parser.add_argument
     add("model", nargs="?", metavar="MODEL", help="one checkpoint (default: the real one and many random ones)")
     add("--full", action="store_true", help="BERT-large as well: some minutes and 8 GB of memory")

@@ -10,7 +10,6 @@ from minibert.commands.shared import Arguments, Figures, portions, standard_inpu
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `minibert predict`: those of `minibert classify predict`, for any trained folder."""
     classify.predict_arguments(parser)
 
 

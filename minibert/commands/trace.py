@@ -9,7 +9,6 @@ from minibert.commands.shared import DEFAULT_MODEL, Arguments, Figures, whole_nu
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of `minibert trace`."""
     add = parser.add_argument
     add("text", metavar="TEXT", help="the text to follow")
     add("text_b", nargs="?", metavar="TEXT_B", help="a second text, to make a pair")
