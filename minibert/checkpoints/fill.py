@@ -185,7 +185,7 @@ def check_complete(report: LoadReport, model: Encoder | Head, new_head: bool) ->
 
 
 def fresh(model: nn.Module, config: Config, names: list[str]) -> dict[str, Tensor]:
-    """The parameters of these names as a new model begins with them; the modules that hold them leave the meta device."""
+    """The parameters of these names as a new model has them; the modules that hold them leave the meta device."""
     modules = {name.rpartition(".")[0]: model.get_submodule(name.rpartition(".")[0]) for name in names}
     for module in modules.values():
         module.to_empty(device="cpu", recurse=False)

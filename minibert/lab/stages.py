@@ -95,7 +95,7 @@ class Batch:
 
 def upstream_family(model: nn.Module) -> Family | None:
     """The relative that an upstream model is; None for a model of ours."""
-    return None if isinstance(base(model), Encoder) else family_of(model.config.model_type)  # type: ignore[union-attr]  # upstream has a config too
+    return None if isinstance(base(model), Encoder) else family_of(model.config.model_type)  # type: ignore[union-attr]  # it has a config
 
 
 def base(model: nn.Module) -> nn.Module:
