@@ -89,3 +89,8 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     yield attempts
     assert not attempts, f"the test opened a socket: {attempts}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The notebooks first: they take longest, and two processes that share the tests should end together."""
+    items.sort(key=lambda item: item.path.name != "test_tutorials.py")
