@@ -12,6 +12,7 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub and transformers are imported: they read it once
 
+import hypothesis
 import pytest
 import torch
 from helpers import Pair, minilm_folder
@@ -20,6 +21,10 @@ from minibert.checkpoints.load import load
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.lab.parity.checkpoints import make, task, tiny
+
+# A busy machine is no failure: nothing here is judged by the time it takes.
+hypothesis.settings.register_profile("minibert", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("minibert")
 
 
 @pytest.fixture(scope="session")

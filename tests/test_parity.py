@@ -70,7 +70,9 @@ SIZES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(data=st.data(), sizes=SIZES, width=st.integers(1, 9), family=st.sampled_from(list(FAMILIES.values())))
 def test_any_configuration_and_any_batch_are_bit_identical(
     data: st.DataObject, sizes: dict[str, Any], width: int, family: Family, tmp_path: Path

@@ -141,7 +141,7 @@ def show(report: Report, climbs: list[Climb]) -> None:
 # How long it will take
 
 # Seconds of one checkpoint, and of a million of its parameters, on a machine whose `probe` takes PROBE seconds.
-PER_CHECKPOINT, PER_MILLION, PROBE = 0.5, 0.3, 0.03
+PER_CHECKPOINT, PER_MILLION, PROBE = 0.5, 0.3, 0.045
 
 
 def expected(climbs: Iterable[Climb], seconds: float) -> float:
