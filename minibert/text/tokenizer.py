@@ -167,7 +167,7 @@ class Tokenizer:
         rows: list[tuple[list[Any], ...]] = []
         counted = Lengths(max_length, long)
         for (a, n, whole), (b, m, _) in zip(
-            self._encode(first, room, count=second is not None), partners, strict=False
+            self._encode(first, room, count=second is not None), partners, strict=False  # repeat has no end
         ):
             counted.add(n + m + specials, whole)
             rows.append(self._row(a, b, *shares(n, m, room)))

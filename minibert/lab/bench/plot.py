@@ -69,7 +69,7 @@ def draw_lines(axes: Any, results: Sequence[Result], what: str) -> None:
     """Tokens a second of each backend and checkpoint, by what grows."""
     ticks: set[float] = set()
     most = 0.0
-    for result, (line, marker) in zip(results, itertools.cycle(LOOKS), strict=False):
+    for result, (line, marker) in zip(results, itertools.cycle(LOOKS), strict=False):  # cycle has no end
         for growth in (growth for growth in result.growth if growth.what == what):
             places, speeds = [point["at"] for point in growth.points], [point["speed"] for point in growth.points]
             label = f"{growth.backend.title}, {growth.backend.precision}; {result.name}"

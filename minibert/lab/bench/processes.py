@@ -78,7 +78,7 @@ def serve(connection: Connection, threads: int) -> None:
             request, arguments, options = connection.recv()
             try:
                 answer = "", getattr(worker, request)(*arguments, **options)
-            except Exception as error:
+            except Exception as error:  # whatever a foreign runtime raises is the answer, and is shown in its row
                 answer = f"{type(error).__name__}: {error}", None
             connection.send(answer)
 
