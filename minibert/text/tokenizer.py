@@ -166,9 +166,8 @@ class Tokenizer:
         partners = repeat((None, 0, True)) if second is None else self._encode(second, room, count=True)
         rows: list[tuple[list[Any], ...]] = []
         counted = Lengths(max_length, long)
-        for (a, n, whole), (b, m, _) in zip(
-            self._encode(first, room, count=second is not None), partners, strict=False  # repeat has no end
-        ):
+        encoded = self._encode(first, room, count=second is not None)
+        for (a, n, whole), (b, m, _) in zip(encoded, partners, strict=False):  # repeat has no end
             counted.add(n + m + specials, whole)
             rows.append(self._row(a, b, *shares(n, m, room)))
         account = counted.account([ids for ids, *_ in rows], self.unk_id, specials)
