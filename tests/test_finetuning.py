@@ -108,7 +108,7 @@ def test_a_run_that_was_broken_off_is_resumed_by_the_same_call_to_the_same_bits(
     whole = finetune("classify", texts, labels, **quick)
     monkeypatch.setattr(room, "SAVE_EVERY", 2)
     steps = {"left": 7}
-    right = room.packed_loss
+    right = room.packed_output
 
     def broken_off(model: Any, batch: Any) -> Any:
         steps["left"] -= 1
@@ -116,11 +116,11 @@ def test_a_run_that_was_broken_off_is_resumed_by_the_same_call_to_the_same_bits(
             raise KeyboardInterrupt
         return right(model, batch)
 
-    monkeypatch.setattr(room, "packed_loss", broken_off)
+    monkeypatch.setattr(room, "packed_output", broken_off)
     with pytest.raises(KeyboardInterrupt):
         finetune("classify", texts, labels, out=tmp_path / "out", **quick)
     assert (tmp_path / "out.training").is_dir()
-    monkeypatch.setattr(room, "packed_loss", right)
+    monkeypatch.setattr(room, "packed_output", right)
     resumed = finetune("classify", texts, labels, out=tmp_path / "out", **quick)
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True))
     with pytest.raises(ValueError, match=r"learning_rate was 0\.003 and is 0\.1"):
@@ -200,7 +200,8 @@ def test_the_commands_train_measure_and_answer(
     figures = json.loads(printed.splitlines()[-1])
     assert figures["dev"]["accuracy"] == 1.0
     assert {"seconds", "tokens_per_second"} <= set(figures)
-    assert "epoch 12" in printed
+    assert printed.count("the best so far") >= 1
+    assert [line for line in printed.splitlines() if line.startswith("epoch ")][-1].startswith("epoch 12")
     assert cli.main(["evaluate", str(out), str(dev), "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["accuracy"] == 1.0
     assert cli.main(["predict", str(out), "the film very lovely play", "the book very dull play"]) == 0
@@ -219,6 +220,43 @@ def test_several_seeds_give_mean_and_spread_and_the_best_is_kept(
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert len(figures["seeds"]["scores"]) == 2
     assert figures["dev"]["accuracy"] == max(figures["seeds"]["scores"])
+
+
+def test_the_curve_is_drawn_and_a_name_that_is_no_picture_is_refused_before_training(
+    checkpoint: Path, files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train, dev = files
+    args = ["finetune", "classify", str(train), "--dev", str(dev), "--model", str(checkpoint), "--seeds", "2"]
+    args += ["--out", str(tmp_path / "out"), "--epochs", "2", "--learning-rate", "3e-3", "--batch-size", "8"]
+    assert cli.main([*args, "--plot", str(tmp_path / "curve.docx")]) == 2
+    assert "must end in .png, .svg or .pdf" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert cli.main([*args, "--plot", str(tmp_path / "curve.svg")]) == 0
+    assert "<svg" in (tmp_path / "curve.svg").read_text()
+
+
+def test_a_folder_that_learned_that_there_may_be_no_answer_remembers_it(checkpoint: Path, tmp_path: Path) -> None:
+    context = "the film very good play the book"
+    known = {"id": "1", "question": "the film", "answers": [{"text": "good", "answer_start": 14}]}
+    none = {"id": "2", "question": "the play", "answers": [], "is_impossible": True}
+    squad = {"version": "v2.0", "data": [{"paragraphs": [{"context": context, "qas": [known, none]}]}]}
+    (tmp_path / "squad.json").write_text(json.dumps(squad))
+    args = [
+        "finetune",
+        "answer",
+        str(tmp_path / "squad.json"),
+        "--model",
+        str(checkpoint),
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    options = ["--max-length", "12", "--max-question", "3", "--max-answer", "2", "--n-best", "4", "--stride", "2"]
+    assert cli.main([*args, *options, "--null-threshold", "-99", "--epochs", "1"]) == 0
+    task: Any = Reader.load(tmp_path / "o").task
+    assert (task.unanswerable, task.max_answer, task.n_best, task.null_threshold) == (True, 2, 4, -99.0)
+    assert (task.max_question, task.stride, task.repair) == (3, 2, False)
+    asked = task.from_texts(["the book"], [context])
+    assert Reader.load(tmp_path / "o").answer(asked)[0].text == ""  # no answer scores better than -99 less
 
 
 # ---------------------------------------------------------------------------------------------------------------

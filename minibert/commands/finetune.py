@@ -13,6 +13,7 @@ from minibert.commands.shared import DEFAULT_MODEL, Arguments, Figures
 if TYPE_CHECKING:
     from minibert.tasks.base import Task
     from minibert.train.folder import Trained
+    from minibert.train.loop import Progress
 
 Arrange = Callable[[argparse.ArgumentParser], None]
 
@@ -51,6 +52,7 @@ def training_arguments(parser: argparse.ArgumentParser, data: str) -> None:
     add("--step", default="packed", choices=("packed", "readable"), help="without padding, or as transformers does it")
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (%(default)s)")
     add("--save-every", type=int, default=200, metavar="N", help="steps between two saved states (%(default)s)")
+    add("--plot", type=Path, metavar="FILE.png", help="draw loss and dev score")
     add("--restart", action="store_true", help="begin again, whatever an interrupted command has done")
 
 
@@ -72,10 +74,26 @@ def tag_arguments(parser: argparse.ArgumentParser) -> None:
 def answer_arguments(parser: argparse.ArgumentParser) -> None:
     training_arguments(parser, "questions on passages: SQuAD 1.1 or 2.0 JSON")
     parser.set_defaults(max_length=384)
+    add = parser.add_argument
+    add("--max-question", type=int, default=64, metavar="N", help="tokens of a question (%(default)s)")
+    add("--stride", type=int, metavar="N", help="tokens from one window of a passage to the next (default: 128)")
+    add("--max-answer", type=int, default=30, metavar="N", help="tokens of an answer (%(default)s)")
+    add("--n-best", type=int, default=20, metavar="N", help="candidates that are kept (%(default)s)")
+    add("--null-threshold", type=float, default=0.0, metavar="X", help="how much better no answer must score (0)")
+    add("--repair", action="store_true", help="take answers from where they stand nearest to what the file says")
 
 
 def choose_arguments(parser: argparse.ArgumentParser) -> None:
     training_arguments(parser, 'JSON lines of {"question", "choices": [...], "label"}')
+
+
+def mask_arguments(parser: argparse.ArgumentParser) -> None:
+    training_arguments(parser, "raw text: one text a line, an empty line between documents; or a table")
+    add = parser.add_argument
+    add("--text", metavar="COLUMN", help="of a table: name or number of its column (default: sentence or text)")
+    add("--format", metavar="TYPE", help="txt, tsv, csv, jsonl, json or parquet (default: by the name)")
+    add("--mask-rate", type=float, default=0.15, metavar="X", help="share of the tokens to be guessed (%(default)s)")
+    add("--whole-words", action="store_true", help="hide all tokens of a word together")
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -95,12 +113,19 @@ def tag(args: Arguments) -> Figures:
 
 def answer(args: Arguments) -> Figures:
     """The answer to a question, cut out of a passage."""
-    return run(args, "answer", {})
+    names = ("max_question", "stride", "max_answer", "n_best", "null_threshold", "repair")
+    return run(args, "answer", {name: getattr(args, name) for name in names})
 
 
 def choose(args: Arguments) -> Figures:
     """One of several answers to a question."""
     return run(args, "choose", {})
+
+
+def mask(args: Arguments) -> Figures:
+    """Masked LM goes on, on texts of a field of your own."""
+    settings = {name: getattr(args, name) for name in ("whole_words", "text", "format")}
+    return run(args, "mask", {"rate": args.mask_rate} | settings)
 
 
 def run(args: Arguments, name: str, settings: dict[str, Any]) -> Figures:
@@ -119,6 +144,8 @@ def run(args: Arguments, name: str, settings: dict[str, Any]) -> Figures:
         raise ValueError("--seeds compares by --dev, and none was given")
     if args.out.exists() and not args.out.is_dir():
         raise ValueError(f"--out is {args.out}, which is a file; a checkpoint is a folder")
+    if args.plot:
+        check_picture(args.plot)
     task = new_task(name, **settings)
     data: Any = task.read(args.data)
     dev: Any = None if args.dev is None else task.read(args.dev)
@@ -129,7 +156,7 @@ def run(args: Arguments, name: str, settings: dict[str, Any]) -> Figures:
     runs: list[Trained] = []
     for seed in range(args.seed, args.seed + args.seeds):
         one = replace(job, request=replace(job.request, settings=replace(job.request.settings, seed=seed)))
-        runs.append(train(one, state_folder(args, seed), restart=args.restart))
+        runs.append(train(one, state_folder(args, seed), restart=args.restart, say=epoch_line(task)))
         show(runs[-1], seed, args.seeds)
     best = max(runs, key=lambda one: one.measure.score if one.measure else 0.0)
     if args.seeds > 1:
@@ -137,8 +164,41 @@ def run(args: Arguments, name: str, settings: dict[str, Any]) -> Figures:
     write_folder(best, args.out)
     for seed in range(args.seed, args.seed + args.seeds):
         shutil.rmtree(state_folder(args, seed), ignore_errors=True)
+    if args.plot:
+        from minibert.lab import curve
+
+        curve.draw([one.figures for one in runs], task.main, args.plot)
+        print(block("picture", str(args.plot)))
     print(block("saved in", f"{args.out} after {best.figures['seconds']:.1f} s"))
     return {name: value for name, value in best.figures.items() if name != "curve"} | {"out": str(args.out)}
+
+
+def check_picture(path: Path) -> None:
+    """Raise before anything is trained where the picture could not be drawn."""
+    from minibert.lab import curve, pictures
+
+    curve.check_kind(path)
+    pictures.pyplot()
+
+
+def epoch_line(task: Task) -> Callable[[Progress], None]:
+    """What is said when an epoch is over, above the progress bar."""
+    import sys
+
+    from tqdm import tqdm
+
+    from minibert.printing import block
+
+    def say(progress: Progress) -> None:
+        steps = progress.curve[-max(1, progress.step // progress.epoch) :]
+        told = f"loss {statistics.mean(steps):.3f}"
+        if progress.scores:
+            told += f", {task.main} {progress.scores[-1][task.main]:.4f} on dev"
+            told += ", the best so far" if progress.best == progress.epoch - 1 else ""
+        tqdm.write(block(f"epoch {progress.epoch}", told), file=sys.stdout)
+        sys.stdout.flush()
+
+    return say
 
 
 def state_folder(args: Arguments, seed: int) -> Path:
@@ -184,10 +244,8 @@ def show(trained: Trained, seed: int, seeds: int) -> None:
             "steps", f"{figures['steps']:,}, {figures['tokens']:,} tokens, {figures['tokens_per_second']:,.0f} a second"
         )
     )
-    for epoch, scores in enumerate(figures["epochs"], start=1):
-        kept = ", kept" if epoch == figures["best_epoch"] else ""
-        print(block(f"epoch {epoch}", f"{main} {scores[main]:.4f} on dev{kept}"))
     if trained.measure is not None:
+        print(block("kept", f"epoch {figures['best_epoch']}, {main} {trained.measure.score:.4f} on dev"))
         print(trained.measure.text)
 
 

@@ -6,6 +6,8 @@ In reading order:
     inspection  what is in a checkpoint
     machine     what a figure was measured on
     pictures    tensors as pictures
+    curve       how a training went, as a picture
+    quality     fine-tuning beside that of transformers: is it as good?
     templates   pages from templates
     annotated   the source as pages, the explanation beside the code
     parity      proof against transformers, bit for bit

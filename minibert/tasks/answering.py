@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -131,6 +131,10 @@ class Answering(Task):
         if not any(question.answers for question in data.rows):
             raise ValueError(f"none of the {len(data)} questions has an answer; to learn to answer, some must have one")
         return []
+
+    def settled(self, data: Questions) -> Answering:
+        """Whoever learned that there may be no answer, as in SQuAD 2.0, may give none ever after."""
+        return self if self.unanswerable is not None else replace(self, unanswerable=data.unanswerable)
 
     def encode(self, data: Questions, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
         """A row for each window. Raises ValueError where max_question or stride leave no room in max_length."""

@@ -8,13 +8,14 @@ A task knows nothing of training: train/ brings the model and the loop.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from minibert.text.tokenizer import Tokenizer
 
@@ -31,6 +32,10 @@ class Example:
     # By the name that the task head gives them: a number, a row of floats for several labels of a text, or a list of
     # whole numbers as long as ids for labels of tokens, -100 where there is nothing to predict.
     labels: Mapping[str, Any] = field(default_factory=dict)
+
+
+# Changes an example before it is learned from, given the epoch and the row: masking draws afresh each time.
+Change = Callable[[Example, int, int], Example]
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ class Task(ABC):
 
     name: ClassVar[str]  # in `minibert finetune NAME`
     head: ClassVar[str]  # in minibert.load(..., head=HEAD)
+    fresh_head: ClassVar[str] = ""  # what a user should know where the checkpoint has no such task head
 
     @property
     @abstractmethod
@@ -82,6 +88,14 @@ class Task(ABC):
         """Rows for the model, with their labels where the data has them. ValueError, naming the row, for a label that
         is not among `labels`."""
 
+    def change(self, tokenizer: Tokenizer, seed: int) -> Change | None:
+        """What becomes of an example each time that it is learned from; None: nothing."""
+        return None
+
+    def keep(self, logits: Tensor, example: Example) -> Tensor:
+        """What `decode` needs of the logits of an example: all of them, unless they are too many to be held."""
+        return logits
+
     @abstractmethod
     def decode(self, logits: Sequence[Logits], encoded: Encoded, data: Any, labels: Sequence[str]) -> list[Any]:
         """One answer for each row of the data, from the logits of each example in their order."""
@@ -89,6 +103,10 @@ class Task(ABC):
     @abstractmethod
     def measure(self, answers: Sequence[Any], data: Any, labels: Sequence[str]) -> Measure:
         """The answers against the truth."""
+
+    def settled(self, data: Any) -> Task:
+        """The task with those of its settings filled in that the data to learn from decides."""
+        return self
 
     def problem_type(self) -> str | None:
         """What config.json says of the loss; None: by the labels."""

@@ -2,14 +2,15 @@
 
 In reading order:
 
-    batches     rows of token ids to batches, in an order that a seed and an epoch decide
-    packed      the training step with the padding taken out
-    loop        the training loop, every line of it
-    outputs     what a trained model says of many examples
-    keeper      a run on the disk, that a killed process resumes
-    folder      what is kept of a training
-    finetuning  a task head on top, and all of it trained on one task's data
-    classifier  the same as a scikit-learn classifier
+    batches         rows of token ids to batches, in an order that a seed and an epoch decide
+    packed          the training step with the padding taken out
+    loop            the training loop, every line of it
+    outputs         what a trained model says of many examples
+    frozen_encoder  the states of an encoder that is not trained, computed once
+    keeper          a run on the disk, that a killed process resumes
+    folder          what is kept of a training
+    finetuning      a task head on top, and all of it trained on one task's data
+    classifier      the same as a scikit-learn classifier
 """
 
 from __future__ import annotations

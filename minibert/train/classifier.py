@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from minibert.device import choose_device
 from minibert.heads import Head
 from minibert.tasks.classification import Classification
 from minibert.train.batches import Batch
-from minibert.train.finetuning import Job, Request, answers, run, unlabelled_logits, weights_of
-from minibert.train.loop import Settings
+from minibert.train.finetuning import Job, Request, answers, run, weights_of
+from minibert.train.loop import Loss, Settings
+from minibert.train.packed import Output
 
 
 class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
@@ -86,7 +88,7 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             device=self.device,
             class_weights=weights_of(task, data, weight),
         )
-        loss_of = None if sample_weight is None else partial(by_sample, as_weights(sample_weight, len(texts)), request)
+        loss_of = None if sample_weight is None else partial(loss_by_sample, as_weights(sample_weight, len(texts)))
         with tempfile.TemporaryDirectory(prefix="minibert-fit-") as folder:
             trained = run(Job.of(task, data, None, request), Path(folder), loss_of=loss_of)
         self.model_, self.tokenizer_, self.loss_curve_ = (
@@ -140,11 +142,16 @@ def as_weights(weights: object, rows: int) -> Tensor:
     return values
 
 
-def by_sample(weights: Tensor, request: Request, model: Head, batch: Batch) -> Tensor:
+def loss_by_sample(weights: Tensor, request: Request, output_of: Output) -> Loss:
     """Cross entropy in which each text counts by its weight, and each label by its own."""
-    logits = unlabelled_logits(model, batch)
-    labels = batch.labels["labels"]
-    of_classes = None if request.class_weights is None else logits.new_tensor(request.class_weights)
-    each = nn.functional.cross_entropy(logits, labels, weight=of_classes, reduction="none")
-    counts = weights[list(batch.rows)].to(logits)
-    return (each * counts).sum() / counts.sum().clamp(min=torch.finfo(logits.dtype).tiny)
+
+    def loss(model: Head, batch: Batch) -> Tensor:
+        logits = output_of(model, replace(batch, labels={})).logits  # (B,K)
+        labels = batch.labels["labels"]
+        of_classes = None if request.class_weights is None else logits.new_tensor(request.class_weights)
+        each = nn.functional.cross_entropy(logits, labels, weight=of_classes, reduction="none")
+        counts = weights[list(batch.rows)].to(logits)
+        total: Tensor = (each * counts).sum() / counts.sum().clamp(min=torch.finfo(logits.dtype).tiny)
+        return total
+
+    return loss

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -34,15 +34,17 @@ from minibert.tasks.base import Encoded, Measure, Task
 from minibert.tasks.choice import Choice
 from minibert.tasks.classification import Classification
 from minibert.tasks.labels import class_weights
+from minibert.tasks.masked_text import MaskedText
 from minibert.tasks.tagging import Tagging
 from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.batches import Batch, Batches
 from minibert.train.folder import REPORT, Trained, figures, sha256_of, write_folder
+from minibert.train.frozen_encoder import States, can_be_kept
 from minibert.train.keeper import Keeper
-from minibert.train.loop import Loss, Progress, Settings, new_optimizer, packed_loss, readable_loss, train
+from minibert.train.loop import Loss, Progress, Settings, new_optimizer, readable_loss, train
 from minibert.train.outputs import outputs
-from minibert.train.packed import packed_output
+from minibert.train.packed import Output, packed_output
 
 SAVE_EVERY = 200  # steps
 
@@ -88,12 +90,14 @@ class Job:
         if request.step not in ("packed", "readable"):
             raise ValueError(f"step is {request.step!r}; choose packed or readable")
         loss_function(request)
-        labels = task.labels_of(data)
+        task, labels = task.settled(data), task.labels_of(data)
         source = hub.locate(request.model)
         most = min(request.max_length, Config.from_file(source.folder / "config.json").max_tokens)
         tokenizer = load_tokenizer(source.folder, max_length=most)
         encoded = task.encode(data, tokenizer, labels, most)
         held_out = None if dev is None else task.encode(dev, tokenizer, labels, most)
+        if task.fresh_head and not has_head(source.folder, task.head):
+            encoded = replace(encoded, notes=(task.fresh_head, *encoded.notes))
         return cls(task, request, source, tokenizer, labels, encoded, dev, held_out)
 
     @property
@@ -121,18 +125,36 @@ class Job:
     def batches(self, pad_id: int) -> Batches:
         """The data, in batches of every epoch."""
         size, seed = self.settings.batch_size, self.settings.seed
-        return Batches(self.encoded.examples, size, seed, pad_id, self.encoded.choices)
+        change = self.task.change(self.tokenizer, seed)
+        return Batches(self.encoded.examples, size, seed, pad_id, self.encoded.choices, change)
 
-    def measure(self, model: Head) -> Measure:
-        """How good the model is on dev."""
+    def measure(self, model: Head, states: States | None = None) -> Measure:
+        """How good the model is on dev; `states`, where its encoder is frozen and they are known."""
         assert self.held_out is not None  # whoever asks has looked
-        found = answers(self.task, model, self.held_out, self.dev, self.labels, self.settings.precision)
-        return self.task.measure(found, self.dev, self.labels)
+        task, precision = self.task, self.settings.precision
+        logits = states.logits(model) if states else outputs(model, self.held_out, precision, task.keep)
+        found = task.decode(logits, self.held_out, self.dev, self.labels)
+        return task.measure(found, self.dev, self.labels)
+
+    def states(self, model: Head, encoded: Encoded | None) -> States | None:
+        """What the encoder makes of examples, once and for all; None where that is not frozen, or not constant."""
+        wanted = self.request.freeze == "encoder" and self.request.step == "packed"
+        if not wanted or encoded is None or not can_be_kept(model, encoded):
+            return None
+        return States.of(model, encoded, self.settings.precision)
 
 
-def run(job: Job, folder: Path, *, restart: bool = False, loss_of: Loss | None = None) -> Trained:
+def run(
+    job: Job,
+    folder: Path,
+    *,
+    restart: bool = False,
+    loss_of: Callable[[Request, Output], Loss] | None = None,
+    say: Callable[[Progress], None] = lambda progress: None,
+) -> Trained:
     """Train one model. The state of the run is kept in `folder`; a run that was begun there is resumed.
 
+    loss_of: how a loss comes from outputs, in place of loss_function. say: told of each epoch when it is over.
     Raises what Keeper and train raise; warns where the model has learned nothing.
     """
     request, settings, begin = job.request, job.settings, time.perf_counter()
@@ -143,6 +165,7 @@ def run(job: Job, folder: Path, *, restart: bool = False, loss_of: Loss | None =
         optimizer = new_optimizer(model, settings)
         progress = keeper.resume(model, optimizer)
         before = progress.tokens
+        learned, known = (job.states(model, encoded) for encoded in (job.encoded, job.held_out))
 
         def after_epoch(progress: Progress) -> None:
             scores = [one[job.task.main] for one in progress.scores]
@@ -150,20 +173,21 @@ def run(job: Job, folder: Path, *, restart: bool = False, loss_of: Loss | None =
                 progress.best = progress.epoch - 1
                 keeper.keep_best(model)
             keeper.save(progress, model, optimizer)
+            say(progress)
 
         train(
             model,
             job.batches(model.config.pad_token_id),
             settings,
-            loss_of=loss_of or loss_function(request),
-            score=(lambda model: job.measure(model).figures) if job.held_out else None,
+            loss_of=(loss_of or loss_function)(request, learned.output if learned else packed_output),
+            score=(lambda model: job.measure(model, known).figures) if job.held_out else None,
             progress=progress,
             optimizer=optimizer,
             after_step=lambda progress: keeper.after_step(progress, model, optimizer),
             after_epoch=after_epoch,
         )
         keeper.take_best(model)
-    measure = job.measure(model) if job.held_out else None
+    measure = job.measure(model, known) if job.held_out else None
     warn_of_nothing_learned(measure)
     seconds = time.perf_counter() - begin
     notes = [*job.encoded.notes, *(job.held_out.notes if job.held_out else ())]
@@ -220,38 +244,38 @@ def freeze(model: Head, what: str) -> dict[str, int]:
     return {"trained": trained, "frozen": sum(parameter.numel() for parameter in model.parameters()) - trained}
 
 
-def loss_function(request: Request) -> Loss:
-    """How the loss of a batch is computed."""
+def loss_function(request: Request, output_of: Output = packed_output) -> Loss:
+    """How the loss of a batch is computed; output_of: by the packed step, or from the states of a frozen encoder."""
     if request.class_weights is None:
-        return packed_loss if request.step == "packed" else readable_loss
+        return partial(own_loss, output_of) if request.step == "packed" else readable_loss
     if request.settings.accumulate > 1 or request.step != "packed":
         raise ValueError("class weights need accumulate=1 and the packed step: parts of a step would count unevenly")
-    return partial(weighted_loss, torch.tensor(request.class_weights))
+    return partial(weighted_loss, torch.tensor(request.class_weights), output_of)
 
 
 def answers(
     task: Task, model: Head, encoded: Encoded, data: Any, labels: Sequence[str], precision: str = "float32"
 ) -> list[Any]:
     """One answer for each row of the data."""
-    return task.decode(outputs(model, encoded, precision), encoded, data, labels)
+    return task.decode(outputs(model, encoded, precision, task.keep), encoded, data, labels)
 
 
-def weighted_loss(weights: Tensor, model: Head, batch: Batch) -> Tensor:
+def own_loss(output_of: Output, model: Head, batch: Batch) -> Tensor:
+    """The loss of the task head itself."""
+    loss: Tensor = output_of(model, batch).loss
+    return loss
+
+
+def weighted_loss(weights: Tensor, output_of: Output, model: Head, batch: Batch) -> Tensor:
     """Cross entropy in which each label counts by its weight."""
-    logits = unlabelled_logits(model, batch)
+    logits = output_of(model, replace(batch, labels={})).logits  # (B,K)
     return nn.functional.cross_entropy(logits, batch.labels["labels"], weight=weights.to(logits))
-
-
-def unlabelled_logits(model: Head, batch: Batch) -> Tensor:
-    """The logits of the batch's texts, (B, K)."""
-    logits: Tensor = packed_output(model, replace(batch, labels={})).logits
-    return logits
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # From Python
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, Tagging, Answering, Choice)}
+TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, Tagging, Answering, Choice, MaskedText)}
 
 
 def new_task(name: str, **settings: Any) -> Task:
@@ -280,8 +304,8 @@ def finetune(
 ) -> Head:
     """Train a checkpoint for a task and return the model with its head, in eval mode, its labels in config.id2label.
 
-    task: "classify", "tag", "answer" or "choose", or a Task with settings of its own. data: a file, what its `read`
-    returns, or for "classify" texts, with labels and perhaps pairs beside them. dev: the same, a file or (texts,
+    task: "classify", "tag", "answer", "choose", "mask", or a Task with settings of its own. data: a file, what its
+    `read` returns, or for "classify" texts, with labels and perhaps pairs beside them. dev: the same, a file or (texts,
     labels); the best epoch on it is kept. out: a folder for the finished checkpoint; a killed run is resumed by the
     same call. settings: epochs, batch_size, learning_rate, ... (train.loop.Settings).
     Raises ValueError for data that cannot be learned, before anything is loaded, and what Keeper and train raise.

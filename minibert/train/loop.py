@@ -179,7 +179,7 @@ def train(
     look_every = 1 if next(model.parameters()).device.type == "cpu" else 20
     progress = progress or Progress()
     optimizer = optimizer or new_optimizer(model, settings)
-    steps = settings.epochs * -(-batches.an_epoch // settings.accumulate)
+    steps, before = settings.epochs * -(-batches.an_epoch // settings.accumulate), progress.tokens
     bar = tqdm(total=steps, initial=progress.step, unit="step", delay=2, disable=None)
     with bar, unchecked():  # the batches are our own
         while progress.epoch < settings.epochs:
@@ -193,7 +193,9 @@ def train(
                 progress.pending.append((parts, loss))
                 if len(progress.pending) >= look_every:
                     progress.look()
-                    bar.set_postfix(epoch=progress.epoch + 1, loss=f"{progress.curve[-1]:.3f}", refresh=False)
+                    speed = (progress.tokens - before) / max(bar.format_dict["elapsed"], 1e-9)
+                    told = {"loss": f"{progress.curve[-1]:.3f}", "tokens/s": f"{speed:,.0f}"}
+                    bar.set_postfix(epoch=progress.epoch + 1, **told, refresh=False)
                 bar.update()
                 after_step(progress)
             progress.look()

@@ -12,6 +12,7 @@ Everything is computed with the model's own modules, in the order of model.py. B
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -71,6 +72,10 @@ class Tokens:
         mask = None if bool(real.all()) else real[:, None, None, :]
         ids, segments = (x.flatten().index_select(0, index) for x in (batch.input_ids, batch.token_type_ids))
         return cls(ids, segments, Places(index, B, S), mask)
+
+
+# A way to compute the output of a model for a batch, its loss included.
+Output = Callable[[Head, Batch], Any]
 
 
 def packed_output(model: Head, batch: Batch) -> Any:
