@@ -26,6 +26,7 @@ from minibert import __version__
 from minibert.commands import (
     bench,
     classify,
+    convert,
     demo,
     download,
     embed,
@@ -36,11 +37,13 @@ from minibert.commands import (
     inspect,
     parity,
     predict,
+    pretrain,
     trace,
+    vocab,
 )
 from minibert.commands.shared import Arguments, Figures
 
-WRONG_REQUEST = (ValueError, TypeError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
+WRONG_REQUEST = (ValueError, TypeError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 FAILURE = (OSError, RuntimeError, MemoryError, ImportError)
 
 
@@ -55,7 +58,7 @@ class Command:
 
 GROUPS = {
     "classify": "features + logistic regression: train, evaluate, predict",
-    "finetune": "train a checkpoint for a task: classify, tag, answer, choose",
+    "finetune": "train a checkpoint for a task: classify, tag, answer, choose, mask",
 }
 COMMANDS = {
     "demo": Command("the main job, start to end", demo.arguments, demo.run),
@@ -69,6 +72,9 @@ COMMANDS = {
     "finetune tag": Command("a tag for each word", finetune.tag_arguments, finetune.tag),
     "finetune answer": Command("answers cut out of passages", finetune.answer_arguments, finetune.answer),
     "finetune choose": Command("one of several choices", finetune.choose_arguments, finetune.choose),
+    "finetune mask": Command("go on with masked words", finetune.mask_arguments, finetune.mask),
+    "pretrain": Command("a language learned from raw text", pretrain.arguments, pretrain.run),
+    "vocab": Command("learn a vocabulary from text", vocab.arguments, vocab.run),
     "evaluate": Command("measure a trained folder", evaluate.arguments, evaluate.run),
     "predict": Command("answers of a trained folder", predict.arguments, predict.run),
     "fill-mask": Command("guess the masked words", fill_mask.arguments, fill_mask.run),
@@ -76,6 +82,7 @@ COMMANDS = {
     "parity": Command("prove that every tensor equals that of transformers", parity.arguments, parity.run),
     "bench": Command("speed against transformers and other peers", bench.arguments, bench.run),
     "download": Command("fetch a checkpoint", download.arguments, download.run),
+    "convert": Command("write an older checkpoint, a pickle, as safetensors", convert.arguments, convert.run),
     "export": Command("write a checkpoint as an ONNX file", export.arguments, export.run),
     "inspect": Command("say what is in a checkpoint", inspect.arguments, inspect.run),
 }

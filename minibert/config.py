@@ -13,6 +13,8 @@ from minibert.files import read_json
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 # Variants of BERT that config.json can ask for and this encoder does not compute: name -> the value that asks for none.
 ABSENT = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
+# For whoever has a checkpoint of the first years: its config.json does not say of which relative it is.
+HOW_TO_SAY = 'say which it is: load(..., model_type="bert"), or minibert convert FOLDER --out FOLDER2 --model-type bert'
 
 
 def size(default: int, least: int = 1, most: int = 2**24) -> int:
@@ -50,11 +52,20 @@ class Config:
     tie_word_embeddings: bool = True  # tokens are predicted by the matrix that embeds them
     # What the relatives changed.
     embedding_size: int = size(0, least=0)  # width of the tables; 0: hidden_size
+    always_widened: bool = False  # a map to hidden_size, even from tables that are as wide
     first_position: int = size(0, least=0)  # the row of the table of positions that the first token takes
+    padding_has_position: bool = True  # False: positions count the other tokens; [PAD] has the row before the first
+    task_vocab_size: int = size(0, least=0)  # tasks that are told apart; 0: the model has none
+    layers_in_group: int = size(1)  # of distinct layers, as names in files count them
     shared_layers: tuple[int, ...] = ()  # whose weights each of the L layers uses; (): its own, 0 1 2 ...
     dropout_after_attention: bool = True
-    # What the task heads (heads.py) read.
+    dropout_after_feed_forward: bool = True
+    # What the task heads (objectives.py, heads.py) read.
+    prediction_act: str = ""  # the activation before tokens are predicted; "": hidden_act
     text_head: str = "pooler"  # what they begin with: the pooler, or a layer of their own with this activation
+    dropout_before_text_head: bool = False  # before that layer, besides after it
+    choice_head: str = ""  # what multiple choice begins with; "": text_head
+    choice_dropout: float | None = share(None)  # None: classifier_dropout
     id2label: dict[int, str] = field(default_factory=lambda: {0: "LABEL_0", 1: "LABEL_1"})
     problem_type: str | None = None  # which loss; None: by the labels
     classifier_dropout: float | None = share(None)  # None: hidden_dropout_prob
@@ -64,6 +75,7 @@ class Config:
     extra: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
+        self.check()  # functions of the config, below, may trust each value
         for name, value in self.family.behaviour.items():
             object.__setattr__(self, name, value(self) if callable(value) else value)
         self.check()
@@ -113,11 +125,16 @@ class Config:
         return cls(**family.read(raw, [f.name for f in fields(cls)]))
 
     @classmethod
-    def from_file(cls, path: Path) -> Config:
-        """Read config.json. Raises ValueError with the path, and with the line where it is not JSON."""
+    def from_file(cls, path: Path, model_type: str | None = None) -> Config:
+        """Read config.json; model_type: for older ones that state none. Raises ValueError with the path."""
         raw = read_json(path)
+        stated = raw.get("model_type") or model_type
+        if stated is None:
+            raise ValueError(f"{path} has no model_type; {HOW_TO_SAY}")
+        if model_type not in (None, stated):
+            raise ValueError(f"{path} says that it is of model_type {stated!r}, not {model_type!r}")
         try:
-            return cls.from_dict(raw)
+            return cls.from_dict(raw | {"model_type": stated})
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 

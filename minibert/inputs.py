@@ -48,33 +48,52 @@ def unchecked() -> Iterator[None]:
 
 
 def as_inputs(
-    config: Config, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Token ids, mask (True: a real token) and segments as the encoder computes with them, each (B, S).
+    config: Config,
+    input_ids: Tensor,
+    attention_mask: Tensor | None,
+    token_type_ids: Tensor | None,
+    task_type_ids: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Token ids, mask (True: a real token), segments and tasks as the encoder computes with them, each (B, S).
 
-    Without a mask, every position whose id is pad_token_id counts as padding; without segments, all are 0. A model
-    that has no segments ignores whatever is given for them. Raises ValueError or TypeError as check_inputs does.
+    Without a mask, every position whose id is pad_token_id counts as padding; without segments or tasks, all are 0. A
+    model that has none ignores whatever is given for them. Raises ValueError or TypeError as check_inputs does.
     """
     if checking():
-        check_inputs(config, input_ids, attention_mask, token_type_ids)
+        check_inputs(config, input_ids, attention_mask, token_type_ids, task_type_ids)
     ids = input_ids.long()
-    keep = ids != config.pad_token_id if attention_mask is None else attention_mask != 0
-    if token_type_ids is None or not config.type_vocab_size:
-        return ids, keep, torch.zeros_like(ids)
-    return ids, keep, token_type_ids.long()
+    keep = attended(config, input_ids, attention_mask)
+    zeros = torch.zeros_like(ids)
+    segments = zeros if token_type_ids is None or not config.type_vocab_size else token_type_ids.long()
+    tasks = zeros if task_type_ids is None or not config.task_vocab_size else task_type_ids.long()
+    return ids, keep, segments, tasks
+
+
+def attended(config: Config, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """(B, S): True for a token that is no padding, by the mask or, where there is none, by its id."""
+    return input_ids != config.pad_token_id if attention_mask is None else attention_mask != 0
 
 
 def check_inputs(
-    config: Config, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None
+    config: Config,
+    input_ids: Tensor,
+    attention_mask: Tensor | None,
+    token_type_ids: Tensor | None,
+    task_type_ids: Tensor | None = None,
 ) -> None:
     """Raise ValueError or TypeError for a batch that the checkpoint cannot take."""
     check_ids(config, input_ids)
     if attention_mask is not None:
         check_mask(attention_mask, input_ids)
-    check_padding_side(input_ids != config.pad_token_id if attention_mask is None else attention_mask != 0)
-    if token_type_ids is not None and config.type_vocab_size:
-        check_shape("token_type_ids", token_type_ids, input_ids)
-        check_integers("token_type_ids", token_type_ids, config.type_vocab_size, "type_vocab_size")
+    check_padding_side(attended(config, input_ids, attention_mask))
+    kinds = (
+        ("token_type_ids", token_type_ids, config.type_vocab_size, "type_vocab_size"),
+        ("task_type_ids", task_type_ids, config.task_vocab_size, "task_type_vocab_size"),
+    )
+    for name, given, limit, limit_name in kinds:
+        if given is not None and limit:
+            check_shape(name, given, input_ids)
+            check_integers(name, given, limit, limit_name)
 
 
 def check_ids(config: Config, input_ids: Tensor) -> None:

@@ -63,6 +63,16 @@ def token_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits.view(-1, V), labels.view(-1), ignore_index=IGNORED)
 
 
+def detection_loss(logits: Tensor, labels: Tensor, real: Tensor | None) -> Tensor:
+    """Binary cross entropy of a label of 0 or 1 at every token that is real (None: all), (B, S) and (B, S) -> ()."""
+    labels = as_classes("labels", labels, logits.shape)
+    wrong = (labels < 0) | (labels > 1)
+    refuse_where(wrong if real is None else wrong & real, "labels", labels, "0 or 1, for a token that was replaced")
+    if real is not None:
+        logits, labels = logits[real], labels[real]  # (B,S) -> (N)
+    return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+
+
 def position_cross_entropy(logits: Tensor, positions: Tensor, name: str) -> Tensor:
     """Mean of -log softmax(logits)[position], (B, S) and (B) -> ().
 

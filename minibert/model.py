@@ -44,30 +44,41 @@ class EncoderOutput(Fields):
 
 
 class Embeddings(nn.Module):
-    """x = LayerNorm(token + segment + position). Mirrors BertEmbeddings and DistilBERT's Embeddings.
+    """x = LayerNorm(token + segment + position). Mirrors BertEmbeddings and its relatives'.
 
     An embedding is a table with a learned vector for each id. Three are added: the token's, its segment's (0 for the
-    first text of a pair, 1 for the second) and its place's. Relatives may lack segments, or widen the sum. Section 3.
+    first text of a pair, 1 for the second) and its place's. Section 3. Relatives may lack segments, add a task, give no
+    place to [PAD], or widen the sum.
     """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         width, D = config.embedding_size, config.hidden_size
         self.token = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
-        self.position = nn.Embedding(config.max_position_embeddings, width)
+        unplaced = None if config.padding_has_position else config.first_position - 1  # the row of [PAD]
+        self.position = nn.Embedding(config.max_position_embeddings, width, padding_idx=unplaced)
         self.segment = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
+        self.task = nn.Embedding(config.task_vocab_size, width) if config.task_vocab_size else None
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.widen = nn.Linear(width, D) if width != D else None
+        self.widen = nn.Linear(width, D) if width != D or config.always_widened else None
         self.first_position = config.first_position
 
-    def forward(self, input_ids: Tensor, segments: Tensor) -> Tensor:
-        """Token ids and segments, each (B,S), to (B,S,D)."""
-        positions = self.first_position + torch.arange(input_ids.shape[1], device=input_ids.device)  # (S)
+    def positions(self, input_ids: Tensor) -> Tensor:
+        """The row of the table of positions for each place, (S), or for each token, (B,S), where [PAD] takes none."""
+        if self.position.padding_idx is None:
+            return self.first_position + torch.arange(input_ids.shape[1], device=input_ids.device)
+        placed = input_ids != self.token.padding_idx
+        return self.position.padding_idx + placed.cumsum(dim=1) * placed
+
+    def forward(self, input_ids: Tensor, segments: Tensor, tasks: Tensor) -> Tensor:
+        """Token ids, segments and tasks, each (B,S), to (B,S,D)."""
         x: Tensor = self.token(input_ids)  # (B,S) -> (B,S,D)
         if self.segment is not None:
             x = x + self.segment(segments)
-        x = x + self.position(positions)  # (B,S,D) + (S,D) -> (B,S,D)
+        x = x + self.position(self.positions(input_ids))  # (B,S,D) + (S,D) -> (B,S,D)
+        if self.task is not None:
+            x = x + self.task(tasks)
         # LayerNorm: each vector to mean 0, variance 1, then learned scale and shift. Dropout: zeros, only in training.
         x = self.dropout(self.norm(x))
         return x if self.widen is None else self.widen(x)  # (B,S,D)
@@ -171,7 +182,7 @@ class Layer(nn.Module):
         self.attention_dropout = nn.Dropout(config.hidden_dropout_prob if config.dropout_after_attention else 0.0)
         self.attention_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
-        self.feed_forward_dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.feed_forward_dropout = nn.Dropout(config.hidden_dropout_prob if config.dropout_after_feed_forward else 0.0)
         self.feed_forward_norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, x: Tensor, keep: Tensor, attend: Attend) -> tuple[Tensor, Tensor | None]:
@@ -239,6 +250,7 @@ class Encoder(nn.Module):
         *,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        task_type_ids: Tensor | None = None,
         output_hidden_states: bool = False,
         output_attentions: bool = False,
     ) -> EncoderOutput:
@@ -247,11 +259,12 @@ class Encoder(nn.Module):
         Without attention_mask, padding is recognised by pad_token_id. Asked for attentions, the written-out
         attention computes them, whichever is set.
         """
-        input_ids, keep, segments = as_inputs(self.config, input_ids, attention_mask, token_type_ids)
+        given = (input_ids, attention_mask, token_type_ids, task_type_ids)
+        input_ids, keep, segments, tasks = as_inputs(self.config, *given)
         keep = keep[:, None, None, :]  # (B,S) -> (B,1,1,S): the same keys for every head and every query
         attend = eager_attention if output_attentions and self.attend is sdpa_attention else self.attend
 
-        x = self.embeddings(input_ids, segments)  # (B,S) -> (B,S,D)
+        x = self.embeddings(input_ids, segments, tasks)  # (B,S) -> (B,S,D)
         hidden_states, attentions = [x] if output_hidden_states else [], []
         for number in self.config.shared_layers:  # 0, 1, 2, ... where every layer has weights of its own
             x, probs = self.layers[number](x, keep, attend)  # (B,S,D) -> (B,S,D), (B,H,S,S)

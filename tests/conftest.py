@@ -21,6 +21,7 @@ from minibert.checkpoints.load import load
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.lab.parity.checkpoints import make, task, tiny
+from minibert.lab.stages import config_of
 
 # A busy machine is no failure: nothing here is judged by the time it takes.
 hypothesis.settings.register_profile("minibert", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
@@ -63,7 +64,7 @@ def pair(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Pair]:
 
     def pair(family: Family = BERT, head: str | None = None, **changes: Any) -> Pair:
         folder, model = written(family, head, **changes)
-        asked = task(head, model.config, model.config.max_position_embeddings)
+        asked = task(head, model.config, config_of(model).max_tokens)
         return Pair(load(folder, head=head), copy.deepcopy(model), asked, head)
 
     return pair

@@ -152,14 +152,15 @@ def test_padding_without_a_mask_is_recognised_by_its_id() -> None:
 
 
 def test_padding_is_recognised_by_the_id_that_the_config_names() -> None:
-    _, keep, _ = as_inputs(small_config(pad_token_id=7), torch.tensor([[5, 0, 7]]), None, None)
+    _, keep, *_ = as_inputs(small_config(pad_token_id=7), torch.tensor([[5, 0, 7]]), None, None)
     assert keep.tolist() == [[True, True, False]]
 
 
 def test_the_encoder_computes_with_int64_ids_a_boolean_mask_and_int64_segments() -> None:
-    ids, keep, segments = as_inputs(BERT, IDS.int(), KEEP.float(), KEEP.to(torch.uint8))
+    ids, keep, segments, tasks = as_inputs(BERT, IDS.int(), KEEP.float(), KEEP.to(torch.uint8), KEEP)
     assert (ids.dtype, keep.dtype, segments.dtype) == (torch.int64, torch.bool, torch.int64)
     assert torch.equal(ids, IDS) and torch.equal(keep, KEEP.bool()) and torch.equal(segments, KEEP)
+    assert not tasks.any()  # which BERT has none of
     assert not as_inputs(DISTILBERT, IDS, None, KEEP)[2].any()
 
 

@@ -101,7 +101,7 @@ def test_twenty_readable_steps_are_those_of_a_transformers_loop_bit_for_bit(
     ours, theirs = both(family, head)
     how = {"parameters": [p for _, _, p in parameter_pairs(ours, theirs)]} if hasattr(ours, "decoder") else {}
     settings = replace(TWENTY, fused=fused, accumulate=accumulate, epochs=TWENTY.epochs * (2 if accumulate > 1 else 1))
-    assert_trains_as_upstream(ours, theirs, batches_of(head, 18, 4), settings, **how)
+    assert_trains_as_upstream(ours, theirs, batches_of(head, 18, 4, family=family), settings, **how)
 
 
 @pytest.mark.parametrize("kind", ["multi_label_classification", "regression"])
@@ -111,7 +111,7 @@ def test_several_labels_and_numbers_are_learned_as_upstream_bit_for_bit(
 ) -> None:
     head = "sequence-classification"
     ours, theirs = both(family, head, problem_type=kind, num_labels=1 if kind == "regression" else 3)
-    assert_trains_as_upstream(ours, theirs, batches_of(head, 18, 4, kind=kind), TWENTY)
+    assert_trains_as_upstream(ours, theirs, batches_of(head, 18, 4, kind=kind, family=family), TWENTY)
 
 
 @pytest.mark.parametrize("change", [{"weight_decay": 0.0}, {"clip": 1e9}, {"warmup": 0.2}, {"learning_rate": 1.001e-3}])
@@ -218,7 +218,7 @@ def test_a_few_rows_are_learned_by_heart(family: Family, head: str, both: MakeBo
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     settings = Settings(epochs=60, batch_size=4, learning_rate=1e-2, weight_decay=0.0)
-    progress = train(model, batches_of(head, 4, 4), settings)
+    progress = train(model, batches_of(head, 4, 4, family=family), settings)
     assert progress.curve[-1] < 0.05 < progress.curve[0]
 
 
@@ -299,7 +299,7 @@ def test_uneven_parts_of_a_batch_make_the_step_of_the_whole(
     loss_of: Loss, family: Family, head: str, both: MakeBoth
 ) -> None:
     """A mean of means would count what the smaller part holds for more."""
-    batch = batch_of(head, [3, 7, 11, 5, 9, 2, 4], seed=1)
+    batch = batch_of(head, [3, 7, 11, 5, 9, 2, 4], seed=1, family=family)
     whole = found_by(both(family, head)[0], [batch], loss_of)
     assert max(found_by(both(family, head)[0], in_two(batch), loss_of).apart(whole).values()) < 1e-6
     first, second = (Found.of(loss_of, both(family, head)[0].double(), part) for part in in_two(batch))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from minibert.config import Config
+from minibert.families import FAMILIES
 from minibert.heads import HEAD_CLASSES, Head
 from minibert.inputs import unchecked
 
@@ -17,10 +18,11 @@ LABELS = {"sequence-classification": 3, "token-classification": 5}
 
 
 def make(head: str, **changes: Any) -> Head:
-    """An untrained tiny BERT with this head."""
+    """An untrained tiny BERT, or the first relative that has it, with this head."""
     sizes = dict(vocab_size=V, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    family = next(family.name for family in FAMILIES.values() if head in family.heads)
     labels = {i: str(i) for i in range(LABELS.get(head, 2))}
-    return HEAD_CLASSES[head](Config(**sizes | {"id2label": labels} | changes)).eval()
+    return HEAD_CLASSES[head](Config(family, **sizes | {"id2label": labels} | changes)).eval()
 
 
 def ids(*shape: int) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import minibert
 from minibert.families import FAMILIES
 from minibert.families.base import Family
+from minibert.families.bert import BERT
 from minibert.heads import HEAD_CLASSES
 from minibert.inputs import checking
 from minibert.lab.parity import golden
@@ -107,7 +108,7 @@ def test_the_encoder_compiles_to_one_graph_without_a_check_and_computes_the_same
     assert_compiles_equal(Encoder(small_config(family, num_hidden_layers=1)).eval(), None)
 
 
-@pytest.mark.parametrize("head", HEAD_CLASSES)
+@pytest.mark.parametrize("head", BERT.heads)
 def test_every_head_and_its_loss_compile_to_one_graph_without_a_check(head: str) -> None:
     labels = 2 if head == "question-answering" else 3
     assert_compiles_equal(HEAD_CLASSES[head](small_config(num_hidden_layers=1, num_labels=labels)).eval(), head)

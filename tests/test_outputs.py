@@ -15,8 +15,9 @@ from training import CHOICES, CLOSE, examples, inputs, lengths_of
 import minibert
 from minibert.families.base import Family
 from minibert.families.bert import BERT
-from minibert.heads import Head, QuestionAnswering
+from minibert.heads import Head, MaskedLM, QuestionAnswering
 from minibert.lab.stages import forward
+from minibert.losses import IGNORED
 from minibert.tasks.base import Encoded
 from minibert.train.batches import Batch, Batches
 from minibert.train.outputs import outputs
@@ -44,6 +45,8 @@ def readable_logits(model: Head, batch: Batch) -> list[Tensor]:
         return [row[:, :length] for row, length in zip(both, lengths, strict=True)]
     if batch.choices:
         return list(out.logits.view(-1, 1))
+    if isinstance(model, MaskedLM):  # of the tokens with a label alone
+        return [row[labels != IGNORED] for row, labels in zip(out.logits, batch.labels["labels"], strict=True)]
     if out.logits.dim() == 3:
         return [row[:length] for row, length in zip(out.logits, lengths, strict=True)]
     return list(out.logits)
@@ -60,7 +63,7 @@ def test_the_logits_of_each_example_are_the_readable_models(
     monkeypatch.setattr("minibert.train.outputs.BATCH_TOKENS", 40)  # several batches
     made = model(family, head).train()
     choices = CHOICES if head == "multiple-choice" else 0
-    rows = examples(head, lengths_of(15))
+    rows = examples(head, lengths_of(15), family=family)
     found = outputs(made, Encoded(rows, choices))
     assert made.training
     made.eval()

@@ -84,7 +84,7 @@ def test_loss_and_gradients_of_any_lengths_are_those_of_the_readable_step(
     @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
     @given(lengths, st.integers(0, 2**16))
     def check(lengths: list[int], seed: int) -> None:
-        batch = batch_of(head, [*lengths, WIDTH], seed)
+        batch = batch_of(head, [*lengths, WIDTH], seed, family=family)
         assert apart(made, batch) < CLOSE
         made.double()
         try:
@@ -109,7 +109,7 @@ def test_all_losses_of_texts_are_those_of_the_readable_step(
 def test_batches_without_padding_and_of_one_text_are_exact_too(
     lengths: list[int], family: Family, head: str, model: Callable[..., Head]
 ) -> None:
-    assert apart(model(family, head).double(), batch_of(head, lengths)) < EXACT
+    assert apart(model(family, head).double(), batch_of(head, lengths, family=family)) < EXACT
 
 
 @every_head
@@ -125,7 +125,7 @@ def test_what_the_relatives_changed_is_packed_too(family: Family, head: str) -> 
     made = HEAD_CLASSES[head](config).eval()
     randomise(made, seed=1)
     assert len(made.encoder.layers) == 2
-    assert apart(made.double(), batch_of(head, [3, 7, WIDTH, 5])) < EXACT
+    assert apart(made.double(), batch_of(head, [3, 7, WIDTH, 5], family=family)) < EXACT
 
 
 def test_what_stands_under_the_mask_does_not_matter(model: Callable[..., Head]) -> None:
@@ -271,7 +271,7 @@ CASES = [
 def test_a_mistake_in_packing_is_caught(
     mistake: Any, family: Family, head: str, model: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, batch = model(family, head), batch_of(head, [3, 7, WIDTH, 5])
+    made, batch = model(family, head), batch_of(head, [3, 7, WIDTH, 5], family=family)
     right = Found.of(readable_loss, made, batch)
     assert max(Found.of(packed_loss, made, batch).apart(right).values()) < CLOSE
     mistake(monkeypatch)
@@ -280,7 +280,7 @@ def test_a_mistake_in_packing_is_caught(
 
 @every_head
 def test_labels_shifted_by_one_are_caught(family: Family, head: str, model: Callable[..., Head]) -> None:
-    made, batch = model(family, head), batch_of(head, [3, 7, WIDTH, 5], seed=2)
+    made, batch = model(family, head), batch_of(head, [3, 7, WIDTH, 5], seed=2, family=family)
     shifted = {name: labels.roll(1, dims=-1) for name, labels in batch.labels.items()}
     wrong = Found.of(packed_loss, made, replace(batch, labels=shifted))
     assert max(wrong.apart(Found.of(readable_loss, made, batch)).values()) > CAUGHT
@@ -311,7 +311,7 @@ def every_second(module: nn.Module, given: tuple[Tensor], output: Tensor) -> Ten
 @every_head
 def test_dropout_is_applied_where_the_model_has_it(family: Family, head: str, model: Callable[..., Head]) -> None:
     """One place at a time with a dropout that is not random, the others off: both steps change alike."""
-    made, batch = model(family, head).train(), batch_of(head, [3, 7, WIDTH, 5])
+    made, batch = model(family, head).train(), batch_of(head, [3, 7, WIDTH, 5], family=family)
     places = dropouts(made)
     assert len(places) >= 7
     for module in places.values():
@@ -332,7 +332,7 @@ def test_dropout_is_applied_where_the_model_has_it(family: Family, head: str, mo
 def test_each_dropout_sees_each_token_once_and_no_padding(
     family: Family, head: str, model: Callable[..., Head]
 ) -> None:
-    made, batch = model(family, head).train(), batch_of(head, [3, 7, WIDTH, 5])
+    made, batch = model(family, head).train(), batch_of(head, [3, 7, WIDTH, 5], family=family)
     seen: dict[str, list[int]] = {}
     for name, module in dropouts(made).items():
         module.register_forward_hook(
@@ -368,7 +368,7 @@ def standard_errors(one: Tensor, other: Tensor) -> float:
 def test_with_dropout_on_the_losses_are_equal_in_distribution(
     family: Family, head: str, model: Callable[..., Head]
 ) -> None:
-    made, batch = model(family, head).train(), many(batch_of(head, [3, 7, WIDTH, 5]), 20)
+    made, batch = model(family, head).train(), many(batch_of(head, [3, 7, WIDTH, 5], family=family), 20)
     for module in dropouts(made).values():
         module.p = 0.4
     torch.manual_seed(1)

@@ -96,7 +96,7 @@ def ends(written: Written, tmp_path: Path) -> Callable[..., Ends]:
 
     def ends(family: Family, head: str, in_our_order: bool) -> Ends:
         folder, original = written(family, head)
-        batches = batches_of(head, 30, 4)
+        batches = batches_of(head, 30, 4, family=family)
         ours, theirs = minibert.load(folder, head=head), copy.deepcopy(original)
         pairs = parameter_pairs(ours, theirs)
         if in_our_order:

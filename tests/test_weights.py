@@ -200,7 +200,7 @@ def test_the_encoder_of_a_file_with_a_head_loads_without_a_warning(family: Famil
     expected = base(theirs).state_dict()
     for name, x in encoder.state_dict().items():
         assert torch.equal(x, expected[name_in_file(family, name)])
-    assert (encoder.pooler is not None) == ("pooler.dense.weight" in expected)
+    assert (encoder.pooler is not None) == any(name.startswith("pooler") for name in expected)
     assert set(report.ignored.values()) == {"belongs to a head that was not asked for"}
 
 

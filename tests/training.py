@@ -15,6 +15,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from minibert.families.base import Family
+from minibert.families.bert import BERT
 from minibert.heads import Head
 from minibert.lab.stages import Batch as Inputs
 from minibert.lab.stages import forward
@@ -41,8 +43,11 @@ def lengths_of(count: int, seed: int = 0) -> list[int]:
     return [*lengths[:-2], WIDTH, 1] if count > 2 else lengths
 
 
-def examples(head: str, lengths: Sequence[int], seed: int = 0, kind: str | None = None) -> list[Example]:
+def examples(
+    head: str, lengths: Sequence[int], seed: int = 0, kind: str | None = None, family: Family = BERT
+) -> list[Example]:
     """Random examples of a task head; of multiple choice CHOICES for each length. kind: of texts, a problem_type."""
+    of_pairs = "sentence_order_label" if "sentence_order" in family.heads[head] else "next_sentence_label"
     random = torch.Generator().manual_seed(seed)
 
     def draw(most: int, count: int) -> list[int]:
@@ -54,7 +59,9 @@ def examples(head: str, lengths: Sequence[int], seed: int = 0, kind: str | None 
             kept = draw(2, length)
             kept[draw(length, 1)[0]] = 1  # at least one
             values = [value if keep else IGNORED for value, keep in zip(draw(most, length), kept, strict=True)]
-            return {"labels": values} | ({"next_sentence_label": draw(2, 1)[0]} if head == "pretraining" else {})
+            return {"labels": values} | ({of_pairs: draw(2, 1)[0]} if head == "pretraining" else {})
+        if head == "replaced-token-detection":
+            return {"labels": draw(2, length)}
         if head == "question-answering":
             start, end = sorted(draw(length, 2))
             return {"start_positions": start, "end_positions": end}
@@ -73,16 +80,21 @@ def examples(head: str, lengths: Sequence[int], seed: int = 0, kind: str | None 
     return found
 
 
-def batches_of(head: str, count: int, batch_size: int, seed: int = 0, kind: str | None = None) -> Batches:
+def batches_of(
+    head: str, count: int, batch_size: int, seed: int = 0, kind: str | None = None, family: Family = BERT
+) -> Batches:
     """Batches of random examples."""
     choices = CHOICES if head == "multiple-choice" else 0
-    return Batches(examples(head, lengths_of(count, seed), seed, kind), batch_size, seed, pad_id=0, choices=choices)
+    made = examples(head, lengths_of(count, seed), seed, kind, family)
+    return Batches(made, batch_size, seed, pad_id=0, choices=choices)
 
 
-def batch_of(head: str, lengths: Sequence[int], seed: int = 0, kind: str | None = None) -> Batch:
+def batch_of(
+    head: str, lengths: Sequence[int], seed: int = 0, kind: str | None = None, family: Family = BERT
+) -> Batch:
     """One batch of random examples, one of these lengths each."""
     choices = CHOICES if head == "multiple-choice" else 0
-    made = Batches(examples(head, lengths, seed, kind), len(lengths), seed, pad_id=0, choices=choices)
+    made = Batches(examples(head, lengths, seed, kind, family), len(lengths), seed, pad_id=0, choices=choices)
     return made.of_rows(range(len(lengths)))
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from minibert.checkpoints.names import bare_name, layer_marks, name_in_file, why_left_out
+from minibert.checkpoints.names import bare_name, layer_marks, layers_in, name_in_file, why_left_out
 from minibert.checkpoints.tensor_files import StoredTensor, read_tensors
 from minibert.config import Config
 from minibert.families import FAMILIES
@@ -67,12 +67,15 @@ def by_bare_name(tensors: dict[str, StoredTensor], family: Family, source: str) 
 
 
 def check_depth(config: Config, tensors: dict[str, StoredTensor], source: str) -> None:
-    """Raise ValueError where config.json claims more layers than the file holds, before they are built."""
-    marks = layer_marks(config.family)
-    numbers = {name.removeprefix(marks).partition(".")[0] for name in map(bare_name, tensors) if name.startswith(marks)}
-    held, claimed = len(numbers), len(set(config.shared_layers))
-    if held and claimed > held:
-        raise ValueError(f"{source}: config.json says {claimed} layers, and the file holds the weights of {held}")
+    """Raise ValueError where config.json claims more layers than the file holds, before they are built.
+
+    Of layers in groups, which are used again, fewer are as wrong: a step would take the weights of another.
+    """
+    held = len(layers_in(config.family, map(bare_name, tensors)))
+    claimed, grouped = len(set(config.shared_layers)), config.family.layers_stand_in_groups
+    if held and (claimed > held or (grouped and claimed < held)):
+        what = "layers in all of its groups" if grouped else "layers"
+        raise ValueError(f"{source}: config.json says {claimed} {what}, and the file holds the weights of {held}")
 
 
 def has_pooler(tensors: dict[str, StoredTensor], family: Family) -> bool:
@@ -129,7 +132,7 @@ def fill(
         drop_second_names(found, config, report)
     wanted: dict[str, str] = {}  # name in the file -> name in the state_dict
     for ours, parameter in model.state_dict().items():
-        name = name_in_file(family, ours, head)
+        name = name_in_file(family, ours, head, config.layers_in_group)
         begins_afresh = new_head and may_be_fresh(ours) and (name not in found or not ours.startswith("encoder."))
         if begins_afresh or (stored := found.pop(name, None)) is None:
             report.missing.append(ours)

@@ -23,17 +23,26 @@ from minibert.extras import CHECKOUT, pip_install
 from minibert.files import read_small
 
 log = logging.getLogger("minibert")
-NEEDED_FILES = [
-    "config.json",
+TOKENIZER_FILES = [
     "tokenizer.json",
     "tokenizer_config.json",
     "vocab.txt",
     "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+]
+NEEDED_FILES = [
+    "config.json",
+    *TOKENIZER_FILES,
     "model.safetensors",
     "model-*.safetensors",
     "model.safetensors.index.json",
 ]
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # anything else is a path, and no path is asked for at the Hub
+OLD_WAY = "a pickle: `hf download {0} --local-dir FOLDER`, then `minibert convert FOLDER --out FOLDER2`"
 BEHIND_A_PROXY = "behind a proxy set HTTPS_PROXY, SSL_CERT_FILE or HF_ENDPOINT"
 
 
@@ -274,6 +283,8 @@ def fetch(name: str) -> Path:
         snapshot_download(hub_id, revision=revision, local_dir=partial, allow_patterns=NEEDED_FILES)
     except (HfHubHTTPError, OSError) as error:
         raise ConnectionError(f"{hub_id} could not be downloaded: {error}; or {by_hand(name)}") from error
+    if not any(partial.glob("*.safetensors*")) and not any((partial / name).exists() for name in PICKLES):
+        raise FileNotFoundError(f"{hub_id} has no safetensors on the Hub; {OLD_WAY.format(hub_id)}")
     list_tensors(resolve(partial))  # every shard is there and as long as its header says
     if checkpoint:
         verify(partial, checkpoint)

@@ -27,6 +27,7 @@ class How(TypedDict, total=False):
     dtype: torch.dtype
     device: str | torch.device
     attention: str
+    model_type: str | None
 
 
 class Labels(How, total=False):
@@ -57,6 +58,7 @@ def load(
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
     attention: str = "eager",
+    model_type: str | None = None,
     report: bool = False,
 ) -> Any:
     """Load a checkpoint by Hub name or folder, in eval mode; where it is looked for stands in minibert/hub.py.
@@ -65,8 +67,9 @@ def load(
     fused kernel). Returns the Encoder; with report=True, (Encoder, LoadReport). `head` returns a model with that head
     in the Encoder's place: masked-lm, next-sentence, pretraining, sequence-classification, token-classification,
     question-answering or multiple-choice. A checkpoint without it is refused, unless new_head=True asks for a fresh
-    one, untrained, with `num_labels` labels. Raises FileNotFoundError where the checkpoint is not found, ValueError
-    for a file, a config.json or a number of labels that is not what it should be.
+    one, untrained, with `num_labels` labels. `model_type`, such as "bert", is for an older config.json that states
+    none. Raises FileNotFoundError where the checkpoint is not found, ValueError for a file, a config.json or a number
+    of labels that is not what it should be.
     """
     check_device(device)
     if not isinstance(dtype, torch.dtype):
@@ -76,7 +79,7 @@ def load(
     elif new_head or num_labels is not None:
         raise ValueError("new_head and num_labels speak of a head, and none was named; add head='...'")
     folder = hub.locate(name).folder
-    config, tensors = Config.from_file(folder / "config.json"), list_tensors(folder)
+    config, tensors = Config.from_file(folder / "config.json", model_type), list_tensors(folder)
     check_depth(config, tensors, str(folder))
     model: Encoder | Head
     with sizes_only():
@@ -109,7 +112,8 @@ def save(model: nn.Module, folder: str | Path) -> None:
     bare: Any = unwrapped(model)
     folder, config, head = Path(folder), bare.config, getattr(bare, "name", "")
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {full_name(config.family, ours, head): values for ours, values in bare.state_dict().items()}
+    named = {ours: full_name(config.family, ours, head, config.layers_in_group) for ours in bare.state_dict()}
+    tensors = {named[ours]: values for ours, values in bare.state_dict().items()}
     tensors = {name: values.detach().cpu().contiguous() for name, values in tensors.items()}
     when_tied, when_not = config.family.decoder_bias
     if when_not in tensors:  # transformers looks for it under another name while the decoder is tied

@@ -5,6 +5,8 @@ A weights file is a list of named tensors, and so is the state_dict of a torch m
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from minibert.families import FAMILIES
 from minibert.families.base import Family
 
@@ -29,10 +31,10 @@ def bare_name(name: str) -> str:
     return name
 
 
-def name_in_file(family: Family, ours: str, head: str = "") -> str:
+def name_in_file(family: Family, ours: str, head: str = "", in_group: int = 1) -> str:
     """The official name, without prefix, of a tensor of our state_dict; `head` is that of the model.
 
-    Raises LookupError where the relative has no such tensor.
+    in_group: config.layers_in_group. Raises LookupError where the relative has no such tensor.
     """
     module, _, kind = ours.removeprefix("encoder.").rpartition(".")
     layer = module.split(".")[1] if module.startswith("layers.") else ""
@@ -40,12 +42,13 @@ def name_in_file(family: Family, ours: str, head: str = "") -> str:
     table = {**family.modules, **family.heads.get(head, {})}
     if general not in table:
         raise LookupError(f"{family.name} has no {module}")
-    return f"{table[general].format(layer)}.{kind}"
+    official = family.numbered(table[general], int(layer), in_group) if layer else table[general]
+    return f"{official}.{kind}"
 
 
-def full_name(family: Family, ours: str, head: str = "") -> str:
+def full_name(family: Family, ours: str, head: str = "", in_group: int = 1) -> str:
     """The same as files have it: the encoder of a model with a task head stands under the relative's prefix."""
-    return (family.prefix if ours.startswith("encoder.") else "") + name_in_file(family, ours, head)
+    return (family.prefix if ours.startswith("encoder.") else "") + name_in_file(family, ours, head, in_group)
 
 
 def why_left_out(family: Family, name: str) -> str:
@@ -62,3 +65,9 @@ def why_left_out(family: Family, name: str) -> str:
 def layer_marks(family: Family) -> str:
     """What every tensor of a layer begins with: "encoder.layer." in BERT."""
     return family.official("layers.{}").partition("{}")[0]
+
+
+def layers_in(family: Family, names: Iterable[str]) -> set[str]:
+    """The official layers to which tensors of these bare names belong: {"encoder.layer.0", ...}."""
+    marks, depth = layer_marks(family), family.official("layers.{}").count(".") + 1
+    return {".".join(name.split(".")[:depth]) for name in names if name.startswith(marks)}

@@ -10,6 +10,7 @@ Format: safetensors 0.8, "Format" section of its documentation.
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +65,7 @@ def list_tensors(folder: Path) -> dict[str, StoredTensor]:
     if pickles:
         raise FileNotFoundError(
             f"{folder} has only {pickles[0]}, a pickle, which can run code when opened and is not read; convert it "
-            "once where you trust it: AutoModel.from_pretrained(folder).save_pretrained(folder) in transformers"
+            f"once, which runs none: minibert convert {shlex.quote(str(folder))} --out FOLDER2"
         )
     raise FileNotFoundError(f"{folder} has no {WEIGHTS_FILE}; it holds: {listing(folder)}")
 
@@ -72,18 +73,9 @@ def list_tensors(folder: Path) -> dict[str, StoredTensor]:
 def list_shards(folder: Path) -> dict[str, StoredTensor]:
     """The tensors of all shards that the index names, each exactly where the index says."""
     index_path = folder / INDEX_FILE
-    where = read_json(index_path).get("weight_map")
-    if not isinstance(where, dict) or not all(isinstance(shard, str) for shard in where.values()):
-        raise ValueError(f"{index_path} is not an index of shards: its weight_map must give each tensor a file")
-    held = {path.name for path in folder.iterdir()}
+    where = read_index(index_path)
     tensors: dict[str, StoredTensor] = {}
     for shard in sorted(set(where.values())):
-        if shard in ("", "..") or Path(shard).name != shard:
-            raise ValueError(f"{index_path} names the shard {shard!r}, which is outside the folder")
-        if shard not in held:
-            raise FileNotFoundError(
-                f"{index_path} names the shard {shard}, which is missing; the folder holds: {listing(folder)}"
-            )
         for name, stored in read_header(folder / shard).items():
             if name in tensors:
                 raise ValueError(f"tensor {name} is in two shards, {tensors[name].file.name} and {shard}")
@@ -92,6 +84,22 @@ def list_shards(folder: Path) -> dict[str, StoredTensor]:
         if name not in tensors or tensors[name].file.name != shard:
             raise ValueError(f"{index_path} says that {shard} holds {name}, and it does not")
     return tensors
+
+
+def read_index(path: Path) -> dict[str, str]:
+    """Tensor -> shard, a file that stands beside the index. Raises ValueError and FileNotFoundError in plain words."""
+    where = read_json(path).get("weight_map")
+    if not isinstance(where, dict) or not all(isinstance(shard, str) for shard in where.values()):
+        raise ValueError(f"{path} is not an index of shards: its weight_map must give each tensor a file")
+    held = {file.name for file in path.parent.iterdir()}
+    for shard in sorted(set(where.values())):
+        if shard in ("", "..") or Path(shard).name != shard:
+            raise ValueError(f"{path} names the shard {shard!r}, which is outside the folder")
+        if shard not in held:
+            raise FileNotFoundError(
+                f"{path} names the shard {shard}, which is missing; the folder holds: {listing(path.parent)}"
+            )
+    return where
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:

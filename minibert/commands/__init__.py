@@ -7,6 +7,8 @@ In reading order:
     embed      one vector for each text of a file
     classify   features + logistic regression
     finetune   train a checkpoint for a task
+    pretrain   learn a language from raw text
+    vocab      a vocabulary learned from text
     evaluate   measure a trained folder
     predict    answers of a trained folder
     fill_mask  the masked words
@@ -14,6 +16,7 @@ In reading order:
     parity     proof against transformers
     bench      speed against other runtimes
     download   a checkpoint from the Hub
+    convert    a checkpoint whose weights are a pickle
     export     a checkpoint as an ONNX file
     inspect    what is in a checkpoint
 """

@@ -1,15 +1,16 @@
-"""`minibert bench`: speed against transformers and other runtimes."""
+"""`minibert bench`: speed against transformers and other runtimes; with --train, of training."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import importlib.util
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minibert.commands.shared import Arguments, Figures
 from minibert.extras import install_hint
@@ -21,8 +22,11 @@ if TYPE_CHECKING:
 def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", action="store_true", help="minibert and transformers alone: less than a minute")
+    size.add_argument(
+        "--quick", action="store_true", help="minibert and transformers alone: less than a minute (--train: two)"
+    )
     size.add_argument("--full", action="store_true", help="more rounds, and up to 100,000 sentences: hours")
+    add("--train", action="store_true", help="measure training in place of vectors, against transformers' Trainer")
     add("--device", default="cpu", metavar="NAME", help="cpu or cuda (%(default)s)")
     add(
         "--model",
@@ -30,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a checkpoint, or distilbert-shape (repeatable; default: distilbert-shape and all-MiniLM-L6-v2)",
     )
-    add("--sentences", type=int, metavar="N", help="texts of the job (default: 2000; quick: 256)")
+    add("--sentences", type=int, metavar="N", help="texts of the job (default: 2000; quick: 256; --train: 512; 192)")
     add("--rounds", type=int, metavar="N", help="in which everybody takes a turn (default: 3; full: 7)")
     add("--threads", type=int, metavar="N", help="of each backend (default: all cores)")
     add("--plot", type=Path, metavar="FILE.png", help="draw the figures")
@@ -39,12 +43,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: Arguments) -> Figures:
     """Speed, memory and equality against transformers and other runtimes; half an hour or more on two cores.
 
-    Exit status 1 if our own vectors differ from those of transformers.
+    Exit status 1 if our own vectors, or weights after training, differ from those of transformers.
     """
     plan = plan_of(args)
-    from minibert.lab.bench import goals, report
-    from minibert.lab.bench.run import measure
     from minibert.printing import block
+
+    room = "minibert.lab.bench" + ".train" * args.train
+    report: Any = importlib.import_module(f"{room}.report")
+    measure = importlib.import_module(f"{room}.run").measure
 
     began = time.perf_counter()
     print(report.heading(plan), flush=True)
@@ -57,14 +63,15 @@ def run(args: Arguments) -> Figures:
     finally:
         signal.signal(signal.SIGTERM, before)
     spent = time.perf_counter() - began
-    print("\n" + report.goals_text([goal for result in results for goal in goals.goals_of(result)]))
+    print("\n" + report.goals_text([goal for result in results for goal in report.goals_of(result)]))
     print("\n" + block("legend", report.LEGEND) + "\n\n" + report.time_text(plan, results, spent))
     if args.plot:
         from minibert.lab.bench import plot
 
         plot.draw(results, args.plot)
         print(f"written: {args.plot}")
-    return report.figures(plan, results, spent)
+    figures: Figures = report.figures(plan, results, spent)
+    return figures
 
 
 def plan_of(args: Arguments) -> Plan:
@@ -75,16 +82,18 @@ def plan_of(args: Arguments) -> Plan:
     """
     if importlib.util.find_spec("transformers") is None:
         raise ImportError(f"the benchmark compares with transformers: {install_hint('bench')}")
-    from minibert.lab.bench import session
     from minibert.lab.machine import cores
 
     check_device(args.device)
+    if args.train:
+        check_training(args)
     if args.plot:
         check_plot(args.plot)
     for name in ("sentences", "rounds", "threads"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise ValueError(f"--{name} is {value}; it must be at least 1")
-    chosen = session.QUICK if args.quick else session.FULL if args.full else session.DEFAULT
+    plans: Any = importlib.import_module("minibert.lab.bench." + ("train.run" if args.train else "session"))
+    chosen: Plan = plans.QUICK if args.quick else plans.FULL if args.full else plans.DEFAULT
     return dataclasses.replace(
         chosen,
         models=tuple(args.model or chosen.models),
@@ -103,6 +112,16 @@ def check_device(device: str) -> None:
         raise ValueError(f"--device is {device!r}; the benchmark runs on cpu or cuda")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device is 'cuda', and torch sees no CUDA device here; without --device it measures the CPU")
+
+
+def check_training(args: Arguments) -> None:
+    """Raise for a benchmark of training that cannot be measured here."""
+    if importlib.util.find_spec("accelerate") is None:
+        raise ImportError(f"transformers' Trainer needs accelerate: {install_hint('bench')}")
+    if args.plot:
+        raise ValueError("--plot draws vectors, not training; without it the figures are printed, with --json as JSON")
+    if args.device != "cpu":
+        raise ValueError(f"--device is {args.device!r}; training is measured on cpu")
 
 
 def check_plot(path: Path) -> None:

@@ -15,10 +15,19 @@ from typing import Any
 BEHAVIOUR = frozenset(
     {
         "embedding_size",
+        "always_widened",
         "first_position",
+        "padding_has_position",
+        "task_vocab_size",
         "shared_layers",
+        "layers_in_group",
         "dropout_after_attention",
+        "dropout_after_feed_forward",
+        "prediction_act",
         "text_head",
+        "dropout_before_text_head",
+        "choice_head",
+        "choice_dropout",
         "classifier_dropout_on_tokens",
         "qa_dropout",
     }
@@ -28,7 +37,10 @@ MOST_LABELS = 2**20
 
 @dataclass(frozen=True)
 class Family:
-    """One relative. `{}` in the name of a module is the number of its layer; .weight and .bias keep their names."""
+    """One relative. `{}` in the name of a module is the number of its layer; .weight and .bias keep their names.
+
+    An official name with two `{}` has the number of a group of layers there, and that of the layer in its group.
+    """
 
     name: str  # model_type in config.json
     title: str  # as papers write it
@@ -45,6 +57,12 @@ class Family:
     second_names: Mapping[str, str] = field(default_factory=dict)
     # Where transformers looks for the bias of the decoder: while it is tied to the token embedding, and when not.
     decoder_bias: tuple[str, str] = ("", "")
+    # Whether the second text of a pair is in segment 1; else a pair is told by its special tokens alone.
+    pairs_in_segments: bool = True
+    # Modules of ours whose output upstream has elsewhere than around what they hold -> the official one, if it is there.
+    outputs: Mapping[str, str] = field(default_factory=dict)
+    # Task head -> keys of config.json that it reads, each with the one value that is implemented.
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def has_segments(self) -> bool:
@@ -55,6 +73,11 @@ class Family:
     def has_pooler(self) -> bool:
         """Whether the encoder ends with a pooler where the checkpoint carries one."""
         return "pooler.dense" in self.modules
+
+    @property
+    def layers_stand_in_groups(self) -> bool:
+        """Whether files count groups of layers, which are used again, and in each of them its layers."""
+        return any(name.count("{}") == 2 for name in self.modules.values())
 
     def official(self, module: str, head: str = "") -> str:
         """The official name of one of our modules, which may hold others; LookupError where the relative has none.
@@ -68,8 +91,13 @@ class Family:
         if inner is None:
             raise LookupError(f"{self.name} has no {module}")
         if module.endswith("{}"):
-            return table[inner].partition("{}")[0] + "{}"
+            return table[inner].rpartition("{}")[0] + "{}"
         return table[inner].rpartition(".")[0]
+
+    @staticmethod
+    def numbered(name: str, layer: int, in_group: int = 1) -> str:
+        """An official name with the number of one of our layers in it, which stand in groups of `in_group`."""
+        return name.format(*(divmod(layer, in_group) if name.count("{}") == 2 else [layer]))
 
     def read(self, raw: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
         """The values of Config's fields from a config.json, all that is no field under `extra`.
@@ -77,8 +105,8 @@ class Family:
         A key that is null counts as left out. Raises ValueError for labels that are none.
         """
         values = {key: value for key, value in raw.items() if key not in ("num_labels", "label2id", "id2label")}
-        renamed = {name: values.pop(key) for name, key in self.keys.items() if key in values}
-        values = {**self.defaults, **values, **renamed}
+        values |= {name: values.pop(key) for name, key in self.keys.items() if key in values}
+        values |= {name: value for name, value in self.defaults.items() if values.get(name) is None}
         names = set(fields) - (BEHAVIOUR - set(self.keys)) - {"extra"}
         extra = {name: value for name, value in values.items() if name not in names}
         known = {name: value for name, value in values.items() if name in names and value is not None}

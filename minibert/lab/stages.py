@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from minibert.config import Config
 from minibert.families import FAMILIES, family_of
 from minibert.families.base import Family
 from minibert.heads import HEAD_CLASSES
@@ -31,6 +32,7 @@ STAGES = (
     ("token embeddings", "embeddings.token", OUT),
     ("segment embeddings", "embeddings.segment", OUT),
     ("position embeddings", "embeddings.position", OUT),
+    ("task embeddings", "embeddings.task", OUT),
     ("embedding sum", "embeddings.norm", IN),
     ("embedding norm", "embeddings.norm", OUT),
     ("embeddings", "embeddings", OUT),
@@ -57,6 +59,7 @@ STAGES = (
     ("transform norm", "transform_norm", OUT),
     ("decoder", "decoder", OUT),
     ("next sentence", "next_sentence", OUT),
+    ("sentence order", "sentence_order", OUT),
     ("pre-classifier", "pre_classifier", OUT),
     ("classifier input", "classifier", IN),
     ("classifier", "classifier", OUT),
@@ -120,20 +123,32 @@ def find(model: nn.Module, path: str) -> nn.Module | None:
 def head_of(model: nn.Module, family: Family) -> str:
     """The name of an upstream model's task head, by its class; "" for a bare encoder."""
     ending = type(model).__name__.removeprefix(family.upstream)
-    return next((name for name, head in HEAD_CLASSES.items() if head.upstream == ending), "")
+    return next((name for name in family.heads if HEAD_CLASSES[name].upstream == ending), "")
 
 
-def module_of(model: nn.Module, path: str, layer: int | None) -> nn.Module | None:
+def as_ours(config: Any) -> Config:
+    """The config of either side as ours."""
+    return config if isinstance(config, Config) else Config.from_dict(vars(config) | {"model_type": config.model_type})
+
+
+def config_of(model: nn.Module) -> Config:
+    """The config of a model of either side, as ours."""
+    return as_ours(base(model).config)
+
+
+def module_of(model: nn.Module, path: str, config: Config, layer: int | None) -> nn.Module | None:
     """The module of a row of the table, in a model of ours or of upstream; None where there is no such module."""
-    family = upstream_family(model)
-    if family is not None:
-        try:
-            path = family.official(path, head_of(model, family))
-        except LookupError:
-            return None
-    if layer is not None:
-        path = path.format(base(model).config.shared_layers[layer] if family is None else layer)  # type: ignore[union-attr,index]  # a Config
-    return find(model, path)
+    family, number = upstream_family(model), None if layer is None else config.shared_layers[layer]
+    if family is None:
+        return find(model, path if number is None else path.format(number))
+    elsewhere = find(model, family.outputs[path]) if path in family.outputs else None
+    if elsewhere is not None:
+        return elsewhere
+    try:
+        path = family.official(path, head_of(model, family))
+    except LookupError:
+        return None
+    return find(model, path if number is None else family.numbered(path, number, config.layers_in_group))
 
 
 def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str]]:
@@ -141,13 +156,13 @@ def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str]]:
 
     Layers that share their weights are one module at many places.
     """
-    layers = int(base(model).config.num_hidden_layers)  # type: ignore[union-attr,arg-type]  # both sides have a config
+    config = config_of(model)
     first = STAGES.index(IN_LAYERS[0])
     rows: list[tuple[tuple[str, str, str], int | None]] = [(row, None) for row in STAGES[:first]]
-    rows += [(row, layer) for layer in range(layers) for row in IN_LAYERS]
+    rows += [(row, layer) for layer in range(len(config.shared_layers)) for row in IN_LAYERS]
     rows += [(row, None) for row in STAGES[first + len(IN_LAYERS) :]]
     for (stage, path, what), layer in rows:
-        module = module_of(model, path, layer)
+        module = module_of(model, path, config, layer)
         if module is not None:
             yield Place(stage, layer), module, what
 

@@ -15,5 +15,6 @@ In reading order:
     tagging         sentences to a tag for each word
     squad           questions on passages: the file and the official score
     answering       questions to the places of their answers
+    masked_text     raw text, of which hidden words are guessed
     demo            the main job, start to end
 """

@@ -28,7 +28,6 @@ from minibert.text.tokenized import Account
 from minibert.text.tokenizer import Tokenizer
 
 GOOGLES_STRIDE = 128  # tokens, with rows of 384
-SPECIALS = 3  # [CLS] question [SEP] passage [SEP]
 NOWHERE = {"start_positions": 0, "end_positions": 0}  # an answer that is not in the window is said to be at [CLS]
 
 
@@ -138,8 +137,8 @@ class Answering(Task):
 
     def encode(self, data: Questions, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
         """A row for each window. Raises ValueError where max_question or stride leave no room in max_length."""
-        max_length = tokenizer.checked_length(max_length, pairs=True)
-        self.check_room(max_length - self.max_question - SPECIALS, max_length)
+        max_length, framing = tokenizer.checked_length(max_length, pairs=True), tokenizer.framing
+        self.check_room(max_length, framing.specials(pairs=True))
         contexts = passages(data, tokenizer)
         examples: list[Example] = []
         back: list[Passage] = []
@@ -148,14 +147,15 @@ class Answering(Task):
         bar = tqdm(questions, "encoding", len(data), leave=False, unit="text", delay=2, disable=None)
         for row, asked in zip(data.rows, bar, strict=True):
             context = contexts[row.context]
-            question = [tokenizer.cls_id, *asked.ids[: self.max_question], tokenizer.sep_id]
-            room = max_length - len(question) - 1
+            question = asked.ids[: self.max_question]
+            room = max_length - len(question) - framing.specials(pairs=True)
             stride = self.stride or max(1, min(GOOGLES_STRIDE, room // 2))
-            windows = [Window(*span, len(question)) for span in spans(len(context.ids), room, stride)]
+            first = framing.second(len(question))
+            windows = [Window(*span, first) for span in spans(len(context.ids), room, stride)]
             answer = answer_tokens(row.answers[0], context.offsets) if row.answers else None
             for window in windows:
-                ids = [*question, *context.ids[window.start : window.end], tokenizer.sep_id]
-                segments = [0] * len(question) + [1] * (len(ids) - len(question))
+                ids = framing.row(question, context.ids[window.start : window.end])
+                segments = framing.segments(len(question), window.end - window.start)
                 examples.append(Example(ids, segments, positions(answer, window) if data.known else {}))
             back.append(Passage(windows, context.offsets))
             seen.add(row, len(asked), windows, answer)
@@ -163,13 +163,14 @@ class Answering(Task):
         tokenizer.warn(Account(len(data), sum(len(one.ids) for one in contexts.values()), unknown), max_length)
         return Encoded(examples, notes=seen.notes(), back=back)
 
-    def check_room(self, room: int, max_length: int) -> None:
+    def check_room(self, max_length: int, specials: int) -> None:
         """Raise ValueError where a window beside the longest question has no room, or less than one stride."""
+        room = max_length - self.max_question - specials
         said = f"max_length is {max_length}, and a question of max_question {self.max_question} tokens"
         if room < 1:
             raise ValueError(
-                f"{said} with {SPECIALS} special ones leaves no room for the passage; raise max_length to "
-                f"{self.max_question + SPECIALS + 1} or more, or lower max_question"
+                f"{said} with {specials} special ones leaves no room for the passage; raise max_length to "
+                f"{self.max_question + specials + 1} or more, or lower max_question"
             )
         if self.stride is not None and self.stride >= room:
             raise ValueError(

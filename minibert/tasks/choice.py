@@ -175,7 +175,8 @@ class Choice(Task):
     def encode(self, data: Sequence[Question], tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
         """An example for each choice, all of a question one after the other, each with the number of the right one."""
         check_counts(data)
-        room = tokenizer.checked_length(max_length, pairs=True) - 3
+        framing = tokenizer.framing
+        room = tokenizer.checked_length(max_length, pairs=True) - framing.specials(pairs=True)
         examples: list[Example] = []
         cut = 0
         firsts = tokenizer.pieces([one.first for one in data])
@@ -187,9 +188,8 @@ class Choice(Task):
                 choice = next(seconds).ids
                 n, m = shares(len(first), len(choice), room)
                 cut += n < len(first) or m < len(choice)
-                before = [tokenizer.cls_id, *first[len(first) - n :], tokenizer.sep_id]
-                behind = [*choice[:m], tokenizer.sep_id]
-                examples.append(Example(before + behind, [0] * len(before) + [1] * len(behind), known))
+                ids = framing.row(first[len(first) - n :], choice[:m])
+                examples.append(Example(ids, framing.segments(n, m), known))
         note = (
             f"{cut:,} of {len(examples):,} choices with their questions are longer than {max_length} tokens: the "
             "beginnings of contexts and questions, or the ends of choices, were cut off"

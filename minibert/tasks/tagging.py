@@ -164,7 +164,7 @@ class Tagging(Task):
         pieces = tokenizer.pieces(data.words, words=True)
         bar = tqdm(pieces, "encoding", len(data), leave=False, unit="text", delay=2, disable=None)
         for row, text in enumerate(bar):
-            ids = [tokenizer.cls_id, *text.ids[: max_length - 2], tokenizer.sep_id]
+            ids = tokenizer.framing.row(text.ids[: max_length - 2])
             whole = first_places(text.word_ids, len(data.words[row]))
             places = [None if place is None or place >= len(ids) - 1 else place for place in whole]
             lost.add(whole, places, len(text) + 2)

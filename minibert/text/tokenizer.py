@@ -3,27 +3,31 @@
     texts -> as_texts (what is no text is refused, by row) -> tokens (the library) -> cut to max_length, counted
           -> [CLS] a [SEP] b [SEP] -> padded to the longest row of the batch: Batch; or left as it is: Tokenized
 
-How the tokens come about is written out in `minibert.text.wordpiece`. B batch, S tokens.
+How the tokens come about is written out in `wordpiece`, `byte_pairs` and `unigram`, what stands around them in
+`framing`, all in this folder. [CLS] and [SEP] are RoBERTa's <s> and </s>.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers
-import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from minibert.checkpoints import hub
 from minibert.files import shown, write_whole
-from minibert.text.piecewise import PIECE, Piecewise
+from minibert.text.backend import build, take_apart
+from minibert.text.batch import Batch, BatchRow, padded
+from minibert.text.framing import read_framing
+from minibert.text.piecewise import PIECE, piecewise
 from minibert.text.texts import Row, are_pairs, as_columns, as_texts, portions
 from minibert.text.tokenized import (
     Account,
@@ -35,18 +39,17 @@ from minibert.text.tokenized import (
     in_windows,
     shares,
 )
-from minibert.text.tokenizer_files import (
+from minibert.text.tokenizer_files import kind_of, lengths, read_definition, relative_of, with_prefix_space
+from minibert.text.tokenizer_settings import (
     DEFAULT_MAX_LENGTH,
     NORMALIZER_SETTINGS,
-    lengths,
-    read_definition,
     read_settings,
     special_tokens,
 )
 
 __all__ = ["Account", "Batch", "Tokenizer", "TruncationWarning", "UnknownTokensWarning", "load_tokenizer"]
 
-MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+BACKENDS = ("_backend", "_words_backend", "_piecewise")  # what a pickle leaves out
 CHUNK = 4096  # texts handed to the library at once: bounds what its intermediate results take
 
 
@@ -54,54 +57,8 @@ CHUNK = 4096  # texts handed to the library at once: bounds what its intermediat
 # The tokenizer
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """The tokens of B texts or pairs, padded on the right to the longest of them, S.
-
-    Tensors are long, (B, S). Lists have a row per text and S entries in it: offsets are (start, end) into the
-    original text, in characters as Python counts them, (0, 0) for special tokens and padding; word_ids count the
-    words of each text from 0, None for special tokens and padding.
-    As a mapping it holds what a model takes: `encoder(**batch)`, batch["input_ids"]; its length is B.
-    """
-
-    input_ids: Tensor
-    attention_mask: Tensor  # 1 token, 0 padding
-    token_type_ids: Tensor  # 0 first text, 1 second text
-    special_tokens_mask: Tensor  # 1 for [CLS], [SEP], [PAD], [MASK], also where they were typed in the text
-    tokens: list[list[str]]
-    offsets: list[list[tuple[int, int]]]
-    word_ids: list[list[int | None]]
-    truncated: int  # how many rows lost tokens
-    longest: int  # tokens of the longest row before truncation, special tokens included
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def keys(self) -> tuple[str, ...]:
-        """The names of what a model takes."""
-        return MODEL_INPUTS
-
-    def items(self) -> list[tuple[str, Tensor]]:
-        """What a model takes, by name."""
-        return [(name, self[name]) for name in MODEL_INPUTS]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(MODEL_INPUTS)
-
-    def __getitem__(self, name: str) -> Any:
-        names = [field.name for field in fields(self)]
-        if name not in names:
-            raise KeyError(f"a Batch has no {shown(name)}; it has {', '.join(names)}")
-        return getattr(self, name)
-
-    def to(self, device: torch.device | str) -> Batch:
-        """The same batch with its tensors on another device."""
-        names = ("input_ids", "attention_mask", "token_type_ids", "special_tokens_mask")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
-
-
 class Tokenizer:
-    """BERT's tokenizer: texts in, ids out, equal to transformers 5.23 BertTokenizer.
+    """BERT's tokenizer and those of its relatives: texts in, ids out, equal to transformers 5.23.
 
     definition: the content of a tokenizer.json. limit: how many positions the model has. max_length: what a text
     is cut to unless a call says otherwise. special_tokens_in_text: "parse" reads a typed "[SEP]" as that token, as
@@ -125,22 +82,25 @@ class Tokenizer:
         self._definition = dict(definition) | {"truncation": None, "padding": None}
         self._settings = dict(settings or {})
         self.special_tokens_in_text = special_tokens_in_text
-        self._backend = self._build(source)
-        self._piecewise = Piecewise(self._backend, self._definition)
+        self._backend = build(self._definition, special_tokens_in_text == "literal", source)
         self.vocab: dict[str, int] = self._backend.get_vocab()  # token to id, added tokens included
-        special = special_tokens(self._settings, source)
-        for token in special.values():
+        self._special = special_tokens(self._settings, self.vocab, source)
+        for token in self._special.values():
             if token not in self.vocab:
-                raise ValueError(f"{source}: the vocabulary has no {token}; BERT needs {', '.join(special.values())}")
-        self.cls_id, self.sep_id, self.pad_id, self.mask_id, self.unk_id = (self.vocab[t] for t in special.values())
+                needed = ", ".join(self._special.values())
+                raise ValueError(f"{source}: the vocabulary has no {token}; BERT needs {needed}")
+        special = [(token, self.vocab[token]) for token in self._special.values()]
+        self.cls_id, self.sep_id, self.pad_id, self.mask_id, self.unk_id = (id for _, id in special)
+        self.framing = read_framing(self._backend, special[0], special[1], source)
         added = {id for id, token in self._backend.get_added_tokens_decoder().items() if token.special}
         # [UNK] stands for a word of the text, so it does not count as special in special_tokens_mask.
-        self._control_ids = (added | {self.vocab[t] for t in special.values()}) - {self.unk_id}
+        self.control_ids = (added | {id for _, id in special}) - {self.unk_id}
+        self._prepare()
         self.limit = limit
         self.max_length = min(DEFAULT_MAX_LENGTH, limit)
         self.max_length = self.checked_length(max_length, pairs=False)
         if special_tokens_in_text == "literal":
-            self._check_literal(special)
+            self._check_literal()
 
     # -- texts to ids
 
@@ -161,18 +121,18 @@ class Tokenizer:
         long = as_long(truncation)
         max_length = self.checked_length(max_length, pairs=pairs is not None)
         first, second = as_columns(texts, pairs, missing=missing)
-        specials = 2 if second is None else 3
+        specials = self.framing.specials(pairs=second is not None)
         room = max_length - specials
         partners = repeat((None, 0, True)) if second is None else self._encode(second, room, count=True)
-        rows: list[tuple[list[Any], ...]] = []
+        rows: list[BatchRow] = []
         counted = Lengths(max_length, long)
         encoded = self._encode(first, room, count=second is not None)
         for (a, n, whole), (b, m, _) in zip(encoded, partners, strict=False):  # repeat has no end
             counted.add(n + m + specials, whole)
             rows.append(self._row(a, b, *shares(n, m, room)))
-        account = counted.account([ids for ids, *_ in rows], self.unk_id, specials)
+        account = counted.account([row.ids for row in rows], self.unk_id, specials)
         self.warn(account, max_length)
-        return self._pad(rows, account)
+        return padded(rows, self.pad_id, self._pieces[self.pad_id], account)
 
     def ids(
         self,
@@ -204,7 +164,8 @@ class Tokenizer:
         """
         pairs = are_pairs(rows)
         max_length = self.checked_length(max_length, pairs=pairs)
-        room = max_length - (3 if pairs else 2)
+        specials = self.framing.specials(pairs)
+        room = max_length - specials
         lengths = Lengths(max_length, long, first_row)
         if pairs and long == "windows":
             raise ValueError("long is 'windows', and windows are of single texts; for pairs use long='cut' or 'error'")
@@ -215,40 +176,43 @@ class Tokenizer:
             raise ValueError(f"stride is {stride}, and a window of max_length {max_length} has {room} tokens of text")
         ids, windows = [], []
         for text, whole in self._ids([str(row) for row in rows], None if long == "windows" else room + 1):
-            lengths.add(len(text) + 2, whole)
+            lengths.add(len(text) + specials, whole)
             parts = in_windows(text, room, stride) if long == "windows" else [text[:room]]
-            ids += [[self.cls_id, *part, self.sep_id] for part in parts]
+            ids += [self.framing.row(part) for part in parts]
             windows.append(len(parts))
-        account = lengths.account(ids, self.unk_id, 2, windows)
+        account = lengths.account(ids, self.unk_id, specials, windows)
         return Tokenized(ids, account, windows=windows if long == "windows" else None)
 
     def _pairs(self, first: list[str], second: list[str], room: int, lengths: Lengths) -> Tokenized:
         """[CLS] a [SEP] b [SEP] of each pair, the longer text cut first."""
-        ids, starts = [], []
+        ids, starts, specials = [], [], self.framing.specials(pairs=True)
         for (a, _), (b, _) in zip(self._ids(first), self._ids(second), strict=True):
-            lengths.add(len(a) + len(b) + 3)
+            lengths.add(len(a) + len(b) + specials)
             n, m = shares(len(a), len(b), room)
-            ids.append([self.cls_id, *a[:n], self.sep_id, *b[:m], self.sep_id])
-            starts.append(n + 2)
-        return Tokenized(ids, lengths.account(ids, self.unk_id, 3), second=starts)
+            ids.append(self.framing.row(a[:n], b[:m]))
+            starts.append(self.framing.second(n))
+        account = lengths.account(ids, self.unk_id, specials)
+        return Tokenized(ids, account, second=starts if self.framing.segment else None)
 
     def pieces(self, texts: Sequence[str | Sequence[str]], *, words: bool = False) -> Iterator[tokenizers.Encoding]:
         """Each text by itself: its ids, tokens, offsets and word_ids, without [CLS] and [SEP], nothing cut.
 
-        words: a text is given as the list of its words; word_ids count those, and offsets are into the word.
+        words: a text is given as the list of its words; word_ids count those, and offsets are into the word. Each is as
+        in the middle of a text, with a space before it where the vocabulary has words so.
         """
+        backend = self._words_backend if words else self._backend
         for start in range(0, len(texts), CHUNK):
             chunk = list(texts[start : start + CHUNK])
-            yield from self._backend.encode_batch(chunk, is_pretokenized=words, add_special_tokens=False)
+            yield from backend.encode_batch(chunk, is_pretokenized=words, add_special_tokens=False)
 
     def _encode(self, texts: list[str], room: int, count: bool) -> Iterator[tuple[tokenizers.Encoding, int, bool]]:
         """Each text with at least `room` of its tokens, how many there are, and whether that number is certain.
 
         count: make it certain. Of a text beyond PIECE characters the first piece is taken, where that is enough.
         """
-        beginnings = [text[:PIECE] for text in texts]
-        for text, made in zip(texts, self.pieces(beginnings), strict=True):
-            certain = self._piecewise.certain(made, PIECE) if len(text) > PIECE else len(made)
+        beginnings = [text if len(text) <= PIECE else self._piecewise.beginning(text) for text in texts]
+        for text, beginning, made in zip(texts, beginnings, self.pieces(beginnings), strict=True):
+            certain = self._piecewise.certain(made, len(beginning)) if len(text) > PIECE else len(made)
             if len(text) > PIECE and certain <= room:
                 made = self._backend.encode(text, add_special_tokens=False)
                 yield made, len(made), True
@@ -269,39 +233,21 @@ class Tokenizer:
             for text, encoding in zip(portion, made, strict=True):
                 yield (encoding.ids, True) if len(text) <= PIECE else self._piecewise.ids(text, enough)
 
-    def _row(self, a: tokenizers.Encoding, b: tokenizers.Encoding | None, n: int, m: int) -> tuple[list[Any], ...]:
-        """n tokens of a and m of b as one row: ids, segments, special tokens mask, tokens, offsets, word ids."""
+    def _row(self, a: tokenizers.Encoding, b: tokenizers.Encoding | None, n: int, m: int) -> BatchRow:
+        """n tokens of a and m of b with the special ones around (Devlin et al. 2018, figure 2)."""
 
-        def frame(start: Any, end: Any, field: str) -> list[Any]:
-            """[CLS] a [SEP] b [SEP], of one field (Devlin et al. 2018, figure 2)."""
-            row = [start, *getattr(a, field)[:n], end]
-            return row if b is None else [*row, *getattr(b, field)[:m], end]
+        def around(field: str, special: Callable[[int], Any]) -> list[Any]:
+            second = None if b is None else getattr(b, field)[:m]
+            return self.framing.around(getattr(a, field)[:n], second, special)
 
-        ids = frame(self.cls_id, self.sep_id, "ids")
-        segments = [0] * (n + 2) + ([] if b is None else [1] * (m + 1))
-        special = [int(id in self._control_ids) for id in ids]
-        tokens = frame(self._pieces[self.cls_id], self._pieces[self.sep_id], "tokens")
-        return ids, segments, special, tokens, frame((0, 0), (0, 0), "offsets"), frame(None, None, "word_ids")
-
-    def _pad(self, rows: list[tuple[list[Any], ...]], account: Account) -> Batch:
-        width = max((len(ids) for ids, *_ in rows), default=0)
-
-        def padded(field: int, filler: Any) -> list[list[Any]]:
-            return [row[field] + [filler] * (width - len(row[field])) for row in rows]
-
-        def tensor(values: list[list[int]]) -> Tensor:
-            return torch.tensor(values, dtype=torch.long).reshape(len(rows), width)
-
-        return Batch(
-            input_ids=tensor(padded(0, self.pad_id)),
-            attention_mask=tensor([[1] * len(ids) + [0] * (width - len(ids)) for ids, *_ in rows]),
-            token_type_ids=tensor(padded(1, 0)),
-            special_tokens_mask=tensor(padded(2, 1)),
-            tokens=padded(3, self._pieces[self.pad_id]),
-            offsets=padded(4, (0, 0)),
-            word_ids=padded(5, None),
-            truncated=account.truncated,
-            longest=account.longest,
+        ids = around("ids", lambda id: id)
+        return BatchRow(
+            ids=ids,
+            segments=self.framing.segments(n, None if b is None else m),
+            special=[int(id in self.control_ids) for id in ids],
+            tokens=around("tokens", self._pieces.__getitem__),
+            offsets=around("offsets", lambda id: (0, 0)),
+            word_ids=around("word_ids", lambda id: None),
         )
 
     def checked_length(self, max_length: int | None, pairs: bool) -> int:
@@ -309,7 +255,7 @@ class Tokenizer:
         max_length = self.max_length if max_length is None else max_length
         if not isinstance(max_length, int) or isinstance(max_length, bool):
             raise TypeError(f"max_length is of type {type(max_length).__name__}; it must be an int")
-        minimum = 4 if pairs else 3  # the special tokens and one token of text
+        minimum = self.framing.specials(pairs) + 1  # the special tokens and one token of text
         if not minimum <= max_length <= self.limit:
             raise ValueError(
                 f"max_length is {max_length}; {'for pairs ' if pairs else ''}it must be at least "
@@ -333,7 +279,7 @@ class Tokenizer:
             return ids
         if pair is not None:
             raise ValueError("add_special_tokens is False, and without [SEP] a pair would be one text")
-        return self.convert_tokens_to_ids(self.tokenize(text))
+        return list(next(self.pieces(as_texts([text]))).ids)
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """The id of each token; that of [UNK] where the vocabulary has no such token."""
@@ -366,6 +312,21 @@ class Tokenizer:
         """The token of an id; None where the vocabulary has no such id."""
         return self._pieces.get(id)
 
+    @property
+    def continues(self) -> NDArray[np.bool_]:
+        """Which tokens go on with the word before them, by id, (V); no special token does.
+
+        WordPiece marks these (##), byte-level BPE and unigram vocabularies mark those that begin a word (Ġ, ▁).
+        """
+        found = np.zeros(max(self.vocab.values()) + 1, dtype=bool)
+        model = self._definition["model"]
+        mark = {"BPE": "Ġ", "Unigram": "▁"}.get(kind_of(model))
+        prefix = model.get("continuing_subword_prefix") or "##"
+        for token, id in self.vocab.items():
+            found[id] = token.startswith(prefix) if mark is None else not token.startswith(mark)
+        found[[*self.control_ids, self.unk_id]] = False
+        return found
+
     @cached_property
     def _pieces(self) -> dict[int, str]:
         return {id: token for token, id in self.vocab.items()}
@@ -375,7 +336,7 @@ class Tokenizer:
     @cached_property
     def fingerprint(self) -> str:
         """sha256 (hexadecimal) of all that determines ids: vocabulary, rules, special tokens, max_length."""
-        parts = [self._definition, special_tokens(self._settings), self.special_tokens_in_text, self.max_length]
+        parts = [self._definition, self._special, self.special_tokens_in_text, self.max_length]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def save(self, folder: str | Path) -> None:
@@ -384,38 +345,40 @@ class Tokenizer:
         folder.mkdir(parents=True, exist_ok=True)
         normalizer = self._definition.get("normalizer") or {}
         casing = {theirs: normalizer[ours] for ours, theirs in NORMALIZER_SETTINGS.items() if ours in normalizer}
-        settings = {"tokenizer_class": "BertTokenizer"} | self._settings | special_tokens(self._settings) | casing
+        settings = {"tokenizer_class": "BertTokenizer"} | self._settings | self._special | casing
         settings |= {"model_max_length": self.max_length}
         for name, content in (("tokenizer.json", self._definition), ("tokenizer_config.json", settings)):
             write_whole(folder / name, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
 
     def __getstate__(self) -> dict[str, Any]:
         # The library's own pickle forgets encode_special_tokens, so the backend is built again from its definition.
-        return {name: value for name, value in self.__dict__.items() if name not in ("_backend", "_piecewise")}
+        return {name: value for name, value in self.__dict__.items() if name not in BACKENDS}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._backend = self._build()
-        self._piecewise = Piecewise(self._backend, self._definition)
+        self._backend = build(self._definition, self.special_tokens_in_text == "literal", "the definition")
+        self._prepare()
 
-    def _build(self, source: str = "the definition") -> tokenizers.Tokenizer:
-        try:
-            backend = tokenizers.Tokenizer.from_str(json.dumps(self._definition))
-        except Exception as error:  # the library raises nothing narrower
-            version = tokenizers.__version__
-            raise ValueError(f"{source}: tokenizers {version} cannot read this tokenizer.json: {error}") from None
-        if not isinstance(backend.model, tokenizers.models.WordPiece):  # where the file does not say, the library does
-            raise ValueError(f"{source} holds a {type(backend.model).__name__} model; BERT needs a WordPiece model")
-        unknown = backend.model.unk_token
-        if backend.model.token_to_id(unknown) is None:  # the library would fail at the first word that it does not know
-            raise ValueError(f"{source}: model.unk_token is {unknown!r}, which is not in the vocabulary")
-        backend.encode_special_tokens = self.special_tokens_in_text == "literal"
-        return backend
+    def _prepare(self) -> None:
+        if self.special_tokens_in_text == "literal":
+            take_apart(self._backend, self._special_names)
+        self._piecewise = piecewise(self._backend, self._definition)
 
-    def _check_literal(self, special: Mapping[str, str]) -> None:
+    @property
+    def _special_names(self) -> list[str]:
+        return [self._pieces[id] for id in sorted(self.control_ids | {self.unk_id})]
+
+    @cached_property
+    def _words_backend(self) -> tokenizers.Tokenizer:
+        """The backend for texts that are given word by word."""
+        if kind_of(self._definition["model"]) != "BPE":
+            return self._backend
+        return build(with_prefix_space(self._definition, True), self.special_tokens_in_text == "literal", "")
+
+    def _check_literal(self) -> None:
         """Special tokens without punctuation, such as "CLS", could be words of a text: then literal cannot be kept."""
-        for token in special.values():
-            if self._control_ids.intersection(self._backend.encode(token, add_special_tokens=False).ids):
+        for token in self._special.values():
+            if self.control_ids.intersection(self._backend.encode(token, add_special_tokens=False).ids):
                 raise ValueError(
                     f"special_tokens_in_text='literal' is not possible with this vocabulary: "
                     f"the word {token!r} itself is a special token; use 'parse'"
@@ -429,7 +392,7 @@ def load_tokenizer(
     max_length: int | None = None,
     special_tokens_in_text: str = "parse",
 ) -> Tokenizer:
-    """The tokenizer of a checkpoint, by Hub name or folder, from tokenizer.json or else from vocab.txt.
+    """The tokenizer of a checkpoint, by Hub name or folder, from tokenizer.json or else from its vocabulary.
 
     lowercase: None takes what the files say. max_length: None takes the smallest of 512, model_max_length and the
     model's positions. special_tokens_in_text: see Tokenizer. Raises FileNotFoundError where a folder has neither
@@ -437,7 +400,10 @@ def load_tokenizer(
     """
     folder = hub.locate(name).folder
     settings = read_settings(folder)
-    definition = read_definition(folder, settings, lowercase)
+    relative = relative_of(folder, settings)
+    definition = read_definition(folder, settings, lowercase, relative)
+    if kind_of(definition["model"]) != "WordPiece":
+        settings.setdefault("tokenizer_class", f"{relative}Tokenizer")  # what transformers is to load a saved one as
     default, limit = lengths(folder, definition, settings)
     return Tokenizer(
         definition,

@@ -1,72 +1,26 @@
 """The files of a tokenizer, read without trust: what a Tokenizer is made of, or a ValueError with file and key.
 
-tokenizer_config.json, special_tokens_map.json  the names of special tokens, casing, model_max_length
-tokenizer.json                                  everything, as the `tokenizers` library writes it
-vocab.txt                                       what BERT was released with: a piece a line, its id the line
+tokenizer.json is everything, as the `tokenizers` library writes it; older folders have a vocabulary (vocabularies.py).
 """
 
 from __future__ import annotations
 
-import json
-import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-
 from minibert.checkpoints.tensor_files import listing
 from minibert.config import Config
-from minibert.files import read_json, read_small, shown
+from minibert.files import read_json, shown
+from minibert.text.tokenizer_settings import DEFAULT_MAX_LENGTH, NORMALIZER_SETTINGS
+from minibert.text.vocabularies import (
+    SENTENCEPIECE,
+    definition_from_merges,
+    definition_from_pieces,
+    definition_from_vocab,
+)
 
-DEFAULT_MAX_LENGTH = 512
-SHORTEST = 3  # tokens: [CLS], one of text, [SEP]
-SPECIAL_TOKENS = {
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "pad_token": "[PAD]",
-    "mask_token": "[MASK]",
-    "unk_token": "[UNK]",
-}
-# What the library's normalizer calls the settings, and what tokenizer_config.json calls them.
-NORMALIZER_SETTINGS = {
-    "lowercase": "do_lower_case",
-    "strip_accents": "strip_accents",
-    "handle_chinese_chars": "tokenize_chinese_chars",
-}
-
-
-def read_settings(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json, with the names of special tokens from special_tokens_map.json where it has none."""
-    settings: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (folder / name).exists():
-            settings |= read_json(folder / name)
-            check_settings(settings, folder / name)
-    return settings
-
-
-def check_settings(settings: Mapping[str, Any], path: Path) -> None:
-    """Raise ValueError, naming the file and the key, for a setting that cannot be meant."""
-    special_tokens(settings, str(path))
-    for name in NORMALIZER_SETTINGS.values():
-        if not isinstance(value := settings.get(name), bool | None):
-            raise ValueError(f"{path}: {name} is {shown(value)}; it must be true, false or null")
-    longest = settings.get("model_max_length") or DEFAULT_MAX_LENGTH
-    if not isinstance(longest, int | float) or isinstance(longest, bool) or not longest >= SHORTEST:
-        raise ValueError(f"{path}: model_max_length is {shown(longest)}; it must be a number of at least {SHORTEST}")
-
-
-def special_tokens(settings: Mapping[str, Any], source: str = "settings") -> dict[str, str]:
-    """The five special tokens by their role; the files give each as a str or as {"content": str, ...}."""
-    found = {}
-    for role, usual in SPECIAL_TOKENS.items():
-        given = settings.get(role)
-        token = given.get("content") if isinstance(given, dict) else given or usual
-        if not isinstance(token, str):
-            raise ValueError(f"{source}: {role} is {shown(given)}; it must be a token, or have one as its content")
-        found[role] = token
-    return found
+KINDS = ("WordPiece", "BPE", "Unigram")
 
 
 def lengths(folder: Path, definition: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[int, int]:
@@ -74,44 +28,107 @@ def lengths(folder: Path, definition: Mapping[str, Any], settings: Mapping[str, 
     stated = settings.get("model_max_length") or DEFAULT_MAX_LENGTH  # 1e30 where nobody knows
     config = Config.from_file(folder / "config.json")
     added = [token["id"] for token in definition["added_tokens"]]
-    tokens = 1 + max([*definition["model"]["vocab"].values(), *added])
+    vocab = definition["model"]["vocab"]
+    ids = vocab.values() if isinstance(vocab, dict) else [len(vocab) - 1]
+    tokens = 1 + max([*ids, *added])
     if tokens > config.vocab_size:
         raise ValueError(
             f"the tokenizer of {folder} has {tokens} tokens, the model only {config.vocab_size} "
             "(vocab_size in config.json); the files belong to different checkpoints"
         )
-    return int(min(DEFAULT_MAX_LENGTH, stated, config.max_position_embeddings)), config.max_position_embeddings
+    return int(min(DEFAULT_MAX_LENGTH, stated, config.max_tokens)), config.max_tokens
+
+
+def relative_of(folder: Path, settings: Mapping[str, Any]) -> str:
+    """What the tokenizer's class in transformers begins with: as tokenizer_config.json says, or as the model's does."""
+    stated = str(settings.get("tokenizer_class")).removesuffix("Fast").removesuffix("Tokenizer")
+    return stated if stated in SENTENCEPIECE else Config.from_file(folder / "config.json").family.upstream
+
+
+def flat(part: Any, name: str) -> Iterator[dict[str, Any]]:
+    """A part of tokenizer.json, such as its normalizer, step by step; name: that of the steps of a Sequence."""
+    steps = part.get(name) if isinstance(part, dict) and part.get("type") == "Sequence" else None
+    if isinstance(steps, list):
+        for step in steps:
+            yield from flat(step, name)
+    elif isinstance(part, dict):
+        yield part
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # tokenizer.json
 
 
-def read_definition(folder: Path, settings: Mapping[str, Any], lowercase: bool | None) -> dict[str, Any]:
-    """The content of tokenizer.json, or what it would be for vocab.txt, with the casing that counts.
+def read_definition(
+    folder: Path, settings: Mapping[str, Any], lowercase: bool | None, relative: str = "Bert"
+) -> dict[str, Any]:
+    """The content of tokenizer.json, or what it would be for an older vocabulary, with the casing that counts.
 
-    An explicit lowercase wins over tokenizer_config.json, and that over tokenizer.json, as in transformers.
+    An explicit lowercase wins over tokenizer_config.json, and that over tokenizer.json, as in transformers. relative:
+    whose tokenizer it is, which only SentencePiece's files need, see definition_from_pieces.
     """
+    sentencepiece = [folder / name for name in ("sentencepiece.bpe.model", "spiece.model") if (folder / name).exists()]
     if (folder / "tokenizer.json").exists():
         definition = read_json(folder / "tokenizer.json")
         definition["added_tokens"] = definition.get("added_tokens") or []
         check_definition(definition, folder / "tokenizer.json")
     elif (folder / "vocab.txt").exists():
         definition = definition_from_vocab(folder / "vocab.txt", settings, lowercase)
+    elif (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
+        definition = definition_from_merges(folder / "vocab.json", folder / "merges.txt", settings)
+    elif sentencepiece:
+        definition = definition_from_pieces(sentencepiece[0], settings, relative)
     else:
-        raise FileNotFoundError(f"{folder} has neither tokenizer.json nor vocab.txt; it holds: {listing(folder)}")
+        raise FileNotFoundError(
+            f"{folder} has neither tokenizer.json nor vocab.txt; it holds: {listing(folder)}; read are also "
+            "vocab.json with merges.txt, spiece.model, and sentencepiece.bpe.model"
+        )
+    return with_settings(definition, settings, lowercase)
+
+
+def with_settings(definition: dict[str, Any], settings: Mapping[str, Any], lowercase: bool | None) -> dict[str, Any]:
+    """The definition with the casing and the prefix space that count."""
     normalizer = definition.get("normalizer") or {}
+    steps = list(flat(normalizer, "normalizers"))
     if normalizer.get("type") == "BertNormalizer":
         given = {ours: settings.get(theirs) for ours, theirs in NORMALIZER_SETTINGS.items()}
         if lowercase is not None:
             given["lowercase"] = lowercase
         definition["normalizer"] = normalizer | {ours: value for ours, value in given.items() if value is not None}
+    elif any(step.get("type") == "StripAccents" for step in steps):  # ALBERT's
+        lower = settings.get("do_lower_case") if lowercase is None else lowercase
+        if lower is not None:
+            steps = [step for step in steps if step.get("type") != "Lowercase"]
+            at = next((i for i, step in enumerate(steps) if step.get("type") == "Precompiled"), len(steps))
+            steps[at:at] = [{"type": "Lowercase"}] * lower
+            definition["normalizer"] = {"type": "Sequence", "normalizers": steps}
     elif lowercase is not None:
         raise ValueError(
             f"lowercase={lowercase} is not possible: this tokenizer.json has the normalizer "
             f"{normalizer.get('type')}, not BertNormalizer"
         )
+    if (prefix := settings.get("add_prefix_space")) is not None and kind_of(definition["model"]) == "BPE":
+        definition = with_prefix_space(definition, prefix)
     return definition
+
+
+def with_prefix_space(definition: Mapping[str, Any], prefix: bool) -> dict[str, Any]:
+    """A byte-level definition in which the first word of a text is, or is not, as one in the middle."""
+
+    def changed(part: Any) -> Any:
+        if isinstance(part, list):
+            return [changed(step) for step in part]
+        if isinstance(part, dict) and part.get("type") in ("ByteLevel", "RobertaProcessing"):
+            return part | {"add_prefix_space": prefix}
+        return {key: changed(value) for key, value in part.items()} if isinstance(part, dict) else part
+
+    return {**definition, **{part: changed(definition.get(part)) for part in ("pre_tokenizer", "post_processor")}}
+
+
+def kind_of(model: Mapping[str, Any]) -> str:
+    """The kind of a model of tokenizer.json; older files do not name it."""
+    kind = "BPE" if "merges" in model else "Unigram" if "unk_id" in model else "WordPiece"
+    return str(model.get("type") or kind)
 
 
 def check_definition(definition: Mapping[str, Any], path: Path) -> None:
@@ -119,13 +136,13 @@ def check_definition(definition: Mapping[str, Any], path: Path) -> None:
     model, normalizer, added = definition.get("model"), definition.get("normalizer"), definition["added_tokens"]
     if not isinstance(model, dict):
         raise ValueError(f"{path}: model is {shown(model)}; it must be an object")
-    if model.get("type", "WordPiece") != "WordPiece" or "merges" in model:
+    kind, splitters = kind_of(model), flat(definition.get("pre_tokenizer"), "pretokenizers")
+    if kind not in KINDS or (kind == "BPE" and all(step.get("type") != "ByteLevel" for step in splitters)):
         raise ValueError(
-            f"{path} holds a {model.get('type', 'BPE')} model; BERT needs a WordPiece model with a vocabulary"
+            f"{path} holds a {kind} model{' that is not byte-level' * (kind == 'BPE')}; minibert reads WordPiece, "
+            "byte-level BPE and Unigram models with a vocabulary"
         )
-    vocab = model.get("vocab")
-    if not isinstance(vocab, dict) or not vocab or not all(type(id) is int for id in vocab.values()):
-        raise ValueError(f"{path}: model.vocab is {shown(vocab)}; it must give each token its id")
+    check_vocab(model, kind, path)
     if not isinstance(normalizer, dict | None):
         raise ValueError(f"{path}: normalizer is {shown(normalizer)}; it must be an object or null")
     if not isinstance(added, list) or not all(
@@ -134,57 +151,21 @@ def check_definition(definition: Mapping[str, Any], path: Path) -> None:
         raise ValueError(f"{path}: added_tokens is {shown(added)}; it must be a list of tokens, each with its id")
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# vocab.txt
-
-
-def definition_from_vocab(path: Path, settings: Mapping[str, Any], lowercase: bool | None) -> dict[str, Any]:
-    """What tokenizer.json would say, from the file that BERT was released with: a piece a line, its id the line."""
-    vocab = read_vocab(path)
-    special = special_tokens(settings)
-    for token in special.values():
-        if token not in vocab:
-            raise ValueError(f"{path} has no {token}; BERT needs {', '.join(special.values())}")
-    if lowercase is None and settings.get("do_lower_case") is None:
-        lowercase = guess_lowercase(path, vocab)
-    backend = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocab, unk_token=special["unk_token"]))
-    backend.add_special_tokens(sorted(special.values(), key=vocab.__getitem__))
-    backend.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=lowercase is not False)
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
-    backend.decoder = tokenizers.decoders.WordPiece()
-    cls, sep = special["cls_token"], special["sep_token"]
-    backend.post_processor = tokenizers.processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(cls, vocab[cls]), (sep, vocab[sep])],
-    )
-    definition: dict[str, Any] = json.loads(backend.to_str())
-    return definition
-
-
-def read_vocab(path: Path) -> dict[str, int]:
-    """vocab.txt as piece to id. UTF-8 everywhere; CRLF, a byte order mark and blank lines at the end do no harm."""
-    try:
-        text = read_small(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8: {error}") from None
-    vocab: dict[str, int] = {}
-    for id, piece in enumerate(text.rstrip("\n").split("\n")):
-        if piece == "":
-            raise ValueError(f"{path}, line {id + 1} is empty; every line must hold one piece")
-        if piece in vocab:
-            raise ValueError(f"{path}, line {id + 1} repeats {piece!r} of line {vocab[piece] + 1}; pieces must differ")
-        vocab[piece] = id
-    return vocab
-
-
-def guess_lowercase(path: Path, vocab: Iterable[str]) -> bool:
-    """An uncased vocabulary has no upper-case pieces; [CLS] and [unused1] stand outside of that."""
-    cased = any(piece != piece.lower() for piece in vocab if not piece.startswith("["))
-    if cased:
-        warnings.warn(
-            f"{path.parent} does not say do_lower_case, and its vocabulary has upper-case pieces: texts keep "
-            "their case; pass lowercase=True or False to decide",
-            stacklevel=5,
+def check_vocab(model: Mapping[str, Any], kind: str, path: Path) -> None:
+    """Raise ValueError for a vocabulary of another form than that of this kind of model."""
+    vocab = model.get("vocab")
+    if kind != "Unigram":
+        if not isinstance(vocab, dict) or not vocab or not all(type(id) is int for id in vocab.values()):
+            raise ValueError(f"{path}: model.vocab is {shown(vocab)}; it must give each token its id")
+        return
+    if not isinstance(vocab, list) or not all(
+        isinstance(piece, list) and len(piece) == 2 and isinstance(piece[0], str) and type(piece[1]) in (int, float)
+        for piece in vocab
+    ):
+        raise ValueError(f"{path}: model.vocab is {shown(vocab)}; it must be a list of pieces, each with its score")
+    unknown = model.get("unk_id")
+    if type(unknown) is not int or not 0 <= unknown < len(vocab):
+        raise ValueError(
+            f"{path}: model.unk_id is {shown(unknown)}; it must be the id of the piece for what the {len(vocab)} "
+            "pieces of model.vocab do not have"
         )
-    return not cased

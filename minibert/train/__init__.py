@@ -11,6 +11,13 @@ In reading order:
     folder          what is kept of a training
     finetuning      a task head on top, and all of it trained on one task's data
     classifier      the same as a scikit-learn classifier
+    toy_language    a language whose entropy is known
+    vocabulary      a WordPiece vocabulary learned from text
+    corpus          raw text in windows, document by document
+    pairs           documents to rows of one text or two
+    stream          rows to batches, masked, as far as training has come
+    doctor          a look at a corpus before anything is learned from it
+    pretraining     a language learned from raw text
 """
 
 from __future__ import annotations
@@ -20,9 +27,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from minibert.train.finetuning import finetune
+    from minibert.train.pretraining import pretrain
 
-ROOMS = {"finetune": "finetuning"}
-__all__ = ["finetune"]
+ROOMS = {"finetune": "finetuning", "pretrain": "pretraining"}
+__all__ = ["finetune", "pretrain"]
 
 
 def __getattr__(name: str) -> object:

@@ -5,7 +5,7 @@ B batch, S tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from minibert.losses import IGNORED
-from minibert.tasks.base import Example
+from minibert.tasks.base import Change, Example
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Batch:
 
 def collate(examples: Sequence[Example], rows: Sequence[int], pad_id: int, choices: int = 0) -> Batch:
     """Pad on the right to the longest row. Labels of tokens are filled up with -100."""
-    ids = [torch.tensor(example.ids) for example in examples]
-    segments = [torch.tensor(example.segments) for example in examples]
+    ids = [torch.tensor(example.ids, dtype=torch.long) for example in examples]
+    segments = [torch.tensor(example.segments, dtype=torch.long) for example in examples]
     lengths = torch.tensor([len(row) for row in ids])
     input_ids = pad_sequence(ids, batch_first=True, padding_value=pad_id)
     questions = examples[::choices] if choices else examples
@@ -68,10 +68,6 @@ def order(count: int, seed: int, epoch: int) -> list[int]:
     """The rows of an epoch in the order in which they are learned from, a permutation of 0 .. count - 1."""
     random = torch.Generator().manual_seed(seed * 1_000_003 + epoch)  # the same whatever else drew numbers before
     return torch.randperm(count, generator=random).tolist()
-
-
-# Changes an example before it is used, given the epoch and the row: masking draws afresh each time.
-Change = Callable[[Example, int, int], Example]
 
 
 @dataclass(frozen=True)

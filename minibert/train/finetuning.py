@@ -47,6 +47,7 @@ from minibert.train.outputs import outputs
 from minibert.train.packed import Output, packed_output
 
 SAVE_EVERY = 200  # steps
+LONGEST_DEFAULT = 384  # tokens of a row where nobody said how many; a model with fewer positions is given what it has
 
 
 class DegenerateWarning(UserWarning):
@@ -92,7 +93,10 @@ class Job:
         loss_function(request)
         task, labels = task.settled(data), task.labels_of(data)
         source = hub.locate(request.model)
-        most = min(request.max_length, Config.from_file(source.folder / "config.json").max_tokens)
+        limit = Config.from_file(source.folder / "config.json").max_tokens
+        if request.max_length > max(limit, LONGEST_DEFAULT):
+            raise ValueError(f"max_length is {request.max_length}; the model has {limit} positions, the most it can be")
+        most = min(request.max_length, limit)
         tokenizer = load_tokenizer(source.folder, max_length=most)
         encoded = task.encode(data, tokenizer, labels, most)
         held_out = None if dev is None else task.encode(dev, tokenizer, labels, most)

@@ -44,7 +44,7 @@ def sha256_of(encoded: Encoded | None) -> str | None:
         return None
     digest = hashlib.sha256()
     for one in encoded.examples:
-        digest.update(json.dumps([list(one.ids), list(one.segments), dict(one.labels)]).encode())
+        digest.update(json.dumps([list(one.ids), list(one.segments), dict(one.labels)], default=list).encode())
     return digest.hexdigest()
 
 
@@ -65,18 +65,24 @@ def figures(
         "best_epoch": progress.best + 1,
         "epochs": progress.scores,
         "curve": progress.curve,
+        **({"curves": progress.parts} if progress.parts else {}),
     }
 
 
 def write_folder(trained: Trained, out: Path) -> None:
-    """The checkpoint, its tokenizer and training.json, under their name all at once; what stood there goes."""
+    """The folder of a task: checkpoint, tokenizer, and training.json with what it takes to answer."""
+    settings = {name: value for name, value in vars(trained.task).items() if not name.startswith("_")}
+    report = {"task": trained.task.name, "settings": settings, "labels": trained.labels} | trained.figures
+    write_checkpoint(trained.model, trained.tokenizer, report, out)
+
+
+def write_checkpoint(model: Head, tokenizer: Tokenizer, report: Mapping[str, Any], out: Path) -> None:
+    """A checkpoint, its tokenizer and training.json, under their name all at once; what stood there goes."""
     new, old = (out.with_name(f".{out.name}.{state}") for state in ("new", "old"))
     for folder in (new, old):
         shutil.rmtree(folder, ignore_errors=True)
-    save(trained.model, new)
-    trained.tokenizer.save(new)
-    settings = {name: value for name, value in vars(trained.task).items() if not name.startswith("_")}
-    report = {"task": trained.task.name, "settings": settings, "labels": trained.labels} | trained.figures
+    save(model, new)
+    tokenizer.save(new)
     write_whole(new / REPORT, json.dumps(report, indent=1) + "\n")
     if out.exists():
         os.replace(out, old)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,11 +26,13 @@ from tqdm import tqdm
 from minibert.heads import Head
 from minibert.inputs import unchecked
 from minibert.losses import IGNORED
-from minibert.train.batches import Batch, Batches
+from minibert.train.batches import Batch
 from minibert.train.packed import packed_output
 
-# A way to compute the loss of one batch, a mean over its texts or its labelled tokens.
-Loss = Callable[[Head, Batch], Tensor]
+# A way to compute the loss of one batch, a mean over its texts or its labelled tokens; of several objectives by name.
+Losses = Tensor | dict[str, Tensor]
+Loss = Callable[[Head, Batch], Losses]
+OF_TEXTS = ("next-sentence", "sentence-order")  # objectives whose loss is a mean over texts
 # What a model scores on data that it does not learn from; more is better.
 Score = Callable[[Head], dict[str, Any]]
 
@@ -64,14 +66,17 @@ class Progress:
     batch: int = 0  # batches done in the one that is under way
     tokens: int = 0  # read so far, padding left out
     curve: list[float] = field(default_factory=list)  # the loss of each step
+    parts: dict[str, list[float]] = field(default_factory=dict)  # that of each objective, where there are several
     scores: list[dict[str, Any]] = field(default_factory=list)  # after each epoch
     best: int = -1  # the epoch with the best of them
-    pending: list[tuple[Sequence[Batch], Tensor]] = field(default_factory=list)  # losses that nobody looked at yet
+    pending: list[tuple[Sequence[Batch], dict[str, Tensor]]] = field(default_factory=list)  # losses not looked at yet
 
     def look(self) -> None:
         """Take in the losses of the last steps, for which a GPU is waited for. Raises NotFiniteError."""
-        for parts, loss in self.pending:
-            self.curve.append(finite(float(loss), parts, len(self.curve) + 1))
+        for parts, losses in self.pending:
+            self.curve.append(finite(float(sum(losses.values())), parts, len(self.curve) + 1))
+            for name, loss in losses.items() if len(losses) > 1 else ():
+                self.parts.setdefault(name, []).append(float(loss))
         self.pending.clear()
 
 
@@ -121,9 +126,22 @@ def rate(step: int, steps: int, settings: Settings) -> float:
     return settings.learning_rate * max(0.0, (steps - step) / max(1, steps - rising))
 
 
-def weight_of(batch: Batch) -> int:
-    """What the mean of the batch's loss is taken over: its labelled tokens, else its texts or questions."""
-    labels = batch.labels.get("labels")
+class Source(Protocol):
+    """Where batches come from: Batches of examples, or a corpus that is streamed."""
+
+    @property
+    def an_epoch(self) -> int:
+        """How many batches an epoch has."""
+        ...
+
+    def of_epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from number `first` on, the same each time."""
+        ...
+
+
+def weight_of(batch: Batch, objective: str = "loss") -> int:
+    """What the mean of an objective's loss is taken over: labelled tokens, else texts or questions."""
+    labels = None if objective in OF_TEXTS else batch.labels.get("labels")
     if labels is not None and labels.shape == batch.input_ids.shape and not labels.is_floating_point():
         return int((labels != IGNORED).sum())
     return len(batch.rows)
@@ -131,37 +149,38 @@ def weight_of(batch: Batch) -> int:
 
 def one_step(
     model: Head, parts: Sequence[Batch], optimizer: torch.optim.Optimizer, loss_of: Loss, settings: Settings, step: int
-) -> Tensor:
-    """Gradients of the batches together, one update of the weights; returns the loss, (). `step` is for messages.
+) -> dict[str, Tensor]:
+    """Gradients of the batches together, one update of the weights; returns the losses by objective, () each.
 
     With several batches each counts by its texts or labelled tokens, so that they give what one large batch gives; a
-    batch without a label teaches nothing and is left out. The loss is NaN where a gradient is not finite.
-    Raises NotFiniteError on the CPU, where looking at a loss costs nothing, before the weights change.
+    batch without a label teaches nothing and is left out. A loss is NaN where a gradient is not finite. `step` is for
+    messages. Raises NotFiniteError on the CPU, where looking at a loss costs nothing, before the weights change.
     """
     device = next(model.parameters()).device
-    parts = [part for part in parts if weight_of(part)]
-    weights = [weight_of(part) for part in parts]
-    total = torch.zeros((), device=device)
+    totals: dict[str, Tensor] = {}
     optimizer.zero_grad(set_to_none=True)
-    for part, weight in zip(parts, weights, strict=True):
+    for part in parts:
         lower = torch.autocast(device.type, torch.bfloat16) if settings.precision == "bfloat16" else nullcontext()
         with lower:
-            loss = loss_of(model, part.to(device))
-        if len(parts) > 1:
-            loss = loss * (weight / sum(weights))
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        total += loss.detach()
+            losses = loss_of(model, part.to(device))
+        terms = {}
+        for name, loss in losses.items() if isinstance(losses, dict) else (("loss", losses),):
+            if weight := weight_of(part, name):
+                terms[name] = loss * (weight / sum(weight_of(one, name) for one in parts))  # times 1: the same bits
+                totals[name] = totals.get(name, 0) + terms[name].detach()
+        if terms:
+            sum(terms.values(), torch.zeros((), device=device)).backward()  # type: ignore[no-untyped-call]
     length = nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
-    total += 0 * length
+    totals = {name: loss + 0 * length for name, loss in totals.items()} or {"loss": torch.zeros((), device=device)}
     if device.type == "cpu":
-        finite(float(total), parts, step)
+        finite(float(sum(totals.values())), parts, step)
     optimizer.step()
-    return total
+    return totals
 
 
 def train(
     model: Head,
-    batches: Batches,
+    batches: Source,
     settings: Settings,
     *,
     loss_of: Loss = packed_loss,
@@ -187,10 +206,10 @@ def train(
             for parts in in_parts(batches.of_epoch(progress.epoch, progress.batch), settings.accumulate):
                 for group in optimizer.param_groups:
                     group["lr"] = rate(progress.step, steps, settings)
-                loss = one_step(model, parts, optimizer, loss_of, settings, progress.step + 1)
+                losses = one_step(model, parts, optimizer, loss_of, settings, progress.step + 1)
                 progress.step, progress.batch = progress.step + 1, progress.batch + len(parts)
                 progress.tokens += sum(part.tokens for part in parts)
-                progress.pending.append((parts, loss))
+                progress.pending.append((parts, losses))
                 if len(progress.pending) >= look_every:
                     progress.look()
                     speed = (progress.tokens - before) / max(bar.format_dict["elapsed"], 1e-9)

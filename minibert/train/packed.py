@@ -20,7 +20,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minibert.heads import Head, NextSentence, Pretraining, TextClassifier, TokenClassification, TokenPrediction
+from minibert.heads import (
+    Head,
+    NextSentence,
+    Pretraining,
+    ReplacedTokenDetection,
+    TextClassifier,
+    TokenClassification,
+    TokenPrediction,
+)
 from minibert.losses import IGNORED
 from minibert.model import Embeddings, Encoder, EncoderOutput, Layer, SelfAttention
 from minibert.train.batches import Batch
@@ -62,6 +70,7 @@ class Tokens:
     segments: Tensor  # (T)
     places: Places  # in (B, S)
     mask: Tensor | None  # (B,1,1,S), True for a token; None: no row has padding
+    rows: Tensor  # (B,S): ids, and what stands between them, by which positions are counted
 
     @classmethod
     def of(cls, batch: Batch, every_place: bool) -> Tokens:
@@ -71,7 +80,7 @@ class Tokens:
         index = torch.arange(B * S, device=real.device) if every_place else real.flatten().nonzero().squeeze(1)
         mask = None if bool(real.all()) else real[:, None, None, :]
         ids, segments = (x.flatten().index_select(0, index) for x in (batch.input_ids, batch.token_type_ids))
-        return cls(ids, segments, Places(index, B, S), mask)
+        return cls(ids, segments, Places(index, B, S), mask, batch.input_ids)
 
 
 # A way to compute the output of a model for a batch, its loss included.
@@ -83,13 +92,22 @@ def packed_output(model: Head, batch: Batch) -> Any:
 
     Its logits are of the tokens that were needed alone: (B, K) of texts, (1, N, K) of labelled tokens.
     """
+    encoded, labels = packed_states(model, batch)
+    return model.read(encoded, **labels)
+
+
+def packed_states(model: Head, batch: Batch) -> tuple[EncoderOutput, dict[str, Any]]:
+    """What the task head reads of a batch, and the labels that belong to it."""
     first, labelled = isinstance(model, READS_FIRST), isinstance(model, READS_LABELLED)
-    tokens, labels = Tokens.of(batch, every_place=not first and not labelled), dict(batch.labels)
+    detects = isinstance(model, ReplacedTokenDetection)
+    tokens, labels = Tokens.of(batch, every_place=not (first or labelled or detects)), dict[str, Any](batch.labels)
+    if detects:  # every token has a label
+        labels["labels"] = tokens.places.gather(labels["labels"])[None]
+        return EncoderOutput(encode(model.encoder, tokens, None)[None]), labels  # (1,T,D)
     if batch.choices:
-        return model.read(first_states(model, tokens), choices=batch.choices, **labels)
+        return first_states(model, tokens), labels | {"choices": batch.choices}
     if not labelled:
-        encoded = first_states(model, tokens) if first else all_states(model, tokens)
-        return model.read(encoded, **labels)
+        return first_states(model, tokens) if first else all_states(model, tokens), labels
     wanted = wanted_tokens(tokens.places, labels["labels"], first)
     states = encode(model.encoder, tokens, wanted)  # (N,D)
     chosen = wanted.has_label
@@ -97,7 +115,7 @@ def packed_output(model: Head, batch: Batch) -> Any:
     labels["labels"] = tokens.places.gather(labels["labels"])[wanted.index][chosen][None]  # (1,N)
     if first:
         encoded.pooler_output = pooled(model, states[wanted.is_first][:, None])
-    return model.read(encoded, **labels)
+    return encoded, labels
 
 
 def all_states(model: Head, tokens: Tokens) -> EncoderOutput:
@@ -155,11 +173,14 @@ def encode(encoder: Encoder, tokens: Tokens, wanted: Wanted | None) -> Tensor:
 
 
 def embed(embeddings: Embeddings, tokens: Tokens) -> Tensor:
-    """x = LayerNorm(token + segment + position). See model.Embeddings."""
+    """x = LayerNorm(token + segment + position + task 0). See model.Embeddings."""
     x: Tensor = embeddings.token(tokens.ids)  # (T) -> (T,D)
     if embeddings.segment is not None:
         x = x + embeddings.segment(tokens.segments)
-    x = x + embeddings.position(tokens.places.column + embeddings.first_position)
+    positions = embeddings.positions(tokens.rows).expand_as(tokens.rows)  # (S) or (B,S) -> (B,S)
+    x = x + embeddings.position(tokens.places.gather(positions))
+    if embeddings.task is not None:
+        x = x + embeddings.task.weight[0]
     x = embeddings.dropout(embeddings.norm(x))
     return x if embeddings.widen is None else embeddings.widen(x)
 

@@ -45,7 +45,7 @@ CPU_TOKENS = 1024
 
 def check_rows(config: Config, ids: Sequence[Sequence[int]], second: Sequence[int] | None = None) -> NDArray[np.int64]:
     """The number of tokens of each row of ids, (N), or ValueError with the first row that the encoder cannot take."""
-    if second is not None and config.type_vocab_size == 1:
+    if second is not None and config.type_vocab_size == 1 and config.family.pairs_in_segments:
         raise ValueError("the checkpoint has type_vocab_size 1, one segment; a pair needs two")
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
     limit = config.max_tokens
@@ -84,11 +84,13 @@ class Norm:
 
 
 class Embeddings:
-    """x = LayerNorm(token + (segment + position)), the latter from one table. See model.Embeddings."""
+    """x = LayerNorm(token + (segment + position + task 0)), the latter from one table. See model.Embeddings."""
 
     def __init__(self, source: model.Embeddings, config: Config, kernels: Kernels) -> None:
         self.token = float32(source.token.weight, kernels.device)
-        self.place = float32(source.position.weight[config.first_position :], kernels.device)
+        self.place = float32(source.position.weight[first_row(config) :], kernels.device)
+        if source.task is not None:
+            self.place = self.place + float32(source.task.weight[0], kernels.device)
         self.segment_step = 0  # rows of the table from a place in one segment to that in the next
         if source.segment is not None:
             self.segment_step = len(self.place)
@@ -105,6 +107,11 @@ class Embeddings:
         x = x + F.embedding(places, self.place)
         x = self.norm(x)
         return x if self.widen is None else self.widen(x.to(self.dtype)).float()
+
+
+def first_row(config: Config) -> int:
+    """The row of the table of positions for position 0 of a packed batch."""
+    return config.first_position if config.padding_has_position else config.first_position - 1
 
 
 # What computes attention in a packed batch: query, key, value and the batch to the result. See model.Attend.
@@ -259,6 +266,7 @@ class Engine:
         kernels = Kernels(self.device, self.dtype, product, attend, self.config.hidden_act)
         self.kernels = str(kernels)
         self.embeddings = Embeddings(encoder.embeddings, self.config, kernels)
+        self.unplaced = None if self.config.padding_has_position else self.config.pad_token_id
         distinct = []
         for layer in encoder.layers:
             distinct.append(Layer(cast(model.Layer, layer), kernels))
@@ -296,6 +304,7 @@ class Engine:
         check_process()
         layers, width = self.check(recipe)
         lengths = check_rows(self.config, ids, second)
+        second = second if self.config.family.pairs_in_segments else None
         order, done = np.argsort(-lengths, kind="stable"), 0 if begun is None else len(begun)
         result = np.empty((len(ids), width), np.float32)
         if begun is not None:
@@ -339,7 +348,7 @@ class Engine:
                 texts += filler(size, TOKEN_STEP if len(rows) < len(order) else at_the_end)
             starts = None if second is None else [second[row] for row in rows]
             try:
-                pooled = self.forward(pack(texts, self.device, starts), recipe.pooling, layers)
+                pooled = self.forward(pack(texts, self.device, starts, self.unplaced), recipe.pooling, layers)
             except torch.OutOfMemoryError:
                 if len(rows) == 1:
                     raise

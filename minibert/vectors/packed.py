@@ -30,7 +30,7 @@ class Packed:
     """Texts one after the other, those of equal length neighbours."""
 
     ids: Tensor  # (T)
-    positions: Tensor  # (T), counted from 0 at each [CLS]
+    positions: Tensor  # (T), counted from 0 at each [CLS]; from 1 where one id takes no position: that one has 0
     bounds: Tensor  # (B + 1) int32: text b is the rows bounds[b] to bounds[b + 1]
     longest: int  # tokens of the longest text
     segments: Tensor | None  # (T): 1 for the tokens of second texts, else 0; None: 0 for all
@@ -53,15 +53,21 @@ class Packed:
         return [part.view(texts, -1, *x.shape[1:]) for part, (texts, _) in parts]
 
 
-def pack(rows: Sequence[Sequence[int]], device: torch.device, second: Sequence[int] | None = None) -> Packed:
+def pack(
+    rows: Sequence[Sequence[int]],
+    device: torch.device,
+    second: Sequence[int] | None = None,
+    unplaced: int | None = None,
+) -> Packed:
     """Put texts, sorted by their number of tokens, one after the other.
 
-    second: where the second text of each pair begins; rows after these are of segment 0.
+    second: where the second text of each pair begins; rows after these are of segment 0. unplaced: an id that takes no
+    position.
     """
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))  # (B)
     bounds = np.concatenate(([0], lengths.cumsum()))  # (B + 1)
     ids = np.fromiter(chain.from_iterable(rows), np.int64, bounds[-1])  # (T)
-    positions = np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)  # (T)
+    places = np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)  # (T)
     changes = np.flatnonzero(np.diff(lengths, prepend=0, append=0))  # the texts where another length begins
     groups = [(int(end - start), int(lengths[start])) for start, end in pairwise(changes)]
 
@@ -74,8 +80,16 @@ def pack(rows: Sequence[Sequence[int]], device: torch.device, second: Sequence[i
     longest, segments = int(lengths.max()), None
     if second is not None:
         starts = np.append(second, lengths[len(second) :])  # (B)
-        segments = move((positions >= np.repeat(starts, lengths)).astype(np.int64))  # (T)
+        segments = move((places >= np.repeat(starts, lengths)).astype(np.int64))  # (T)
+    positions = places if unplaced is None else counted(ids != unplaced, bounds)
     return Packed(move(ids), move(positions), move(bounds.astype(np.int32)), longest, segments, groups, filling)
+
+
+def counted(placed: NDArray[np.bool_], bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(T): the number of each token among those of its text that are placed, from 1; 0 for the others."""
+    numbers = placed.cumsum()  # through all texts
+    before = np.concatenate(([0], numbers))[bounds[:-1]]  # (B)
+    return (numbers - np.repeat(before, np.diff(bounds))) * placed
 
 
 def filler(tokens: int, step: int) -> list[list[int]]:

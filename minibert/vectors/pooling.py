@@ -37,6 +37,7 @@ def readable_vectors(
     Raises ValueError for a recipe or ids that do not fit the encoder.
     """
     layers, width = recipe.fit_to(encoder.config, has_pooler=encoder.pooler is not None)
+    second = second if encoder.config.family.pairs_in_segments else None
     device = next(encoder.parameters()).device
     vectors = np.empty((len(ids), width), dtype=np.float32)
     bar = tqdm(total=len(ids), unit="text", delay=2, disable=None if progress else True)

@@ -76,7 +76,7 @@ class Recipe:
         Raises ValueError for a layer that this model does not have, and for the pooler where it has none or another
         layer than the last is asked for.
         """
-        L, D, asked = config.num_hidden_layers, config.hidden_size, as_layers(self.layers)
+        L, D, asked = len(config.shared_layers), config.hidden_size, as_layers(self.layers)
         if not asked:
             raise ValueError(f"layers is empty; name at least one of {-L - 1} to {L}")
         for layer in asked:

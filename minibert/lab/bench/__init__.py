@@ -13,4 +13,5 @@ In reading order:
     run        the stages of a measurement
     report     what is printed
     plot       what is drawn
+    train      training, against transformers' own Trainer
 """

@@ -12,7 +12,8 @@ from minibert.lab.bench.session import Plan
 from minibert.lab.machine import machine, versions
 from minibert.printing import beside, block, table
 
-PACKAGES = ("torch", "transformers", "sentence-transformers", "onnxruntime", "openvino", "ctranslate2", "tokenizers")
+PEERS = ("sentence-transformers", "onnxruntime", "openvino", "ctranslate2")
+PACKAGES = ("torch", "transformers", "accelerate", *PEERS, "tokenizers")
 TOLD = ("avx2", "avx512_f", "avx512_bf16", "amx_bf16")  # of the instruction sets
 HEADER = ("", "seconds", "spread", "CPU s", "ours is", "spread", "roofline", "peak MB", "+MB", "difference", "1-cosine")
 LEGEND = (

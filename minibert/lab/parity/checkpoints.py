@@ -18,11 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from minibert.config import ACTIVATIONS, Config
+from minibert.families.albert import ALBERT
 from minibert.families.base import Family
-from minibert.families.bert import BERT
+from minibert.families.bert import BERT, ERNIE
 from minibert.families.distilbert import DISTILBERT
+from minibert.families.electra import ELECTRA
+from minibert.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from minibert.heads import HEAD_CLASSES
-from minibert.lab.stages import Batch
+from minibert.lab.stages import Batch, as_ours
 from minibert.model import Encoder
 
 MASKED_SHARE = 0.2  # of the tokens carry a label of the masked language model
@@ -50,13 +53,16 @@ class Size:
     def config(self, head: str | None) -> dict[str, Any]:
         """The arguments of upstream's configuration class, under the names of this model type."""
         values = dict(self.values)
-        if head == "question-answering":
+        if head in ("question-answering", "pretraining"):  # a start and an end; in order or not
             values["num_labels"] = 2
         return {self.family.keys.get(name, name): value for name, value in values.items()}
 
 
 def tiny(name: str, family: Family = BERT, seed: int = 0, **changes: Any) -> Size:
-    """A checkpoint of a few thousand parameters: widths that are no power of two, every dropout another one."""
+    """A checkpoint of a few thousand parameters: widths that are no power of two, every dropout another one.
+
+    max_position_embeddings, 11 by default, are those that tokens can take.
+    """
     values: dict[str, Any] = {
         "vocab_size": 101,
         "hidden_size": 24,
@@ -71,10 +77,16 @@ def tiny(name: str, family: Family = BERT, seed: int = 0, **changes: Any) -> Siz
     }
     if family.has_segments:
         values["type_vocab_size"] = 2
-    if "qa_dropout" in family.keys:
-        values["qa_dropout"] = 0.4
+    if "embeddings.widen" in family.modules:
+        values["embedding_size"] = 13
+    if "embeddings.task" in family.modules:
+        values["use_task_id"] = True
+    values |= {name: 0.4 for name in ("qa_dropout", "choice_dropout") if name in family.keys}
     values |= changes
-    return Size(f"tiny {family.title}: {name}", family, values, values["max_position_embeddings"], seed=seed)
+    tokens: int = values["max_position_embeddings"]
+    before = {"model_type": family.name, "pad_token_id": values.get("pad_token_id")}
+    values["max_position_embeddings"] += Config.from_dict(before).first_position
+    return Size(f"tiny {family.title}: {name}", family, values, tokens, seed=seed)
 
 
 TINY = (
@@ -86,6 +98,17 @@ TINY = (
     tiny("head width 8, intermediate 37", DISTILBERT, seed=5),
     tiny("sinusoidal positions, one head", DISTILBERT, num_attention_heads=1, sinusoidal_pos_embds=True, seed=6),
     *(tiny(f"activation {name}", DISTILBERT, hidden_act=name, seed=7) for name in ACTIVATIONS[1:]),
+    tiny("one segment, eps 1e-5", ROBERTA, type_vocab_size=1, layer_norm_eps=1e-5, seed=8),
+    tiny("[PAD] is 5, gelu_new, two segments", ROBERTA, pad_token_id=5, hidden_act="gelu_new", seed=9),
+    tiny("one segment", XLM_ROBERTA, type_vocab_size=1, seed=10),
+    tiny("one segment", CAMEMBERT, type_vocab_size=1, seed=11),
+    tiny("tables 13 wide, one group", ALBERT, num_hidden_layers=3, seed=12),
+    tiny("2 groups of 2 layers, 5 steps", ALBERT, num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2, seed=13),
+    tiny("tables as wide as the layers, one label", ALBERT, embedding_size=24, num_labels=1, seed=14),
+    tiny("tables 13 wide, relu", ELECTRA, hidden_act="relu", seed=15),
+    tiny("tables as wide as the layers", ELECTRA, embedding_size=24, seed=16),
+    tiny("three tasks", ERNIE, seed=17),
+    tiny("no tasks", ERNIE, use_task_id=False, seed=18),
 )
 DISTILBERT_BASE = Size("DistilBERT-base, random", DISTILBERT, {"num_labels": 3}, 16, full=True)
 BERT_BASE = Size("BERT-base, random", BERT, {"num_labels": 3}, 16, full=True)
@@ -101,6 +124,25 @@ BERT_LARGE = Size(
     },
     16,
     full=True,
+)
+
+
+RELATIVES = (
+    Size(
+        "RoBERTa-base, random",
+        ROBERTA,
+        {"num_labels": 3, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+        16,
+        full=True,
+    ),
+    Size(
+        "ALBERT-base, random",
+        ALBERT,
+        {"num_labels": 3, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
+        16,
+        full=True,
+    ),
+    Size("ELECTRA-small, random", ELECTRA, {"num_labels": 3}, 16, full=True),
 )
 
 
@@ -161,7 +203,7 @@ def open_upstream(folder: Path, family: Family, head: str | None, pooler: bool) 
     options: dict[str, Any] = {} if head or not family.has_pooler else {"add_pooling_layer": pooler}
     kind = upstream_class(family, head)
     with quiet():
-        if head == "question-answering":
+        if head in ("question-answering", "pretraining"):
             options["num_labels"] = 2
         model, account = kind.from_pretrained(
             folder,
@@ -192,7 +234,7 @@ def make_batch(config: Any, tokens: int, rows: int = 6, seed: int = 0) -> Batch:
     """Random ids (rows, tokens): a row of full length, one of length 1, others between; every segment in turn.
 
     Padding is pad_token_id in every other row and random ids in between: under the mask, what stands there must not
-    matter. No row is padding alone.
+    matter. No row is padding alone. In the row of full length one token is [PAD] and is not masked.
     """
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, tokens + 1, (rows,), generator=generator)
@@ -202,6 +244,7 @@ def make_batch(config: Any, tokens: int, rows: int = 6, seed: int = 0) -> Batch:
     ids = torch.randint(0, config.vocab_size, (rows, tokens), generator=generator)
     pad = torch.full_like(ids, config.pad_token_id or 0)
     ids = torch.where((mask == 0) & (torch.arange(rows)[:, None] % 2 == 0), pad, ids)
+    ids[0, 1:2] = pad[0, 1:2]
     kinds = max(getattr(config, "type_vocab_size", 0), 1)
     segments = (position * kinds // lengths[:, None]).clamp(max=kinds - 1)  # 0 ... 0 1 ... 1; padding is the last
     return Batch(ids, mask, segments)
@@ -222,7 +265,11 @@ def task(head: str | None, config: Any, tokens: int, seed: int = 0) -> Task:
         labels = {"labels": torch.where(chosen, batch.input_ids, -100)}
         mask_id = min(103, config.vocab_size - 1)
         batch = Batch(torch.where(chosen, mask_id, batch.input_ids), batch.attention_mask, batch.token_type_ids)
-        return Task(batch, labels | ({"next_sentence_label": draw(2, B)} if head == "pretraining" else {}))
+        asks_order = "sentence_order" in as_ours(config).family.heads.get("pretraining", {})
+        of_pairs = "sentence_order_label" if asks_order else "next_sentence_label"
+        return Task(batch, labels | ({of_pairs: draw(2, B)} if head == "pretraining" else {}))
+    if head == "replaced-token-detection":
+        return Task(batch, {"labels": draw(2, B, S).masked_fill(batch.attention_mask == 0, -100)})
     if head == "next-sentence":
         return Task(batch, {"labels": draw(2, B)})
     if head == "sequence-classification":

@@ -23,7 +23,7 @@ from minibert.config import Config
 from minibert.extras import install_hint
 from minibert.files import write_whole
 from minibert.lab.parity import golden
-from minibert.lab.parity.checkpoints import BERT_BASE, BERT_LARGE, DISTILBERT_BASE, TINY
+from minibert.lab.parity.checkpoints import BERT_BASE, BERT_LARGE, DISTILBERT_BASE, RELATIVES, TINY
 from minibert.lab.parity.compare import MEASURED, NEWEST, OLDEST
 from minibert.lab.parity.ladder import Result, climb_checkpoint, climb_path, climb_random
 from minibert.lab.parity.page import page
@@ -124,7 +124,7 @@ def ladders(model: str | None, full: bool) -> list[Climb]:
     real = Climb(stored_bytes(source.folder) / 4e6, partial(climb_checkpoint, source))
     if model is not None:
         return [real]
-    sizes = [*TINY, DISTILBERT_BASE, BERT_BASE, *([BERT_LARGE] if full else [])]
+    sizes = [*TINY, DISTILBERT_BASE, BERT_BASE, *([*RELATIVES, BERT_LARGE] if full else [])]
     return [real, *(Climb(size.millions, partial(climb_random, size)) for size in sizes)]
 
 

@@ -25,6 +25,7 @@ from minibert.lab.stages import (
     Place,
     Tensors,
     base,
+    config_of,
     forward,
     head_of,
     in_order,
@@ -39,7 +40,14 @@ OLDEST, NEWEST = "5.0.0", "5.23.0"
 TENSORS, FULL_LENGTH, LOGITS, LOSSES, DECISIONS = "tensors", "full length", "logits", "losses", "decisions"
 GRADIENTS, DROPOUT, TRAINED = "gradients", "tensors, dropout on", "trained weights"
 RUNGS = (TENSORS, FULL_LENGTH, LOGITS, LOSSES, GRADIENTS, DROPOUT, TRAINED, DECISIONS)
-LOGIT_FIELDS = ("logits", "prediction_logits", "seq_relationship_logits", "start_logits", "end_logits")
+LOGIT_FIELDS = (
+    "logits",
+    "prediction_logits",
+    "seq_relationship_logits",
+    "sop_logits",
+    "start_logits",
+    "end_logits",
+)
 SEED = 1810_04805  # of dropout, on both sides
 STEPS = 3  # of training
 
@@ -233,6 +241,8 @@ def decide(logits: Tensors, labels: dict[str, Tensor] | None) -> Tensors:
         masked = (labels or {}).get("labels")
         if masked is not None and masked.shape == chosen.shape and scores.dim() == 3:
             chosen = chosen[masked.to(chosen.device) != -100]
+        if masked is not None and masked.shape == scores.shape:
+            chosen = (scores > 0).long()  # one yes or no for each label
         if place.stage not in ("start_logits", "end_logits"):
             decisions[place] = chosen
     if Place("start_logits") in logits:
@@ -256,8 +266,8 @@ def parameter_pairs(ours: nn.Module, theirs: nn.Module) -> list[tuple[str, nn.Pa
     for name, parameter in ours.named_parameters():
         candidates = [name]
         if family is not None:
-            head = head_of(theirs, family)
-            candidates = [name_in_file(family, name, head), full_name(family, name, head)]
+            where = (family, name, head_of(theirs, family), config_of(ours).layers_in_group)
+            candidates = [name_in_file(*where), full_name(*where)]
         pairs.append((name, parameter, next((others[c] for c in candidates if c in others), None)))
     return pairs
 

@@ -33,7 +33,7 @@ TOKENS = 24  # S of the batch for a checkpoint of any size; every position is us
 
 def trained_head(family: Family) -> str:
     """The task head that is trained at full size, where a step takes seconds: the one of pretraining."""
-    return "pretraining" if "pretraining" in family.heads else "masked-lm"
+    return next(head for head in ("pretraining", "replaced-token-detection", "masked-lm") if head in family.heads)
 
 
 @dataclass

@@ -140,7 +140,7 @@ def annotated_address(args: argparse.Namespace) -> str:
 def draw(traced: Trace, path: Path, layer: int, head: str, joined: bool) -> None:
     """The attention of one layer and head as a picture, its kind by the ending of the name."""
     matrix = traced.attention(layer, head, merge=joined)
-    names = word_names(traced) if joined else [token.replace("$", r"\$") for token in traced.tokens]
+    names = [name.replace("$", r"\$") for name in (traced.word_names if joined else traced.tokens)]
     title = f"layer {layer % len(traced.layers)}, {head if head in NAMED_HEADS else f'head {head}'}"
     size = min(24.0, 1.6 + 0.26 * len(names))
     figure, axes = pyplot().subplots(figsize=(size, size), layout="constrained")
@@ -151,10 +151,3 @@ def draw(traced: Trace, path: Path, layer: int, head: str, joined: bool) -> None
         figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=200)
     pyplot().close(figure)
 
-
-def word_names(traced: Trace) -> list[str]:
-    """The words that merge_words makes of the tokens."""
-    names: dict[int, str] = {}
-    for token, word in zip(traced.tokens, traced.words, strict=True):
-        names[word] = names[word] + token.removeprefix("##") if word in names else token
-    return [name.replace("$", r"\$") for name in names.values()]

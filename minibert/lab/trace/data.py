@@ -131,6 +131,7 @@ def page_data(journey: Journey, choice: Choice) -> dict[str, Any]:
         "ids": journey.ids,
         "sides": journey.sides,
         "words": journey.words,
+        "names": journey.word_names,
         "layers": choice.layers,
         "heads": choice.heads,
         "vector_tokens": min(S, VECTOR_TOKENS),

@@ -81,6 +81,18 @@ class Journey:
         """The number of the word that each token belongs to, counted through the row; special tokens are words too."""
         return words(self.word_ids, self.sides)
 
+    @property
+    def word_names(self) -> list[str]:
+        """What stands in the text for each word of `words`, or its token where nothing does."""
+        texts, sides, words = (self.text, self.text_b or ""), self.sides, self.words
+        names = []
+        for number in range(words[-1] + 1):
+            first = words.index(number)
+            last = first + words.count(number) - 1
+            written = texts[sides[first]][self.offsets[first][0] : self.offsets[last][1]].strip()
+            names.append(written if written and self.word_ids[first] is not None else self.tokens[first])
+        return names
+
     def attention(self, layer: int, head: int | str, *, merge: bool = False) -> Tensor:
         """The attention of one layer, (S,S), or (words, words) with merge; head is a number, "mean" or "rollout"."""
         if head == "rollout":

@@ -77,10 +77,11 @@
     const of = state.merge ? data.words : data.tokens.map((_, i) => i);
     const list = [];
     of.forEach((unit, token) => {
-      if (list[unit]) {
-        list[unit].name += data.tokens[token].replace(/^##/, "");
-        list[unit].tokens.push(token);
-      } else list[unit] = { name: data.tokens[token], tokens: [token], b: data.sides[token] === 1 };
+      if (list[unit]) list[unit].tokens.push(token);
+      else {
+        const name = state.merge ? data.names[unit] : data.tokens[token];
+        list[unit] = { name, tokens: [token], b: data.sides[token] === 1 };
+      }
     });
     return { list, of };
   }

@@ -1,0 +1,109 @@
+"""ALBERT (Lan et al. 2019, "ALBERT: A Lite BERT for Self-supervised Learning of Language Representations").
+
+A BERT with a ninth of the weights, 12 million for 108 at the size of BERT-base; it computes as much. What a token means
+by itself needs fewer numbers than what it means in its text: the tables are 128 wide, and a linear map widens what they
+give to the hidden size. And all layers use the same weights again and again (or those of a few groups, of one or more
+layers each): twelve steps, one layer to store. Grown wide instead, to 4096, it beats BERT-large by 1.4 points on MNLI.
+
+Next sentences are too easy, for another topic gives them away; ALBERT asks instead in which order two texts stand that
+follow each other (`sop_logits`). There is no dropout after the feed-forward, and in version 2 none at all in
+pretraining; the activation is GELU by tanh. Upstream: transformers 5.23 AlbertModel and its heads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minibert.families.base import Family
+from minibert.families.bert import CLASSIFIER
+
+if TYPE_CHECKING:
+    from minibert.config import Config
+
+LAYER = "encoder.albert_layer_groups.{}.albert_layers.{}"
+ENCODER = {
+    "embeddings.token": "embeddings.word_embeddings",
+    "embeddings.segment": "embeddings.token_type_embeddings",
+    "embeddings.position": "embeddings.position_embeddings",
+    "embeddings.norm": "embeddings.LayerNorm",
+    "embeddings.widen": "encoder.embedding_hidden_mapping_in",
+    "layers.{}.attention.query": f"{LAYER}.attention.query",
+    "layers.{}.attention.key": f"{LAYER}.attention.key",
+    "layers.{}.attention.value": f"{LAYER}.attention.value",
+    "layers.{}.attention.output": f"{LAYER}.attention.dense",
+    "layers.{}.attention_norm": f"{LAYER}.attention.LayerNorm",
+    "layers.{}.feed_forward.expand": f"{LAYER}.ffn",
+    "layers.{}.feed_forward.contract": f"{LAYER}.ffn_output",
+    "layers.{}.feed_forward_norm": f"{LAYER}.full_layer_layer_norm",
+    "pooler.dense": "pooler",
+}
+TOKENS = {
+    "transform": "predictions.dense",
+    "transform_norm": "predictions.LayerNorm",
+    "decoder": "predictions.decoder",
+}
+
+
+def layers_in_group(config: Config) -> int:
+    """How many layers a group has, checked: a group of layers is used as a whole."""
+    groups, inner = config.extra["num_hidden_groups"], config.extra["inner_group_num"]
+    for name, value, most in (
+        ("num_hidden_groups", groups, config.num_hidden_layers),
+        ("inner_group_num", inner, 64),
+    ):
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            why = " (num_hidden_layers)" if name == "num_hidden_groups" else ""
+            raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1 and at most {most}{why}")
+    return int(inner)
+
+
+def shared_layers(config: Config) -> tuple[int, ...]:
+    """Which layer computes each step: step i uses group int(i / (L / groups)), all of its layers in turn."""
+    L, inner = config.num_hidden_layers, config.layers_in_group
+    steps_of_a_group = L / config.extra["num_hidden_groups"]  # a fraction is rounded where upstream rounds it
+    groups = [int(step / steps_of_a_group) for step in range(L)]
+    return tuple(group * inner + layer for group in groups for layer in range(inner))
+
+
+ALBERT = Family(
+    name="albert",
+    title="ALBERT",
+    upstream="Albert",
+    prefix="albert.",
+    modules=ENCODER,
+    heads={
+        "masked-lm": TOKENS,
+        "pretraining": {**TOKENS, "sentence_order": "sop_classifier.classifier"},
+        "sequence-classification": CLASSIFIER,
+        "token-classification": CLASSIFIER,
+        "question-answering": {"qa_outputs": "qa_outputs"},
+        "multiple-choice": CLASSIFIER,
+    },
+    lacks={"next-sentence": "the order of sentences took their place, see pretraining"},
+    keys={"embedding_size": "embedding_size", "classifier_dropout": "classifier_dropout_prob"},
+    defaults={
+        "vocab_size": 30000,
+        "embedding_size": 128,
+        "hidden_size": 4096,
+        "num_attention_heads": 64,
+        "intermediate_size": 16384,
+        "hidden_act": "gelu_new",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "classifier_dropout": 0.1,
+        "num_hidden_groups": 1,
+        "inner_group_num": 1,
+    },
+    behaviour={
+        "always_widened": True,
+        "layers_in_group": layers_in_group,
+        "shared_layers": shared_layers,
+        "dropout_after_feed_forward": False,
+    },
+    second_names={
+        "predictions.bias": "predictions.decoder.bias",
+        "predictions.decoder.weight": "embeddings.word_embeddings.weight",
+    },
+    decoder_bias=("predictions.bias", "predictions.decoder.bias"),
+    outputs={"embeddings": "encoder.embedding_hidden_mapping_in", "pooler": "pooler_activation"},
+)

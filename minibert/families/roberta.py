@@ -1,0 +1,55 @@
+"""RoBERTa (Liu et al. 2019, "RoBERTa: A Robustly Optimized BERT Pretraining Approach").
+
+The network of BERT, trained longer, on ten times the text, in larger batches, with fresh masks at every epoch and
+without next sentences, which turned out to be of no use: 90.2 on MNLI where BERT-large had 86.6. Words are cut into
+byte-level pairs, so that no text is unknown. Of fairseq, where it was trained, it kept how positions are counted: they
+begin behind that of padding, at pad_token_id + 1, and count only tokens that are not padding, so that the 514 rows of
+the table of positions are for 512 tokens. The classifier of texts has a layer of its own, with dropout before it too.
+
+XLM-R (Conneau et al. 2019, "Unsupervised Cross-lingual Representation Learning at Scale") is the same on a hundred
+languages with a vocabulary of 250,000; CamemBERT (Martin et al. 2019) the same on French. Both cut words by SentencePiece.
+Upstream: transformers 5.23 RobertaModel, XLMRobertaModel, CamembertModel and their heads.
+"""
+
+from dataclasses import replace
+
+from minibert.families.base import Family
+from minibert.families.bert import CLASSIFIER, ENCODER
+
+NO_PAIRS = "it was not trained on next sentences"
+
+ROBERTA = Family(
+    name="roberta",
+    title="RoBERTa",
+    upstream="Roberta",
+    prefix="roberta.",
+    modules=ENCODER,
+    heads={
+        "masked-lm": {"transform": "lm_head.dense", "transform_norm": "lm_head.layer_norm", "decoder": "lm_head.decoder"},
+        "sequence-classification": {"pre_classifier": "classifier.dense", "classifier": "classifier.out_proj"},
+        "token-classification": CLASSIFIER,
+        "question-answering": {"qa_outputs": "qa_outputs"},
+        "multiple-choice": CLASSIFIER,
+    },
+    lacks={"next-sentence": NO_PAIRS, "pretraining": NO_PAIRS},
+    defaults={"vocab_size": 50265, "pad_token_id": 1},
+    behaviour={
+        "first_position": lambda config: config.pad_token_id + 1,
+        "padding_has_position": False,
+        "prediction_act": "gelu",
+        "text_head": "tanh",
+        "dropout_before_text_head": True,
+        "choice_head": "pooler",
+        "choice_dropout": lambda config: config.hidden_dropout_prob,
+    },
+    second_names={
+        "lm_head.bias": "lm_head.decoder.bias",
+        "lm_head.decoder.weight": "embeddings.word_embeddings.weight",
+    },
+    decoder_bias=("lm_head.bias", "lm_head.decoder.bias"),
+    pairs_in_segments=False,
+)
+XLM_ROBERTA = replace(
+    ROBERTA, name="xlm-roberta", title="XLM-R", upstream="XLMRoberta", defaults={"vocab_size": 30522, "pad_token_id": 1}
+)
+CAMEMBERT = replace(XLM_ROBERTA, name="camembert", title="CamemBERT", upstream="Camembert")

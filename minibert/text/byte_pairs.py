@@ -1,0 +1,113 @@
+"""Byte-level BPE by hand, RoBERTa's way from text to ids, in the order in which things happen.
+
+    "Hello world! Hello"
+    split before spaces, and where letters end   ->  "Hello" | " world" | "!" | " Hello"
+    bytes of UTF-8, each as one character        ->  Hello | Ġworld | ! | ĠHello        (é is two bytes, Ã©)
+    join two neighbours, and again, as learned   ->  H e l l o, H e ll o, ..., Hello    (and the others)
+    look each piece up in the vocabulary         ->  31414, 232, 328, 20920             (roberta-base)
+
+A text is bytes, and all 256 of them are in the vocabulary: no word is unknown, in whatever language. A space belongs to
+the word behind it, Ġ, so that a word at the beginning of a text is not the one in the middle.
+
+Pairs are joined as Sennrich et al. 2016 have it ("Neural Machine Translation of Rare Words with Subword Units",
+section 3.2), words split and bytes written as in GPT-2 (Radford et al. 2019, section 2.2), which RoBERTa took over (Liu
+et al. 2019, section 4.4). This file does what the `tokenizers` library does (0.23 ByteLevel, BPE), and a test holds the
+two together on all of Unicode that Python has a table of. It is for reading; `minibert.text.tokenizer` does the work.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import pairwise
+
+# White space as Unicode has it; to Python's str.isspace, U+001C to U+001F are white space too.
+WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+IS_WHITE_SPACE = re.compile(f"[{WHITE_SPACE}]")
+
+# What is split off: the ends of I'm and don't, in lower case only, as GPT-2 was trained; a run of one kind, with the
+# space before it; white space but for the last of it, which may belong to the word behind. Kinds: see `kind`.
+CONTRACTION = re.compile("'(?:s|t|re|ve|m|ll|d)")
+RUN = re.compile(" ?L+| ?N+| ?O+|[ W]+(?![LNO])|[ W]+")
+
+
+@cache
+def kind(character: str) -> str:
+    """L letter, N number, a space itself, W other white space, O whatever is left: punctuation, signs, marks."""
+    if IS_WHITE_SPACE.match(character):
+        return " " if character == " " else "W"
+    category = unicodedata.category(character)[0]
+    return category if category in "LN" else "O"
+
+
+def split_words(text: str) -> list[str]:
+    """Cut a text, from its start, into words: nothing is lost, a space is the first character of its word."""
+    kinds = "".join(map(kind, text))
+    words, start = [], 0
+    while start < len(text):
+        match = CONTRACTION.match(text, start) or RUN.match(kinds, start)
+        assert match is not None  # the kinds are all there
+        words.append(text[start : match.end()])
+        start = match.end()
+    return words
+
+
+@cache
+def byte_characters() -> list[str]:
+    """A character for each byte: those that print stand for themselves, the others are 256 and on (space: Ġ)."""
+    printed = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printed]
+    return [chr(byte) if byte in printed else chr(256 + others.index(byte)) for byte in range(256)]
+
+
+class BytePairs:
+    """A vocabulary and its merges, which turn text into ids, without <s> and </s> around it.
+
+    vocab: piece to id, with all of `byte_characters()`. merges: pairs of pieces in the order in which they were
+    learned. add_prefix_space: whether the first word of a text is as one in the middle. special_tokens are recognised
+    where they are typed in a text; () reads such text literally. taking_space: those of them that take the white space
+    before them along, so that "a <mask>" has no piece for the space.
+    """
+
+    def __init__(
+        self,
+        vocab: Mapping[str, int],
+        merges: Sequence[tuple[str, str]],
+        add_prefix_space: bool = False,
+        special_tokens: Sequence[str] = ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
+        taking_space: Sequence[str] = ("<mask>",),
+    ) -> None:
+        self.vocab = vocab
+        self.ranks = {pair: rank for rank, pair in enumerate(merges)}
+        self.add_prefix_space = add_prefix_space
+        self.special_tokens = frozenset(special_tokens)
+        spaced = (f"[{WHITE_SPACE}]*" * (token in taking_space) + re.escape(token) for token in special_tokens)
+        self.special = re.compile(f"({'|'.join(spaced)})") if special_tokens else None
+
+    def pieces(self, word: str) -> list[str]:
+        """Begin with the bytes of a word and join two neighbours, the pair learned first, until no pair was learned."""
+        pieces = [byte_characters()[byte] for byte in word.encode()]
+        while len(pieces) > 1:
+            ranks = [self.ranks.get(pair, len(self.ranks)) for pair in pairwise(pieces)]
+            at = ranks.index(min(ranks))  # of equal ones the leftmost
+            if ranks[at] == len(self.ranks):
+                break
+            pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
+        return pieces
+
+    def tokens(self, text: str) -> list[str]:
+        """The pieces of all words of a text; a special token typed in it stays whole."""
+        tokens = []
+        for part in self.special.split(text) if self.special else [text]:
+            if (token := part.lstrip()) in self.special_tokens:
+                tokens.append(token)
+                continue
+            space = " " if self.add_prefix_space and part and not part.startswith(" ") else ""
+            tokens.extend(piece for word in split_words(space + part) for piece in self.pieces(word))
+        return tokens
+
+    def ids(self, text: str) -> list[int]:
+        """The ids of the tokens of a text."""
+        return [self.vocab[token] for token in self.tokens(text)]

@@ -1,0 +1,88 @@
+"""Masking: some tokens of a text are hidden, to be guessed from those on both sides of them.
+
+    ids      [CLS]  the   man   went    to    the   store   [SEP]
+    chosen                       x                    x                 15 %, never a special token
+    hidden   [CLS]  the   man  [MASK]   to    the   apple   [SEP]       80 % [MASK], 10 % any token, 10 % as it was
+    labels   -100   -100  -100  went   -100   -100  store   -100        what stood there
+
+Devlin et al. 2018, section 3.1 (task 1) and appendix A.1. A text to be used has no [MASK]: if every chosen token were
+one, the model would learn nothing of the words that it sees. Each token is chosen by itself with a probability of
+15 %, so that the rows of a corpus have that share on average; the script of the paper's authors takes the same number
+of every row of a length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minibert.losses import IGNORED
+from minibert.text.tokenizer import Tokenizer
+
+RATE = 0.15  # of the tokens are chosen
+MASKED, REPLACED = 0.8, 0.1  # of the chosen ones become [MASK], or any token; the others stay
+
+
+@dataclass(frozen=True)
+class Masking:
+    """Hides tokens of a row. What is hidden depends on seed, epoch and row alone, and on nothing that ran before."""
+
+    mask_id: int
+    special: NDArray[np.bool_]  # (V): never chosen
+    ordinary: NDArray[np.int64]  # the ids of which one takes the place of a token: all that are not special
+    continues: NDArray[np.bool_]  # (V): chosen together with the token before it
+    rate: float = RATE
+    seed: int = 0
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, rate: float = RATE, whole_words: bool = False, seed: int = 0) -> Masking:
+        """With the vocabulary of a tokenizer. whole_words: all tokens of a word are chosen together, or none.
+
+        Raises ValueError for a rate that is not between 0 and 1, and where words cannot be told from the vocabulary.
+        """
+        check_rate(rate)
+        ids = np.unique(list(tokenizer.vocab.values()))
+        special = np.zeros(ids[-1] + 1, dtype=bool)
+        special[list(tokenizer.control_ids)] = True
+        continues = tokenizer.continues if whole_words else np.zeros_like(special)
+        if whole_words and not continues.any():
+            raise ValueError(
+                "no token of this vocabulary goes on with a word, so that all words are whole; mask tokens"
+            )
+        return cls(tokenizer.mask_id, special, ids[~special[ids]], continues, rate, seed)
+
+    def __call__(self, ids: Sequence[int], epoch: int, row: int) -> tuple[list[int], list[int]]:
+        """The row as the model sees it, and its labels: (S) and (S)."""
+        random = np.random.default_rng([self.seed % 2**64, epoch, row])
+        original = np.array(ids)
+        group = self.groups(original)
+        chosen = (random.random(len(ids) + 1)[group] < self.rate) & ~self.special[original]
+        places = chosen.nonzero()[0]
+        fate = random.random(len(places))
+        replaced = places[(fate >= MASKED) & (fate < MASKED + REPLACED)]
+        hidden = original.copy()
+        hidden[places[fate < MASKED]] = self.mask_id
+        hidden[replaced] = random.choice(self.ordinary, len(replaced))
+        return hidden.tolist(), np.where(chosen, original, IGNORED).tolist()
+
+    def groups(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(S): a number for each token, at most S; tokens with the same number are chosen together.
+
+        Behind a special token a group may begin with it, which harms nobody: it is not chosen. Phrases (ERNIE) would
+        be more tokens that go on with the one before them.
+        """
+        return np.cumsum(~self.continues[ids])
+
+
+def check_rate(rate: float) -> None:
+    """Raise ValueError for a share of masked tokens with which nothing can be learned."""
+    if not 0 < rate < 1:
+        raise ValueError(f"the mask rate is {rate}; it must be more than 0 and less than 1, and 0.15 is BERT's")
+
+
+def unmasked(ids: Sequence[int], labels: Sequence[int]) -> list[int]:
+    """The row before it was hidden."""
+    return [id if label == IGNORED else label for id, label in zip(ids, labels, strict=True)]

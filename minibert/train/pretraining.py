@@ -1,0 +1,350 @@
+"""Pretraining: BERT learns a language from raw text, by guessing hidden words and which sentences belong together.
+
+    corpus -> a look at it -> rows, masked -> model from random weights -> train, each loss by itself
+           -> scored on held-out text -> an ordinary checkpoint
+
+Devlin et al. 2018, section 3.1 and appendix A.2; the script of its authors, and ALBERT's for the order of sentences.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minibert.checkpoints import hub
+from minibert.checkpoints.load import has_head, load
+from minibert.checkpoints.tensor_files import weights_sha256
+from minibert.config import Config
+from minibert.device import choose_device, choose_dtype
+from minibert.files import read_json
+from minibert.heads import HEAD_CLASSES, Head
+from minibert.losses import cross_entropy, token_cross_entropy
+from minibert.tasks.base import Example
+from minibert.text.masking import RATE, Masking
+from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.train.batches import Batch, collate
+from minibert.train.corpus import Corpus
+from minibert.train.doctor import Findings, examine
+from minibert.train.folder import figures, write_checkpoint
+from minibert.train.keeper import Keeper
+from minibert.train.loop import Losses, Progress, Settings, new_optimizer, train
+from minibert.train.packed import packed_states
+from minibert.train.pairs import LABELS, Packing
+from minibert.train.stream import Stream, masked
+from minibert.vectors.pooling import inference
+
+HEADS = {"mlm": "masked-lm", "mlm+nsp": "pretraining", "mlm+sop": "pretraining"}
+SECOND = {"mlm+nsp": "next-sentence", "mlm+sop": "sentence-order"}
+ROWS_SCORED = 512  # of held-out text
+AT_ONCE = 32  # of them
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to learn from what, and how; Settings has the rest. The defaults are BERT's, at a size that one core has."""
+
+    corpus: str
+    tokenizer: str | None = None  # a folder or a Hub name; None: that of `init`
+    config: str | None = None  # a config.json, whose vocabulary is the tokenizer's
+    init: str | None = None  # a checkpoint to go on from, in place of a config
+    objective: str = "mlm+nsp"
+    dev: str | None = None  # held-out text; None: the end of the corpus
+    steps: int = 1000
+    settings: Settings = field(default_factory=lambda: Settings(epochs=1, learning_rate=1e-4, warmup=0.01))
+    max_length: int = 128
+    mask_rate: float = RATE
+    whole_words: bool = False
+    paragraphs: bool = False
+    step: str = "packed"  # or "readable"
+    device: str = "auto"
+    save_every: int = 500  # steps, after which it is scored too
+
+    def __post_init__(self) -> None:
+        if self.objective not in HEADS:
+            raise ValueError(f"objective is {self.objective!r}; choose from {', '.join(HEADS)}")
+        if self.step not in ("packed", "readable"):
+            raise ValueError(f"step is {self.step!r}; choose packed or readable")
+        for name in ("steps", "save_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if (self.config is None) == (self.init is None):
+            raise ValueError("either config, for a new model, or init, to go on from a checkpoint, must be given")
+        if self.tokenizer is None and self.init is None:
+            raise ValueError("a new model needs a tokenizer: a folder that `minibert vocab` wrote, or a checkpoint")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# One run
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that can be known before anything is trained."""
+
+    request: Request
+    config: Config
+    tokenizer: Tokenizer
+    source: hub.Source | None  # the checkpoint to go on from
+    corpus: Corpus
+    packing: Packing
+    masking: Masking
+    findings: Findings
+    held_out: list[Example]  # masked once and for all
+
+    @classmethod
+    def of(cls, request: Request) -> Job:
+        """Look at everything beforehand. Raises ValueError, FileNotFoundError for what cannot be learned."""
+        whole = Corpus.of(request.corpus, request.paragraphs)
+        learned, rest = (whole, Corpus.of(request.dev, request.paragraphs)) if request.dev else whole.split()
+        source = None if request.init is None else hub.locate(request.init)
+        place = request.tokenizer or source
+        assert place is not None  # Request has seen to it
+        tokenizer = load_tokenizer(place if isinstance(place, str) else place.folder)
+        config = config_of(request, source, tokenizer)
+        if not SHORTEST_ROW <= request.max_length <= config.max_tokens:
+            raise ValueError(
+                f"max_length is {request.max_length}; it must be at least {SHORTEST_ROW}, and the model has positions "
+                f"for {config.max_tokens} tokens"
+            )
+        packing = Packing(request.objective, request.max_length, tokenizer.cls_id, tokenizer.sep_id)
+        masking = Masking.of(tokenizer, request.mask_rate, request.whole_words, request.settings.seed)
+        findings = examine(learned, tokenizer, packing, masking)
+        rows = packing.rows(rest.tokenized(0, tokenizer), Random("held out"))[:ROWS_SCORED]
+        if not rows:
+            raise ValueError(f"{rest.path} gives no row of held-out text; name another file: --dev, dev=")
+        held_out = [masked(row, replace(masking, seed=0), number) for number, row in enumerate(rows)]
+        return cls(request, config, tokenizer, source, learned, packing, masking, findings, held_out)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """With the precision that the hardware has."""
+        given = self.request.settings
+        dtype = choose_dtype(given.precision, torch.device(choose_device(self.request.device)))
+        return replace(given, epochs=1, precision="bfloat16" if dtype == torch.bfloat16 else "float32")
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """All that decides which weights come out, as JSON has it."""
+        names = ("objective", "steps", "max_length", "mask_rate", "whole_words", "paragraphs", "step")
+        return {
+            **{name: getattr(self.request, name) for name in names},
+            **asdict(self.settings),
+            "config": self.config.to_dict(),
+            "weights_sha256": None if self.source is None else weights_sha256(self.source.folder),
+            "tokenizer": self.tokenizer.fingerprint,
+            "corpus": self.corpus.fingerprint,
+        }
+
+    def new_model(self) -> Head:
+        """The checkpoint to go on from, with a fresh task head where it has none; or a new model."""
+        head = HEADS[self.request.objective]
+        if self.source is None:
+            return HEAD_CLASSES[head](self.config)
+        return load(self.source.folder, head=head, new_head=not has_head(self.source.folder, head))
+
+    def stream(self, folder: Path) -> Stream:
+        """The batches; `folder` keeps what a resumed run needs to find its place."""
+        return Stream(
+            self.corpus,
+            self.tokenizer,
+            self.packing,
+            self.masking,
+            self.settings.batch_size,
+            self.request.steps * self.settings.accumulate,
+            self.settings.seed,
+            self.config.pad_token_id,
+            folder / "windows.txt",
+        )
+
+    def score(self, model: Head) -> dict[str, Any]:
+        """Loss and accuracy of each objective on held-out text."""
+        return score(model, self.held_out, self.request.objective, self.settings.precision)
+
+
+SHORTEST_ROW = 8  # tokens: a pair with a word to guess on each side
+
+
+def config_of(request: Request, source: hub.Source | None, tokenizer: Tokenizer) -> Config:
+    """The config of the model. Raises ValueError where it does not fit the tokenizer."""
+    if source is not None:
+        config = Config.from_file(source.folder / "config.json")
+        if max(tokenizer.vocab.values()) >= config.vocab_size:
+            raise ValueError(
+                f"the tokenizer has {len(tokenizer.vocab):,} tokens and {request.init} is made for "
+                f"{config.vocab_size:,}; take the tokenizer of that checkpoint"
+            )
+        return config
+    given = read_json(Path(str(request.config)))
+    size = max(tokenizer.vocab.values()) + 1
+    if given.get("vocab_size", size) != size:
+        raise ValueError(
+            f"{request.config}: vocab_size is {given['vocab_size']:,}, and the tokenizer has {size:,} tokens"
+        )
+    return Config.from_dict({"model_type": "bert"} | given | {"vocab_size": size, "pad_token_id": tokenizer.pad_id})
+
+
+@dataclass
+class Pretrained:
+    """A model that was trained, and how that went."""
+
+    model: Head
+    tokenizer: Tokenizer
+    progress: Progress
+    figures: dict[str, Any]  # what training.json has
+
+
+def run(
+    job: Job, folder: Path, *, restart: bool = False, say: Callable[[Progress], None] = lambda progress: None
+) -> Pretrained:
+    """Train. The state of the run is kept in `folder`; a run that was begun there is resumed.
+
+    say: told each time that the model was scored. Raises what Keeper and train raise.
+    """
+    request, settings, begin = job.request, job.settings, time.perf_counter()
+    with Keeper(folder, job.asked, request.save_every, restart) as keeper:
+        if restart:
+            (folder / "windows.txt").unlink(missing_ok=True)
+        torch.manual_seed(settings.seed)
+        model = job.new_model().to(choose_device(request.device))
+        optimizer = new_optimizer(model, settings)
+        progress = keeper.resume(model, optimizer)
+        before = progress.tokens
+
+        def after_step(progress: Progress) -> None:
+            if progress.step % request.save_every == 0 or progress.step == request.steps:
+                progress.scores.append({"step": progress.step} | job.score(model))
+                keeper.save(progress, model, optimizer)
+                say(progress)
+
+        train(
+            model,
+            job.stream(folder),
+            settings,
+            loss_of=partial(losses, request.objective, request.step),
+            progress=progress,
+            optimizer=optimizer,
+            after_step=after_step,
+        )
+    seconds = time.perf_counter() - begin
+    speed = {"seconds": round(seconds, 3), "tokens_per_second": round((progress.tokens - before) / seconds, 1)}
+    sizes = {"trained": sum(parameter.numel() for parameter in model.parameters()), "frozen": 0}
+    told = figures(job.asked, progress, sizes, None, corpus=job.findings.figures, **speed)
+    return Pretrained(model, job.tokenizer, progress, told | {"dev": progress.scores[-1]})
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Objectives
+
+
+def losses(objective: str, step: str, model: Head, batch: Batch) -> Losses:
+    """The loss of each objective for one batch, whose sum is what transformers calls the loss."""
+    if step == "packed":
+        encoded, labels = packed_states(model, batch)
+        out = model.read(encoded)  # logits of the masked tokens alone, (1,N,V)
+    else:
+        out, labels = (
+            model(batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids),
+            batch.labels,
+        )
+    tokens, second = scores_of(out)
+    found = {"masked-lm": token_cross_entropy(tokens, labels["labels"])}
+    if second is not None:
+        found[SECOND[objective]] = cross_entropy(second, labels[str(LABELS[objective])])
+    return found
+
+
+def scores_of(out: Any) -> tuple[Tensor, Tensor | None]:
+    """The scores of tokens and, where there are any, of the second objective (B, 2)."""
+    if not hasattr(out, "prediction_logits"):
+        return out.logits, None
+    return out.prediction_logits, out.seq_relationship_logits if out.sop_logits is None else out.sop_logits
+
+
+def score(model: Head, rows: Sequence[Example], objective: str, precision: str = "float32") -> dict[str, Any]:
+    """How well hidden words are guessed, and second texts told: mean loss, perplexity and accuracy of each."""
+    sums = dict.fromkeys(("loss", "right", "masked", "second loss", "second right"), 0.0)
+    lower = torch.autocast(model.device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
+    in_order = sorted(range(len(rows)), key=lambda row: len(rows[row].ids))
+    with inference(model), lower:
+        for start in range(0, len(rows), AT_ONCE):
+            numbers = in_order[start : start + AT_ONCE]
+            batch = collate([rows[number] for number in numbers], numbers, model.config.pad_token_id).to(model.device)
+            encoded, labels = packed_states(model, batch)
+            tokens, second = scores_of(model.read(encoded))
+            wanted, tokens = labels["labels"][0], tokens[0].float()  # (N), (N,V)
+            sums["masked"] += len(wanted)
+            sums["loss"] += float(torch.nn.functional.cross_entropy(tokens, wanted, reduction="sum"))
+            sums["right"] += int((tokens.argmax(dim=-1) == wanted).sum())
+            if second is not None:
+                label = labels[str(LABELS[objective])]
+                sums["second loss"] += float(torch.nn.functional.cross_entropy(second.float(), label, reduction="sum"))
+                sums["second right"] += int((second.argmax(dim=-1) == label).sum())
+    masked_ones = max(1.0, sums["masked"])
+    found = {
+        "masked_lm_loss": sums["loss"] / masked_ones,
+        "perplexity": math.exp(min(700.0, sums["loss"] / masked_ones)),
+        "masked_accuracy": sums["right"] / masked_ones,
+        "masked_tokens": int(sums["masked"]),
+    }
+    if objective in SECOND:
+        name = SECOND[objective].replace("-", "_")
+        found |= {f"{name}_loss": sums["second loss"] / len(rows), f"{name}_accuracy": sums["second right"] / len(rows)}
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# From Python
+
+
+def pretrain(
+    corpus: str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str],
+    config: str | os.PathLike[str] | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    init: str | os.PathLike[str] | None = None,
+    dev: str | os.PathLike[str] | None = None,
+    restart: bool = False,
+    **how: Any,
+) -> Head:
+    """Learn a language from a text file and return the model, in eval mode; `out` is an ordinary checkpoint.
+
+    corpus: one sentence a line, an empty line between documents. config: a config.json for a new model, or init: a
+    checkpoint to go on from. how: fields of Request (objective, steps, max_length, ...) and of train.loop.Settings
+    (batch_size, learning_rate, seed, ...). A killed run is resumed by the same call.
+    Raises ValueError for what cannot be learned, before anything is trained, and what Keeper and train raise.
+    """
+    paths = {"config": config, "tokenizer": tokenizer, "init": init, "dev": dev}
+    given = {name: None if path is None else os.fspath(path) for name, path in paths.items()}
+    return finish(Job.of(request_of(os.fspath(corpus), given | how)), Path(out), restart).model
+
+
+def request_of(corpus: str, given: dict[str, Any]) -> Request:
+    """A Request with Settings from the fields of both. Raises TypeError for a name that is of neither."""
+    own = {name: value for name, value in given.items() if name in Request.__dataclass_fields__}
+    rest = {name: value for name, value in given.items() if name not in own}
+    request = Request(corpus, **own)
+    return replace(request, settings=replace(request.settings, **rest))
+
+
+def finish(
+    job: Job, out: Path, restart: bool = False, say: Callable[[Progress], None] = lambda progress: None
+) -> Pretrained:
+    """Run, write the folder, and forget the state of the run."""
+    state = out.with_name(out.name + ".training")
+    trained = run(job, state, restart=restart, say=say)
+    write_checkpoint(trained.model, trained.tokenizer, trained.figures, out)
+    shutil.rmtree(state, ignore_errors=True)
+    return trained

@@ -1,0 +1,102 @@
+"""Tokenizers of the relatives, small and trained on a few sentences, saved as transformers saves them."""
+
+from __future__ import annotations
+
+import io
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+import tokenizers
+import transformers
+from helpers import HARD_TEXTS
+from tokenizers import models, pre_tokenizers, trainers
+
+SENTENCES = [
+    "The cat sat on the mat, and the dog didn't care at all.",
+    "She said that they'll come back in 2019 or 2020, but I'm not sure we've met.",
+    "unbelievable rumination about naïve cafés and the price of 1,000 euros",
+    "J'aime le camembert, les élèves sont déjà là où l'été finit.",
+    "中文和English混合 日本語カタカナ 한국어 ภาษาไทย हिन्दी العربية",
+    "A visually stunning film; a dull, lifeless mess. Good good bad bad fine awful very lovely.",
+]
+CORPUS = [*SENTENCES * 4, *HARD_TEXTS]
+FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+CLASSES = {
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
+    "camembert": "CamembertTokenizer",
+    "albert": "AlbertTokenizer",
+}
+CONFIGS = {"roberta": "RobertaConfig", "xlm-roberta": "XLMRobertaConfig", "camembert": "CamembertConfig"}
+# What each needs of SentencePiece's trainer to have the ids of the official files: Camembert's model begins with <unk>.
+ALBERTS = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": "[CLS],[SEP],[MASK]"}
+
+
+@cache
+def byte_pairs() -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """The vocabulary and the merges of a byte-level BPE, RoBERTa's special tokens first."""
+    learned = tokenizers.Tokenizer(models.BPE())
+    learned.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special = list(FAIRSEQ[:4])
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, initial_alphabet=sorted(alphabet), special_tokens=special, show_progress=False
+    )
+    learned.train_from_iterator(CORPUS, trainer)
+    model = json.loads(learned.to_str())["model"]
+    return model["vocab"] | {"<mask>": len(model["vocab"])}, [(first, second) for first, second in model["merges"]]
+
+
+@cache
+def pieces(family: str) -> bytes:
+    """SentencePiece's file of a unigram model."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([text.lower() if family == "albert" else text for text in CORPUS if text]),
+        model_writer=written,
+        vocab_size=420,
+        character_coverage=0.98,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        num_threads=1,
+        **(ALBERTS if family == "albert" else {}),
+    )
+    return written.getvalue()
+
+
+def write_config(folder: Path, family: str, vocab_size: int, **values: Any) -> None:
+    """A config.json for these many tokens; positions as that family counts them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pad = 1 if family in CONFIGS else 0
+    sizes = {"vocab_size": vocab_size, "max_position_embeddings": 514 if pad else 512, "pad_token_id": pad}
+    config = {"model_type": family, "type_vocab_size": 1 if pad else 2} | sizes | values
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+def write_vocabulary(folder: Path, family: str) -> Path:
+    """The folder that the family was released with: its vocabulary, without a tokenizer.json."""
+    write_config(folder, family, 1000)
+    if family == "roberta":
+        vocab, merges = byte_pairs()
+        (folder / "vocab.json").write_text(json.dumps(vocab, ensure_ascii=False), encoding="utf-8")
+        lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
+        (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    else:
+        name = "spiece.model" if family == "albert" else "sentencepiece.bpe.model"
+        (folder / name).write_bytes(pieces(family))
+    return folder
+
+
+def write_saved(folder: Path, family: str, **options: Any) -> Any:
+    """A folder with what transformers saves of that family's tokenizer, which is returned."""
+    source = write_vocabulary(folder.with_name(folder.name + "-released"), family)
+    mask = tokenizers.AddedToken(
+        "[MASK]" if family == "albert" else "<mask>", lstrip=True, normalized=False, special=True
+    )
+    theirs = getattr(transformers, CLASSES[family]).from_pretrained(source, mask_token=mask, **options)
+    write_config(folder, family, len(theirs))
+    theirs.save_pretrained(folder)
+    return theirs
