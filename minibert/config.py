@@ -8,23 +8,10 @@ from typing import Any
 
 from minibert.families import family_of
 from minibert.families.base import Family
+from minibert.families.limits import HOW_TO_SAY, check_values, share, size
 from minibert.files import read_json
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
-# Variants of BERT that config.json can ask for and this encoder does not compute: name -> the value that asks for none.
-ABSENT = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
-# For whoever has a checkpoint of the first years: its config.json does not say of which relative it is.
-HOW_TO_SAY = 'say which it is: load(..., model_type="bert"), or minibert convert FOLDER --out FOLDER2 --model-type bert'
-
-
-def size(default: int, least: int = 1, most: int = 2**24) -> int:
-    """A field for a whole number. The most is far beyond any BERT: what a config.json claims is allocated."""
-    return field(default=default, metadata={"kind": int, "least": least, "most": most})
-
-
-def share(default: float | None) -> Any:
-    """A field for a number from 0 to 1; None is taken only where it is the default."""
-    return field(default=default, metadata={"kind": int | float, "least": 0, "most": 1})
 
 
 @dataclass(frozen=True)
@@ -84,12 +71,7 @@ class Config:
 
     def check(self) -> None:
         """Raise ValueError for a value that cannot be, or for two that contradict each other."""
-        given = [f for f in fields(self) if f.metadata and getattr(self, f.name) is not f.default]
-        for name, limits in ((f.name, f.metadata) for f in given):
-            value, least, most = getattr(self, name), limits["least"], limits["most"]
-            if not isinstance(value, limits["kind"]) or isinstance(value, bool) or not least <= value <= most:
-                kind = "whole number" if limits["kind"] is int else "number"
-                raise ValueError(f"{name} is {value!r}; it must be a {kind} of at least {least} and at most {most}")
+        check_values(self)
         if self.hidden_act not in ACTIVATIONS:
             raise ValueError(f"hidden_act {self.hidden_act!r} is not supported; supported: {', '.join(ACTIVATIONS)}")
         if self.pad_token_id >= self.vocab_size:
@@ -99,9 +81,6 @@ class Config:
             raise ValueError(f"hidden_size {D} is not a multiple of num_attention_heads {H}")
         if positions <= self.first_position:
             raise ValueError(f"max_position_embeddings is {positions}; positions begin at {self.first_position}")
-        for name, accepted in ABSENT.items():
-            if self.extra.get(name) not in (None, accepted):
-                raise ValueError(f"{name} {self.extra[name]!r} is not implemented; only {accepted!r} is")
 
     @property
     def family(self) -> Family:

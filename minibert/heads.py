@@ -73,8 +73,8 @@ class TextClassifier(Head):
     """scores = Dropout(c) W + b, c one vector for the whole text: what the next two heads share.
 
     In BERT c is the pooler's output, tanh(x[CLS] V + a). A relative may have a layer of the task head's own instead,
-    `pre_classifier`, with ReLU in DistilBERT, tanh in RoBERTa, GELU in ELECTRA; the latter two have dropout before it too
-    where texts are classified.
+    `pre_classifier`, with ReLU in DistilBERT, tanh in RoBERTa, GELU in ELECTRA; where texts are classified, the latter
+    two have dropout before it too.
     """
 
     dropout_before = False

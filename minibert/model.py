@@ -259,12 +259,11 @@ class Encoder(nn.Module):
         Without attention_mask, padding is recognised by pad_token_id. Asked for attentions, the written-out
         attention computes them, whichever is set.
         """
-        given = (input_ids, attention_mask, token_type_ids, task_type_ids)
-        input_ids, keep, segments, tasks = as_inputs(self.config, *given)
+        ids, keep, segments, tasks = as_inputs(self.config, input_ids, attention_mask, token_type_ids, task_type_ids)
         keep = keep[:, None, None, :]  # (B,S) -> (B,1,1,S): the same keys for every head and every query
         attend = eager_attention if output_attentions and self.attend is sdpa_attention else self.attend
 
-        x = self.embeddings(input_ids, segments, tasks)  # (B,S) -> (B,S,D)
+        x = self.embeddings(ids, segments, tasks)  # (B,S) -> (B,S,D)
         hidden_states, attentions = [x] if output_hidden_states else [], []
         for number in self.config.shared_layers:  # 0, 1, 2, ... where every layer has weights of its own
             x, probs = self.layers[number](x, keep, attend)  # (B,S,D) -> (B,S,D), (B,H,S,S)

@@ -208,8 +208,8 @@ class Pretraining(TokenPrediction):
     """Masked tokens, and a question about the two texts of a row; loss = the sum of both (section 3.1, appendix A.2).
 
     BERT asks whether the second text follows the first: next_sentence_label (B). ALBERT asks in which order two texts
-    stand that do follow each other: sentence_order_label (B), 0 for their own, 1 for exchanged (Lan et al. 2019, section
-    3.1). Beside it labels, (B, S); both or neither. Mirrors Bert- and AlbertForPreTraining.
+    stand that do follow each other: sentence_order_label (B), 0 for their own, 1 for exchanged (Lan et al. 2019, 3.1).
+    Beside it labels, (B, S); both or neither. Mirrors Bert- and AlbertForPreTraining.
     """
 
     name = "pretraining"
@@ -226,7 +226,7 @@ class Pretraining(TokenPrediction):
         asks_order = "sentence_order" in config.family.heads[self.name]
         if asks_order and config.num_labels != 2:
             raise ValueError(f"num_labels is {config.num_labels}; the order of sentences has 2 outputs")
-        self.dropout = nn.Dropout(classifier_dropout(config) if asks_order else 0.0)
+        self.dropout = nn.Dropout(classifier_dropout(config)) if asks_order else None
         self.sentence_order = nn.Linear(config.hidden_size, 2) if asks_order else None
         self.next_sentence = None if asks_order else nn.Linear(config.hidden_size, 2)
 
@@ -240,14 +240,15 @@ class Pretraining(TokenPrediction):
         """Prediction logits (B, S, V), and logits (B, 2) of next sentence or of sentence order."""
         tokens, c = self.predict_tokens(encoded), encoded.pooler_output
         name, label, follows, order = "next_sentence_label", next_sentence_label, None, None
-        if self.sentence_order is not None:
+        if self.sentence_order is not None and self.dropout is not None:
             name, label = "sentence_order_label", sentence_order_label
             order = self.sentence_order(self.dropout(c))  # (B,D) -> (B,2)
         elif self.next_sentence is not None:
             follows = self.next_sentence(c)  # (B,D) -> (B,2)
         loss = None
         if labels is not None and label is not None:
-            loss = token_cross_entropy(tokens, labels) + cross_entropy(order if follows is None else follows, label, name)
+            pair_loss = cross_entropy(follows if order is None else order, label, name)
+            loss = token_cross_entropy(tokens, labels) + pair_loss
         elif labels is not None or label is not None:
             raise ValueError(f"the loss needs both labels and {name}, and one of them is missing")
         return PretrainingOutput(tokens, follows, order, loss, encoded.hidden_states, encoded.attentions)

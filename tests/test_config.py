@@ -106,7 +106,10 @@ def test_labels_are_counted_by_id2label_else_num_labels_else_two() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"model_type": "xlnet"}, ["model_type 'xlnet'", "supported: bert, distilbert, roberta, xlm-roberta, camembert"]),
+        (
+            {"model_type": "xlnet"},
+            ["model_type 'xlnet'", "supported: bert, distilbert, roberta, xlm-roberta, camembert"],
+        ),
         ({"hidden_act": "swish"}, ["hidden_act 'swish'", *ACTIVATIONS]),
         ({"hidden_size": 24, "num_attention_heads": 5}, ["hidden_size 24", "num_attention_heads 5"]),
         ({"num_hidden_layers": 0}, ["num_hidden_layers is 0", "at least 1"]),

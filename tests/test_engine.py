@@ -236,7 +236,7 @@ def test_the_encoder_is_not_changed_and_its_dropout_never_applied() -> None:
 # -- mistakes that the comparison must find
 
 
-def shift_a_boundary(rows: Rows, device: torch.device, second: Any = None) -> Packed:
+def shift_a_boundary(rows: Rows, device: torch.device, second: Any = None, unplaced: Any = None) -> Packed:
     """As many texts and tokens as before, but the first two groups end elsewhere."""
     packed = pack(rows, device)
     packed.groups[:2] = packed.groups[1::-1]

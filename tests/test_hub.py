@@ -492,6 +492,15 @@ def test_a_download_without_weights_never_gets_its_name(
     assert not (places / "weights" / "their-bert").exists()
 
 
+def test_a_download_of_what_has_no_safetensors_says_how_an_older_one_is_converted(
+    places: Path, downloads: Callable[[Download], list[dict[str, Any]]]
+) -> None:
+    downloads(lambda folder: make(folder, "config.json", "vocab.txt"))
+    with pytest.raises(FileNotFoundError, match=r"has no safetensors on the Hub; a pickle: .*minibert convert FOLDER"):
+        hub.locate("someone/their-bert")
+    assert not (places / "weights" / "their-bert").exists()
+
+
 def test_a_download_that_is_cut_short_never_gets_its_name(
     places: Path, downloads: Callable[[Download], list[dict[str, Any]]]
 ) -> None:

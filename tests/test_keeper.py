@@ -381,7 +381,7 @@ def test_a_state_is_not_written_while_a_loss_that_nobody_looked_at_is_not_finite
 ) -> None:
     """As on a GPU, where losses are looked at every twenty steps."""
     model = minibert.load(checkpoint, head=HEAD)
-    progress = Progress(step=1, pending=[((), torch.tensor(float("inf")))])
+    progress = Progress(step=1, pending=[((), {"loss": torch.tensor(float("inf"))})])
     with Keeper(tmp_path, ASKED, every=1) as keeper, pytest.raises(NotFiniteError):
         keeper.after_step(progress, model, new_optimizer(model, SETTINGS))
     assert states(tmp_path) == []

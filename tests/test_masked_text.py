@@ -427,7 +427,7 @@ def test_a_token_that_goes_on_with_a_word_joins_it() -> None:
     encoded = TASK.encode(Blanks(["He was walk [MASK] [MASK]."]), MINILM, [], 128)
     best = torch.tensor([[MINILM.vocab["##ing"], -0.1, 0.0], [MINILM.vocab["home"], -0.2, 0.0]]).numpy()
     (found,) = TASK.decode([best], encoded, Blanks(["He was walk [MASK] [MASK]."]), [])
-    assert found.text == "He was walking home."  # type: ignore[union-attr]  # Filled
+    assert found.text == "He was walking home."
 
 
 def test_second_texts_and_masks_beyond_the_length_are_refused() -> None:
@@ -458,6 +458,12 @@ def test_a_corpus_of_nothing_or_of_one_line_is_refused_before_anything_is_loaded
     (tmp_path / "a.txt").write_text(text, "utf-8")
     with pytest.raises(ValueError, match=words):
         finetune("mask", tmp_path / "a.txt", model="no such checkpoint")
+
+
+def test_a_list_of_texts_is_no_corpus_and_becomes_one(folders: dict[str, Path]) -> None:
+    with pytest.raises(TypeError, match=r"data is of type list; a file is wanted, or Corpus\.of\(lines\)"):
+        finetune("mask", lines_of(4), model="no such checkpoint")
+    assert finetune("mask", Corpus.of(lines_of(4)), model=folders["bert"], epochs=1).head_is_trained
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ class Drawn:
 
     @property
     def is_text(self) -> NDArray[np.bool_]:
-        return ~np.isin(self.original, list(TOKENIZER.control_ids))
+        return np.isin(self.original, list(TOKENIZER.control_ids), invert=True)
 
 
 def draw(masking: Callable[..., Any]) -> Drawn:

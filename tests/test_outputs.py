@@ -15,7 +15,7 @@ from training import CHOICES, CLOSE, examples, inputs, lengths_of
 import minibert
 from minibert.families.base import Family
 from minibert.families.bert import BERT
-from minibert.heads import Head, MaskedLM, QuestionAnswering
+from minibert.heads import Head, MaskedLM, QuestionAnswering, ReplacedTokenDetection
 from minibert.lab.stages import forward
 from minibert.losses import IGNORED
 from minibert.tasks.base import Encoded
@@ -47,7 +47,7 @@ def readable_logits(model: Head, batch: Batch) -> list[Tensor]:
         return list(out.logits.view(-1, 1))
     if isinstance(model, MaskedLM):  # of the tokens with a label alone
         return [row[labels != IGNORED] for row, labels in zip(out.logits, batch.labels["labels"], strict=True)]
-    if out.logits.dim() == 3:
+    if out.logits.dim() == 3 or isinstance(model, ReplacedTokenDetection):
         return [row[:length] for row, length in zip(out.logits, lengths, strict=True)]
     return list(out.logits)
 

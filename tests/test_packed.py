@@ -25,7 +25,7 @@ from minibert.families.distilbert import DISTILBERT
 from minibert.heads import HEAD_CLASSES, Head, QuestionAnswering
 from minibert.lab.parity.checkpoints import randomise
 from minibert.losses import IGNORED
-from minibert.model import eager_attention
+from minibert.model import Embeddings, eager_attention
 from minibert.train import packed
 from minibert.train.batches import Batch, Batches
 from minibert.train.loop import packed_loss, readable_loss
@@ -112,7 +112,11 @@ def test_batches_without_padding_and_of_one_text_are_exact_too(
     assert apart(model(family, head).double(), batch_of(head, lengths, family=family)) < EXACT
 
 
-@every_head
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [case for case in HEADS if case[0] in (BERT, DISTILBERT)],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_what_the_relatives_changed_is_packed_too(family: Family, head: str) -> None:
     """Positions that begin later, tables of another width, layers that share their weights."""
     changes = {"first_position": 2, "max_position_embeddings": WIDTH + 2, "embedding_size": 16, "num_hidden_layers": 3}
@@ -193,13 +197,8 @@ def last_token_dropped(patch: pytest.MonkeyPatch) -> None:
 
 def positions_run_on(patch: pytest.MonkeyPatch) -> None:
     """The tokens are counted through the batch, as far as there are positions."""
-
-    def embed(embeddings: Any, tokens: Any) -> Tensor:
-        counted = replace(tokens.places, index=torch.arange(len(tokens.ids)), width=WIDTH - 1)
-        return original(embeddings, replace(tokens, places=counted))
-
-    original = packed.embed
-    patch.setattr(packed, "embed", embed)
+    counted: Any = lambda self, ids: (torch.arange(ids.numel()) % (WIDTH - 1)).view_as(ids)  # noqa: E731  # a method
+    patch.setattr(Embeddings, "positions", counted)
 
 
 def segments_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -256,11 +255,12 @@ MISTAKES = [
     without_residual("attention"),
     without_residual("feed_forward"),
 ]
-LAST_LAYER = [another_token_is_read, rows_see_each_other]  # which question answering has whole
+LAST_LAYER = [another_token_is_read, rows_see_each_other]
+WHOLE = ("question-answering", "replaced-token-detection")  # which read every token of the last layer
 CASES = [
     (mistake, family, head)
     for family, head in HEADS
-    for mistake in MISTAKES + (LAST_LAYER if head != "question-answering" else [])
+    for mistake in MISTAKES + (LAST_LAYER if head not in WHOLE else [])
     if not (mistake is segments_forgotten and not family.has_segments)
 ]
 
@@ -282,6 +282,8 @@ def test_a_mistake_in_packing_is_caught(
 def test_labels_shifted_by_one_are_caught(family: Family, head: str, model: Callable[..., Head]) -> None:
     made, batch = model(family, head), batch_of(head, [3, 7, WIDTH, 5], seed=2, family=family)
     shifted = {name: labels.roll(1, dims=-1) for name, labels in batch.labels.items()}
+    if head == "replaced-token-detection":  # of which padding must not have one
+        shifted = {name: 1 - labels for name, labels in batch.labels.items()}
     wrong = Found.of(packed_loss, made, replace(batch, labels=shifted))
     assert max(wrong.apart(Found.of(readable_loss, made, batch)).values()) > CAUGHT
 
@@ -313,7 +315,7 @@ def test_dropout_is_applied_where_the_model_has_it(family: Family, head: str, mo
     """One place at a time with a dropout that is not random, the others off: both steps change alike."""
     made, batch = model(family, head).train(), batch_of(head, [3, 7, WIDTH, 5], family=family)
     places = dropouts(made)
-    assert len(places) >= 7
+    assert len(places) >= 1 + 3 * len(made.encoder.layers)
     for module in places.values():
         module.p = 0.0
     without = Found.of(packed_loss, made, batch)
@@ -342,8 +344,10 @@ def test_each_dropout_sees_each_token_once_and_no_padding(
     assert set(seen) == {name for name in dropouts(made) if not name.endswith("attention.dropout")}
     tokens = batch.input_ids.numel() if isinstance(made, QuestionAnswering) else batch.tokens  # padding is scored there
     for name, counts in seen.items():
-        assert len(counts) == 1, name
-        assert counts[0] <= tokens
+        twice = name == "dropout" and getattr(made, "dropout_before", False)
+        uses = len(made.config.shared_layers) // len(made.encoder.layers) if "layers" in name else 1 + twice
+        assert len(counts) == uses, name
+        assert max(counts) <= tokens
         if "layers.1" not in name and name.startswith("encoder"):
             assert counts[0] == tokens, name
 

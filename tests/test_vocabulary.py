@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -61,9 +60,9 @@ def test_the_example_of_the_first_page_is_what_is_learned() -> None:
 
 
 def test_on_real_text_the_library_learns_what_the_hand_learns(words: Counter[str]) -> None:
-    by_hand = learn_by_hand(words, 3000)
-    assert len(by_hand) == 3000
-    assert learn_by_library(words, 3000) == by_hand
+    by_hand = learn_by_hand(words, 1000)
+    assert len(by_hand) == 1000
+    assert learn_by_library(words, 1000) == by_hand
 
 
 @given(st.dictionaries(st.text("ab", min_size=1, max_size=9), st.integers(1, 20), min_size=1, max_size=8))
@@ -73,31 +72,18 @@ def test_on_any_words_the_library_learns_what_the_hand_learns(words: dict[str, i
 
 
 def test_ties_decided_otherwise_would_be_seen(words: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    right = learn_by_hand(words, 1000)
     monkeypatch.setattr(vocabulary, "letters", lambda words: letters(words)[::-1])
-    assert set(learn_by_hand(words, 3000)) != set(learn_by_library(words, 3000)[:2999])
-    other = learn_by_hand(words, 3000)
-    monkeypatch.undo()
-    assert sorted(other) != sorted(learn_by_hand(words, 3000))
+    for learn in (learn_by_hand, learn_by_library):
+        assert set(learn(words, 1000)) != set(right)
 
 
 def test_another_process_learns_the_same(text: Path) -> None:
     code = (
-        "import hashlib\nfrom minibert.train.vocabulary import learn_vocabulary\n"
-        f"tokens = learn_vocabulary({str(text)!r}, 1000).tokens\n"
-        "print(hashlib.sha256(' '.join(tokens).encode()).hexdigest())"
+        f"from minibert.train.vocabulary import learn_vocabulary\nprint(learn_vocabulary({str(text)!r}, 1000).tokens)"
     )
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in "12"
-    ]
-    assert found[0] == found[1]
-    assert len(found[0].strip()) == 64
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(learn_vocabulary(text, 1000).tokens)
 
 
 def test_every_word_of_the_corpus_can_be_written(words: Counter[str]) -> None:

@@ -89,9 +89,7 @@ def batches_of(
     return Batches(made, batch_size, seed, pad_id=0, choices=choices)
 
 
-def batch_of(
-    head: str, lengths: Sequence[int], seed: int = 0, kind: str | None = None, family: Family = BERT
-) -> Batch:
+def batch_of(head: str, lengths: Sequence[int], seed: int = 0, kind: str | None = None, family: Family = BERT) -> Batch:
     """One batch of random examples, one of these lengths each."""
     choices = CHOICES if head == "multiple-choice" else 0
     made = Batches(examples(head, lengths, seed, kind, family), len(lengths), seed, pad_id=0, choices=choices)

@@ -41,12 +41,7 @@ def run(args: Arguments) -> Figures:
         why = f"no other pair is met {args.min_frequency} times; more text gives more"
         print(block("note", f"{tokens:,} tokens are fewer than the {found.size:,} that were asked for: {why}"))
     if found.dropped:
-        print(
-            block(
-                "note",
-                f"{found.dropped:,} words are so rare, and differ so much, that they were not held: they taught nothing",
-            )
-        )
+        print(block("note", f"{found.dropped:,} words are so rare that they were not held, and taught nothing"))
     print(block("written", f"{args.out}, in {seconds:.1f} s"))
     return {
         "tokens": tokens,

@@ -2,6 +2,7 @@
 
 In reading order:
 
+    limits      what a value of a config.json may be
     base        what a family is
     bert        BERT, which the others are measured against, and ERNIE, which masks whole words and knows tasks
     distilbert  half the layers, no segments, learned from a BERT
@@ -21,8 +22,7 @@ from minibert.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 
 # By model_type, the name that config.json has for it.
 FAMILIES: dict[str, Family] = {
-    family.name: family
-    for family in (BERT, DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ALBERT, ELECTRA, ERNIE)
+    family.name: family for family in (BERT, DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ALBERT, ELECTRA, ERNIE)
 }
 
 

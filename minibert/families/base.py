@@ -59,7 +59,7 @@ class Family:
     decoder_bias: tuple[str, str] = ("", "")
     # Whether the second text of a pair is in segment 1; else a pair is told by its special tokens alone.
     pairs_in_segments: bool = True
-    # Modules of ours whose output upstream has elsewhere than around what they hold -> the official one, if it is there.
+    # Modules of ours whose output upstream has elsewhere than around what they hold -> the official one, if there.
     outputs: Mapping[str, str] = field(default_factory=dict)
     # Task head -> keys of config.json that it reads, each with the one value that is implemented.
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -10,7 +10,7 @@ shape. Upstream: transformers 5.23 BertModel and its heads.
 
 ERNIE (Sun et al. 2019, "ERNIE: Enhanced Representation through Knowledge Integration", and "ERNIE 2.0") stands here
 too, for it is a BERT whose training changed. Chinese is written without spaces, and BERT masks single characters, which
-their neighbours in the word give away; ERNIE masks whole words, names and phrases, so that what they mean must be known.
+their neighbours in the word give away; ERNIE masks whole words, names and phrases, of which it must know the meaning.
 From 2.0 on it learns several tasks one after the other, and an embedding says which one a text is for: added last, the
 same for every token, 0 unless something else is asked for. ERNIE 2.0 beat BERT on 16 tasks, English and Chinese.
 """

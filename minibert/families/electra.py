@@ -2,8 +2,8 @@
 
 A masked language model learns from the 15 % of tokens that were masked. ELECTRA learns from all of them: a small
 generator, itself a masked language model, fills the masks with likely words, and the discriminator, which is what one
-keeps, says of every token whether it was replaced. With the same time it learns more: a small one, trained for four days
-on one GPU, is better than GPT; a large one as good as RoBERTa for a quarter of its computing.
+keeps, says of every token whether it was replaced. It learns more in the same time: a small one, trained for four days
+on one GPU, is better than GPT; a large one is as good as RoBERTa for a quarter of its computing.
 
 The encoder is BERT's. Where the tables are narrower than the hidden size (a small ELECTRA: 128 and 256) a linear map
 stands behind their norm and dropout. There is no pooler: the classifier of texts has a layer of its own, with GELU and

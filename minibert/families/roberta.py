@@ -7,7 +7,7 @@ begin behind that of padding, at pad_token_id + 1, and count only tokens that ar
 the table of positions are for 512 tokens. The classifier of texts has a layer of its own, with dropout before it too.
 
 XLM-R (Conneau et al. 2019, "Unsupervised Cross-lingual Representation Learning at Scale") is the same on a hundred
-languages with a vocabulary of 250,000; CamemBERT (Martin et al. 2019) the same on French. Both cut words by SentencePiece.
+languages with a vocabulary of 250,000; CamemBERT (Martin et al. 2019) the same on French. Both cut by SentencePiece.
 Upstream: transformers 5.23 RobertaModel, XLMRobertaModel, CamembertModel and their heads.
 """
 
@@ -25,7 +25,11 @@ ROBERTA = Family(
     prefix="roberta.",
     modules=ENCODER,
     heads={
-        "masked-lm": {"transform": "lm_head.dense", "transform_norm": "lm_head.layer_norm", "decoder": "lm_head.decoder"},
+        "masked-lm": {
+            "transform": "lm_head.dense",
+            "transform_norm": "lm_head.layer_norm",
+            "decoder": "lm_head.decoder",
+        },
         "sequence-classification": {"pre_classifier": "classifier.dense", "classifier": "classifier.out_proj"},
         "token-classification": CLASSIFIER,
         "question-answering": {"qa_outputs": "qa_outputs"},

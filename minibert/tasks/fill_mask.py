@@ -52,7 +52,7 @@ def fill_mask(
     places = mask_places(text, batch, tokenizer)
     best = torch.topk(predict(model, batch, places), top_k)  # (masks, V) -> (masks, top_k)
     return [
-        [Guess(tokenizer.id_to_token(id) or f"[id {id}]", p) for id, p in zip(ids, row, strict=True)]
+        [Guess(tokenizer.token_text(id), p) for id, p in zip(ids, row, strict=True)]
         for ids, row in zip(best.indices.tolist(), best.values.tolist(), strict=True)
     ]
 

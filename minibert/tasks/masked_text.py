@@ -137,6 +137,8 @@ class MaskedText(Task):
 
     def labels_of(self, data: Corpus) -> list[str]:
         """None: what is guessed are tokens. Raises ValueError for a corpus of nothing or of a single line."""
+        if not isinstance(data, Corpus):
+            raise TypeError(f"data is of type {type(data).__name__}; a file is wanted, or Corpus.of(lines)")
         if len(data) < 2:
             what = "one line of text" if len(data) else "no text"
             raise ValueError(
@@ -195,8 +197,8 @@ class MaskedText(Task):
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Corpus | Blanks, labels: Sequence[str]
-    ) -> list[Recovered] | list[Filled]:
-        """What became of each row of a corpus, or of each text with [MASK]s; from what `keep` kept."""
+    ) -> list[Any]:
+        """A Recovered for each row of a corpus, or a Filled for each text with [MASK]s; from what `keep` kept."""
         if isinstance(data, Blanks):
             tokenizer, continues = encoded.back, encoded.back.continues
             return [filled(text, row, tokenizer, continues) for text, row in zip(data.texts, logits, strict=True)]

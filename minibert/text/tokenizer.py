@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from minibert.checkpoints import hub
+from minibert.config import Config
 from minibert.files import shown, write_whole
 from minibert.text.backend import build, take_apart
 from minibert.text.batch import Batch, BatchRow, padded
@@ -39,7 +40,14 @@ from minibert.text.tokenized import (
     in_windows,
     shares,
 )
-from minibert.text.tokenizer_files import kind_of, lengths, read_definition, relative_of, with_prefix_space
+from minibert.text.tokenizer_files import (
+    check_padding,
+    kind_of,
+    lengths,
+    read_definition,
+    relative_of,
+    with_prefix_space,
+)
 from minibert.text.tokenizer_settings import (
     DEFAULT_MAX_LENGTH,
     NORMALIZER_SETTINGS,
@@ -312,6 +320,14 @@ class Tokenizer:
         """The token of an id; None where the vocabulary has no such id."""
         return self._pieces.get(id)
 
+    def token_text(self, id: int) -> str:
+        """A token as one writes it: without Ġ and ▁, bytes as the letters that they make; ## of WordPiece stays."""
+        token = self.id_to_token(id) or f"[id {id}]"
+        if kind_of(self._definition["model"]) == "WordPiece" or id in self.control_ids or id not in self._pieces:
+            return token
+        text = self.decode([id]).strip()
+        return text if text and "\ufffd" not in text else token  # a part of a letter has no text
+
     @property
     def continues(self) -> NDArray[np.bool_]:
         """Which tokens go on with the word before them, by id, (V); no special token does.
@@ -400,12 +416,13 @@ def load_tokenizer(
     """
     folder = hub.locate(name).folder
     settings = read_settings(folder)
-    relative = relative_of(folder, settings)
+    config = Config.from_file(folder / "config.json")
+    relative = relative_of(config, settings)
     definition = read_definition(folder, settings, lowercase, relative)
     if kind_of(definition["model"]) != "WordPiece":
         settings.setdefault("tokenizer_class", f"{relative}Tokenizer")  # what transformers is to load a saved one as
-    default, limit = lengths(folder, definition, settings)
-    return Tokenizer(
+    default, limit = lengths(folder, config, definition, settings)
+    tokenizer = Tokenizer(
         definition,
         limit=limit,
         max_length=default if max_length is None else max_length,
@@ -413,3 +430,5 @@ def load_tokenizer(
         settings=settings,
         source=str(folder),
     )
+    check_padding(folder, config, tokenizer.pad_id)
+    return tokenizer

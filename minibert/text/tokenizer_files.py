@@ -23,10 +23,11 @@ from minibert.text.vocabularies import (
 KINDS = ("WordPiece", "BPE", "Unigram")
 
 
-def lengths(folder: Path, definition: Mapping[str, Any], settings: Mapping[str, Any]) -> tuple[int, int]:
+def lengths(
+    folder: Path, config: Config, definition: Mapping[str, Any], settings: Mapping[str, Any]
+) -> tuple[int, int]:
     """The max_length of a checkpoint and the most it can take; checks that the vocabulary fits the model, too."""
     stated = settings.get("model_max_length") or DEFAULT_MAX_LENGTH  # 1e30 where nobody knows
-    config = Config.from_file(folder / "config.json")
     added = [token["id"] for token in definition["added_tokens"]]
     vocab = definition["model"]["vocab"]
     ids = vocab.values() if isinstance(vocab, dict) else [len(vocab) - 1]
@@ -39,10 +40,19 @@ def lengths(folder: Path, definition: Mapping[str, Any], settings: Mapping[str, 
     return int(min(DEFAULT_MAX_LENGTH, stated, config.max_tokens)), config.max_tokens
 
 
-def relative_of(folder: Path, settings: Mapping[str, Any]) -> str:
+def check_padding(folder: Path, config: Config, pad_id: int) -> None:
+    """Raise ValueError where padding is another id for the model, and positions depend on it."""
+    if config.first_position and pad_id != config.pad_token_id:
+        raise ValueError(
+            f"the tokenizer of {folder} fills rows up with id {pad_id}, and the model gives all but id "
+            f"{config.pad_token_id} (pad_token_id in config.json) a position; the files belong to different checkpoints"
+        )
+
+
+def relative_of(config: Config, settings: Mapping[str, Any]) -> str:
     """What the tokenizer's class in transformers begins with: as tokenizer_config.json says, or as the model's does."""
     stated = str(settings.get("tokenizer_class")).removesuffix("Fast").removesuffix("Tokenizer")
-    return stated if stated in SENTENCEPIECE else Config.from_file(folder / "config.json").family.upstream
+    return stated if stated in SENTENCEPIECE else config.family.upstream
 
 
 def flat(part: Any, name: str) -> Iterator[dict[str, Any]]:

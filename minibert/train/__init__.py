@@ -12,8 +12,8 @@ In reading order:
     finetuning      a task head on top, and all of it trained on one task's data
     classifier      the same as a scikit-learn classifier
     toy_language    a language whose entropy is known
-    vocabulary      a WordPiece vocabulary learned from text
     corpus          raw text in windows, document by document
+    vocabulary      a WordPiece vocabulary learned from text
     pairs           documents to rows of one text or two
     stream          rows to batches, masked, as far as training has come
     doctor          a look at a corpus before anything is learned from it

@@ -20,8 +20,8 @@ from minibert.text.tokenizer import Tokenizer
 
 WINDOW = 2 * 2**20  # bytes
 LONGEST_LINE = 2**20  # bytes: no sentence is that long, a file without line ends is
-HELD_OUT = 0.01  # of the bytes, where no file to be scored on is given,
-MOST_HELD_OUT = 2**18  # but no more than these
+HELD_OUT = 0.1  # of the bytes, where no file to be scored on is given,
+MOST_HELD_OUT = 2**17  # but no more than these
 PIECES, PIECE = 64, 2**16  # of the file are hashed, bytes each
 ENDS = re.compile(r"(?<=[.?!])\s+")  # of sentences in a paragraph
 

@@ -23,7 +23,7 @@ from minibert.train.pairs import LABELS, Packing
 LOOKED_AT = 4  # windows
 MOST_UNKNOWN = 0.5  # of the tokens: beyond that nothing is learned
 MANY_UNKNOWN, MANY_REPEATED, MANY_ALONE = 0.02, 0.2, 0.5  # shares that are worth a word
-LEAST_RANDOM = 0.3  # of the pairs should be random
+LEAST_RANDOM, ENOUGH = 0.3, 20  # the share of pairs that should be random, and how many it takes to tell
 
 
 @dataclass(frozen=True)
@@ -94,15 +94,15 @@ def examine(corpus: Corpus, tokenizer: Tokenizer, packing: Packing, masking: Mas
         masked += sum(label != IGNORED for label in hidden)
         maskable += sum(id not in tokenizer.control_ids for id in row.ids)
         labels += row.labels.values()
-    if packing.paired:
-        check_documents(corpus, lengths, LABELS[packing.objective] == "next_sentence_label", labels)
-    if not rows:
-        raise ValueError(f"{corpus.path} gives no row to learn from: nothing in it is a token of the vocabulary")
-    if unknown > MOST_UNKNOWN * tokens:
+    if tokens and unknown > MOST_UNKNOWN * tokens:
         raise ValueError(
             f"{corpus.path}: {unknown / tokens:.0%} of its tokens are unknown to the vocabulary, so that nothing "
             "can be learned; learn one from it: minibert vocab"
         )
+    if packing.paired:
+        check_documents(corpus, lengths, LABELS[packing.objective] == "next_sentence_label", labels)
+    if not rows:
+        raise ValueError(f"{corpus.path} gives no row to learn from: nothing in it is a token of the vocabulary")
     return Findings(
         documents=len(lengths),
         sentences=sum(lengths),
@@ -127,7 +127,7 @@ def check_documents(corpus: Corpus, lengths: list[int], next_sentences: bool, la
         )
     if next_sentences and len(lengths) < 2:
         raise ValueError(f"{corpus.path} is one document, and random sentences are to come from another; {form}")
-    if next_sentences and sum(labels) < LEAST_RANDOM * len(labels):
+    if next_sentences and len(labels) >= ENOUGH and sum(labels) < LEAST_RANDOM * len(labels):
         raise ValueError(
             f"{corpus.path}: {sum(labels) / len(labels):.0%} of the pairs are random, and half should be; "
             f"documents are too long to draw from another within {corpus.window:,} bytes: {form}"

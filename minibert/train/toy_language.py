@@ -211,10 +211,14 @@ class Procedure:
     share of pairs whose second text goes on with the first (1 for sentence order: both are of one document). same: how
     often a random second text is on the topic of the first one by chance; None: as often as topics are drawn alike.
 
-    full: rows of so many tokens, special tokens included, or more, may have lost words, so that each text in them may
-    begin and end inside a sentence; None: no row has. cut: how often an end of a text in such a row is one. It then
-    begins in any state, as often as that is met, and ends in any; how often it is so depends on the lengths of
-    documents, and hardly matters, since the words next to the end tell.
+    full: rows of so many tokens, special ones included, or more, may have lost words, so that each text in them may
+    begin and end inside a sentence; None: no row has; 0: any row may, as where one text fills the rows, or where one
+    sentence is divided for sentence order. cut: how often an end of a text in such a row is one. A text that was cut
+    begins in any state, as often as that is met, and ends in any. How often it is so depends on the lengths of
+    documents; the words at the end tell it mostly: in pairs of 32 tokens, of which 70 % are full, 0.25 and 0.75 give
+    losses within 0.005 nats of that of 0.5.
+
+    What the lengths of texts say of "is next" is not made use of.
     """
 
     rate: float = RATE
@@ -358,7 +362,7 @@ class Reader:
             ends = (row == sep).nonzero()[0]
             if row[0] != cls or len(ends) not in (1, 2) or (row[ends[-1] + 1 :] != pad).any():
                 raise ValueError(f"row {number} is neither [CLS] a [SEP] nor [CLS] a [SEP] b [SEP], with [PAD] behind")
-            stood = np.where(label == IGNORED, IGNORED, self.word_of[label])
+            stood = np.where(label == IGNORED, IGNORED, self.word_of[np.where(label == IGNORED, 0, label)])
             inside = np.isin(np.arange(len(row)), [0, *ends, *range(ends[-1], len(row))], invert=True)
             if (wrong := (stood != IGNORED) & ((stood >= W) | ~inside)).any():
                 raise ValueError(

@@ -150,4 +150,3 @@ def draw(traced: Trace, path: Path, layer: int, head: str, joined: bool) -> None
     with written_whole(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=200)
     pyplot().close(figure)
-

@@ -139,7 +139,7 @@ def guesses(logits: Tensor, tokenizer: Tokenizer) -> list[Guess]:
     """The likeliest tokens by the logits, (V), of one place."""
     best = logits.float().softmax(dim=-1).topk(min(GUESSES, len(logits)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [Guess(tokenizer.id_to_token(id) or f"[id {id}]", probability) for id, probability in pairs]
+    return [Guess(tokenizer.token_text(id), probability) for id, probability in pairs]
 
 
 def notes(
