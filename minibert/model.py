@@ -62,14 +62,14 @@ class Embeddings(nn.Module):
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.widen = nn.Linear(width, D) if width != D or config.always_widened else None
-        self.first_position = config.first_position
+        self.first_position, self.pad_token_id = config.first_position, config.pad_token_id
 
     def positions(self, input_ids: Tensor) -> Tensor:
         """The row of the table of positions for each place, (S), or for each token, (B,S), where [PAD] takes none."""
         if self.position.padding_idx is None:
             return self.first_position + torch.arange(input_ids.shape[1], device=input_ids.device)
-        placed = input_ids != self.token.padding_idx
-        return self.position.padding_idx + placed.cumsum(dim=1) * placed
+        placed = input_ids != self.pad_token_id
+        return placed.cumsum(dim=1) * placed + self.position.padding_idx
 
     def forward(self, input_ids: Tensor, segments: Tensor, tasks: Tensor) -> Tensor:
         """Token ids, segments and tasks, each (B,S), to (B,S,D)."""

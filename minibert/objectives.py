@@ -239,16 +239,15 @@ class Pretraining(TokenPrediction):
     ) -> PretrainingOutput:
         """Prediction logits (B, S, V), and logits (B, 2) of next sentence or of sentence order."""
         tokens, c = self.predict_tokens(encoded), encoded.pooler_output
-        name, label, follows, order = "next_sentence_label", next_sentence_label, None, None
-        if self.sentence_order is not None and self.dropout is not None:
+        follows, order, name, label = None, None, "next_sentence_label", next_sentence_label
+        if self.next_sentence is not None:
+            pair = follows = self.next_sentence(c)  # (B,D) -> (B,2)
+        elif self.sentence_order is not None and self.dropout is not None:
+            pair = order = self.sentence_order(self.dropout(c))  # (B,D) -> (B,2)
             name, label = "sentence_order_label", sentence_order_label
-            order = self.sentence_order(self.dropout(c))  # (B,D) -> (B,2)
-        elif self.next_sentence is not None:
-            follows = self.next_sentence(c)  # (B,D) -> (B,2)
         loss = None
         if labels is not None and label is not None:
-            pair_loss = cross_entropy(follows if order is None else order, label, name)
-            loss = token_cross_entropy(tokens, labels) + pair_loss
+            loss = token_cross_entropy(tokens, labels) + cross_entropy(pair, label, name)
         elif labels is not None or label is not None:
             raise ValueError(f"the loss needs both labels and {name}, and one of them is missing")
         return PretrainingOutput(tokens, follows, order, loss, encoded.hidden_states, encoded.attentions)

@@ -108,7 +108,7 @@ def test_labels_are_counted_by_id2label_else_num_labels_else_two() -> None:
     [
         (
             {"model_type": "xlnet"},
-            ["model_type 'xlnet'", "supported: bert, distilbert, roberta, xlm-roberta, camembert"],
+            ["model_type 'xlnet'", "supported: bert, distilbert, roberta, xlm-roberta"],
         ),
         ({"hidden_act": "swish"}, ["hidden_act 'swish'", *ACTIVATIONS]),
         ({"hidden_size": 24, "num_attention_heads": 5}, ["hidden_size 24", "num_attention_heads 5"]),

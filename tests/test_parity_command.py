@@ -67,7 +67,7 @@ def test_official_checkpoints_that_are_not_here_are_listed_as_not_checked(
     monkeypatch.setenv("MINIBERT_WEIGHTS", str(tmp_path))
     monkeypatch.setattr(hub, "cache_folder", lambda: tmp_path)
     findings = golden.check_published()
-    assert [(f.checkpoint, f.how) for f in findings] == [(name, "not checked") for name in golden.PUBLISHED_ROW]
+    assert [(f.checkpoint, f.how) for f in findings] == [(name, "not checked") for name in golden.PUBLISHED]
     assert "minibert download distilbert-base-uncased" in findings[0].note
 
 

@@ -166,7 +166,10 @@ def test_the_comparison_with_transformers_notices_another_setting(other: dict, b
 
 @every_relative
 def test_the_vocabulary_that_it_was_released_with_gives_the_same(family: str, tmp_path: Path, both: Any) -> None:
-    released = load_tokenizer(write_vocabulary(tmp_path / family, family))
+    folder = write_vocabulary(tmp_path, family)
+    if family == "albert":  # of which transformers saves that the mask leaves the space before it
+        (folder / "special_tokens_map.json").write_text('{"mask_token": {"content": "[MASK]", "lstrip": false}}')
+    released = load_tokenizer(folder)
     assert differences(released, both(family)[1], TEXTS) == []
 
 
@@ -236,7 +239,6 @@ def test_ids_windows_and_pairs_without_padding_are_those_of_the_call(family: str
 
 def test_a_pair_that_leaves_no_room_for_a_token_is_refused_with_four_special_tokens_counted(both: Any) -> None:
     tokenizer, _ = both("roberta")
-    assert tokenizer("a b", "c", max_length=5, truncation="warn") if False else True
     with pytest.raises(ValueError, match="for pairs it must be at least 5 and at most 512"):
         tokenizer("a", "b", max_length=4)
     with pytest.raises(ValueError, match="at most 512, the number of positions of the model"):
@@ -351,7 +353,7 @@ def test_long_texts_are_the_same_batch_and_the_same_rows(
 
 def test_pieces_that_end_behind_a_space_would_be_seen(both: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer, _ = both("roberta")
-    text = "unbelievable rumination " * 20
+    text = "and the cat sat on the mat " * 20
     expected = tokenizer.encode(text, add_special_tokens=False)
     monkeypatch.setattr(piecewise, "PIECE", 30)
     assert tokenizer._piecewise.ids(text)[0] == expected
@@ -413,7 +415,7 @@ def test_choices_are_framed_as_pairs(both: Any) -> None:
     row = {"question": "The sky is", "choices": ["blue.", "a fish."], "label": 0}
     for family in CLASSES:
         tokenizer, _ = both(family)
-        encoded = Choice().encode(questions([("row 0", row)]), tokenizer, [], 64)
+        encoded = Choice().encode(questions([("row 0", row)], labels=True), tokenizer, [], 64)
         expected = [tokenizer(row["question"], choice) for choice in row["choices"]]
         assert [one.ids for one in encoded.examples] == [batch.input_ids[0].tolist() for batch in expected]
         assert [one.segments for one in encoded.examples] == [batch.token_type_ids[0].tolist() for batch in expected]

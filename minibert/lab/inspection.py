@@ -99,8 +99,9 @@ def checkpoint_text(figures: Figures) -> str:
             "sizes",
             f"{config['num_hidden_layers']} layers, hidden size {config['hidden_size']}, "
             f"{config['num_attention_heads']} heads, feed-forward {config['intermediate_size']}",
-            f"{config['vocab_size']:,} tokens, {config['max_position_embeddings']} positions, "
+            f"{config['vocab_size']:,} tokens, {config['max_position_embeddings'] - config['first_position']} positions, "
             f"{config['type_vocab_size']} segments, {config['hidden_act']}",
+            *changed(config),
         ),
         *([block("pooler", *pooler_lines(figures["pooler"]))] if figures["pooler"] else []),
         *(block(name.replace("_", " "), *group_lines(report[name])) for name in report),
@@ -109,6 +110,21 @@ def checkpoint_text(figures: Figures) -> str:
         origin = f"{figures['hub_id']}, revision {figures['revision'][:12]}, licence {figures['licence']}"
         lines.insert(1, block("Hub", origin))
     return "\n".join(lines)
+
+
+def changed(config: Figures) -> list[str]:
+    """What a relative has otherwise than BERT, if anything, in words."""
+    distinct, uses = len(set(config["shared_layers"])), len(config["shared_layers"])
+    words = []
+    if config["embedding_size"] != config["hidden_size"]:
+        words.append(f"tables {config['embedding_size']} wide")
+    if distinct < uses:
+        words.append(f"{distinct} layer{'s' * (distinct > 1)} for {uses} steps")
+    if not config["padding_has_position"]:
+        words.append(f"positions from {config['first_position']}, of tokens that are not padding")
+    if config["task_vocab_size"]:
+        words.append(f"{config['task_vocab_size']} tasks")
+    return ["; ".join(words)] if words else []
 
 
 def pooler_lines(pooler: Figures) -> list[str]:

@@ -50,6 +50,7 @@ class Settings:
     accumulate: int = 1  # batches whose gradients make one step
     seed: int = 0
     precision: str = "float32"  # of the matrix products: bfloat16 by autocast; weights and optimizer stay in float32
+    scales: dict[str, float] = field(default_factory=dict)  # how much objectives count in the loss; 1 if not named
     fused: bool = True  # torch's fused AdamW, whose last bits differ from those of the plain one
 
 
@@ -74,9 +75,10 @@ class Progress:
     def look(self) -> None:
         """Take in the losses of the last steps, for which a GPU is waited for. Raises NotFiniteError."""
         for parts, losses in self.pending:
-            self.curve.append(finite(float(sum(losses.values())), parts, len(self.curve) + 1))
-            for name, loss in losses.items() if len(losses) > 1 else ():
-                self.parts.setdefault(name, []).append(float(loss))
+            self.curve.append(finite(float(losses["loss"]), parts, len(self.curve) + 1))
+            for name, loss in losses.items():
+                if name != "loss":
+                    self.parts.setdefault(name, []).append(float(loss))
         self.pending.clear()
 
 
@@ -150,30 +152,32 @@ def weight_of(batch: Batch, objective: str = "loss") -> int:
 def one_step(
     model: Head, parts: Sequence[Batch], optimizer: torch.optim.Optimizer, loss_of: Loss, settings: Settings, step: int
 ) -> dict[str, Tensor]:
-    """Gradients of the batches together, one update of the weights; returns the losses by objective, () each.
+    """Gradients of the batches together, one update of the weights; returns the loss, and that of each objective, ().
 
     With several batches each counts by its texts or labelled tokens, so that they give what one large batch gives; a
     batch without a label teaches nothing and is left out. A loss is NaN where a gradient is not finite. `step` is for
     messages. Raises NotFiniteError on the CPU, where looking at a loss costs nothing, before the weights change.
     """
     device = next(model.parameters()).device
-    totals: dict[str, Tensor] = {}
+    totals: dict[str, Tensor] = {"loss": torch.zeros((), device=device)}
     optimizer.zero_grad(set_to_none=True)
     for part in parts:
         lower = torch.autocast(device.type, torch.bfloat16) if settings.precision == "bfloat16" else nullcontext()
         with lower:
             losses = loss_of(model, part.to(device))
-        terms = {}
+        total = torch.zeros((), device=device)
         for name, loss in losses.items() if isinstance(losses, dict) else (("loss", losses),):
             if weight := weight_of(part, name):
-                terms[name] = loss * (weight / sum(weight_of(one, name) for one in parts))  # times 1: the same bits
-                totals[name] = totals.get(name, 0) + terms[name].detach()
-        if terms:
-            sum(terms.values(), torch.zeros((), device=device)).backward()  # type: ignore[no-untyped-call]
-    length = nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
-    totals = {name: loss + 0 * length for name, loss in totals.items()} or {"loss": torch.zeros((), device=device)}
+                mean = loss * (weight / sum(weight_of(one, name) for one in parts))  # times 1: the same bits
+                total = total + mean * settings.scales.get(name, 1.0)
+                if name != "loss":
+                    totals[name] = totals.get(name, 0) + mean.detach()
+        if total.requires_grad:
+            total.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        totals["loss"] += total.detach()
+    totals["loss"] += 0 * nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
     if device.type == "cpu":
-        finite(float(sum(totals.values())), parts, step)
+        finite(float(totals["loss"]), parts, step)
     optimizer.step()
     return totals
 

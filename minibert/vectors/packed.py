@@ -87,9 +87,11 @@ def pack(
 
 def counted(placed: NDArray[np.bool_], bounds: NDArray[np.int64]) -> NDArray[np.int64]:
     """(T): the number of each token among those of its text that are placed, from 1; 0 for the others."""
-    numbers = placed.cumsum()  # through all texts
+    numbers: NDArray[np.int64] = placed.cumsum()  # through all texts
     before = np.concatenate(([0], numbers))[bounds[:-1]]  # (B)
-    return (numbers - np.repeat(before, np.diff(bounds))) * placed
+    numbers -= np.repeat(before, np.diff(bounds))
+    numbers[~placed] = 0
+    return numbers
 
 
 def filler(tokens: int, step: int) -> list[list[int]]:

@@ -31,7 +31,37 @@ PAIR = [101, 1045, 2001, 24907, 999, 102, 1045, 10749, 2300, 1024, 1040, 102]  #
 PUBLISHED_ROW = {
     "distilbert-base-uncased": [[-0.1639, 0.3299, 0.1648], [-0.1746, 0.3289, 0.1710], [-0.1884, 0.3357, 0.1810]],
     "bert-base-uncased": [[0.4249, 0.1008, 0.7531], [0.3771, 0.1188, 0.7467], [0.4152, 0.1098, 0.7108]],
+    "albert/albert-base-v2": [[-0.6513, 1.5035, -0.2766], [-0.6515, 1.5046, -0.2780], [-0.6512, 1.5049, -0.2784]],
+    "google/electra-small-discriminator": [
+        [0.4471, 0.6821, -0.3265],
+        [0.4627, 0.5255, -0.3668],
+        [0.4532, 0.3313, -0.4344],
+    ],
 }
+FIRST_THREE, LAST_FEATURE = (slice(3), slice(3)), (slice(None), -1)  # of tokens and features
+# Of RoBERTa and its kin: a row without padding, which values, what they are, and within what.
+PUBLISHED_KIN: dict[str, tuple[list[int], Any, list[Any], float]] = {
+    "FacebookAI/roberta-base": (
+        [0, 31414, 232, 328, 740, 1140, 12695, 69, 46078, 1588, 2],
+        FIRST_THREE,
+        [[-0.0231, 0.0782, 0.0074], [-0.1854, 0.0540, -0.0175], [0.0548, 0.0799, 0.1687]],
+        1e-4,
+    ),
+    "FacebookAI/xlm-roberta-base": (  # "The dog is cute and lives in the garden house"
+        [0, 581, 10269, 83, 99942, 136, 60742, 23, 70, 80583, 18276, 2],
+        LAST_FEATURE,
+        [-0.0101, 0.1218, -0.0803, 0.0801, 0.1327, 0.0776, -0.1215, 0.2383, 0.3338, 0.3106, 0.0300, 0.0252],
+        1e-3,
+    ),
+    "almanach/camembert-base": (  # "J'aime le camembert !"
+        [5, 121, 11, 660, 16, 730, 25543, 110, 83, 6],
+        FIRST_THREE,
+        [[-0.0254, 0.0235, 0.1027], [0.0606, -0.1811, -0.0418], [-0.1561, -0.1127, 0.2687]],
+        1e-4,
+    ),
+}
+PUBLISHED_TOKENS = [[33.8802, -4.3103, 22.7761], [4.6539, -2.8098, 13.6253], [1.8228, -3.6898, 8.8600]]  # roberta-base
+PUBLISHED = (*PUBLISHED_ROW, *PUBLISHED_KIN)
 PUBLISHED_CLS = [-0.23, 0.37, -0.34, -0.35, -0.91, 0.01, 0.67, 0.64, 0.1, -0.32]
 PUBLISHED_POOLER = [-0.9803, -0.7672, -0.9958, 0.9636, 0.9004, -0.5488, 0.9910, 0.6867, -0.9878, -1.0000]
 
@@ -111,12 +141,15 @@ def check_golden(content: dict[str, Any], encoder: Any) -> list[Finding]:
 def check_published() -> list[Finding]:
     """Compare the official checkpoints that are on this machine with published values; name those that are not."""
     findings = []
-    for name, expected in PUBLISHED_ROW.items():
+    for name in PUBLISHED:
         if locate_locally(name) is None:
             note = f"not on this machine; `minibert download {name}` fetches it"
             findings.append(Finding(name, "published values", (3, 3), "not checked", 0.0, True, note))
             continue
-        encoder = load(name)
+        if name in PUBLISHED_KIN:
+            findings += check_kin(name)
+            continue
+        encoder, expected = load(name), PUBLISHED_ROW[name]
         with torch.no_grad():
             row = encoder(torch.tensor([ROW]), attention_mask=(torch.arange(len(ROW)) > 0).long()[None])
         findings.append(published(name, "last hidden state", row.last_hidden_state[0, 1:4, 1:4], expected, 1e-4))
@@ -125,6 +158,18 @@ def check_published() -> list[Finding]:
                 pair = encoder(torch.tensor([PAIR]), token_type_ids=torch.tensor([[0] * 6 + [1] * 6]))
             findings.append(published(name, "[CLS] of a pair", pair.last_hidden_state[0, 0, :10], PUBLISHED_CLS, 6e-3))
             findings.append(published(name, "pooler of a pair", pair.pooler_output[0, :10], PUBLISHED_POOLER, 1e-4))
+    return findings
+
+
+def check_kin(name: str) -> list[Finding]:
+    """RoBERTa, XLM-R or CamemBERT."""
+    ids, which, expected, within = PUBLISHED_KIN[name]
+    with torch.no_grad():
+        states = load(name)(torch.tensor([ids])).last_hidden_state[0]
+        findings = [published(name, "last hidden state", states[which], expected, within)]
+        if name == "FacebookAI/roberta-base":
+            tokens = load(name, head="masked-lm")(torch.tensor([ids])).logits[0]
+            findings.append(published(name, "masked LM", tokens[FIRST_THREE], PUBLISHED_TOKENS, 1e-4))
     return findings
 
 
