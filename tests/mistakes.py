@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -237,6 +238,101 @@ def positions_past_the_end_counted(ours: Model) -> None:
     changing_output(ours, change)
 
 
+# What a port of a relative gets wrong.
+
+
+def positions_from_0(ours: Model) -> None:
+    positions = ours.encoder.embeddings.positions
+    first = ours.config.first_position
+    ours.encoder.embeddings.positions = lambda ids: (positions(ids) - first).clamp(min=0)
+
+
+def positions_that_count_padding(ours: Model) -> None:
+    first = ours.config.first_position
+    ours.encoder.embeddings.positions = lambda ids: (first + torch.arange(ids.shape[1])).expand_as(ids)
+
+
+def padding_after_the_last_position(ours: Model) -> None:
+    """Counted are the others, and [PAD] has the place of the token before it."""
+    pad, before = ours.config.pad_token_id, ours.config.first_position - 1
+    ours.encoder.embeddings.positions = lambda ids: before + (ids != pad).cumsum(dim=1)
+
+
+def norm_after_the_map(ours: Model) -> None:
+    """The LayerNorm of the embeddings, at the hidden size."""
+    embeddings = ours.encoder.embeddings
+    weight, bias = embeddings.norm.weight, embeddings.norm.bias
+    embeddings.norm = nn.Identity()
+    embeddings.norm.weight, embeddings.norm.bias = weight, bias
+    embeddings.widen.register_forward_hook(lambda module, given, x: F.layer_norm(x, x.shape[-1:]))
+
+
+def map_left_out(ours: Model) -> None:
+    """The tables filled up with zeros."""
+    ours.encoder.embeddings.widen.forward = lambda x: F.pad(x, (0, ours.config.hidden_size - x.shape[-1]))
+
+
+def layers_not_shared(ours: Model) -> None:
+    """Each step has a copy of its own, as equal as it can be before anything is learned."""
+    steps = ours.config.shared_layers
+    ours.encoder.layers = nn.ModuleList(copy.deepcopy(ours.encoder.layers[number]) for number in steps)
+    object.__setattr__(ours.config, "shared_layers", tuple(range(len(steps))))
+
+
+def gelu_by_the_error_function(ours: Model) -> None:
+    for layer in ours.encoder.layers:
+        layer.feed_forward.activation = model.ACTIVATION["gelu"]
+
+
+def dropout_after_the_feed_forward(ours: Model) -> None:
+    for layer in ours.encoder.layers:
+        layer.feed_forward_dropout.p = 0.1
+
+
+def first_dropout_left_out(ours: Model) -> None:
+    ours.dropout_before = False
+
+
+def second_dropout_left_out(ours: Model) -> None:
+    def score(encoded: Any) -> Tensor:
+        first = ours.dropout(encoded.last_hidden_state[:, 0])
+        scores: Tensor = ours.classifier(ours.activation(ours.pre_classifier(first)))
+        return scores
+
+    ours.score = score
+
+
+def relu_in_the_classifier(ours: Model) -> None:
+    ours.activation = torch.relu
+
+
+def task_left_out(ours: Model) -> None:
+    ours.encoder.embeddings.task = None
+
+
+def another_task(ours: Model) -> None:
+    ours.encoder.embeddings.task.register_forward_pre_hook(lambda module, given: (given[0] + 1,))
+
+
+def order_exchanged(ours: Model) -> None:
+    with torch.no_grad():
+        ours.sentence_order.weight.copy_(ours.sentence_order.weight.flip(0))
+        ours.sentence_order.bias.copy_(ours.sentence_order.bias.flip(0))
+
+
+def dropout_before_the_order_left_out(ours: Model) -> None:
+    ours.dropout.p = 0.0
+
+
+def padding_counted_in_the_loss(ours: Model) -> None:
+    def change(output: Any, labels: Tensor | None = None, **_: Any) -> Any:
+        if labels is None:
+            return output
+        return replace(output, loss=F.binary_cross_entropy_with_logits(output.logits, labels.clamp(min=0).float()))
+
+    changing_output(ours, change)
+
+
 class Mistake(NamedTuple):
     """What is done to our side, the first tensor that must be named, and words that the cause must have."""
 
@@ -248,6 +344,7 @@ class Mistake(NamedTuple):
 
 
 BOTH = ("bert", "distilbert")
+OWN_LAYER = ("roberta", "electra")
 ON_POOLER = ("next-sentence", "sequence-classification", "multiple-choice")
 NO_CAUSE, TIED = "no known cause", "gradients: encoder.embeddings.token.weight"
 MISTAKES = (
@@ -296,4 +393,22 @@ MISTAKES = (
         dropout_of_the_encoder, f"{DROPOUT}: classifier input", "dropout", ("sequence-classification",), ("distilbert",)
     ),
     Mistake(dropout_of_the_encoder, f"{DROPOUT}: span input", "dropout", ("question-answering",), BOTH),
+    Mistake(positions_from_0, "position embeddings", NO_CAUSE, families=("roberta",)),
+    Mistake(positions_that_count_padding, "position embeddings", NO_CAUSE, families=("roberta",)),
+    Mistake(padding_after_the_last_position, "position embeddings", NO_CAUSE, families=("roberta",)),
+    Mistake(norm_after_the_map, "embedding norm", "", families=("albert", "electra")),
+    Mistake(map_left_out, "embeddings", NO_CAUSE, families=("albert", "electra")),
+    Mistake(layers_not_shared, "gradients: encoder.layers.0.attention.query.weight", "shares", families=("albert",)),
+    Mistake(gelu_by_the_error_function, "layer 0 activation", "upstream computes gelu_new", families=("albert",)),
+    Mistake(dropout_after_the_feed_forward, f"{DROPOUT}: layer 0 feed-forward sum", "dropout", families=("albert",)),
+    Mistake(first_dropout_left_out, f"{DROPOUT}: pre-classifier", "dropout", ("sequence-classification",), OWN_LAYER),
+    Mistake(
+        second_dropout_left_out, f"{DROPOUT}: classifier input", "dropout", ("sequence-classification",), OWN_LAYER
+    ),
+    Mistake(relu_in_the_classifier, "classifier input", "", ("sequence-classification",), OWN_LAYER),
+    Mistake(task_left_out, "embedding sum", "", families=("ernie",)),
+    Mistake(another_task, "task embeddings", NO_CAUSE, families=("ernie",)),
+    Mistake(order_exchanged, "sentence order", "weights not loaded", ("pretraining",), ("albert",)),
+    Mistake(dropout_before_the_order_left_out, f"{DROPOUT}: sentence order", "dropout", ("pretraining",), ("albert",)),
+    Mistake(padding_counted_in_the_loss, "losses: loss", "labels", ("replaced-token-detection",), ("electra",)),
 )

@@ -100,7 +100,9 @@ def test_twenty_readable_steps_are_those_of_a_transformers_loop_bit_for_bit(
     """
     ours, theirs = both(family, head)
     relative = family not in (BERT, DISTILBERT)  # which list norms or tables in another order
-    how = {"parameters": [p for _, _, p in parameter_pairs(ours, theirs)]} if hasattr(ours, "decoder") or relative else {}
+    how = (
+        {"parameters": [p for _, _, p in parameter_pairs(ours, theirs)]} if hasattr(ours, "decoder") or relative else {}
+    )
     settings = replace(TWENTY, fused=fused, accumulate=accumulate, epochs=TWENTY.epochs * (2 if accumulate > 1 else 1))
     assert_trains_as_upstream(ours, theirs, batches_of(head, 18, 4, family=family), settings, **how)
 

@@ -8,12 +8,12 @@ import pytest
 
 from minibert.checkpoints import hub
 from minibert.lab.parity import ladder
-from minibert.lab.parity.checkpoints import BERT_BASE, BERT_LARGE, DISTILBERT_BASE, Size
+from minibert.lab.parity.checkpoints import BERT_BASE, BERT_LARGE, DISTILBERT_BASE, RELATIVES, Size
 
 pytestmark = pytest.mark.full
 
 
-@pytest.mark.parametrize("size", [DISTILBERT_BASE, BERT_BASE, BERT_LARGE], ids=lambda size: size.name)
+@pytest.mark.parametrize("size", [DISTILBERT_BASE, BERT_BASE, *RELATIVES, BERT_LARGE], ids=lambda size: size.name)
 def test_a_full_size_checkpoint_is_bit_identical_on_every_rung(size: Size) -> None:
     assert all(r.equal for r in ladder.climb_random(size).rows)
 

@@ -8,7 +8,7 @@ import pytest
 
 from minibert import cli
 from minibert.lab.parity import command
-from minibert.lab.parity.checkpoints import BERT_BASE, DISTILBERT_BASE, TINY
+from minibert.lab.parity.checkpoints import BERT_BASE, DISTILBERT_BASE, RELATIVES, TINY
 from minibert.lab.parity.command import Climb, Report, expected, in_words_of_time, ladders, probe
 from minibert.lab.parity.ladder import climb_random
 
@@ -24,6 +24,7 @@ def test_sizes_are_counted_in_millions_of_parameters() -> None:
     assert DISTILBERT_BASE.millions == pytest.approx(66.4, abs=0.1)
     assert all(0 < size.millions < 0.1 for size in TINY)
     assert len(ladders(None, full=False)) == len(TINY) + 3
+    assert len(ladders(None, full=True)) == len(TINY) + 3 + len(RELATIVES) + 1
 
 
 def test_the_probe_takes_a_moment_and_the_words_have_no_false_digits() -> None:

@@ -449,3 +449,15 @@ def test_albert_reads_a_digit_and_its_comma_apart(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_vocabulary(tmp_path, "albert"))
     scores = {piece: score for piece, score in tokenizer._definition["model"]["vocab"]}
     assert all(score < -50 for piece, score in scores.items() if piece[-1] == "," and piece[-2:-1].isdigit())
+
+
+@every_relative
+def test_a_tokenizer_json_of_the_first_years_does_not_name_its_model(family: str, tmp_path: Path, both: Any) -> None:
+    expected, _ = both(family)
+    write_saved(tmp_path / "a", family)
+    content = json.loads((tmp_path / "a" / "tokenizer.json").read_text())
+    del content["model"]["type"]
+    if family == "roberta":  # whose merges were written as one text each
+        content["model"]["merges"] = [" ".join(pair) for pair in content["model"]["merges"]]
+    (tmp_path / "a" / "tokenizer.json").write_text(json.dumps(content))
+    assert load_tokenizer(tmp_path / "a").ids(SHORT) == expected.ids(SHORT)

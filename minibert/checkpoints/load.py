@@ -65,11 +65,11 @@ def load(
 
     `attention` is "eager" (written out, bit-equal to transformers' eager path in float32 on a CPU) or "sdpa" (torch's
     fused kernel). Returns the Encoder; with report=True, (Encoder, LoadReport). `head` returns a model with that head
-    in the Encoder's place: masked-lm, next-sentence, pretraining, sequence-classification, token-classification,
-    question-answering or multiple-choice. A checkpoint without it is refused, unless new_head=True asks for a fresh
-    one, untrained, with `num_labels` labels. `model_type`, such as "bert", is for an older config.json that states
-    none. Raises FileNotFoundError where the checkpoint is not found, ValueError for a file, a config.json or a number
-    of labels that is not what it should be.
+    in the Encoder's place: masked-lm, next-sentence, pretraining, replaced-token-detection, sequence-classification,
+    token-classification, question-answering or multiple-choice. A checkpoint without it is refused, unless
+    new_head=True asks for a fresh one, untrained, with `num_labels` labels. `model_type`, such as "bert", is for an
+    older config.json that states none. Raises FileNotFoundError where the checkpoint is not found, ValueError for a
+    file, a config.json or a number of labels that is not what it should be.
     """
     check_device(device)
     if not isinstance(dtype, torch.dtype):

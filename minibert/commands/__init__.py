@@ -8,6 +8,7 @@ In reading order:
     classify   features + logistic regression
     finetune   train a checkpoint for a task
     pretrain   learn a language from raw text
+    distill    a smaller model learns from a larger one
     vocab      a vocabulary learned from text
     evaluate   measure a trained folder
     predict    answers of a trained folder

@@ -64,6 +64,14 @@ def whole_numbers(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as -2,-1") from None
 
 
+def numbers(text: str) -> tuple[float, ...]:
+    """ "5,2.5" as (5.0, 2.5)."""
+    try:
+        return tuple(float(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 5,2,1") from None
+
+
 def windows_text(windowed: int, texts: int, windows: int) -> str:
     """How many texts were read in windows."""
     return f"{windowed:,} of {texts:,} texts in {windows:,} windows"

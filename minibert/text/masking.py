@@ -36,6 +36,8 @@ class Masking:
     continues: NDArray[np.bool_]  # (V): chosen together with the token before it
     rate: float = RATE
     seed: int = 0
+    masked: float = MASKED  # of the chosen tokens
+    replaced: float = REPLACED
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, rate: float = RATE, whole_words: bool = False, seed: int = 0) -> Masking:
@@ -62,9 +64,9 @@ class Masking:
         chosen = (random.random(len(ids) + 1)[group] < self.rate) & ~self.special[original]
         places = chosen.nonzero()[0]
         fate = random.random(len(places))
-        replaced = places[(fate >= MASKED) & (fate < MASKED + REPLACED)]
+        replaced = places[(fate >= self.masked) & (fate < self.masked + self.replaced)]
         hidden = original.copy()
-        hidden[places[fate < MASKED]] = self.mask_id
+        hidden[places[fate < self.masked]] = self.mask_id
         hidden[replaced] = random.choice(self.ordinary, len(replaced))
         return hidden.tolist(), np.where(chosen, original, IGNORED).tolist()
 

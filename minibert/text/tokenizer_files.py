@@ -105,7 +105,7 @@ def with_settings(definition: dict[str, Any], settings: Mapping[str, Any], lower
         if lowercase is not None:
             given["lowercase"] = lowercase
         definition["normalizer"] = normalizer | {ours: value for ours, value in given.items() if value is not None}
-    elif any(step.get("type") == "StripAccents" for step in steps):  # ALBERT's
+    elif kind_of(definition["model"]) == "Unigram" and len(steps) > 1:  # ALBERT's
         lower = settings.get("do_lower_case") if lowercase is None else lowercase
         if lower is not None:
             steps = [step for step in steps if step.get("type") != "Lowercase"]

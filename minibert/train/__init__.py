@@ -17,7 +17,10 @@ In reading order:
     pairs           documents to rows of one text or two
     stream          rows to batches, masked, as far as training has come
     doctor          a look at a corpus before anything is learned from it
+    electra         the losses of a generator and of what tells its guesses from the text
     pretraining     a language learned from raw text
+    student         a smaller model that begins as a part of another
+    distillation    a student learns from a teacher
 """
 
 from __future__ import annotations
@@ -26,11 +29,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from minibert.train.distillation import distill
     from minibert.train.finetuning import finetune
     from minibert.train.pretraining import pretrain
 
-ROOMS = {"finetune": "finetuning", "pretrain": "pretraining"}
-__all__ = ["finetune", "pretrain"]
+ROOMS = {"distill": "distillation", "finetune": "finetuning", "pretrain": "pretraining"}
+__all__ = ["distill", "finetune", "pretrain"]
 
 
 def __getattr__(name: str) -> object:

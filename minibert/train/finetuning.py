@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -86,7 +86,7 @@ class Job:
     held_out: Encoded | None  # its examples
 
     @classmethod
-    def of(cls, task: Task, data: Any, dev: Any, request: Request) -> Job:
+    def of(cls, task: Task, data: Any, dev: Any, request: Request) -> Self:
         """Check and encode. Raises ValueError for data that cannot be learned, before anything is loaded."""
         if request.step not in ("packed", "readable"):
             raise ValueError(f"step is {request.step!r}; choose packed or readable")
@@ -126,6 +126,10 @@ class Job:
         dtype = choose_dtype(self.request.settings.precision, device)
         return replace(self.request.settings, precision="bfloat16" if dtype == torch.bfloat16 else "float32")
 
+    def new_model(self) -> Head:
+        """The model as training begins."""
+        return new_model(self.source.folder, self.task, self.labels)
+
     def batches(self, pad_id: int) -> Batches:
         """The data, in batches of every epoch."""
         size, seed = self.settings.batch_size, self.settings.seed
@@ -164,7 +168,7 @@ def run(
     request, settings, begin = job.request, job.settings, time.perf_counter()
     with Keeper(folder, job.asked, request.save_every, restart) as keeper:
         torch.manual_seed(settings.seed)
-        model = new_model(job.source.folder, job.task, job.labels).to(choose_device(request.device))
+        model = job.new_model().to(choose_device(request.device))
         sizes = freeze(model, request.freeze)
         optimizer = new_optimizer(model, settings)
         progress = keeper.resume(model, optimizer)

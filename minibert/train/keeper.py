@@ -19,10 +19,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from minibert.files import naming, read_json, write_whole, written_whole
-from minibert.heads import Head
 from minibert.train.loop import Progress, restore, state_of, trained
 from minibert.vectors.growing_file import locked
 
@@ -77,7 +76,7 @@ class Keeper:
                 "again (--restart, restart=True)"
             )
 
-    def resume(self, model: Head, optimizer: torch.optim.AdamW) -> Progress:
+    def resume(self, model: nn.Module, optimizer: torch.optim.AdamW) -> Progress:
         """Put model, optimizer and random state where the last state left them; a new Progress where there is none."""
         for path in sorted(self.folder.glob(STATES), reverse=True):
             try:
@@ -91,12 +90,12 @@ class Keeper:
             return progress
         return Progress()
 
-    def after_step(self, progress: Progress, model: Head, optimizer: torch.optim.AdamW) -> None:
+    def after_step(self, progress: Progress, model: nn.Module, optimizer: torch.optim.AdamW) -> None:
         """Save where it is time to."""
         if progress.step % self.every == 0:
             self.save(progress, model, optimizer)
 
-    def save(self, progress: Progress, model: Head, optimizer: torch.optim.AdamW) -> None:
+    def save(self, progress: Progress, model: nn.Module, optimizer: torch.optim.AdamW) -> None:
         """Write the state, then let go of all but the last."""
         progress.look()  # nothing that is not finite is kept
         said = {name: value for name, value in vars(progress).items() if name != "pending"}
@@ -105,12 +104,12 @@ class Keeper:
         for old in sorted(self.folder.glob(STATES))[:-KEPT]:
             old.unlink(missing_ok=True)
 
-    def keep_best(self, model: Head) -> None:
+    def keep_best(self, model: nn.Module) -> None:
         """Write the weights as they are now."""
         tensors = {name: parameter.detach() for name, parameter in trained(model)}
         write_state(self.folder / BEST, tensors, {})
 
-    def take_best(self, model: Head) -> None:
+    def take_best(self, model: nn.Module) -> None:
         """Put back the weights that keep_best wrote."""
         tensors = load_file(self.folder / BEST)
         for name, parameter in trained(model):

@@ -31,10 +31,11 @@ from minibert.train.packed import packed_output
 
 # A way to compute the loss of one batch, a mean over its texts or its labelled tokens; of several objectives by name.
 Losses = Tensor | dict[str, Tensor]
-Loss = Callable[[Head, Batch], Losses]
-OF_TEXTS = ("next-sentence", "sentence-order")  # objectives whose loss is a mean over texts
+Loss = Callable[[Any, Batch], Losses]
+OF_TEXTS = ("next-sentence", "sentence-order")  # objectives whose loss is a mean over texts,
+OF_TOKENS = ("replaced-token-detection", "distillation", "cosine")  # and over all tokens, labelled or not
 # What a model scores on data that it does not learn from; more is better.
-Score = Callable[[Head], dict[str, Any]]
+Score = Callable[[Any], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class Settings:
     warmup: float = 0.1  # the share of the steps in which the learning rate rises
     weight_decay: float = 0.01  # of matrices; never of biases and LayerNorm
     clip: float = 1.0  # the largest length of all gradients together
+    beta2: float = 0.999  # how long Adam remembers the squares of gradients
+    epsilon: float = 1e-8  # what Adam adds to their root
     accumulate: int = 1  # batches whose gradients make one step
     seed: int = 0
     precision: str = "float32"  # of the matrix products: bfloat16 by autocast; weights and optimizer stay in float32
@@ -117,7 +120,8 @@ def new_optimizer(model: nn.Module, settings: Settings) -> torch.optim.AdamW:
         {"params": [p for p in trained if p.dim() >= 2], "weight_decay": settings.weight_decay},
         {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},  # biases and LayerNorm
     ]
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=settings.learning_rate, fused=settings.fused)
+    how: dict[str, Any] = {"betas": (0.9, settings.beta2), "eps": settings.epsilon, "fused": settings.fused}
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=settings.learning_rate, **how)
 
 
 def rate(step: int, steps: int, settings: Settings) -> float:
@@ -142,7 +146,9 @@ class Source(Protocol):
 
 
 def weight_of(batch: Batch, objective: str = "loss") -> int:
-    """What the mean of an objective's loss is taken over: labelled tokens, else texts or questions."""
+    """What the mean of an objective's loss is taken over: labelled tokens, all of them, or texts or questions."""
+    if objective in OF_TOKENS:
+        return batch.tokens
     labels = None if objective in OF_TEXTS else batch.labels.get("labels")
     if labels is not None and labels.shape == batch.input_ids.shape and not labels.is_floating_point():
         return int((labels != IGNORED).sum())
@@ -150,7 +156,12 @@ def weight_of(batch: Batch, objective: str = "loss") -> int:
 
 
 def one_step(
-    model: Head, parts: Sequence[Batch], optimizer: torch.optim.Optimizer, loss_of: Loss, settings: Settings, step: int
+    model: nn.Module,
+    parts: Sequence[Batch],
+    optimizer: torch.optim.Optimizer,
+    loss_of: Loss,
+    settings: Settings,
+    step: int,
 ) -> dict[str, Tensor]:
     """Gradients of the batches together, one update of the weights; returns the loss, and that of each objective, ().
 
@@ -183,7 +194,7 @@ def one_step(
 
 
 def train(
-    model: Head,
+    model: nn.Module,
     batches: Source,
     settings: Settings,
     *,
@@ -228,7 +239,7 @@ def train(
                 progress.scores.append(score(model))
             after_epoch(progress)
     optimizer.zero_grad(set_to_none=True)
-    model.head_is_trained = True
+    model.head_is_trained = True  # type: ignore[assignment]  # a flag of every task head, no module
     return progress
 
 

@@ -12,13 +12,13 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -30,23 +30,27 @@ from minibert.config import Config
 from minibert.device import choose_device, choose_dtype
 from minibert.files import read_json
 from minibert.heads import HEAD_CLASSES, Head
+from minibert.inputs import unchecked
 from minibert.losses import cross_entropy, token_cross_entropy
 from minibert.tasks.base import Example
 from minibert.text.masking import RATE, Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.train import electra
 from minibert.train.batches import Batch, collate
 from minibert.train.corpus import Corpus
 from minibert.train.doctor import Findings, examine
+from minibert.train.electra import Electra
 from minibert.train.folder import figures, write_checkpoint
 from minibert.train.keeper import Keeper
-from minibert.train.loop import Losses, Progress, Settings, new_optimizer, train
+from minibert.train.loop import Loss, Losses, Progress, Settings, new_optimizer, train
 from minibert.train.packed import packed_states
 from minibert.train.pairs import LABELS, Packing
 from minibert.train.stream import Stream, masked
 from minibert.vectors.pooling import inference
 
-HEADS = {"mlm": "masked-lm", "mlm+nsp": "pretraining", "mlm+sop": "pretraining"}
+HEADS = {"mlm": "masked-lm", "mlm+nsp": "pretraining", "mlm+sop": "pretraining", "electra": "replaced-token-detection"}
 SECOND = {"mlm+nsp": "next-sentence", "mlm+sop": "sentence-order"}
+Model = Head | Electra
 ROWS_SCORED = 512  # of held-out text
 AT_ONCE = 32  # of them
 
@@ -81,6 +85,8 @@ class Request:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if (self.config is None) == (self.init is None):
             raise ValueError("either config, for a new model, or init, to go on from a checkpoint, must be given")
+        if self.objective == "electra" and (self.step == "readable" or self.init):
+            raise ValueError("objective electra needs a config, for a new generator and discriminator, and step packed")
         if self.tokenizer is None and self.init is None:
             raise ValueError("a new model needs a tokenizer: a folder that `minibert vocab` wrote, or a checkpoint")
 
@@ -104,7 +110,7 @@ class Job:
     held_out: list[Example]  # masked once and for all
 
     @classmethod
-    def of(cls, request: Request) -> Job:
+    def of(cls, request: Request) -> Self:
         """Look at everything beforehand. Raises ValueError, FileNotFoundError for what cannot be learned."""
         whole = Corpus.of(request.corpus, request.paragraphs)
         learned, rest = (whole, Corpus.of(request.dev, request.paragraphs)) if request.dev else whole.split()
@@ -120,6 +126,8 @@ class Job:
             )
         packing = Packing(request.objective, request.max_length, tokenizer.cls_id, tokenizer.sep_id)
         masking = Masking.of(tokenizer, request.mask_rate, request.whole_words, request.settings.seed)
+        if request.objective == "electra":
+            masking = replace(masking, masked=electra.MASKED, replaced=electra.REPLACED)
         findings = examine(learned, tokenizer, packing, masking)
         rows = packing.rows(rest.tokenized(0, tokenizer), Random("held out"))[:ROWS_SCORED]
         if not rows:
@@ -132,7 +140,9 @@ class Job:
         """With the precision that the hardware has."""
         given = self.request.settings
         dtype = choose_dtype(given.precision, torch.device(choose_device(self.request.device)))
-        return replace(given, epochs=1, precision="bfloat16" if dtype == torch.bfloat16 else "float32")
+        scales = {"replaced-token-detection": electra.SCALE} if self.request.objective == "electra" else given.scales
+        precision = "bfloat16" if dtype == torch.bfloat16 else "float32"
+        return replace(given, epochs=1, precision=precision, scales=scales)
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -147,12 +157,19 @@ class Job:
             "corpus": self.corpus.fingerprint,
         }
 
-    def new_model(self) -> Head:
+    def new_model(self) -> Model:
         """The checkpoint to go on from, with a fresh task head where it has none; or a new model."""
         head = HEADS[self.request.objective]
+        if self.request.objective == "electra":
+            return Electra(self.config)
         if self.source is None:
             return HEAD_CLASSES[head](self.config)
         return load(self.source.folder, head=head, new_head=not has_head(self.source.folder, head))
+
+    @property
+    def loss_of(self) -> Loss:
+        """How the losses of a batch are computed."""
+        return partial(losses, self.request.objective, self.request.step)
 
     def stream(self, folder: Path) -> Stream:
         """The batches; `folder` keeps what a resumed run needs to find its place."""
@@ -168,7 +185,7 @@ class Job:
             folder / "windows.txt",
         )
 
-    def score(self, model: Head) -> dict[str, Any]:
+    def score(self, model: Model) -> dict[str, Any]:
         """Loss and accuracy of each objective on held-out text."""
         return score(model, self.held_out, self.request.objective, self.settings.precision)
 
@@ -199,7 +216,7 @@ def config_of(request: Request, source: hub.Source | None, tokenizer: Tokenizer)
 class Pretrained:
     """A model that was trained, and how that went."""
 
-    model: Head
+    model: Model
     tokenizer: Tokenizer
     progress: Progress
     figures: dict[str, Any]  # what training.json has
@@ -232,7 +249,7 @@ def run(
             model,
             job.stream(folder),
             settings,
-            loss_of=partial(losses, request.objective, request.step),
+            loss_of=job.loss_of,
             progress=progress,
             optimizer=optimizer,
             after_step=after_step,
@@ -248,8 +265,10 @@ def run(
 # Objectives
 
 
-def losses(objective: str, step: str, model: Head, batch: Batch) -> Losses:
+def losses(objective: str, step: str, model: Model, batch: Batch) -> Losses:
     """The loss of each objective for one batch, whose sum is what transformers calls the loss."""
+    if isinstance(model, Electra):
+        return electra.losses(model, batch)
     if step == "packed":
         encoded, labels = packed_states(model, batch)
         out = model.read(encoded)  # logits of the masked tokens alone, (1,N,V)
@@ -272,36 +291,42 @@ def scores_of(out: Any) -> tuple[Tensor, Tensor | None]:
     return out.prediction_logits, out.seq_relationship_logits if out.sop_logits is None else out.sop_logits
 
 
-def score(model: Head, rows: Sequence[Example], objective: str, precision: str = "float32") -> dict[str, Any]:
+def score(model: Model, rows: Sequence[Example], objective: str, precision: str = "float32") -> dict[str, Any]:
     """How well hidden words are guessed, and second texts told: mean loss, perplexity and accuracy of each."""
-    sums = dict.fromkeys(("loss", "right", "masked", "second loss", "second right"), 0.0)
-    lower = torch.autocast(model.device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
     in_order = sorted(range(len(rows)), key=lambda row: len(rows[row].ids))
-    with inference(model), lower:
-        for start in range(0, len(rows), AT_ONCE):
-            numbers = in_order[start : start + AT_ONCE]
-            batch = collate([rows[number] for number in numbers], numbers, model.config.pad_token_id).to(model.device)
-            encoded, labels = packed_states(model, batch)
-            tokens, second = scores_of(model.read(encoded))
-            wanted, tokens = labels["labels"][0], tokens[0].float()  # (N), (N,V)
-            sums["masked"] += len(wanted)
-            sums["loss"] += float(torch.nn.functional.cross_entropy(tokens, wanted, reduction="sum"))
-            sums["right"] += int((tokens.argmax(dim=-1) == wanted).sum())
-            if second is not None:
-                label = labels[str(LABELS[objective])]
-                sums["second loss"] += float(torch.nn.functional.cross_entropy(second.float(), label, reduction="sum"))
-                sums["second right"] += int((second.argmax(dim=-1) == label).sum())
-    masked_ones = max(1.0, sums["masked"])
-    found = {
-        "masked_lm_loss": sums["loss"] / masked_ones,
-        "perplexity": math.exp(min(700.0, sums["loss"] / masked_ones)),
-        "masked_accuracy": sums["right"] / masked_ones,
-        "masked_tokens": int(sums["masked"]),
-    }
-    if objective in SECOND:
+    portions = [in_order[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE)]
+    pad_id, device = model.config.pad_token_id, model.device
+    batches = (collate([rows[row] for row in portion], portion, pad_id).to(device) for portion in portions)
+    lower = torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
+    with inference(model), unchecked(), lower:
+        of: Callable[[Any, Iterable[Batch]], dict[str, Any]]
+        of = electra.figures if isinstance(model, Electra) else partial(figures_of, objective)
+        found = of(model, batches)
+    return {"perplexity": math.exp(min(700.0, found["masked_lm_loss"]))} | found
+
+
+def figures_of(objective: str, model: Head, batches: Iterable[Batch]) -> dict[str, Any]:
+    """Loss and accuracy of each objective, means over hidden words and over rows."""
+    words, texts = [], []
+    for batch in batches:
+        encoded, labels = packed_states(model, batch)
+        tokens, second = scores_of(model.read(encoded))
+        words.append(sums(tokens[0], labels["labels"][0]))  # (N,V), (N)
+        if second is not None:
+            texts.append(sums(second, labels[str(LABELS[objective])]))  # (B,2), (B)
+    masked, loss, right = map(sum, zip(*words, strict=True))
+    found = {"masked_lm_loss": loss / masked, "masked_accuracy": right / masked, "masked_tokens": masked}
+    if texts:
+        rows, loss, right = map(sum, zip(*texts, strict=True))
         name = SECOND[objective].replace("-", "_")
-        found |= {f"{name}_loss": sums["second loss"] / len(rows), f"{name}_accuracy": sums["second right"] / len(rows)}
+        found |= {f"{name}_loss": loss / rows, f"{name}_accuracy": right / rows}
     return found
+
+
+def sums(logits: Tensor, labels: Tensor) -> tuple[int, float, int]:
+    """How many answers there are, (N,K) and (N), the sum of their losses, and how many are right."""
+    loss = torch.nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
+    return len(labels), float(loss), int((logits.argmax(dim=-1) == labels).sum())
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -323,12 +348,14 @@ def pretrain(
 
     corpus: one sentence a line, an empty line between documents. config: a config.json for a new model, or init: a
     checkpoint to go on from. how: fields of Request (objective, steps, max_length, ...) and of train.loop.Settings
-    (batch_size, learning_rate, seed, ...). A killed run is resumed by the same call.
+    (batch_size, learning_rate, seed, ...). Of ELECTRA the discriminator is returned; its generator is in out/generator.
+    A killed run is resumed by the same call.
     Raises ValueError for what cannot be learned, before anything is trained, and what Keeper and train raise.
     """
     paths = {"config": config, "tokenizer": tokenizer, "init": init, "dev": dev}
     given = {name: None if path is None else os.fspath(path) for name, path in paths.items()}
-    return finish(Job.of(request_of(os.fspath(corpus), given | how)), Path(out), restart).model
+    model = finish(Job.of(request_of(os.fspath(corpus), given | how)), Path(out), restart).model
+    return model.discriminator if isinstance(model, Electra) else model
 
 
 def request_of(corpus: str, given: dict[str, Any]) -> Request:
@@ -345,6 +372,10 @@ def finish(
     """Run, write the folder, and forget the state of the run."""
     state = out.with_name(out.name + ".training")
     trained = run(job, state, restart=restart, say=say)
-    write_checkpoint(trained.model, trained.tokenizer, trained.figures, out)
+    if isinstance(trained.model, Electra):  # what is kept is the discriminator
+        write_checkpoint(trained.model.discriminator, trained.tokenizer, trained.figures, out)
+        write_checkpoint(trained.model.generator, trained.tokenizer, trained.figures, out / "generator")
+    else:
+        write_checkpoint(trained.model, trained.tokenizer, trained.figures, out)
     shutil.rmtree(state, ignore_errors=True)
     return trained

@@ -127,23 +127,22 @@ BERT_LARGE = Size(
 )
 
 
-RELATIVES = (
-    Size(
-        "RoBERTa-base, random",
-        ROBERTA,
-        {"num_labels": 3, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
-        16,
-        full=True,
-    ),
-    Size(
-        "ALBERT-base, random",
-        ALBERT,
-        {"num_labels": 3, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
-        16,
-        full=True,
-    ),
-    Size("ELECTRA-small, random", ELECTRA, {"num_labels": 3}, 16, full=True),
+ROBERTA_BASE = Size(
+    "RoBERTa-base, random",
+    ROBERTA,
+    {"num_labels": 3, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+    16,
+    full=True,
 )
+ALBERT_BASE = Size(
+    "ALBERT-base, random",
+    ALBERT,
+    {"num_labels": 3, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
+    16,
+    full=True,
+)
+ELECTRA_SMALL = Size("ELECTRA-small, random", ELECTRA, {"num_labels": 3}, 16, full=True)
+RELATIVES = (ROBERTA_BASE, ALBERT_BASE, ELECTRA_SMALL)
 
 
 @contextmanager

@@ -69,7 +69,7 @@ def check(args: argparse.Namespace) -> None:
 def check_numbers(args: argparse.Namespace, encoder: Encoder | MaskedLM) -> None:
     """Raise ValueError for a layer or head of the picture that the model does not have."""
     config = encoder.config
-    L, H = config.num_hidden_layers, config.num_attention_heads
+    L, H = len(config.shared_layers), config.num_attention_heads
     if not -L <= args.layer < L:
         raise ValueError(f"--layer is {args.layer}; the model has {L} layers: 0 to {L - 1}, or -1 for the last")
     if args.head not in NAMED_HEADS and not (args.head.isdecimal() and int(args.head) < H):
@@ -98,7 +98,7 @@ def describe(traced: Trace) -> dict[str, Any]:
         "ids": traced.ids,
         "segments": traced.segments,
         "notes": traced.notes,
-        "layers": config.num_hidden_layers,
+        "layers": len(config.shared_layers),
         "heads": config.num_attention_heads,
         "hidden_size": config.hidden_size,
     }

@@ -40,7 +40,7 @@ def choose(journey: Journey, layers: Sequence[int] | None = None, heads: Sequenc
 
     Raises ValueError for a layer or head that the model does not have.
     """
-    L, H = journey.config.num_hidden_layers, journey.config.num_attention_heads
+    L, H = len(journey.config.shared_layers), journey.config.num_attention_heads
     chosen_layers = checked("layers", range(L) if layers is None else layers, L)
     chosen_heads = checked("heads", range(H) if heads is None else heads, H)
 
@@ -74,7 +74,7 @@ def size(journey: Journey, layers: int, heads: int) -> float:
 
 def left_out(journey: Journey, layers: list[int], heads: list[int]) -> str:
     """What the page lacks, in one sentence."""
-    L, H, S = journey.config.num_hidden_layers, journey.config.num_attention_heads, len(journey.tokens)
+    L, H, S = len(journey.config.shared_layers), journey.config.num_attention_heads, len(journey.tokens)
     lacks = []
     if len(layers) < L:
         lacks.append(f"layers {numbered(layers)} of 0 to {L - 1} (--layers chooses others)")
@@ -126,7 +126,7 @@ def page_data(journey: Journey, choice: Choice) -> dict[str, Any]:
         "D": config.hidden_size,
         "E": journey.token_embeddings.shape[-1],
         "H": config.num_attention_heads,
-        "L": config.num_hidden_layers,
+        "L": len(config.shared_layers),
         "tokens": journey.tokens,
         "ids": journey.ids,
         "sides": journey.sides,
@@ -164,7 +164,7 @@ def vectors(journey: Journey, choice: Choice) -> dict[str, Tensor]:
     found = {"token": journey.token_embeddings, "position": journey.position_embeddings, "sum": journey.embedding_sum}
     if journey.segment_embeddings is not None:
         found["segment"] = journey.segment_embeddings
-    L = journey.config.num_hidden_layers
+    L = len(journey.config.shared_layers)
     for state in sorted({0, L, *choice.layers, *(layer + 1 for layer in choice.layers)}):
         found[f"hidden{state}"] = journey.hidden_states[state]
     for layer in choice.layers:

@@ -138,7 +138,7 @@ def sizes(journey: Journey) -> dict[str, int]:
         "W": config.hidden_size // config.num_attention_heads,
         "F": config.intermediate_size,
         "V": config.vocab_size,
-        "L": config.num_hidden_layers,
+        "L": len(config.shared_layers),
     }
 
 

@@ -94,7 +94,7 @@ def trace(
         position_embeddings=tensors[Place("position embeddings")],
         embedding_sum=tensors[Place("embedding sum")],
         hidden_states=states,
-        layers=[layer_trace(tensors, number) for number in range(config.num_hidden_layers)],
+        layers=[layer_trace(tensors, number) for number in range(len(config.shared_layers))],
         pooled=pooled,
         predictions=[Prediction(i, guesses(logits[i], tokenizer)) for i in masks] if logits is not None else [],
         decision=decide(classifier, config, states, pooled) if classifier else None,
@@ -159,6 +159,8 @@ def notes(
         said.append("The text is empty: the model reads [CLS] and [SEP] alone.")
     if text_b is not None and config.type_vocab_size < 2:
         said.append("This model has no segments: only the [SEP] between the two texts tells them apart.")
+    if config.task_vocab_size:
+        said.append("This model adds an embedding of its task, that of task 0, to the sum of each token.")
     if unfilled:
         said.append(
             "The text has a [MASK], and this checkpoint has no masked language model's task head, so nothing is "
