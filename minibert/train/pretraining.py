@@ -299,9 +299,7 @@ def score(model: Model, rows: Sequence[Example], objective: str, precision: str 
     batches = (collate([rows[row] for row in portion], portion, pad_id).to(device) for portion in portions)
     lower = torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
     with inference(model), unchecked(), lower:
-        of: Callable[[Any, Iterable[Batch]], dict[str, Any]]
-        of = electra.figures if isinstance(model, Electra) else partial(figures_of, objective)
-        found = of(model, batches)
+        found = electra.figures(model, batches) if isinstance(model, Electra) else figures_of(objective, model, batches)
     return {"perplexity": math.exp(min(700.0, found["masked_lm_loss"]))} | found
 
 
