@@ -1,5 +1,7 @@
 # make demo   the main job: sentences, [CLS] vectors, logistic regression
 # make test   style, types and the whole test suite (make test-all: the full-size checkpoints too)
+# make pretrain      a BERT and a DistilBERT from nothing, measured against what is possible: five minutes
+# make quality        fine-tuning beside that of transformers, on the data of MINIBERT_DATA: an hour or two
 # make tutorials      the notebooks in the browser
 # make annotated      the source as pages, explanation beside code, in build/annotated
 # make bench          speed against Hugging Face and other peers, in an environment of its own
@@ -13,10 +15,16 @@ ifneq ($(wildcard ../shared/data/README.md),)
 export MINIBERT_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test test-all check tutorials annotated bench parity-oldest clean
+.PHONY: demo pretrain quality test test-all check tutorials annotated bench parity-oldest clean
 
 demo: .venv/installed
 	$(BIN)/minibert demo
+
+pretrain: .venv/installed-for-tests
+	$(BIN)/python -m minibert.lab.possible --out build/possible --plot build/possible.png
+
+quality: .venv/installed-for-tests
+	$(BIN)/python -m minibert.lab.quality
 
 # Two at a time, each with one thread: most tests compute with small matrices, which two threads only slow down.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import sentencepiece
 import tokenizers
 import transformers
@@ -91,12 +93,23 @@ def write_vocabulary(folder: Path, family: str) -> Path:
 
 
 def write_saved(folder: Path, family: str, **options: Any) -> Any:
-    """A folder with what transformers saves of that family's tokenizer, which is returned."""
-    source = write_vocabulary(folder.with_name(folder.name + "-released"), family)
+    """A folder with what transformers saves of that family's tokenizer, which is returned.
+
+    The test is skipped with a transformers that leaves out SentencePiece's table of characters, as 5.0.0 does: its ids
+    are not those of the official tokenizers.
+    """
+    theirs: Any = getattr(transformers, CLASSES[family])
     mask = tokenizers.AddedToken(
         "[MASK]" if family == "albert" else "<mask>", lstrip=True, normalized=False, special=True
     )
-    theirs = getattr(transformers, CLASSES[family]).from_pretrained(source, mask_token=mask, **options)
+    if family == "roberta":
+        vocab, merges = byte_pairs()
+        theirs = theirs(vocab=vocab, merges=merges, mask_token=mask, **options)
+    elif "_spm_precompiled_charsmap" in inspect.signature(theirs).parameters:
+        source = write_vocabulary(folder.with_name(folder.name + "-released"), family)
+        theirs = theirs.from_pretrained(source, mask_token=mask, **options)
+    else:
+        pytest.skip(f"transformers {transformers.__version__} leaves out SentencePiece's table of characters")
     write_config(folder, family, len(theirs))
     theirs.save_pretrained(folder)
     return theirs

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import HEADS, TESTED
 from torch import Tensor
 from torch.export import Dim
 
@@ -16,7 +17,6 @@ from minibert import cli
 from minibert.checkpoints import export as room
 from minibert.checkpoints.export import Positional, export, inputs_of
 from minibert.config import Config
-from minibert.families import FAMILIES
 from minibert.heads import HEAD_CLASSES
 from minibert.model import Encoder
 
@@ -28,7 +28,7 @@ SIZES: dict[str, Any] = {
     "intermediate_size": 37,
     "max_position_embeddings": 70,
 }
-CASES = [(family, head) for family in FAMILIES.values() for head in ("", *family.heads)]
+CASES = [*((family, "") for family in TESTED), *HEADS]
 
 
 def small(family: str, head: str = "") -> Any:

@@ -125,9 +125,19 @@ def test_the_batch_has_rows_of_length_1_and_full_and_all_segments_and_no_row_of_
         assert (batch.input_ids[padding] != 0).any()
 
 
+NO_PAIRS = {"next sentence", "sentence order", "task embeddings"}
+
+
 @pytest.mark.parametrize(
     ("family", "absent"),
-    [("bert", {"pre-classifier"}), ("distilbert", {"segment embeddings", "pooler dense", "pooler", "next sentence"})],
+    [
+        ("bert", {"pre-classifier", "task embeddings", "sentence order"}),
+        ("distilbert", NO_PAIRS | {"segment embeddings", "pooler dense", "pooler"}),
+        ("roberta", NO_PAIRS),
+        ("albert", {"pre-classifier", "task embeddings", "next sentence"}),
+        ("electra", NO_PAIRS | {"pooler dense", "pooler"}),
+        ("ernie", {"pre-classifier", "sentence order"}),
+    ],
 )
 def test_every_stage_is_read_on_both_sides(family: str, absent: set[str], pair: MakePair) -> None:
     ours: set[str] = set()

@@ -13,14 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import HARD_TEXTS
+import torch
+from helpers import HARD_TEXTS, write_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizers import CLASSES, SENTENCES, write_config, write_saved, write_vocabulary
 from transformers import AutoTokenizer
 
+import minibert
+from minibert.lab.trace.data import choose, page_data
 from minibert.tasks.answering import Answering
 from minibert.tasks.choice import Choice, questions
+from minibert.tasks.fill_mask import fill_mask
 from minibert.tasks.squad import Gold, Question, Questions
 from minibert.tasks.tagging import Sentences, Tagging
 from minibert.text import piecewise
@@ -461,3 +465,55 @@ def test_a_tokenizer_json_of_the_first_years_does_not_name_its_model(family: str
         content["model"]["merges"] = [" ".join(pair) for pair in content["model"]["merges"]]
     (tmp_path / "a" / "tokenizer.json").write_text(json.dumps(content))
     assert load_tokenizer(tmp_path / "a").ids(SHORT) == expected.ids(SHORT)
+
+
+# -- models
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A small random masked language model of a relative, with its tokenizer, for reading only."""
+
+    @cache
+    def checkpoint(family: str) -> Path:
+        folder = tmp_path_factory.mktemp("checkpoints") / family
+        size = len(write_saved(folder, family))
+        write_checkpoint(folder, family, "masked-lm", vocab_size=size, max_position_embeddings=40)
+        return folder
+
+    return checkpoint
+
+
+@pytest.mark.parametrize(("family", "mask", "other"), [("roberta", "<mask>", "[MASK]"), ("albert", "[MASK]", "<mask>")])
+def test_a_word_is_guessed_at_the_mask_that_the_relative_has(
+    family: str, mask: str, other: str, checkpoints: Any
+) -> None:
+    folder = checkpoints(family)
+    [first, second] = fill_mask(f"The {mask} sat on the {mask}.", folder, 4)
+    assert len(first) == len(second) == 4 and all(guess.token for guess in first)
+    with pytest.raises(ValueError) as error:
+        fill_mask(f"The {other} sat on the mat.", folder)
+    assert str(error.value) == f"the text has no {mask}; write {mask} where a word is to be guessed"
+
+
+@pytest.mark.parametrize("family", ["roberta", "camembert", "albert"])
+def test_a_trace_names_words_as_they_stand_in_the_text(family: str, checkpoints: Any, both: Any) -> None:
+    encoder = minibert.load(checkpoints(family))
+    traced = minibert.trace(encoder, load_tokenizer(checkpoints(family)), "unbelievable café 中文,", "A film")
+    begin, end = traced.tokens[0], traced.tokens[-1]
+    between = [end] * (1 if family == "albert" else 2)
+    words = [*["unbelievable", "café"], *(["中文", ","] if family == "roberta" else ["中文,"])]
+    assert traced.word_names == [begin, *words, *between, "A", "film", end]
+    assert traced.attention(0, 0, merge=True).shape == (len(traced.word_names),) * 2
+    assert page_data(traced, choose(traced))["names"] == traced.word_names
+
+
+@pytest.mark.parametrize("family", ["roberta", "albert"])
+def test_pairs_are_embedded_in_the_segments_of_the_relative(family: str, checkpoints: Any) -> None:
+    folder = checkpoints(family)
+    encoder, tokenizer = minibert.load(folder), load_tokenizer(folder)
+    first, second = ["The cat", "a dog sat on the mat"], ["the dog didn't care", "a"]
+    with torch.no_grad():
+        expected = encoder(**tokenizer(first, second)).last_hidden_state[:, 0]
+    found = minibert.embed(first, folder, pairs=second)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)

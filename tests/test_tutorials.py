@@ -57,6 +57,11 @@ ELSEWHERE = {
         "96.4": "Devlin et al. 2018, table 7",
     },
     "8_making_it_fast.ipynb": {"2,000": "the tutorial's number of sentences"},
+    "9_fine_tuning.ipynb": {
+        "2e-5": "Devlin et al. 2018, appendix A.3",
+        "5e-5": "Devlin et al. 2018, appendix A.3",
+        "0.808": "README, minibert classify on all of SST-2",
+    },
 }
 
 
@@ -122,9 +127,9 @@ def unstated_figures(book: NotebookNode) -> Iterator[tuple[str, str]]:
                     yield figure, cell.id
 
 
-def test_there_are_eight_notebooks_each_with_its_solutions() -> None:
-    assert [path.name[0] for path in NOTEBOOKS] == list("12345678")
-    assert [path.name for path in ALL[8:]] == [path.name for path in NOTEBOOKS]
+def test_there_are_nine_notebooks_each_with_its_solutions() -> None:
+    assert [path.name[0] for path in NOTEBOOKS] == list("123456789")
+    assert [path.name for path in ALL[9:]] == [path.name for path in NOTEBOOKS]
 
 
 @pytest.mark.parametrize("path", ALL, ids=NAMES)
@@ -186,7 +191,7 @@ def test_a_notebook_is_small_and_names_no_folder_of_the_machine_it_ran_on(path: 
     assert not re.search(r"/(work|tmp|root|home|Users)/", text)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[:8])
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[:9])
 def test_a_notebook_ends_with_three_exercises_and_opens_with_versions(path: Path) -> None:
     cells = read(path).cells
     first = next(cell for cell in cells if cell.cell_type == "code")

@@ -116,4 +116,5 @@ def chosen(args: Arguments, *names: str) -> dict[str, Any]:
 def begins(take: tuple[int, ...], deep: int) -> str:
     """Which layers the student begins as."""
     taken = ", ".join(map(str, take))
-    return f"a DistilBERT of {len(take)} layers, which begin as {taken} of the teacher's 0 to {deep - 1}"
+    layers = "1 layer, which begins" if len(take) == 1 else f"{len(take)} layers, which begin"
+    return f"a DistilBERT of {layers} as {taken} of the teacher's 0 to {deep - 1}"

@@ -82,6 +82,7 @@ def report() -> Callable[[Progress], None]:
         parts += [
             f"{name[:-9]} {value:.1%}" for name, value in scores.items() if name.endswith(("e_accuracy", "r_accuracy"))
         ]
+        parts += [f"{scores['kept']:.1%} of what the teacher has right"] if scores.get("kept") is not None else []
         tqdm.write(block(f"step {progress.step:,}", ", ".join(parts)), file=sys.stdout)
         sys.stdout.flush()
 

@@ -8,6 +8,7 @@ In reading order:
     pictures    tensors as pictures
     curve       how a training went, as a picture
     quality     fine-tuning beside that of transformers: is it as good?
+    possible    pretraining measured against what is possible
     templates   pages from templates
     annotated   the source as pages, the explanation beside the code
     parity      proof against transformers, bit for bit

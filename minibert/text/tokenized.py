@@ -62,7 +62,7 @@ class Tokenized:
 
     ids: list[list[int]]  # K
     account: Account
-    second: list[int] | None = None  # K: where in each row the second text of a pair begins; None: no pairs
+    second: list[int] | None = None  # K: where in each row segment 1 begins; None: no pairs, or one segment for both
     windows: list[int] | None = None  # N: how many rows each text has; None: one each
 
     def text_of(self, row: int) -> int:
