@@ -4,7 +4,9 @@ The encoder gives each token a vector; a task head turns vectors into an answer:
 the text. (A head alone is an attention head.) It is a model of its own: the encoder under `.encoder`, and the few
 layers that read what the encoder returns. Here is what all of them share, and those that need no labels but the text
 itself; heads.py has those of fine-tuning. Arguments, fields and losses carry the names of transformers 5.23, the
-losses stand in losses.py. Sections are those of "BERT" (Devlin et al. 2018).
+losses stand in losses.py. Sections are those of "BERT" (Devlin et al. 2018). Beside the letters of model.py:
+
+    K  labels that a classifier tells apart        C  choices of a multiple-choice question
 """
 
 from __future__ import annotations
@@ -248,7 +250,7 @@ class Pretraining(TokenPrediction):
         loss = None
         if labels is not None and label is not None:
             loss = token_cross_entropy(tokens, labels) + cross_entropy(pair, label, name)
-        elif labels is not None or label is not None:
+        elif any(given is not None for given in (labels, next_sentence_label, sentence_order_label)):
             raise ValueError(f"the loss needs both labels and {name}, and one of them is missing")
         return PretrainingOutput(tokens, follows, order, loss, encoded.hidden_states, encoded.attentions)
 

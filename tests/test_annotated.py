@@ -174,7 +174,7 @@ def test_the_contents_lead_through_the_rooms_in_reading_order(pages: dict[str, P
     rooms = [link for link in dict.fromkeys(firsts[firsts.index("config.html") :])]
     assert sorted(rooms) == sorted(f"{name}.html" for name in NAMES)
     assert "model.html#Encoder" in pages["index.html"].links
-    assert pages["model.html"].links[:3] == ["index.html", "config.html", "heads.html"]
+    assert pages["model.html"].links[:3] == ["index.html", "config.html", "objectives.html"]
     assert pages["engine.html"].links[-2:] == ["index.html", "matmul.html"]
 
 

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import minibert
+from minibert.checkpoints.load import has_head
 from minibert.config import Config
 from minibert.families import FAMILIES
 from minibert.families.albert import ALBERT
@@ -242,6 +243,8 @@ def test_the_order_of_sentences_has_upstreams_fields_and_two_labels(pair: MakePa
     assert out.keys() == ["loss", "prediction_logits", "sop_logits"]
     assert out.sop_logits.shape == (6, 2)
     with pytest.raises(ValueError, match="both labels and sentence_order_label"):
+        forward(both.ours, both.asked.batch, {"next_sentence_label": torch.zeros(6, dtype=torch.long)})
+    with pytest.raises(ValueError, match="both labels and sentence_order_label"):
         forward(both.ours, both.asked.batch, {"sentence_order_label": torch.zeros(6, dtype=torch.long)})
     with pytest.raises(ValueError, match=r"sentence_order_label\[0\] is 2"):
         forward(both.ours, both.asked.batch, both.asked.labels | {"sentence_order_label": torch.full((6,), 2)})
@@ -405,6 +408,15 @@ def test_a_head_that_a_relative_lacks_is_refused_with_the_reason(family: Family)
     for head in HEAD_CLASSES.keys() - family.heads.keys():
         with pytest.raises(ValueError, match=f"{family.name} has no head '{head}': [a-z]"):
             HEAD_CLASSES[head](small_config(family, num_labels=2))
+
+
+def test_a_head_within_anothers_name_is_not_taken_for_it(written: Written) -> None:
+    """The classifier of texts is classifier.dense and classifier.out_proj, that of tokens classifier alone."""
+    folder, _ = written(ROBERTA, "sequence-classification")
+    assert has_head(folder, "sequence-classification")
+    assert not has_head(folder, "token-classification")
+    assert has_head(written(ALBERT, "pretraining")[0], "masked-lm")
+    assert has_head(written(ELECTRA, "masked-lm")[0], "masked-lm")
 
 
 @pytest.mark.parametrize("name", ["deberta", "deberta-v2", "modernbert", "xlnet", "mpnet"])

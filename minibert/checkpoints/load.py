@@ -99,8 +99,9 @@ def has_head(name: str | Path, head: str) -> bool:
     folder = hub.locate(name).folder
     family = Config.from_file(folder / "config.json").family
     held = [family.second_names.get(bare, bare) for bare in map(bare_name, list_tensors(folder))]
-    wanted = family.heads.get(head, {"": ""}).values()
-    return all(any(tensor.startswith(f"{module}.") for tensor in held) for module in wanted)
+    return head in family.heads and all(
+        any(tensor.rpartition(".")[0] == module for tensor in held) for module in family.heads[head].values()
+    )
 
 
 def save(model: nn.Module, folder: str | Path) -> None:

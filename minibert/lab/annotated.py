@@ -28,6 +28,7 @@ PACKAGE = Path(__file__).parents[1]
 ROOMS = {
     "config": "",
     "model": "2_through_the_encoder",
+    "objectives": "",
     "heads": "6_what_is_in_a_vector",
     "families/bert": "",
     "checkpoints/fill": "4_official_weights",

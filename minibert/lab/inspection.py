@@ -39,6 +39,7 @@ def inspect(name: str) -> Figures:
         "equals_manifest": digest == checkpoint.sha256 if checkpoint else None,
         "dtypes": list(report.dtypes),
         "config": sizes(encoder.config),
+        "max_tokens": encoder.config.max_tokens,
         "parameters": sum(parameter.numel() for parameter in encoder.parameters()),
         "pooler": None if encoder.pooler is None else trained(encoder.pooler.dense.weight, encoder.pooler.dense.bias),
         "report": groups(report),
@@ -99,7 +100,7 @@ def checkpoint_text(figures: Figures) -> str:
             "sizes",
             f"{config['num_hidden_layers']} layers, hidden size {config['hidden_size']}, "
             f"{config['num_attention_heads']} heads, feed-forward {config['intermediate_size']}",
-            f"{config['vocab_size']:,} tokens, {config['max_position_embeddings'] - config['first_position']} positions, "
+            f"{config['vocab_size']:,} tokens, {figures['max_tokens']} positions, "
             f"{config['type_vocab_size']} segments, {config['hidden_act']}",
             *changed(config),
         ),

@@ -6,16 +6,16 @@
 A text says which word was hidden; the teacher says how likely each word of the vocabulary is, which is more to learn
 from. Divided by a temperature before softmax, its small probabilities count too (Hinton et al. 2015):
 
-    distillation = T² KL(softmax(teacher / T) || softmax(student / T))     at every token; times 5
+    distillation = τ² KL(softmax(teacher / τ) || softmax(student / τ))     at every token; times 5
     masked LM    = -log softmax(student)[the hidden word]                  at hidden ones; times 2
     cosine       = 1 - cos(last state of the student, of the teacher)      at every token; times 1
 
-All are means over tokens, never over padding. T² keeps gradients as large as they are without T. Sanh et al. 2019,
-sections 2 and 3, and the script of the authors, which takes every token where the paper speaks of hidden ones; its
-tokens are hidden by their frequency, and here by BERT's masking. A classifier is a teacher in the same way, by its
-labels (`task="classify"`).
+All are means over tokens, never over padding; τ², the temperature squared, keeps gradients as large as without it.
+Sanh et al. 2019, sections 2 and 3, and the script of the authors, which distils every token where the paper speaks of
+hidden ones; it hides rare tokens more often, and here BERT's masking does it. A classifier is a teacher in the same
+way, by its labels (`task="classify"`). Beside the letters of model.py:
 
-    T  tokens of all texts in the batch, or the temperature        N  tokens of which logits are needed
+    T  tokens of all texts in the batch        N  tokens of which logits are needed
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from minibert.train.packed import Output, Tokens, encode
 from minibert.train.student import check_teacher, layers_taken, new_student
 
 TEMPERATURE = 2.0
+OF_LABELS = ("soft-labels", "labels")  # the losses of a classification
 AT_ONCE = 512  # tokens whose logits (N,V) are held at a time
-RECIPE = Settings(
-    epochs=1, learning_rate=5e-4, warmup=0.05, weight_decay=0.0, clip=5.0, beta2=0.98, epsilon=1e-6
-)  # of DistilBERT
+# DistilBERT's optimizer.
+RECIPE = Settings(epochs=1, learning_rate=5e-4, warmup=0.05, weight_decay=0.0, clip=5.0, beta2=0.98, epsilon=1e-6)
 
 
 def check_how(temperature: float, weights: Sequence[float], names: Sequence[str]) -> None:
@@ -81,9 +81,9 @@ def frozen(folder: Path, head: str, device: str) -> Head:
 
 
 def soft_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """The sum over rows of T² KL(teacher || student), logits (N,V) and (N,V) -> ()."""
+    """The sum over rows of τ² KL(teacher || student), logits (N,V) and (N,V) -> ()."""
     at_least = torch.promote_types(student.dtype, torch.float32)  # lower precision is for matrix products
-    log_p, log_q = (F.log_softmax(logits / temperature, dim=-1, dtype=at_least) for logits in (teacher, student))
+    log_p, log_q = (F.log_softmax(logits.to(at_least) / temperature, dim=-1) for logits in (teacher, student))
     return temperature**2 * F.kl_div(log_q, log_p, reduction="sum", log_target=True)
 
 
@@ -261,9 +261,8 @@ class TextRequest(finetuning.Request):
 
     def __post_init__(self) -> None:
         check_how(self.temperature, self.weights, OF_LABELS)
-
-
-OF_LABELS = ("soft-labels", "labels")
+        if self.class_weights is not None:
+            raise ValueError("class_weights are for finetune; the losses of a student count every text alike")
 
 
 @dataclass(frozen=True)
@@ -326,7 +325,7 @@ def readable_output(model: Head, batch: Batch) -> Any:
 
 
 def label_losses(soft_labels: Tensor, temperature: float, output_of: Output, student: Head, batch: Batch) -> Losses:
-    """T² KL to the teacher's labels and cross entropy of the true ones, means over texts."""
+    """τ² KL to the teacher's labels and cross entropy of the true ones, means over texts."""
     logits = output_of(student, replace(batch, labels={})).logits  # (B,K)
     wanted = soft_labels[list(batch.rows)].to(logits.device)  # (N,K) -> (B,K)
     soft = soft_loss(logits, wanted, temperature) / len(logits)

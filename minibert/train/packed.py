@@ -1,9 +1,10 @@
 """The training step with the padding taken out: the same loss and gradients, about twice as quick.
 
 In a random batch half of all places are padding. Here the tokens of a batch stand one after the other, (T, D), so that
-linear layers, norms and dropout see no padding; only attention is given rows again, (B, S, D), with a mask. In the
-last layer everything but keys and values is computed for the tokens alone that the task head reads: the first of each
-text, or those that have a label. All of it is exact: what is left out never reaches the loss.
+linear layers, norms and dropout see no padding; only attention is given rows again, (B, S, D), with a mask, and those
+of similar length together. In the last layer everything but keys and values is computed for the tokens alone that the
+task head reads: the first of each text, or those that have a label. All of it is exact: what is left out never reaches
+the loss.
 
 Everything is computed with the model's own modules, in the order of model.py. Beside its letters:
 
@@ -35,6 +36,7 @@ from minibert.train.batches import Batch
 
 READS_FIRST = (TextClassifier, NextSentence, Pretraining)
 READS_LABELLED = (TokenPrediction, TokenClassification)
+TOGETHER = 8  # rows of similar length that attention is given on a CPU; elsewhere all at once
 
 
 @dataclass(frozen=True)
@@ -63,13 +65,65 @@ class Places:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Some of n tokens, and where they stand among rows of similar length."""
+
+    index: Tensor  # (m): which of the tokens, in their order
+    places: Places
+
+    def spread(self, x: Tensor) -> Tensor:
+        """(n, ...) -> (rows, width, ...)."""
+        return self.places.spread(x if len(self.index) == len(x) else x.index_select(0, self.index))
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Rows of similar length together, so that a long one makes no short one wide."""
+
+    of: Tensor  # (B): the group of each row
+    slot: Tensor  # (B): which of its group's rows it is
+    lengths: list[list[int]]  # of the rows of each group
+
+    @classmethod
+    def by_length(cls, lengths: Tensor, size: int) -> Groups:
+        """Groups of `size` rows, for lengths (B)."""
+        of, slot = torch.empty_like(lengths), torch.empty_like(lengths)
+        longest_first = lengths.argsort(descending=True, stable=True)
+        chosen = [rows.sort().values for rows in torch.split(longest_first, size)]
+        for number, rows in enumerate(chosen):
+            of[rows], slot[rows] = number, torch.arange(len(rows), device=lengths.device)
+        return cls(of, slot, [lengths[rows].tolist() for rows in chosen])
+
+    def parts(self, row: Tensor, column: Tensor, width: int | None = None) -> list[Part]:
+        """Tokens by their row and column, (n) each, as a part for each group; width: of the grid, else as needed."""
+        found, group = [], self.of[row]
+        for number, lengths in enumerate(self.lengths):
+            index = (group == number).nonzero().squeeze(1)
+            wide = width or max(lengths)
+            found.append(Part(index, Places(self.slot[row[index]] * wide + column[index], len(lengths), wide)))
+        return found
+
+    def masks(self, device: torch.device) -> list[Tensor | None]:
+        """For each group True where a key is a token, (rows,1,1,width); None where no row has padding."""
+        widths = (torch.arange(max(lengths), device=device) for lengths in self.lengths)
+        return [
+            None
+            if min(lengths) == max(lengths)
+            else (width < torch.tensor(lengths, device=device)[:, None])[:, None, None]
+            for lengths, width in zip(self.lengths, widths, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
 class Tokens:
     """A batch without padding."""
 
     ids: Tensor  # (T)
     segments: Tensor  # (T)
     places: Places  # in (B, S)
-    mask: Tensor | None  # (B,1,1,S), True for a token; None: no row has padding
+    groups: Groups
+    parts: list[Part]  # the tokens of each group
+    masks: list[Tensor | None]  # for each group, True for a token, (rows,1,1,width); None: no row has padding
     rows: Tensor  # (B,S): ids, and what stands between them, by which positions are counted
 
     @classmethod
@@ -78,9 +132,13 @@ class Tokens:
         real = batch.attention_mask.bool()
         B, S = real.shape
         index = torch.arange(B * S, device=real.device) if every_place else real.flatten().nonzero().squeeze(1)
-        mask = None if bool(real.all()) else real[:, None, None, :]
         ids, segments = (x.flatten().index_select(0, index) for x in (batch.input_ids, batch.token_type_ids))
-        return cls(ids, segments, Places(index, B, S), mask, batch.input_ids)
+        groups = Groups.by_length(real.sum(dim=1), TOGETHER if real.device.type == "cpu" and not every_place else B)
+        parts = groups.parts(index // S, index % S, S if every_place else None)
+        masks = groups.masks(real.device)
+        if every_place:
+            masks = [None if bool(real.all()) else real[:, None, None]]
+        return cls(ids, segments, Places(index, B, S), groups, parts, masks, batch.input_ids)
 
 
 # A way to compute the output of a model for a batch, its loss included.
@@ -108,7 +166,7 @@ def packed_states(model: Head, batch: Batch) -> tuple[EncoderOutput, dict[str, A
         return first_states(model, tokens), labels | {"choices": batch.choices}
     if not labelled:
         return first_states(model, tokens) if first else all_states(model, tokens), labels
-    wanted = wanted_tokens(tokens.places, labels["labels"], first)
+    wanted = wanted_tokens(tokens, labels["labels"], first)
     states = encode(model.encoder, tokens, wanted)  # (N,D)
     chosen = wanted.has_label
     encoded = EncoderOutput(states[chosen][None])  # (1,N,D)
@@ -125,7 +183,7 @@ def all_states(model: Head, tokens: Tokens) -> EncoderOutput:
 
 def first_states(model: Head, tokens: Tokens) -> EncoderOutput:
     """The last states of the first token of each text, (B,1,D), and what the pooler makes of them."""
-    states = encode(model.encoder, tokens, wanted_tokens(tokens.places, None, first=True))[:, None]
+    states = encode(model.encoder, tokens, wanted_tokens(tokens, None, first=True))[:, None]
     return EncoderOutput(states, pooled(model, states))
 
 
@@ -140,13 +198,14 @@ class Wanted:
     """The tokens that a task head reads."""
 
     index: Tensor  # (N): among the T tokens
-    places: Places  # in (B, most in a row)
+    parts: list[Part]  # of the N tokens, those of each group
     is_first: Tensor  # (N) True for the first token of a text
     has_label: Tensor  # (N)
 
 
-def wanted_tokens(places: Places, labels: Tensor | None, first: bool) -> Wanted:
+def wanted_tokens(tokens: Tokens, labels: Tensor | None, first: bool) -> Wanted:
     """The first token of each row, if `first`, and those with a label, if there are labels (B, S)."""
+    places = tokens.places
     begins = places.column == 0  # (T)
     labelled = torch.zeros_like(begins) if labels is None else places.gather(labels) != IGNORED
     chosen = (begins & first) | labelled
@@ -155,8 +214,8 @@ def wanted_tokens(places: Places, labels: Tensor | None, first: bool) -> Wanted:
     counts = torch.bincount(row, minlength=places.rows)  # (B)
     before = counts.cumsum(0) - counts
     slot = torch.arange(len(index), device=index.device) - before[row]  # which of its row's wanted tokens each is
-    width = max(1, int(counts.max()))
-    return Wanted(index, Places(row * width + slot, places.rows, width), begins[index], labelled[index])
+    parts = tokens.groups.parts(row, slot, width=max(1, int(counts.max())))
+    return Wanted(index, parts, begins[index], labelled[index])
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -196,21 +255,29 @@ def layer_step(layer: Layer, x: Tensor, tokens: Tokens, wanted: Wanted | None) -
 
 def attend(attention: SelfAttention, x: Tensor, tokens: Tokens, wanted: Wanted | None) -> Tensor:
     """Multi-head attention, with all tokens as keys and all or the wanted ones as queries. See model.SelfAttention."""
-    keys, places = tokens.places, tokens.places if wanted is None else wanted.places
     if wanted is None:
         query, key, value = joined(x, attention.query, attention.key, attention.value)
     else:
         query = attention.query(x.index_select(0, wanted.index))
         key, value = joined(x, attention.key, attention.value)
-    query, key, value = (
-        attention.split_heads(grid.spread(part))  # (T,D) -> (B,S,D) -> (B,H,S,W)
-        for grid, part in ((places, query), (keys, key), (keys, value))
-    )
     p = attention.dropout.p if attention.dropout.training else 0.0
-    context = F.scaled_dot_product_attention(query, key, value, attn_mask=tokens.mask, dropout_p=p)
-    context = places.gather(context.transpose(1, 2).flatten(2))  # (B,H,S,W) -> (B,S,D) -> (N,D)
-    output: Tensor = attention.output(context)
+    contexts, asking = [], tokens.parts if wanted is None else wanted.parts
+    for keys, queries, mask in zip(tokens.parts, asking, tokens.masks, strict=True):
+        q, k, v = (
+            attention.split_heads(part.spread(given))  # (T,D) -> (B,S,D) -> (B,H,S,W), B rows of the group
+            for part, given in ((queries, query), (keys, key), (keys, value))
+        )
+        context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)
+        contexts.append(queries.places.gather(context.transpose(1, 2).flatten(2)))  # (B,H,S,W) -> (B,S,D) -> (n,D)
+    output: Tensor = attention.output(in_order(contexts, asking))
     return output
+
+
+def in_order(contexts: list[Tensor], parts: list[Part]) -> Tensor:
+    """What was computed part by part, as one, in the order of the tokens: (N,D)."""
+    if len(contexts) == 1:
+        return contexts[0]
+    return torch.cat(contexts).index_select(0, torch.cat([part.index for part in parts]).argsort())
 
 
 def joined(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
