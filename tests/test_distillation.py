@@ -39,7 +39,7 @@ from minibert.train.batches import Batch, collate
 from minibert.train.distillation import LOSSES, OF_LABELS, Job, Request, TextJob, TextRequest
 from minibert.train.loop import Losses, Settings, one_step
 from minibert.train.packed import packed_output
-from minibert.train.student import layers_taken, new_student
+from minibert.train.student import check_teacher, layers_taken, new_student
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -111,6 +111,15 @@ def test_a_student_of_all_layers_is_its_teacher_where_that_has_no_segments(
     with torch.no_grad():
         ours, theirs = (model(ids).logits for model in (new_student(teacher, (0, 1)), teacher))
     assert torch.equal(ours, theirs)
+
+
+def test_what_pretrained_with_next_sentences_can_be_a_teacher(written: Callable[..., tuple[Path, Any]]) -> None:
+    folder, theirs = written(BERT, "pretraining")
+    teacher: Any = room.frozen(folder, HEAD, "cpu")
+    assert check_teacher(folder, HEAD) == teacher.config
+    ids = torch.arange(5, 12)[None]
+    with torch.no_grad():
+        assert torch.equal(teacher(ids).logits, theirs.eval()(ids).prediction_logits)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -613,6 +622,8 @@ def test_a_classifier_of_other_labels_or_of_no_labels_is_refused(classifier: Pat
         room.new_text_job(numbers, numbers.from_labels(texts, [1.0, 2.0, 3.0, 4.0]), None, asked)
     with pytest.raises(ValueError, match=r"one is needed for each of soft-labels, labels"):
         TextRequest(weights=(5.0, 2.0, 1.0))
+    with pytest.raises(ValueError, match="class_weights are for finetune"):
+        TextRequest(class_weights=(1.0, 2.0))
 
 
 def test_an_option_of_the_other_task_is_refused(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

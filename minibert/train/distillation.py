@@ -54,7 +54,7 @@ from minibert.train.student import check_teacher, layers_taken, new_student
 
 TEMPERATURE = 2.0
 OF_LABELS = ("soft-labels", "labels")  # the losses of a classification
-AT_ONCE = 512  # tokens whose logits (N,V) are held at a time
+AT_ONCE = 256  # tokens whose logits (N,V) are held at a time; on a CPU fewer or more are slower
 # DistilBERT's optimizer.
 RECIPE = Settings(epochs=1, learning_rate=5e-4, warmup=0.05, weight_decay=0.0, clip=5.0, beta2=0.98, epsilon=1e-6)
 

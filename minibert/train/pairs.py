@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from random import Random
 
 from minibert.tasks.base import Example
+from minibert.text.framing import Framing
 from minibert.train.corpus import Document
 
 SHORT = 0.1  # of the rows are made for a length that is drawn
@@ -32,8 +33,7 @@ class Packing:
 
     objective: str  # of LABELS
     max_length: int  # tokens of a row, special ones included
-    cls_id: int
-    sep_id: int
+    framing: Framing
 
     @property
     def paired(self) -> bool:
@@ -43,7 +43,7 @@ class Packing:
     @property
     def room(self) -> int:
         """Tokens of text in a row."""
-        return self.max_length - (3 if self.paired else 2)
+        return self.max_length - self.framing.specials(self.paired)
 
     def rows(self, documents: Sequence[Document], random: Random) -> list[Example]:
         """The rows of these documents, in a new order."""
@@ -95,14 +95,13 @@ class Packing:
 
     def row(self, ids: list[int]) -> Example:
         """[CLS] text [SEP]"""
-        return Example([self.cls_id, *ids, self.sep_id], [0] * (len(ids) + 2))
+        return Example(self.framing.row(ids), self.framing.segments(len(ids)))
 
     def pair(self, a: list[int], b: list[int], label: int, random: Random) -> Example:
         """[CLS] a [SEP] b [SEP], cut to max_length."""
         a, b = cut_pair(a, b, self.room, random)
-        segments = [0] * (len(a) + 2) + [1] * (len(b) + 1)
         name = str(LABELS[self.objective])
-        return Example([self.cls_id, *a, self.sep_id, *b, self.sep_id], segments, {name: label})
+        return Example(self.framing.row(a, b), self.framing.segments(len(a), len(b)), {name: label})
 
 
 def taken(document: Document, first: int, target: int) -> int:

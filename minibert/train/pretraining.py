@@ -124,7 +124,7 @@ class Job:
                 f"max_length is {request.max_length}; it must be at least {SHORTEST_ROW}, and the model has positions "
                 f"for {config.max_tokens} tokens"
             )
-        packing = Packing(request.objective, request.max_length, tokenizer.cls_id, tokenizer.sep_id)
+        packing = Packing(request.objective, request.max_length, tokenizer.framing)
         masking = Masking.of(tokenizer, request.mask_rate, request.whole_words, request.settings.seed)
         if request.objective == "electra":
             masking = replace(masking, masked=electra.MASKED, replaced=electra.REPLACED)

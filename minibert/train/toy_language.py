@@ -139,12 +139,18 @@ def draw(table: Table, random: np.random.Generator) -> int:
 
 
 class Language(Grammar):
-    """28 states, 8 topics, 224 words. The seed decides which words are frequent: the n-th of a kind goes by 1 / n."""
+    """28 states, 8 topics, 224 words. The seed decides which words are frequent: the n-th of a kind goes by 1 / n.
 
-    def __init__(self, seed: int = 0) -> None:
+    topics: which of TOPICS, two at least, for a smaller language that is sooner learned.
+    """
+
+    def __init__(self, seed: int = 0, topics: Sequence[str] = tuple(TOPICS)) -> None:
+        if len(set(topics) & set(TOPICS)) != len(topics) or len(topics) < 2:
+            raise ValueError(f"topics are {', '.join(topics)}; at least two of {', '.join(TOPICS)} are needed")
         rules, kinds = successors(), kinds_of_words(np.random.default_rng(seed))
+        kinds = {kind: {name: said[name] for name in ("all", *topics) if name in said} for kind, said in kinds.items()}
         words = sorted({word for kind in kinds.values() for spoken in kind.values() for word in spoken})
-        states, topics, place = list(rules), list(TOPICS), {word: number for number, word in enumerate(words)}
+        states, place = list(rules), {word: number for number, word in enumerate(words)}
         moves = np.array([[rules[state].get(other, 0.0) for other in states] for state in states])
         says = np.zeros((len(topics), len(states), len(words)))
         for k, state in enumerate(states):
