@@ -435,3 +435,18 @@ def test_the_corpus_has_a_sentence_a_line_and_empty_lines_between_documents(tmp_
     assert documents == list(LANGUAGE.documents(5, 3, (2, 3)))
     assert {len(document) for document in documents} == {2, 3}
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]
+
+
+def test_a_language_of_fewer_topics_says_their_words_alone() -> None:
+    small = Language(topics=("sea", "music"))
+    assert small.says.shape[0] == 2
+    assert {"boats", "songs", "this", "."} < set(small.words) < set(LANGUAGE.words)
+    assert "baker" not in small.words
+    assert np.allclose(small.says.sum(axis=2), 1)
+    assert np.array_equal(Language(topics=tuple(TOPICS)).says, LANGUAGE.says)
+
+
+@pytest.mark.parametrize("topics", [(), ("sea",), ("sea", "sea"), ("sea", "moon")])
+def test_topics_that_make_no_language_are_refused(topics: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="at least two of sea, kitchen"):
+        Language(topics=topics)

@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         action="append",
         metavar="NAME",
-        help="a checkpoint, or distilbert-shape (repeatable; default: distilbert-shape and all-MiniLM-L6-v2)",
+        help="a checkpoint, or distilbert-, roberta- or albert-shape; repeatable (default: the first, and MiniLM)",
     )
     add("--sentences", type=int, metavar="N", help="texts of the job (default: 2000; quick: 256; --train: 512; 192)")
     add("--rounds", type=int, metavar="N", help="in which everybody takes a turn (default: 3; full: 7)")

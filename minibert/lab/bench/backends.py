@@ -207,13 +207,32 @@ def to_ctranslate2(folder: Path, out: Path) -> None:
     converters.TransformersConverter(str(folder)).convert(str(out / "ctranslate2"), force=True)
 
 
-def write_distilbert(folder: Path, vocabulary_from: Path) -> None:
-    """DistilBERT's shape with freshly drawn weights, by transformers, and the tokenizer of another checkpoint."""
+# Checkpoints of published sizes: the relative, and what its config has otherwise than transformers' default. The
+# tokenizer is that of another checkpoint, which the ids of special tokens follow.
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "distilbert-shape": ("DistilBert", {}),
+    "roberta-shape": (
+        "Roberta",
+        {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+        | {"pad_token_id": 0, "bos_token_id": 101, "eos_token_id": 102},
+    ),
+    "albert-shape": (
+        "Albert",
+        {"vocab_size": 30522, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+        | {"bos_token_id": 101, "eos_token_id": 102},
+    ),
+}
+
+
+def write_shape(name: str, folder: Path, vocabulary_from: Path) -> None:
+    """One of SHAPES with freshly drawn weights, by transformers, and the tokenizer of another checkpoint."""
     from minibert.text.tokenizer import load_tokenizer  # here: other runtimes do not carry its libraries
 
     transformers: Any = importlib.import_module("transformers")
     torch.manual_seed(0)  # in a process of its own
-    transformers.DistilBertModel(transformers.DistilBertConfig()).save_pretrained(folder)
+    relative, sizes = SHAPES[name]
+    config = getattr(transformers, f"{relative}Config")(**sizes)
+    getattr(transformers, f"{relative}Model")(config).save_pretrained(folder)
     load_tokenizer(vocabulary_from).save(folder)
 
 

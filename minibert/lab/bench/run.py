@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 
 from minibert.checkpoints.hub import locate
-from minibert.lab.bench.backends import CONVERSIONS, REFERENCE, backends_for, write_distilbert
+from minibert.lab.bench.backends import CONVERSIONS, REFERENCE, SHAPES, backends_for, write_shape
 from minibert.lab.bench.growth import cold_starts, grow, one_sentence
 from minibert.lab.bench.processes import LostError, Process
 from minibert.lab.bench.results import Result, Row
 from minibert.lab.bench.roofline import padded_bytes, rates
-from minibert.lab.bench.session import DISTILBERT, MINILM, Plan, Session, steps
+from minibert.lab.bench.session import MINILM, Plan, Session, steps
 from minibert.lab.machine import available_bytes
 
 
@@ -27,9 +27,9 @@ def measure(model: str, plan: Plan) -> Result:
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="minibert-bench-")))
         helper = stack.enter_context(closing(Process(plan.threads)))
-        folder = scratch / DISTILBERT if model == DISTILBERT else locate(model).folder
-        if model == DISTILBERT:
-            helper.ask("run", write_distilbert, folder, locate(MINILM).folder)
+        folder = scratch / model if model in SHAPES else locate(model).folder
+        if model in SHAPES:
+            helper.ask("run", write_shape, model, folder, locate(MINILM).folder)
         session = Session(Path(model).name, folder, plan, scratch, helper)
         stack.callback(session.stop)
         for stage in STAGES:

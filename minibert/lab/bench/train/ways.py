@@ -17,8 +17,8 @@ import torch
 
 from minibert.checkpoints.hub import locate
 from minibert.checkpoints.load import load, save
-from minibert.lab.bench.backends import Backend, Loaded, Setting, Vectors, write_distilbert
-from minibert.lab.bench.session import DISTILBERT, MINILM
+from minibert.lab.bench.backends import SHAPES, Backend, Loaded, Setting, Vectors, write_shape
+from minibert.lab.bench.session import MINILM
 from minibert.lab.parity.checkpoints import quiet, upstream_class
 from minibert.tasks.base import Example
 from minibert.text.tokenizer import load_tokenizer
@@ -32,9 +32,9 @@ SEED = 0  # of the order of the rows, and of dropout
 
 def write_checkpoint(model: str, folder: Path) -> None:
     """The checkpoint with a fresh classifier on top, and its tokenizer: what both begin from."""
-    if model == DISTILBERT:
-        write_distilbert(folder, locate(MINILM).folder)
-    source = folder if model == DISTILBERT else locate(model).folder
+    if model in SHAPES:
+        write_shape(model, folder, locate(MINILM).folder)
+    source = folder if model in SHAPES else locate(model).folder
     torch.manual_seed(SEED)  # in a process of its own
     save(load(source, head=HEAD, new_head=True, num_labels=2), folder)
     load_tokenizer(source).save(folder)
