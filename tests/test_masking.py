@@ -158,6 +158,24 @@ def test_the_pieces_of_a_real_word_are_chosen_together() -> None:
     assert chosen_words == {word for word in words if word is not None}
 
 
+def test_the_tokens_of_a_phrase_are_chosen_together_and_the_longer_phrase_counts() -> None:
+    text = "the united states of america and the united nations , unitedly"
+    phrases = ["united states", "United States of America", "united nations", "and"]
+    ids = np.array(TOKENIZER.ids([text])[0])
+    known = Masking.of(TOKENIZER, phrases=phrases)
+    words = [TOKENIZER.token_text(int(id)) for id in ids]
+    groups: dict[int, list[str]] = {}
+    for word, group in zip(words, known.groups(ids), strict=True):
+        groups.setdefault(int(group), []).append(word)
+    together = [group for group in groups.values() if len(group) > 1]
+    assert together == [["united", "states", "of", "america"], ["united", "nations"]]
+    for row in range(300):
+        labels = np.array(known(ids.tolist(), 0, row)[1]) != IGNORED
+        assert len(set(labels[2:6])) == len(set(labels[8:10])) == 1
+    torn = [len(set(np.array(MASKING(ids.tolist(), 0, row)[1])[2:6] != IGNORED)) for row in range(300)]
+    assert max(torn) == 2  # the control: without phrases they are chosen one by one
+
+
 def test_a_row_may_begin_in_the_middle_of_a_word() -> None:
     ids = [TOKENIZER.vocab["##s"], TOKENIZER.vocab["##ing"], TOKENIZER.vocab["a"]]
     found = {tuple(label != IGNORED for label in WORDS(ids, 0, row)[1]) for row in range(300)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -366,6 +367,7 @@ def test_a_corpus_from_which_nothing_can_be_learned_is_refused(
         ({"max_length": 3}, "max_length is 3; it must be at least 8"),
         ({"mask_rate": 1.0}, "mask rate is 1.0"),
         ({"step": "fast"}, "step is 'fast'; choose packed or readable"),
+        ({"phrases": os.devnull}, "is a device, not a file"),
         ({"init": "x"}, "either config, for a new model, or init"),
         ({"tokenizer": None}, "a new model needs a tokenizer"),
     ],

@@ -29,6 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-length", type=int, default=128, metavar="N", help="tokens of a row (%(default)s)")
     add("--mask-rate", type=float, default=0.15, metavar="X", help="share of the tokens that are hidden (%(default)s)")
     add("--whole-words", action="store_true", help="hide all tokens of a word together")
+    add("--phrases", metavar="FILE", help="a phrase a line, whose tokens are hidden together, as ERNIE does")
     add("--learning-rate", type=float, default=1e-4, metavar="X", help="at its highest (%(default)s)")
     add("--warmup", type=float, default=0.01, metavar="X", help="share of the steps in which it rises (%(default)s)")
     add("--weight-decay", type=float, default=0.01, metavar="X", help="of matrices (%(default)s)")
@@ -43,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 OWN = ("tokenizer", "config", "init", "objective", "dev", "paragraphs", "steps", "max_length", "mask_rate")
-HOW = ("whole_words", "step", "device", "save_every")
+HOW = ("whole_words", "phrases", "step", "device", "save_every")
 SETTINGS = ("batch_size", "learning_rate", "warmup", "weight_decay", "clip", "accumulate", "seed", "precision")
 
 
@@ -55,7 +56,9 @@ def run(args: Arguments) -> Figures:
     if args.out.exists() and not args.out.is_dir():
         raise ValueError(f"--out is {args.out}, which is a file; a checkpoint is a folder")
     job = Job.of(request_of(args.corpus, {name: getattr(args, name) for name in (*OWN, *HOW, *SETTINGS)}))
-    print(job.findings.text, flush=True)
+    print(job.findings.text)
+    told = ", ".join(f"{name} {loss:.3f}" for name, loss in job.baselines.items())
+    print(block("without model", f"loss of the hidden words of held-out text: {told}"), flush=True)
     trained = finish(job, args.out, args.restart, report())
     figures = trained.figures
     print(block("steps", f"{figures['steps']:,}, {figures['tokens']:,} tokens, {figures['tokens_per_second']:,.0f}/s"))

@@ -13,8 +13,8 @@ of every row of a length.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +38,19 @@ class Masking:
     seed: int = 0
     masked: float = MASKED  # of the chosen tokens
     replaced: float = REPLACED
+    phrases: Mapping[int, Sequence[tuple[int, ...]]] = field(default_factory=dict)  # by their first token, long first
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, rate: float = RATE, whole_words: bool = False, seed: int = 0) -> Masking:
-        """With the vocabulary of a tokenizer. whole_words: all tokens of a word are chosen together, or none.
+    def of(
+        cls,
+        tokenizer: Tokenizer,
+        rate: float = RATE,
+        whole_words: bool = False,
+        seed: int = 0,
+        phrases: Sequence[str] = (),
+    ) -> Masking:
+        """With the vocabulary of a tokenizer. whole_words: all tokens of a word are chosen together, or none; phrases:
+        those of a phrase too, such as the names of places (ERNIE: Sun et al. 2019, section 3.2).
 
         Raises ValueError for a rate that is not between 0 and 1, and where words cannot be told from the vocabulary.
         """
@@ -54,7 +63,11 @@ class Masking:
             raise ValueError(
                 "no token of this vocabulary goes on with a word, so that all words are whole; mask tokens"
             )
-        return cls(tokenizer.mask_id, special, ids[~special[ids]], continues, rate, seed)
+        known: dict[int, list[tuple[int, ...]]] = {}
+        for made in sorted((tuple(made.ids) for made in tokenizer.pieces(phrases)), key=len, reverse=True):
+            if len(made) > 1:
+                known.setdefault(made[0], []).append(made)
+        return cls(tokenizer.mask_id, special, ids[~special[ids]], continues, rate, seed, phrases=known)
 
     def __call__(self, ids: Sequence[int], epoch: int, row: int) -> tuple[list[int], list[int]]:
         """The row as the model sees it, and its labels: (S) and (S)."""
@@ -73,10 +86,15 @@ class Masking:
     def groups(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """(S): a number for each token, at most S; tokens with the same number are chosen together.
 
-        Behind a special token a group may begin with it, which harms nobody: it is not chosen. Phrases (ERNIE) would
-        be more tokens that go on with the one before them.
+        Behind a special token a group may begin with it, which harms nobody: it is not chosen.
         """
-        return np.cumsum(~self.continues[ids])
+        goes_on = self.continues[ids]
+        place, row = 0, ids.tolist() if self.phrases else []
+        while place < len(row):
+            found = next((p for p in self.phrases.get(row[place], ()) if tuple(row[place : place + len(p)]) == p), (0,))
+            goes_on[place + 1 : place + len(found)] = True
+            place += len(found)
+        return np.cumsum(~goes_on)
 
 
 def check_rate(rate: float) -> None:

@@ -16,6 +16,7 @@ In reading order:
     vocabulary      a WordPiece vocabulary learned from text
     pairs           documents to rows of one text or two
     stream          rows to batches, masked, as far as training has come
+    baselines       what hidden words can be guessed by without a model
     doctor          a look at a corpus before anything is learned from it
     electra         the losses of a generator and of what tells its guesses from the text
     pretraining     a language learned from raw text

@@ -8,7 +8,7 @@ that repeats itself; a vocabulary that cannot write it.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -17,7 +17,8 @@ from minibert.printing import block
 from minibert.tasks.base import Example
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer
-from minibert.train.corpus import Corpus
+from minibert.train.baselines import Counts
+from minibert.train.corpus import Corpus, Document
 from minibert.train.pairs import LABELS, Packing
 
 LOOKED_AT = 4  # windows
@@ -40,11 +41,12 @@ class Findings:
     unknown: float  # of tokens that the vocabulary cannot write
     masked: float  # of tokens that were hidden
     second: float | None  # of pairs with label 1, random or exchanged; None: no pairs
+    counts: Counts = field(repr=False)
 
     @property
     def figures(self) -> dict[str, Any]:
         """For --json and training.json."""
-        return asdict(self)
+        return {name: value for name, value in vars(self).items() if name != "counts"}
 
     @property
     def text(self) -> str:
@@ -80,6 +82,7 @@ def examine(corpus: Corpus, tokenizer: Tokenizer, packing: Packing, masking: Mas
     sentences: Counter[str] = Counter()
     unknown = tokens = masked = maskable = 0
     rows: list[Example] = []
+    documents: list[Document] = []
     labels: list[int] = []
     for number in sorted({corpus.windows * part // LOOKED_AT for part in range(LOOKED_AT)}):
         for document in corpus.documents(number):
@@ -89,6 +92,7 @@ def examine(corpus: Corpus, tokenizer: Tokenizer, packing: Packing, masking: Mas
         tokens += sum(len(sentence) for document in found for sentence in document)
         unknown += sum(sentence.count(tokenizer.unk_id) for document in found for sentence in document)
         rows += packing.rows(found, Random(number))
+        documents += found
     for number, row in enumerate(rows):
         hidden = masking(row.ids, 0, number)[1]
         masked += sum(label != IGNORED for label in hidden)
@@ -114,6 +118,7 @@ def examine(corpus: Corpus, tokenizer: Tokenizer, packing: Packing, masking: Mas
         unknown=unknown / max(1, tokens),
         masked=masked / max(1, maskable),
         second=sum(labels) / len(labels) if labels else None,
+        counts=Counts.of(documents, max(tokenizer.vocab.values()) + 1),
     )
 
 

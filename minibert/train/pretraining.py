@@ -28,14 +28,15 @@ from minibert.checkpoints.load import has_head, load
 from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.config import Config
 from minibert.device import choose_device, choose_dtype
-from minibert.files import read_json
+from minibert.files import read_json, regular
 from minibert.heads import HEAD_CLASSES, Head
 from minibert.inputs import unchecked
 from minibert.losses import cross_entropy, token_cross_entropy
 from minibert.tasks.base import Example
 from minibert.text.masking import RATE, Masking
+from minibert.text.rows import read_lines
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
-from minibert.train import electra
+from minibert.train import baselines, electra
 from minibert.train.batches import Batch, collate
 from minibert.train.corpus import Corpus
 from minibert.train.doctor import Findings, examine
@@ -70,6 +71,7 @@ class Request:
     max_length: int = 128
     mask_rate: float = RATE
     whole_words: bool = False
+    phrases: str | None = None  # a file with a phrase a line, whose tokens are hidden together
     paragraphs: bool = False
     step: str = "packed"  # or "readable"
     device: str = "auto"
@@ -125,7 +127,8 @@ class Job:
                 f"for {config.max_tokens} tokens"
             )
         packing = Packing(request.objective, request.max_length, tokenizer.framing)
-        masking = Masking.of(tokenizer, request.mask_rate, request.whole_words, request.settings.seed)
+        seed, phrases = request.settings.seed, phrases_of(request)
+        masking = Masking.of(tokenizer, request.mask_rate, request.whole_words, seed, phrases)
         if request.objective == "electra":
             masking = replace(masking, masked=electra.MASKED, replaced=electra.REPLACED)
         findings = examine(learned, tokenizer, packing, masking)
@@ -152,10 +155,16 @@ class Job:
             **{name: getattr(self.request, name) for name in names},
             **asdict(self.settings),
             "config": self.config.to_dict(),
+            "phrases": phrases_of(self.request),
             "weights_sha256": None if self.source is None else weights_sha256(self.source.folder),
             "tokenizer": self.tokenizer.fingerprint,
             "corpus": self.corpus.fingerprint,
         }
+
+    @cached_property
+    def baselines(self) -> dict[str, float]:
+        """Nats a hidden word of the held-out text that need no model: by frequency, and by the word before."""
+        return baselines.losses(self.findings.counts, self.held_out)
 
     def new_model(self) -> Model:
         """The checkpoint to go on from, with a fresh task head where it has none; or a new model."""
@@ -191,6 +200,18 @@ class Job:
 
 
 SHORTEST_ROW = 8  # tokens: a pair with a word to guess on each side
+
+
+def phrases_of(request: Request) -> list[str]:
+    """The lines of the file with phrases. Raises FileNotFoundError, and ValueError where it has none."""
+    if request.phrases is None:
+        return []
+    path = regular(Path(request.phrases))
+    with path.open("rb") as file:
+        found = [line.strip() for line in read_lines(file, str(path)) if line.strip()]
+    if not found:
+        raise ValueError(f"{request.phrases} holds no phrase; it needs one a line")
+    return found
 
 
 def config_of(request: Request, source: hub.Source | None, tokenizer: Tokenizer) -> Config:
@@ -257,7 +278,7 @@ def run(
     seconds = time.perf_counter() - begin
     speed = {"seconds": round(seconds, 3), "tokens_per_second": round((progress.tokens - before) / seconds, 1)}
     sizes = {"trained": sum(parameter.numel() for parameter in model.parameters()), "frozen": 0}
-    told = figures(job.asked, progress, sizes, None, corpus=job.findings.figures, **speed)
+    told = figures(job.asked, progress, sizes, None, corpus=job.findings.figures, baselines=job.baselines, **speed)
     return Pretrained(model, job.tokenizer, progress, told | {"dev": progress.scores[-1]})
 
 
