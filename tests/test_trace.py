@@ -462,6 +462,11 @@ def test_one_dimension_that_drowns_the_others_is_named_and_only_then(encoder, to
     assert "drowns" not in minibert.trace(encoder, tokenizer, TEXT).to_html()
 
 
+def test_the_framing_is_that_of_the_row(encoder: Encoder, tokenizer: Any) -> None:
+    assert minibert.trace(encoder, tokenizer, TEXT).framing == "[CLS] text [SEP]"
+    assert minibert.trace(encoder, tokenizer, *PAIR).framing == "[CLS] text A [SEP] text B [SEP]"
+
+
 def test_no_header_of_a_table_is_empty(encoder, tokenizer):
     assert not re.search(r"<th[^>]*>\s*</th>", minibert.trace(encoder, tokenizer, TEXT).to_html())
 

@@ -72,6 +72,17 @@ class Journey:
         return tuple(layer.probs for layer in self.layers)
 
     @property
+    def framing(self) -> str:
+        """The row, a word for each text and the special tokens around them: [CLS] text A [SEP] text B [SEP]."""
+        names = ["text"] if self.text_b is None else ["text A", "text B"]
+        found: list[str] = []
+        for token, word, side in zip(self.tokens, self.word_ids, self.sides, strict=True):
+            part = token if word is None else names[side]
+            if word is None or found[-1:] != [part]:
+                found.append(part)
+        return " ".join(found)
+
+    @property
     def sides(self) -> list[int]:
         """(S) 0 for the tokens of the first text, 1 for those of the second; special tokens as in `sides` below."""
         return sides(self.word_ids) if self.text_b is not None else [0] * len(self.tokens)
