@@ -41,8 +41,18 @@ every_kind = pytest.mark.parametrize(
 
 @pytest.fixture
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows make several groups."""
+    """Few rows make several groups, and few tokens are filled up."""
     monkeypatch.setattr(packed, "TOGETHER", 2)
+    monkeypatch.setattr(packed, "FILLED_FROM", 3)
+    monkeypatch.setattr(packed, "FINE", 2)
+
+
+def test_numbers_of_rows_are_few_and_never_much_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the sizes of real batches
+    sizes = {T: len(packed.filled(torch.zeros(T, 1))) for T in range(1, 5000)}
+    assert all(T <= size <= max(T, 1.07 * T + 1) for T, size in sizes.items())
+    assert len({size for T, size in sizes.items() if 1000 <= T < 2000}) <= 17
+    assert all(sizes[T] == T for T in range(1, 256))
 
 
 @pytest.fixture
@@ -223,7 +233,7 @@ def without_residual(which: str) -> Callable[[pytest.MonkeyPatch], None]:
 
     def layer_step(layer: Any, x: Tensor, tokens: Any, wanted: Any) -> Tensor:
         attended = packed.attend(layer.attention, x, tokens, wanted)
-        x = x if wanted is None else x.index_select(0, wanted.index)
+        x = x if wanted is None else packed.filled(x.index_select(0, wanted.index))
         x = layer.attention_norm(layer.attention_dropout(attended) + (0 if which == "attention" else x))
         return layer.feed_forward_norm(layer.feed_forward(x) + (0 if which == "feed_forward" else x))
 
@@ -356,8 +366,9 @@ def test_dropout_is_applied_where_the_model_has_it(family: Family, head: str, mo
 
 @every_head
 def test_each_dropout_sees_each_token_once_and_no_padding(
-    family: Family, head: str, model: Callable[..., Head]
+    family: Family, head: str, model: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(packed, "FILLED_FROM", 10**9)  # rows of zeros are no tokens
     made, batch = model(family, head).train(), batch_of(head, [3, 7, WIDTH, 5], family=family)
     seen: dict[str, list[int]] = {}
     for name, module in dropouts(made).items():
@@ -429,7 +440,7 @@ def test_dropout_of_attention_has_the_mean_and_the_spread_of_the_readable_one(
                 states = tokens.places.gather(attention(tokens.places.spread(x), keep, eager_attention)[0])
                 states = states if asked is None else states[asked.index]
             else:
-                states = packed.attend(attention, x, tokens, asked)
+                states = packed.attend(attention, x, tokens, asked)[: len(x if asked is None else asked.index)]
         states = states.view(3000, -1)
         return torch.cat([states, (states - states.mean(dim=0)) ** 2], dim=1)
 

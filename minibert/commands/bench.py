@@ -34,6 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a checkpoint, or distilbert-, roberta- or albert-shape; repeatable (default: the first, and MiniLM)",
     )
+    add("--job", action="store_true", help="the job alone: no single sentences, no cold starts, nothing that grows")
     add("--sentences", type=int, metavar="N", help="texts of the job (default: 2000; quick: 256; --train: 512; 192)")
     add("--rounds", type=int, metavar="N", help="in which everybody takes a turn (default: 3; full: 7)")
     add("--threads", type=int, metavar="N", help="of each backend (default: all cores)")
@@ -94,6 +95,8 @@ def plan_of(args: Arguments) -> Plan:
             raise ValueError(f"--{name} is {value}; it must be at least 1")
     plans: Any = importlib.import_module("minibert.lab.bench." + ("train.run" if args.train else "session"))
     chosen: Plan = plans.QUICK if args.quick else plans.FULL if args.full else plans.DEFAULT
+    if args.job:
+        chosen = dataclasses.replace(chosen, short=0, starts=0, growth={})
     return dataclasses.replace(
         chosen,
         models=tuple(args.model or chosen.models),

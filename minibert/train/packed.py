@@ -9,6 +9,9 @@ the loss.
 Everything is computed with the model's own modules, in the order of model.py. Beside its letters:
 
     T  tokens of all texts in the batch        N  tokens that the task head reads
+
+oneDNN, which multiplies in bfloat16, keeps megabytes of kernels for each number of rows that it meets, and no two
+batches have the same T: with rows of zeros, which nobody reads, there are few numbers.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ from minibert.train.batches import Batch
 READS_FIRST = (TextClassifier, NextSentence, Pretraining)
 READS_LABELLED = (TokenPrediction, TokenClassification)
 TOGETHER = 8  # rows of similar length that attention is given on a CPU; elsewhere all at once
+FILLED_FROM = 256  # tokens: where there are fewer, filling would cost more than it saves
+FINE = 5  # binary digits of the number of rows that count; those behind them become zeros
 
 
 @dataclass(frozen=True)
@@ -224,11 +229,20 @@ def wanted_tokens(tokens: Tokens, labels: Tensor | None, first: bool) -> Wanted:
 
 def encode(encoder: Encoder, tokens: Tokens, wanted: Wanted | None) -> Tensor:
     """The last states of all tokens (T,D), or of those that are wanted (N,D)."""
-    x = embed(encoder.embeddings, tokens)  # (T) -> (T,D)
+    x = filled(embed(encoder.embeddings, tokens))  # (T) -> (T,D)
     *lower, last = encoder.config.shared_layers
     for number in lower:
         x = layer_step(cast(Layer, encoder.layers[number]), x, tokens, None)  # (T,D) -> (T,D)
-    return layer_step(cast(Layer, encoder.layers[last]), x, tokens, wanted)  # (T,D) -> (N,D)
+    x = layer_step(cast(Layer, encoder.layers[last]), x, tokens, wanted)  # (T,D) -> (N,D)
+    return x[: len(tokens.ids if wanted is None else wanted.index)]
+
+
+def filled(x: Tensor) -> Tensor:
+    """Rows of zeros behind x, (T,D) -> (T + few,D), so that from T to 2 T there are no more than 16 numbers of rows."""
+    if len(x) < FILLED_FROM:
+        return x
+    step = 2 ** max(0, len(x).bit_length() - FINE)
+    return F.pad(x, (0, 0, 0, -len(x) % step))
 
 
 def embed(embeddings: Embeddings, tokens: Tokens) -> Tensor:
@@ -247,7 +261,7 @@ def embed(embeddings: Embeddings, tokens: Tokens) -> Tensor:
 def layer_step(layer: Layer, x: Tensor, tokens: Tokens, wanted: Wanted | None) -> Tensor:
     """x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x)). See model.Layer."""
     attended = attend(layer.attention, x, tokens, wanted)
-    x = x if wanted is None else x.index_select(0, wanted.index)  # (T,D) -> (N,D)
+    x = x if wanted is None else filled(x.index_select(0, wanted.index))  # (T,D) -> (N,D)
     x = layer.attention_norm(layer.attention_dropout(attended) + x)
     x = layer.feed_forward_norm(layer.feed_forward_dropout(layer.feed_forward(x)) + x)
     return x
@@ -258,7 +272,7 @@ def attend(attention: SelfAttention, x: Tensor, tokens: Tokens, wanted: Wanted |
     if wanted is None:
         query, key, value = joined(x, attention.query, attention.key, attention.value)
     else:
-        query = attention.query(x.index_select(0, wanted.index))
+        query = attention.query(filled(x.index_select(0, wanted.index)))
         key, value = joined(x, attention.key, attention.value)
     p = attention.dropout.p if attention.dropout.training else 0.0
     contexts, asking = [], tokens.parts if wanted is None else wanted.parts
@@ -269,7 +283,7 @@ def attend(attention: SelfAttention, x: Tensor, tokens: Tokens, wanted: Wanted |
         )
         context = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)
         contexts.append(queries.places.gather(context.transpose(1, 2).flatten(2)))  # (B,H,S,W) -> (B,S,D) -> (n,D)
-    output: Tensor = attention.output(in_order(contexts, asking))
+    output: Tensor = attention.output(filled(in_order(contexts, asking)))
     return output
 
 
