@@ -1,5 +1,6 @@
 # make demo   the main job: sentences, [CLS] vectors, logistic regression
-# make test   style, types and the whole test suite (make test-all: the full-size checkpoints too)
+# make test   style, types and the test suite, but for what takes minutes: `make test-notebooks` runs the tutorials that
+#             train models, `make test-all` these and the full-size checkpoints too
 # make pretrain      a BERT and a DistilBERT from nothing, measured against what is possible: five minutes
 # make quality        fine-tuning beside that of transformers, on the data of MINIBERT_DATA: an hour or two
 # make tutorials      the notebooks in the browser
@@ -15,7 +16,7 @@ ifneq ($(wildcard ../shared/data/README.md),)
 export MINIBERT_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo pretrain quality test test-all check tutorials annotated bench parity-oldest clean
+.PHONY: demo pretrain quality test test-notebooks test-all check tutorials annotated bench parity-oldest clean
 
 demo: .venv/installed
 	$(BIN)/minibert demo
@@ -31,6 +32,9 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 test: check
 	$(PYTEST)
+
+test-notebooks: .venv/installed-for-tests
+	$(PYTEST) -m full tests/test_tutorials.py
 
 test-all: check
 	$(PYTEST) -m "full or not full"

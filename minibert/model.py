@@ -71,7 +71,7 @@ class Embeddings(nn.Module):
         placed = input_ids != self.pad_token_id
         return placed.cumsum(dim=1) * placed + self.position.padding_idx
 
-    def forward(self, input_ids: Tensor, segments: Tensor, tasks: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor, segments: Tensor, tasks: Tensor | None = None) -> Tensor:
         """Token ids, segments and tasks, each (B,S), to (B,S,D)."""
         x: Tensor = self.token(input_ids)  # (B,S) -> (B,S,D)
         if self.segment is not None:

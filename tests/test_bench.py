@@ -344,7 +344,9 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
 
 def request(**changes: Any) -> argparse.Namespace:
     nothing = dict.fromkeys(("model", "sentences", "rounds", "threads", "plot"))
-    return argparse.Namespace(**{"quick": True, "full": False, "device": "cpu", "train": False, "job": False} | nothing | changes)
+    return argparse.Namespace(
+        **{"quick": True, "full": False, "device": "cpu", "train": False, "job": False} | nothing | changes
+    )
 
 
 def test_wrong_requests_are_refused_before_anything_runs(tmp_path: Path) -> None:

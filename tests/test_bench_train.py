@@ -306,7 +306,9 @@ def test_a_way_that_fails_or_loses_its_loss_has_a_reason_and_no_rank(
 
 def request(**changes: Any) -> argparse.Namespace:
     nothing = dict.fromkeys(("model", "sentences", "rounds", "threads", "plot"))
-    return argparse.Namespace(**{"quick": False, "full": False, "device": "cpu", "train": True, "job": False} | nothing | changes)
+    return argparse.Namespace(
+        **{"quick": False, "full": False, "device": "cpu", "train": True, "job": False} | nothing | changes
+    )
 
 
 def test_the_plans_are_those_of_training() -> None:

@@ -158,6 +158,7 @@ def test_what_stands_under_the_mask_does_not_matter(model: Callable[..., Head]) 
 def test_only_the_tokens_that_are_read_pass_the_last_layer(
     model: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(packed, "FILLED_FROM", 10**9)  # rows of zeros are no tokens
     seen: list[int] = []
     batch = batch_of("sequence-classification", [3, WIDTH, 5])
     made = model(BERT, "sequence-classification")

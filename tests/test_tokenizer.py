@@ -686,3 +686,11 @@ def test_workers_get_the_same_ids_and_neither_hang_nor_print_nor_change_the_envi
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False, timeout=120
     )
     assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+def test_a_template_that_names_a_token_it_does_not_define_is_refused(minilm: Path) -> None:
+    """The library would end the process' thread with a panic at the first text."""
+    definition = json.loads((minilm / "tokenizer.json").read_text("utf-8"))
+    del definition["post_processor"]["special_tokens"]["[SEP]"]
+    with pytest.raises(ValueError, match=r"post_processor puts '\[SEP\]' beside the texts and does not define it"):
+        Tokenizer(definition)

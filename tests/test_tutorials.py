@@ -155,7 +155,16 @@ def test_there_are_twelve_notebooks_each_with_its_solutions() -> None:
     assert [path.name for path in ALL[12:]] == [path.name for path in NOTEBOOKS]
 
 
-@pytest.mark.parametrize("path", ALL, ids=NAMES)
+# These train models: minutes together, so that they run with `make test-notebooks`, which CI calls too.
+TRAINING = ("9_", "11_", "12_")
+
+
+def marked(path: Path) -> object:
+    """The notebook, as a long one where it trains models."""
+    return pytest.param(path, marks=pytest.mark.full) if path.name.startswith(TRAINING) else path
+
+
+@pytest.mark.parametrize("path", map(marked, ALL), ids=NAMES)
 def test_a_notebook_runs_from_top_to_bottom_without_a_network(path: Path) -> None:
     run(read(path), path.parent)
 

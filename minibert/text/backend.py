@@ -32,8 +32,19 @@ def build(definition: Mapping[str, Any], literal: bool, source: str) -> tokenize
     unknown = None if isinstance(backend.model, models.Unigram) else backend.model.unk_token
     if unknown is not None and backend.model.token_to_id(unknown) is None:  # it would fail at the first such word
         raise ValueError(f"{source}: model.unk_token is {unknown!r}, which is not in the vocabulary")
+    check_templates(json.loads(backend.to_str())["post_processor"], source)
     backend.encode_special_tokens = literal
     return backend
+
+
+def check_templates(processor: Any, source: str) -> None:
+    """Raise ValueError for a template with a special token that it does not define, at which the library would end."""
+    for one in (processor or {}).get("processors") or [processor or {}]:
+        known = one.get("special_tokens") or {}
+        for piece in [*(one.get("single") or ()), *(one.get("pair") or ())]:
+            name = piece.get("SpecialToken", {}).get("id")
+            if name is not None and name not in known:
+                raise ValueError(f"{source}: post_processor puts {name!r} beside the texts and does not define it")
 
 
 def take_apart(backend: tokenizers.Tokenizer, tokens: Iterable[str]) -> None:

@@ -168,6 +168,12 @@ def upstream_class(family: Family, head: str | None) -> Any:
     return getattr(importlib.import_module("transformers"), family.upstream + suffix)
 
 
+def lacks_its_pooler(theirs: nn.Module, head: str, folder: Path) -> bool:
+    """Whether transformers' task head has no pooler and needs one: XLM-R's and CamemBERT's multiple choice in 5.0."""
+    reads = HEAD_CLASSES[head].reads_pooler(Config.from_file(folder / "config.json"))
+    return reads and not any(".pooler." in name for name, _ in theirs.named_parameters())
+
+
 def randomise(model: nn.Module, seed: int, only: set[str] | None = None) -> None:
     """Draw every parameter (or those named) anew: no bias is zero, no LayerNorm is one.
 
