@@ -24,7 +24,16 @@ from minibert.families.bert import BERT
 from minibert.lab.parity import compare as room
 from minibert.lab.parity import ladder
 from minibert.lab.parity.causes import explain
-from minibert.lab.parity.checkpoints import TINY, Size, make, make_batch, open_upstream, task, tiny
+from minibert.lab.parity.checkpoints import (
+    TINY,
+    Size,
+    make,
+    make_batch,
+    mistake_upstream,
+    open_upstream,
+    task,
+    tiny,
+)
 from minibert.lab.parity.compare import RUNGS, compare_tensors, first_divergent, row
 from minibert.lab.stages import STAGES, Place, record
 
@@ -289,3 +298,15 @@ def test_a_mistake_leaves_the_bound_of_the_fused_attention(tmp_path: Path, monke
     result = ladder.climb_path(hub.locate(tmp_path), "cpu", torch.float32, "sdpa")
     assert result.first is not None
     assert result.first.place == "layer 0 context"
+
+
+def test_a_task_head_that_an_older_transformers_builds_wrongly_is_seen(tmp_path: Path) -> None:
+    """Its pooler is missing, or the bias of its decoder is there twice."""
+    theirs = make(TINY[0], "multiple-choice", tmp_path / "choice")
+    assert mistake_upstream(theirs, "multiple-choice", tmp_path / "choice") == ""
+    theirs.bert.pooler = None
+    assert mistake_upstream(theirs, "multiple-choice", tmp_path / "choice") == "without the pooler that it reads"
+    theirs = make(TINY[0], "masked-lm", tmp_path / "mlm")
+    assert mistake_upstream(theirs, "masked-lm", tmp_path / "mlm") == ""
+    theirs.cls.predictions.decoder.bias = torch.nn.Parameter(theirs.cls.predictions.bias.detach().clone())
+    assert mistake_upstream(theirs, "masked-lm", tmp_path / "mlm") == "with two biases in place of one"

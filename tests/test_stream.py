@@ -587,7 +587,9 @@ def test_control_c_is_answered_with_what_is_kept_and_how_to_go_on(checkpoint: st
         process.send_signal(signal.SIGINT)
         said = process.communicate()[1]
     assert process.returncode == 130, said
-    told = re.fullmatch(r"minibert: interrupted: ([\d,]+) of about 1\d\d,000 rows are kept; the same .* goes on\n", said)
+    told = re.fullmatch(
+        r"minibert: interrupted: ([\d,]+) of about 1\d\d,000 rows are kept; the same .* goes on\n", said
+    )
     assert told, said
     assert int(told[1].replace(",", "")) == saved_rows(journal) > 0
 

@@ -168,10 +168,20 @@ def upstream_class(family: Family, head: str | None) -> Any:
     return getattr(importlib.import_module("transformers"), family.upstream + suffix)
 
 
-def lacks_its_pooler(theirs: nn.Module, head: str, folder: Path) -> bool:
-    """Whether transformers' task head has no pooler and needs one: XLM-R's and CamemBERT's multiple choice in 5.0."""
-    reads = HEAD_CLASSES[head].reads_pooler(Config.from_file(folder / "config.json"))
-    return reads and not any(".pooler." in name for name, _ in theirs.named_parameters())
+def mistake_upstream(theirs: nn.Module, head: str | None, folder: Path) -> str:
+    """What an older transformers has built wrongly, so that there is nothing to compare with; "" for all else.
+
+    In 5.0: multiple choice of XLM-R and CamemBERT, and the decoder of their masked language models.
+    """
+    if head is None:
+        return ""
+    config, names = Config.from_file(folder / "config.json"), dict(theirs.named_parameters())
+    if HEAD_CLASSES[head].reads_pooler(config) and not any(".pooler." in name for name in names):
+        return "without the pooler that it reads"
+    biases = set(config.family.decoder_bias)  # of DistilBERT there is one name
+    if config.tie_word_embeddings and len(biases) == 2 and biases <= set(names):
+        return "with two biases in place of one"
+    return ""
 
 
 def randomise(model: nn.Module, seed: int, only: set[str] | None = None) -> None:

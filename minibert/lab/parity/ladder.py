@@ -90,8 +90,8 @@ def climb_random(size: Size) -> Result:
     for head in (None, *size.family.heads):
         with tempfile.TemporaryDirectory() as folder:
             theirs = checkpoints.make(size, head, Path(folder))
-            if head and checkpoints.lacks_its_pooler(theirs, head, Path(folder)):
-                result.origin += f", but for {head}: this transformers builds it without the pooler that it reads"
+            if mistake := checkpoints.mistake_upstream(theirs, head, Path(folder)):
+                result.origin += f"; not {head}, which this transformers builds {mistake}"
                 continue
             ours = load(folder, head=head)
         asked = checkpoints.task(head, theirs.config, size.tokens, size.seed)
