@@ -164,7 +164,7 @@ def marked(path: Path) -> object:
     return pytest.param(path, marks=pytest.mark.full) if path.name.startswith(TRAINING) else path
 
 
-@pytest.mark.parametrize("path", map(marked, ALL), ids=NAMES)
+@pytest.mark.parametrize("path", [marked(path) for path in ALL], ids=NAMES)
 def test_a_notebook_runs_from_top_to_bottom_without_a_network(path: Path) -> None:
     run(read(path), path.parent)
 
