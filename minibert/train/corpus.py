@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from minibert.files import regular
 from minibert.text.tokenizer import Tokenizer
@@ -80,10 +81,9 @@ class Corpus:
             while (place := file.tell()) < after and (line := self.one_line(file)):
                 yield decoded(line, self.path, place)
 
-    def one_line(self, file: object) -> bytes:
+    def one_line(self, file: BinaryIO) -> bytes:
         """The next line. Raises ValueError where it is too long to be one."""
-        place = file.tell()  # type: ignore[attr-defined]  # an open file
-        line: bytes = file.readline(LONGEST_LINE + 1)  # type: ignore[attr-defined]
+        place, line = file.tell(), file.readline(LONGEST_LINE + 1)
         if len(line) > LONGEST_LINE:
             raise ValueError(
                 f"{self.path} has a line of more than {LONGEST_LINE:,} bytes, at byte {place:,}; a corpus has one "
