@@ -39,6 +39,7 @@ from minibert.commands import (
     parity,
     predict,
     pretrain,
+    serve,
     trace,
     vocab,
 )
@@ -80,6 +81,7 @@ COMMANDS = {
     "evaluate": Command("measure a trained folder", evaluate.arguments, evaluate.run),
     "predict": Command("answers of a trained folder", predict.arguments, predict.run),
     "fill-mask": Command("guess the masked words", fill_mask.arguments, fill_mask.run),
+    "serve": Command("vectors, labels and masked words over HTTP", serve.arguments, serve.run),
     "trace": Command("follow a text through the model, as a page", trace.arguments, trace.run),
     "parity": Command("prove that every tensor equals that of transformers", parity.arguments, parity.run),
     "bench": Command("speed against transformers and other peers", bench.arguments, bench.run),

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import pytest
+import torch
 
 import minibert.model
 from minibert.extras import install_hint
-from minibert.lab.annotated import NAMES, PACKAGE, ROOMS, Book, Source, build, end_of_equation, main
-from minibert.lab.annotated import page as page_html
+from minibert.lab.annotated.__main__ import main
+from minibert.lab.annotated.book import Book, end_of_equation
+from minibert.lab.annotated.flow import Step, flow, watched, weights
+from minibert.lab.annotated.notes import NOTES, Note
+from minibert.lab.annotated.pages import PACKAGE, build, equation, formula
+from minibert.lab.annotated.pages import page as page_html
+from minibert.lab.annotated.rooms import NAMES, ROOMS, Tutorial
+from minibert.lab.annotated.source import Source
+from minibert.lab.diagrams import DIAGRAMS
 
 VOID = {"meta", "link", "img", "br", "input"}
 
@@ -156,9 +167,139 @@ def test_every_link_between_the_pages_leads_somewhere(pages: dict[str, Page]) ->
     assert followed > 2000
 
 
-def test_every_link_out_of_the_folder_is_a_tutorial(pages: dict[str, Page]) -> None:
+TUTORIALS = Path(__file__).parent.parent / "tutorials"
+
+
+def headings(notebook: Path) -> set[str]:
+    """The anchors that Jupyter gives the headings of a notebook."""
+    cells = json.loads(notebook.read_text("utf-8"))["cells"]
+    prose = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    return {heading.replace(" ", "-") for heading in re.findall(r"(?m)^#+ (.+?)\s*$", prose)}
+
+
+def is_there(link: str) -> bool:
+    """Whether a link out of the folder leads to a tutorial, and to a heading that it has."""
+    found = re.fullmatch(r"\.\./\.\./tutorials/(\w+\.ipynb)(?:#(.+))?", link)
+    if found is None or not (TUTORIALS / found[1]).is_file():
+        return False
+    return found[2] is None or unquote(found[2]) in headings(TUTORIALS / found[1])
+
+
+def test_every_link_out_of_the_folder_leads_to_a_tutorial_and_a_heading_in_it(pages: dict[str, Page]) -> None:
     links = {link for page in pages.values() for link in page.links if link.startswith("../")}
-    assert links == {f"../../tutorials/{name}.ipynb" for name in ROOMS.values() if name}
+    assert [link for link in sorted(links) if not is_there(link)] == []
+    assert len(links) > 20
+
+
+def test_a_heading_that_is_gone_would_be_seen() -> None:
+    assert is_there(Tutorial("2_through_the_encoder", "All heads").address)
+    assert not is_there(Tutorial("2_through_the_encoder", "No such heading").address)
+    assert not is_there(Tutorial("2_no_such_notebook").address)
+
+
+def test_every_room_has_a_tutorial_and_every_tutorial_a_room() -> None:
+    assert all(ROOMS.values())
+    given = {tutorial.name for tutorials in ROOMS.values() for tutorial in tutorials}
+    assert given == {path.stem for path in TUTORIALS.glob("*.ipynb")}
+
+
+@pytest.mark.parametrize("room", NOTES)
+def test_every_note_stands_beside_a_definition_and_shows_diagrams_that_exist(room: str) -> None:
+    source = Source(room, (PACKAGE / f"{room}.py").read_text("utf-8"))
+    for name, note in NOTES[room].items():
+        assert not name or name in source.starts.values()
+        assert set(note.diagrams) <= set(DIAGRAMS)
+        assert note != Note()
+
+
+def test_every_class_of_the_model_has_an_equation_a_diagram_its_weights_and_a_tutorial() -> None:
+    space = vars(minibert.model).items()
+    classes = {name for name, kind in space if isinstance(kind, type) and issubclass(kind, torch.nn.Module)}
+    assert classes == set(weights())
+    for name in classes:
+        note = NOTES["model"][name]
+        assert note.equations and note.words and note.diagrams and note.tutorials
+
+
+def test_every_diagram_stands_on_one_page(folder: Path) -> None:
+    places: dict[str, list[str]] = {name: [] for name in DIAGRAMS}
+    for path in folder.iterdir():
+        for name in re.findall(r'<title id="(\w+)-title">', path.read_text("utf-8")):
+            places[name].append(path.name)
+    assert {name: len(found) for name, found in places.items()} == dict.fromkeys(DIAGRAMS, 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The shapes
+
+
+def test_the_shapes_of_each_line_are_computed() -> None:
+    attention = {step.name: step.shape for step in flow()["eager_attention"]}
+    assert attention == {
+        "query": (1, 12, 9, 32),
+        "key": (1, 12, 9, 32),
+        "value": (1, 12, 9, 32),
+        "keep": (1, 1, 1, 9),
+        "scores": (1, 12, 9, 9),
+        "probs": (1, 12, 9, 9),
+        "context": (1, 12, 9, 32),
+    }
+    assert [step.shape for step in flow()["Pooler.forward"]] == [(1, 9, 384), (1, 384)]
+    assert flow()["Encoder.forward"][0].shape == (1, 9)
+
+
+def test_each_shape_stands_beside_the_line_that_makes_it() -> None:
+    lines = Path(minibert.model.__file__).read_text("utf-8").splitlines()
+    for name, steps in flow().items():
+        for step in steps:
+            line = lines[step.line - 1]
+            assert re.search(rf"\b{'return' if step.name == 'returned' else step.name}\b|def ", line), (name, step)
+
+
+def test_a_line_that_is_run_twice_counts_once_and_another_file_not_at_all(tmp_path: Path) -> None:
+    file = tmp_path / "steps.py"
+    file.write_text("def double(x):\n    for _ in range(3):\n        x = x.repeat(2)[:4]\n    return x.sum()\n")
+    space: dict[str, Any] = {}
+    exec(compile(file.read_text(), str(file), "exec"), space)
+    found = watched(lambda: space["double"](torch.ones(2)), str(file))
+    assert found == {"double": [Step(1, "x", (2,)), Step(3, "x", (4,)), Step(4, "returned", ())]}
+
+
+def test_watching_leaves_another_tracer_as_it_was() -> None:
+    before = sys.gettrace()
+
+    def fails() -> None:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        watched(fails, __file__)
+    assert sys.gettrace() is before
+
+
+def test_the_shapes_and_weights_stand_on_the_page(folder: Path) -> None:
+    html = (folder / "model.html").read_text("utf-8")
+    assert "shapes, with B = 1 and S = 9" in html
+    assert '<th scope="row">scores</th><td><code>(1, 12, 9, 9)</code></td>' in html
+    assert "591,360 weights, 2.6 % of the encoder's" in html  # 4 (384 x 384 + 384)
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        ("x_s", "x<sub>s</sub>"),
+        ("x^{l+1} = 1", "x<sup>l+1</sup> = 1"),
+        ("W^Q_h < 1", "W<sup>Q</sup><sub>h</sub> &lt; 1"),
+        ("`a_b` x", "<code>a_b</code> x"),
+    ],
+)
+def test_letters_stand_low_and_high(text: str, html: str) -> None:
+    assert formula(text) == html
+
+
+def test_variables_are_slanted_and_names_are_not() -> None:
+    assert equation("x_s = LN(γ_{d} < E[id_s])") == (
+        "<var>x</var><sub>s</sub> = LN(<var>γ</var><sub>d</sub> &lt; <var>E</var>[id<sub>s</sub>])"
+    )
 
 
 def test_the_pages_need_nothing_from_outside(folder: Path, pages: dict[str, Page]) -> None:
@@ -175,7 +316,7 @@ def test_the_contents_lead_through_the_rooms_in_reading_order(pages: dict[str, P
     assert sorted(rooms) == sorted(f"{name}.html" for name in NAMES)
     assert "model.html#Encoder" in pages["index.html"].links
     assert pages["model.html"].links[:3] == ["index.html", "config.html", "objectives.html"]
-    assert pages["engine.html"].links[-2:] == ["index.html", "matmul.html"]
+    assert pages["distillation.html"].links[-2:] == ["index.html", "student.html"]
 
 
 def test_markup_in_the_source_is_text_on_the_page() -> None:

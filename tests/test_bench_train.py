@@ -30,14 +30,18 @@ from minibert.lab.bench.results import Middle, Result, Row, Sample
 from minibert.lab.bench.train import equality, report, run, ways
 from minibert.lab.bench.train.equality import CLOSE, Check, check
 from minibert.lab.bench.train.results import Training, goals_of
-from minibert.lab.bench.train.ways import BATCH, WAYS, InOurOrder, Ours, Theirs, batches_of, examples_of
-from minibert.train.loop import Settings, new_optimizer, packed_loss, readable_loss
+from minibert.lab.bench.train.ways import BATCH, LENGTH, InOurOrder, Ours, Theirs, examples_of, ways_of
+from minibert.losses import IGNORED
+from minibert.tasks.base import Example
+from minibert.text.tokenizer import load_tokenizer
+from minibert.train.batches import Batches
+from minibert.train.loop import Settings, new_optimizer, packed_loss
 
 pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate, which the extra `test` brings")
 pytestmark = pytest.mark.usefixtures("one_thread")
-NAMED = {way.name: way for way in WAYS}
+NAMED = {way.name: way for way in ways_of("classify")}
 ROWS = [[2, *range(5, 6 + number % 9), 3] for number in range(2 * BATCH + 5)]
-EXAMPLES = examples_of(ROWS)
+EXAMPLES = [Example(ids, [0] * len(ids), {"labels": number % 2}) for number, ids in enumerate(ROWS)]
 
 
 @pytest.fixture(scope="module", params=[BERT.name, DISTILBERT.name])
@@ -45,7 +49,7 @@ def setting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """A tiny checkpoint with a classifier, as the benchmark writes it."""
     place = tmp_path_factory.mktemp("train")
     plain = write_words_checkpoint(place / "plain", request.param, max_position_embeddings=64)
-    ways.write_checkpoint(str(plain), place / "checkpoint")
+    ways.write_checkpoint(str(plain), place / "checkpoint", "classify")
     return Setting(place / "checkpoint", place, 1, "cpu", 64)
 
 
@@ -55,7 +59,7 @@ def setting(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_both_train_the_same(setting: Setting) -> None:
     found = check(setting, EXAMPLES)
     assert found.holds
-    assert found.parameters == len(list(minibert.load(setting.folder, head=ways.HEAD).parameters()))
+    assert found.parameters == len(list(minibert.load(setting.folder, head=ways.HEADS["classify"]).parameters()))
     assert found.differing == 0
     assert found.packed <= CLOSE
 
@@ -107,8 +111,8 @@ def only_of_the_head(model: Any, batch: Any) -> Tensor:
 
 @pytest.mark.parametrize("wrong", [without_the_last_token, a_little_more, only_of_the_head])
 def test_a_wrong_packed_step_is_seen(wrong: Any, setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    model: Any = minibert.load(setting.folder, head=ways.HEAD)
-    batch = batches_of(EXAMPLES, 0).of_rows(range(8))
+    model: Any = minibert.load(setting.folder, head=ways.HEADS["classify"])
+    batch = Batches(EXAMPLES, BATCH, ways.SEED, 0).of_rows(range(8))
     assert equality.difference(model, batch) <= CLOSE
     monkeypatch.setattr(equality, "packed_loss", wrong)
     assert equality.difference(model, batch) > CLOSE
@@ -125,7 +129,7 @@ def test_a_check_of_nothing_does_not_hold() -> None:
 
 
 def test_both_are_given_the_same_rows_and_the_same_padding() -> None:
-    batches = batches_of(EXAMPLES, 0)
+    batches = Batches(EXAMPLES, BATCH, ways.SEED, 0)
     for segments in (True, False):
         given = InOurOrder(batches, segments)
         for theirs, ours in zip(given, batches.of_epoch(0), strict=True):
@@ -142,7 +146,7 @@ def weights(model: nn.Module) -> list[Tensor]:
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_both_learn_and_go_on_with_their_weights_and_optimizer(precision: str, setting: Setting) -> None:
-    ours, theirs = Ours(setting, precision, packed_loss, fused=True), Theirs(setting, precision, None)
+    ours, theirs = Ours(setting, precision, packed_loss, exact=False), Theirs(setting, precision, None)
     for way in (ours, theirs):
         before = weights(way.model)
         losses = way(EXAMPLES)
@@ -167,7 +171,7 @@ def test_the_trainer_has_its_own_defaults_and_bfloat16_is_its_own_too(setting: S
 
 
 def test_the_recipe_is_that_of_the_paper_for_one_epoch() -> None:
-    assert ways.recipe("float32", fused=True) == dataclasses.replace(Settings(), epochs=1)
+    assert ways.recipe("float32", exact=False) == dataclasses.replace(Settings(), epochs=1, exact=False)
 
 
 # -- ratios and goals
@@ -290,7 +294,7 @@ def test_a_way_that_fails_or_loses_its_loss_has_a_reason_and_no_rank(
     one = Backend("one", "One", "float32", lambda setting, _: (Lost(), "lost"), "accelerate")
     two = Backend("two", "Two", "float32", broken, "accelerate")
     three = Backend("three", "Three", "float32", broken, "no_such_package")
-    monkeypatch.setattr(run, "WAYS", (one, two, three))
+    monkeypatch.setattr(run, "ways_of", lambda objective: (one, two, three))
     plan = dataclasses.replace(run.QUICK, sentences=8, rounds=1)
     rows = run.measure(str(setting.folder), plan).result.rows
     assert [row.reason for row in rows] == [
@@ -305,7 +309,7 @@ def test_a_way_that_fails_or_loses_its_loss_has_a_reason_and_no_rank(
 
 
 def request(**changes: Any) -> argparse.Namespace:
-    nothing = dict.fromkeys(("model", "sentences", "rounds", "threads", "plot"))
+    nothing = dict.fromkeys(("model", "sentences", "rounds", "threads", "plot", "objective"))
     return argparse.Namespace(
         **{"quick": False, "full": False, "device": "cpu", "train": True, "job": False} | nothing | changes
     )
@@ -334,10 +338,87 @@ def test_what_cannot_be_measured_is_refused_before_anything_runs(
 def test_every_family_that_trains_here_has_its_class_upstream() -> None:
     from minibert.lab.parity.checkpoints import upstream_class
 
-    assert all(upstream_class(family, ways.HEAD) for family in FAMILIES.values() if ways.HEAD in family.heads)
+    assert all(
+        upstream_class(family, head)
+        for family in FAMILIES.values()
+        for head in ways.HEADS.values()
+        if head in family.heads
+    )
 
 
-def test_the_readable_way_is_what_the_trainer_is_compared_with(setting: Setting) -> None:
-    words = ways.load_ours(setting, "float32", readable_loss, fused=False)[1]
-    assert words == "readable_loss, AdamW"
-    assert ways.load_ours(setting, "float32")[1] == "packed_loss, AdamW fused"
+@pytest.mark.parametrize("right", [True, False])
+def test_it_is_said_which_products_ours_has(right: bool, setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ways, "permitted", lambda: right)
+    by = ", products by oneDNN" * right
+    assert ways.load_ours(setting, "float32")[1] == f"packed step{by}, AdamW fused"
+    assert ways.load_ours(setting, "bfloat16")[1] == "packed step, AdamW fused"
+
+
+# -- hidden words
+
+
+@pytest.fixture(scope="module")
+def hidden(tmp_path_factory: pytest.TempPathFactory) -> Setting:
+    """A tiny checkpoint with a masked-LM head, as the benchmark writes it."""
+    place = tmp_path_factory.mktemp("mlm")
+    plain = write_words_checkpoint(place / "plain", BERT.name, max_position_embeddings=LENGTH)
+    ways.write_checkpoint(str(plain), place / "checkpoint", "mlm")
+    return Setting(place / "checkpoint", place, 1, "cpu", LENGTH)
+
+
+def rows_of_words(setting: Setting) -> list[Example]:
+    return examples_of("mlm", ["a film a fine film the mess"] * 90, load_tokenizer(setting.folder))
+
+
+def test_sentences_are_packed_into_rows(hidden: Setting) -> None:
+    lengths = [len(row.ids) for row in rows_of_words(hidden)]
+    assert max(lengths) == LENGTH
+    assert sum(lengths) - 2 * len(lengths) == 90 * 7
+
+
+def test_both_learn_hidden_words_alike(hidden: Setting) -> None:
+    found = check(hidden, rows_of_words(hidden), "mlm")
+    assert found.holds
+    assert found.parameters > 40
+
+
+def test_other_hidden_words_are_seen(hidden: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = InOurOrder.__iter__
+
+    def with_a_label_more(self: InOurOrder) -> Iterator[dict[str, Any]]:
+        for batch in begin(self):
+            labels = batch["labels"].clone()
+            labels[0, 1] = 7
+            yield batch | {"labels": labels}
+
+    monkeypatch.setattr(InOurOrder, "__iter__", with_a_label_more)
+    assert check(hidden, rows_of_words(hidden), "mlm").differing
+
+
+def test_the_trainer_hides_words_of_the_same_rows_by_its_own_collator(hidden: Setting) -> None:
+    theirs, rows = Theirs(hidden, "float32", None, "mlm", collator=True), rows_of_words(hidden)
+    assert theirs.words.endswith("DataCollatorForLanguageModeling")
+    batches = ways.batches_of("mlm", rows, theirs.tokenizer)
+    pairs = list(zip(InOurOrder(batches, True, theirs.collator), batches.of_epoch(0), strict=True))
+    assert not all(torch.equal(their["labels"], our.labels["labels"]) for their, our in pairs)
+    for their, our in pairs:
+        for ids, labels in ((their["input_ids"], their["labels"]), (our.input_ids, our.labels["labels"])):
+            text = torch.where(labels == IGNORED, ids, labels)
+            assert [row[row != 0].tolist() for row in text] == [list(rows[number].ids) for number in our.rows]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_whole_run_of_hidden_words(hidden: Setting, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["bench", "--train", "--objective", "mlm", "--quick", "--model", str(hidden.folder), "--rounds", "1"]
+    status = cli.main([*argv, "--sentences", "60", "--threads", "1", "--json"])
+    out = capsys.readouterr().out
+    assert status == 0, out
+    figures = json.loads(out.splitlines()[-1])
+    assert figures["models"][0]["objective"] == "mlm"
+    assert [goal["bound"] for goal in figures["goals"]] == [2.0, 2.0, 1.0, 1.0]
+    assert "hidden words in sentences packed together" in " ".join(out.split())
+
+
+def test_an_objective_needs_training() -> None:
+    with pytest.raises(ValueError, match="--objective is what --train learns; add --train"):
+        bench.plan_of(request(train=False, objective="mlm"))

@@ -13,6 +13,7 @@ In reading order:
     evaluate   measure a trained folder
     predict    answers of a trained folder
     fill_mask  the masked words
+    serve      vectors, labels and masked words over HTTP
     trace      the journey of a sentence
     parity     proof against transformers
     bench      speed against other runtimes

@@ -1,4 +1,4 @@
-"""`minibert bench`: speed against transformers and other runtimes; with --train, of training."""
+"""`minibert bench`: speed against other runtimes; with --train, of training; with --serve, of the server."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     size.add_argument("--full", action="store_true", help="more rounds, and up to 100,000 sentences: hours")
     add("--train", action="store_true", help="measure training in place of vectors, against transformers' Trainer")
+    add("--objective", choices=("classify", "mlm"), help="of --train: labels of texts (default), or hidden words")
+    add("--serve", action="store_true", help="measure `minibert serve` in place of vectors, against infinity-emb")
+    add("--infinity", type=Path, metavar="PROGRAM", help="with --serve: infinity_emb in an environment of its own")
+    add("--soak", type=float, default=0, metavar="SECONDS", help="with --serve: full load, and whether memory is flat")
     add("--device", default="cpu", metavar="NAME", help="cpu or cuda (%(default)s)")
     add(
         "--model",
@@ -46,6 +50,8 @@ def run(args: Arguments) -> Figures:
 
     Exit status 1 if our own vectors, or weights after training, differ from those of transformers.
     """
+    if args.serve:
+        return serve(args)
     plan = plan_of(args)
     from minibert.printing import block
 
@@ -75,6 +81,37 @@ def run(args: Arguments) -> Figures:
     return figures
 
 
+def serve(args: Arguments) -> Figures:
+    """The server, against infinity-emb; exit status 1 if its vectors are wrong, or its memory grows in the soak."""
+    for name in ("train", "full", "job", "plot"):
+        if getattr(args, name):
+            raise ValueError(f"--{name} is about another benchmark than --serve; leave out one of them")
+    if not 0 <= args.soak < float("inf") or any(
+        (value or 1) <= 0 for value in (args.sentences, args.rounds, args.threads)
+    ):
+        raise ValueError("--soak, --sentences, --rounds and --threads are numbers larger than 0")
+    from minibert.lab.bench.report import goals_text
+    from minibert.lab.bench.serve import report, run
+    from minibert.lab.machine import cores
+    from minibert.printing import block
+
+    given = {"model": args.model and args.model[0], "sentences": args.sentences, "rounds": args.rounds}
+    sizes = {"rounds": 1, "seconds": 2.0} if args.quick else {}
+    plan = run.Plan(
+        infinity=args.infinity,
+        threads=min(args.threads or cores(), cores()),
+        soak=args.soak,
+        **sizes | {name: value for name, value in given.items() if value is not None},
+    )
+    began = time.perf_counter()
+    print(report.heading(plan), flush=True)
+    result = run.measure(plan)
+    print("\n" + report.result_text(plan, result))
+    print("\n" + goals_text(report.goals_of(plan, result)) + "\n\n" + block("legend", report.LEGEND))
+    figures: Figures = report.figures(plan, result, time.perf_counter() - began)
+    return figures
+
+
 def plan_of(args: Arguments) -> Plan:
     """The plan that the arguments name, with what they change in it. Raises before anything is measured.
 
@@ -88,6 +125,8 @@ def plan_of(args: Arguments) -> Plan:
     check_device(args.device)
     if args.train:
         check_training(args)
+    elif args.objective:
+        raise ValueError("--objective is what --train learns; add --train")
     if args.plot:
         check_plot(args.plot)
     for name in ("sentences", "rounds", "threads"):
@@ -104,6 +143,7 @@ def plan_of(args: Arguments) -> Plan:
         rounds=args.rounds or chosen.rounds,
         threads=min(args.threads or cores(), cores()),
         device=args.device,
+        objective=args.objective or "classify",
     )
 
 

@@ -11,7 +11,7 @@ from minibert.commands.pretrain import report
 from minibert.commands.shared import Arguments, Figures, numbers, whole_numbers
 
 OF_BOTH = ("layers", "take", "temperature", "weights", "max_length", "step", "device", "save_every")
-SETTINGS = ("batch_size", "learning_rate", "warmup", "weight_decay", "clip", "accumulate", "seed", "precision")
+SETTINGS = ("batch_size", "learning_rate", "warmup", "weight_decay", "clip", "accumulate", "seed", "precision", "shard")
 OF_LANGUAGE = ("steps", "places", "tokenizer", "mask_rate", "whole_words", "paragraphs")
 OF_CLASSIFY = ("epochs", "text", "pair", "label")
 COLUMNS = ("text", "pair", "label")
@@ -42,6 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--accumulate", type=int, metavar="N", help="batches that make one step (1)")
     add("--seed", type=int, metavar="N", help="(0)")
     add("--precision", default="auto", metavar="TYPE", help="float32, bfloat16 or auto (%(default)s)")
+    add("--shard", choices=("none", "full"), help="full: each process of torchrun keeps a part of the model")
     add("--step", choices=("packed", "readable"), help="without padding (packed), or as one writes it down")
     add("--device", metavar="NAME", help="auto, cpu, cuda or mps (auto)")
     add("--save-every", type=int, metavar="N", help="steps between two saved states (500, when it is scored; 200)")
@@ -62,6 +63,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: Arguments) -> Figures:
     """A student half as deep as its teacher begins as every second of its layers, and learns what the teacher says."""
+    from minibert.train import distributed
+
+    distributed.quiet()
     if args.out.exists() and not args.out.is_dir():
         raise ValueError(f"--out is {args.out}, which is a file; a checkpoint is a folder")
     other = OF_CLASSIFY if args.task == "language" else OF_LANGUAGE

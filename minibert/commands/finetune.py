@@ -49,6 +49,12 @@ def training_arguments(parser: argparse.ArgumentParser, data: str) -> None:
     )
     add("--freeze", default="none", metavar="WHAT", help="none, embeddings, encoder, or so many layers from below")
     add("--precision", default="auto", metavar="TYPE", help="float32, bfloat16 or auto (%(default)s)")
+    add(
+        "--shard",
+        default="none",
+        choices=("none", "full"),
+        help="full: each process of torchrun keeps a part of the model",
+    )
     add("--step", default="packed", choices=("packed", "readable"), help="without padding, or as transformers does it")
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (%(default)s)")
     add("--save-every", type=int, default=200, metavar="N", help="steps between two saved states (%(default)s)")
@@ -134,10 +140,12 @@ def run(args: Arguments, name: str, settings: dict[str, Any]) -> Figures:
     from dataclasses import replace
 
     from minibert.printing import block
+    from minibert.train import distributed
     from minibert.train.finetuning import Job, new_task
     from minibert.train.finetuning import run as train
     from minibert.train.folder import write_folder
 
+    distributed.quiet()
     if args.seeds < 1:
         raise ValueError(f"--seeds is {args.seeds}; it must be at least 1")
     if args.seeds > 1 and args.dev is None:
@@ -164,7 +172,7 @@ def run(args: Arguments, name: str, settings: dict[str, Any]) -> Figures:
     write_folder(best, args.out)
     for seed in range(args.seed, args.seed + args.seeds):
         shutil.rmtree(state_folder(args, seed), ignore_errors=True)
-    if args.plot:
+    if args.plot and distributed.here().first:
         from minibert.lab import curve
 
         curve.draw([one.figures for one in runs], task.main, args.plot)
@@ -221,6 +229,7 @@ def request_of(args: Arguments, task: Task, data: Any) -> Any:
         "clip",
         "accumulate",
         "seed",
+        "shard",
     )
     how = ("max_length", "freeze", "step", "device", "save_every", "model")
     return Request(

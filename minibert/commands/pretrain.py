@@ -38,6 +38,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=0, metavar="N", help="(%(default)s)")
     add("--precision", default="auto", metavar="TYPE", help="float32, bfloat16 or auto (%(default)s)")
     add("--step", default="packed", choices=("packed", "readable"), help="without padding, or as transformers does it")
+    add(
+        "--shard",
+        default="none",
+        choices=("none", "full"),
+        help="full: each process of torchrun keeps a part of the model",
+    )
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (%(default)s)")
     add("--save-every", type=int, default=500, metavar="N", help="steps until it is scored and saved (%(default)s)")
     add("--restart", action="store_true", help="begin again, whatever an interrupted command has done")
@@ -45,14 +51,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 OWN = ("tokenizer", "config", "init", "objective", "dev", "paragraphs", "steps", "max_length", "mask_rate")
 HOW = ("whole_words", "phrases", "step", "device", "save_every")
-SETTINGS = ("batch_size", "learning_rate", "warmup", "weight_decay", "clip", "accumulate", "seed", "precision")
+SETTINGS = ("batch_size", "learning_rate", "warmup", "weight_decay", "clip", "accumulate", "seed", "precision", "shard")
 
 
 def run(args: Arguments) -> Figures:
     """Look at the corpus, learn from it, and write a checkpoint that everything else takes."""
     from minibert.printing import block
+    from minibert.train import distributed
     from minibert.train.pretraining import Job, finish, request_of
 
+    distributed.quiet()
     if args.out.exists() and not args.out.is_dir():
         raise ValueError(f"--out is {args.out}, which is a file; a checkpoint is a folder")
     job = Job.of(request_of(args.corpus, {name: getattr(args, name) for name in (*OWN, *HOW, *SETTINGS)}))

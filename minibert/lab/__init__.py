@@ -10,6 +10,7 @@ In reading order:
     quality     fine-tuning beside that of transformers: is it as good?
     possible    pretraining measured against what is possible
     templates   pages from templates
+    diagrams    how BERT is built and taught, in block diagrams
     annotated   the source as pages, the explanation beside the code
     parity      proof against transformers, bit for bit
     bench       speed and memory against other runtimes

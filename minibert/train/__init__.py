@@ -4,6 +4,7 @@ In reading order:
 
     batches         rows of token ids to batches, in an order that a seed and an epoch decide
     packed          the training step with the padding taken out
+    distributed     several processes that train one model, started by torchrun
     loop            the training loop, every line of it
     outputs         what a trained model says of many examples
     frozen_encoder  the states of an encoder that is not trained, computed once

@@ -6,7 +6,7 @@ B batch, S tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -26,17 +26,36 @@ class Batch:
     labels: dict[str, Tensor]
     rows: tuple[int, ...]  # which examples these are
     choices: int = 0  # C; 0: no multiple choice
+    idle: bool = False  # no row was left for this rank: another's is computed, to keep step, and counts nowhere
 
     @property
     def tokens(self) -> int:
         """How many tokens there are, padding left out."""
-        return int(self.attention_mask.sum())
+        return 0 if self.idle else int(self.attention_mask.sum())
+
+    def share(self, rank: int, ranks: int) -> Batch:
+        """Every so many-th row, as wide as before: the loss of an answer is taken over padding too."""
+        if ranks == 1:
+            return self
+        idle = rank >= len(self.rows)
+        kept = torch.arange(0 if idle else rank, len(self.rows), len(self.rows) if idle else ranks)
+        width = max(self.choices, 1)
+        places = (kept[:, None] * width + torch.arange(width)).flatten()
+        return Batch(
+            input_ids=self.input_ids[places],
+            attention_mask=self.attention_mask[places],
+            token_type_ids=self.token_type_ids[places],
+            labels={name: values[kept] for name, values in self.labels.items()},
+            rows=tuple(self.rows[row] for row in kept.tolist()),
+            choices=self.choices,
+            idle=idle,
+        )
 
     def to(self, device: torch.device) -> Batch:
         """The same on another device."""
         move = {name: getattr(self, name).to(device) for name in ("input_ids", "attention_mask", "token_type_ids")}
         labels = {name: values.to(device) for name, values in self.labels.items()}
-        return Batch(**move, labels=labels, rows=self.rows, choices=self.choices)
+        return replace(self, **move, labels=labels)
 
 
 def collate(examples: Sequence[Example], rows: Sequence[int], pad_id: int, choices: int = 0) -> Batch:
@@ -80,6 +99,8 @@ class Batches:
     pad_id: int
     choices: int = 0
     change: Change | None = None
+    rank: int = 0  # whose rows of each batch are given
+    ranks: int = 1
 
     @property
     def rows(self) -> int:
@@ -95,7 +116,7 @@ class Batches:
         """The batches of an epoch from number `first` on."""
         shuffled = order(self.rows, self.seed, epoch)
         for start in range(first * self.batch_size, self.rows, self.batch_size):
-            yield self.of_rows(shuffled[start : start + self.batch_size], epoch)
+            yield self.of_rows(shuffled[start : start + self.batch_size], epoch).share(self.rank, self.ranks)
 
     def of_rows(self, rows: Sequence[int], epoch: int = 0) -> Batch:
         """The batch of these rows."""

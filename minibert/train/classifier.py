@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ from minibert.heads import Head
 from minibert.tasks.classification import Classification
 from minibert.train.batches import Batch
 from minibert.train.finetuning import Job, Request, answers, run, weights_of
-from minibert.train.loop import Loss, Settings
+from minibert.train.loop import Settings
 from minibert.train.packed import Output
+
+TINY = torch.finfo(torch.float32).tiny  # where all texts of a batch weigh nothing
 
 
 class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
@@ -88,7 +90,7 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             device=self.device,
             class_weights=weights_of(task, data, weight),
         )
-        loss_of = None if sample_weight is None else partial(loss_by_sample, as_weights(sample_weight, len(texts)))
+        loss_of = None if sample_weight is None else partial(LossBySample, as_weights(sample_weight, len(texts)))
         with tempfile.TemporaryDirectory(prefix="minibert-fit-") as folder:
             trained = run(Job.of(task, data, None, request), Path(folder), loss_of=loss_of)
         self.model_, self.tokenizer_, self.loss_curve_ = (
@@ -142,16 +144,24 @@ def as_weights(weights: object, rows: int) -> Tensor:
     return values
 
 
-def loss_by_sample(weights: Tensor, request: Request, output_of: Output) -> Loss:
-    """Cross entropy in which each text counts by its weight, and each label by its own."""
+@dataclass(frozen=True)
+class LossBySample:
+    """Cross entropy in which each text counts by its weight, (N), and each label by its own."""
 
-    def loss(model: Head, batch: Batch) -> Tensor:
-        logits = output_of(model, replace(batch, labels={})).logits  # (B,K)
-        labels = batch.labels["labels"]
-        of_classes = None if request.class_weights is None else logits.new_tensor(request.class_weights)
-        each = nn.functional.cross_entropy(logits, labels, weight=of_classes, reduction="none")
-        counts = weights[list(batch.rows)].to(logits)
-        total: Tensor = (each * counts).sum() / counts.sum().clamp(min=torch.finfo(logits.dtype).tiny)
+    weights: Tensor
+    request: Request
+    output_of: Output
+
+    def __call__(self, model: Head, batch: Batch) -> Tensor:
+        """The mean over the texts, ()."""
+        logits = self.output_of(model, replace(batch, labels={})).logits  # (B,K)
+        labels, of_classes = batch.labels["labels"], self.request.class_weights
+        of_labels = None if of_classes is None else logits.new_tensor(of_classes)
+        each = nn.functional.cross_entropy(logits, labels, weight=of_labels, reduction="none")
+        counts = self.weights[list(batch.rows)].to(logits)
+        total: Tensor = (each * counts).sum() / counts.sum().clamp(min=TINY)
         return total
 
-    return loss
+    def weight_of(self, batch: Batch) -> float:
+        """What the mean is divided by."""
+        return max(float(self.weights[list(batch.rows)].sum(dtype=torch.float64)), TINY)

@@ -65,6 +65,14 @@ class Corpus:
         """How many there are."""
         return -(-(self.end - self.start) // self.window)
 
+    def for_ranks(self, ranks: int) -> Corpus:
+        """In windows of which each of several ranks (distributed.py) has as many."""
+        if ranks == 1:
+            return self
+        size = self.end - self.start
+        each = -(-size // (self.window * ranks))
+        return replace(self, window=-(-size // (each * ranks)))
+
     def split(self) -> tuple[Corpus, Corpus]:
         """What is learned from, and the end of the file, which is held out."""
         cut = self.end - min(int((self.end - self.start) * HELD_OUT), MOST_HELD_OUT)

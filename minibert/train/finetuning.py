@@ -38,6 +38,7 @@ from minibert.tasks.masked_text import MaskedText
 from minibert.tasks.tagging import Tagging
 from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.train import distributed
 from minibert.train.batches import Batch, Batches
 from minibert.train.folder import REPORT, Trained, figures, sha256_of, write_folder
 from minibert.train.frozen_encoder import States, can_be_kept
@@ -91,6 +92,7 @@ class Job:
         if request.step not in ("packed", "readable"):
             raise ValueError(f"step is {request.step!r}; choose packed or readable")
         loss_function(request)
+        distributed.check(request.settings.batch_size, request.settings.shard)
         task, labels = task.settled(data), task.labels_of(data)
         source = hub.locate(request.model)
         limit = Config.from_file(source.folder / "config.json").max_tokens
@@ -112,6 +114,7 @@ class Job:
             "task_settings": {name: str(value) for name, value in sorted(vars(self.task).items())},
             **{name: getattr(self.request, name) for name in ("max_length", "freeze", "step", "class_weights")},
             **asdict(self.settings),
+            "processes": distributed.here().size,
             "labels": self.labels,
             "weights_sha256": weights_sha256(self.source.folder),
             "tokenizer": self.tokenizer.fingerprint,
@@ -124,17 +127,19 @@ class Job:
         """With the precision that the hardware has; "auto" and bfloat16 fall back, the second with a warning."""
         device = torch.device(choose_device(self.request.device))
         dtype = choose_dtype(self.request.settings.precision, device)
-        return replace(self.request.settings, precision="bfloat16" if dtype == torch.bfloat16 else "float32")
+        precision = "bfloat16" if dtype == torch.bfloat16 else "float32"
+        return replace(self.request.settings, precision=precision, exact=self.request.step == "readable")
 
     def new_model(self) -> Head:
         """The model as training begins."""
         return new_model(self.source.folder, self.task, self.labels)
 
     def batches(self, pad_id: int) -> Batches:
-        """The data, in batches of every epoch."""
-        size, seed = self.settings.batch_size, self.settings.seed
+        """The data, in batches of every epoch, of which this rank has its rows."""
+        size, seed, world = self.settings.batch_size, self.settings.seed, distributed.here()
         change = self.task.change(self.tokenizer, seed)
-        return Batches(self.encoded.examples, size, seed, pad_id, self.encoded.choices, change)
+        examples, choices = self.encoded.examples, self.encoded.choices
+        return Batches(examples, size, seed, pad_id, choices, change, world.rank, world.size)
 
     def measure(self, model: Head, states: States | None = None) -> Measure:
         """How good the model is on dev; `states`, where its encoder is frozen and they are known."""
@@ -166,14 +171,19 @@ def run(
     Raises what Keeper and train raise; warns where the model has learned nothing.
     """
     request, settings, begin = job.request, job.settings, time.perf_counter()
-    with Keeper(folder, job.asked, request.save_every, restart) as keeper:
+    world = distributed.here()
+    device = world.begin(request.device)
+    with Keeper(folder, job.asked, request.save_every, restart, world) as keeper:
         torch.manual_seed(settings.seed)
-        model = job.new_model().to(choose_device(request.device))
+        model = job.new_model().to(device)
         sizes = freeze(model, request.freeze)
+        world.join(model, settings.shard)
+        world.seed(settings.seed)
         optimizer = new_optimizer(model, settings)
         progress = keeper.resume(model, optimizer)
         before = progress.tokens
-        learned, known = (job.states(model, encoded) for encoded in (job.encoded, job.held_out))
+        with world.whole_model():
+            learned, known = (job.states(model, encoded) for encoded in (job.encoded, job.held_out))
 
         def after_epoch(progress: Progress) -> None:
             scores = [one[job.task.main] for one in progress.scores]
@@ -191,11 +201,13 @@ def run(
             score=(lambda model: job.measure(model, known).figures) if job.held_out else None,
             progress=progress,
             optimizer=optimizer,
+            world=world,
             after_step=lambda progress: keeper.after_step(progress, model, optimizer),
             after_epoch=after_epoch,
         )
+        model = world.plain(model, lambda: job.new_model().to(device))
         keeper.take_best(model)
-    measure = job.measure(model, known) if job.held_out else None
+    measure = world.same(lambda: job.measure(model, known)) if job.held_out else None
     warn_of_nothing_learned(measure)
     seconds = time.perf_counter() - begin
     notes = [*job.encoded.notes, *(job.held_out.notes if job.held_out else ())]
@@ -258,7 +270,7 @@ def loss_function(request: Request, output_of: Output = packed_output) -> Loss:
         return partial(own_loss, output_of) if request.step == "packed" else readable_loss
     if request.settings.accumulate > 1 or request.step != "packed":
         raise ValueError("class weights need accumulate=1 and the packed step: parts of a step would count unevenly")
-    return partial(weighted_loss, torch.tensor(request.class_weights), output_of)
+    return WeightedLoss(torch.tensor(request.class_weights), output_of)
 
 
 def answers(
@@ -274,10 +286,21 @@ def own_loss(output_of: Output, model: Head, batch: Batch) -> Tensor:
     return loss
 
 
-def weighted_loss(weights: Tensor, output_of: Output, model: Head, batch: Batch) -> Tensor:
-    """Cross entropy in which each label counts by its weight."""
-    logits = output_of(model, replace(batch, labels={})).logits  # (B,K)
-    return nn.functional.cross_entropy(logits, batch.labels["labels"], weight=weights.to(logits))
+@dataclass(frozen=True)
+class WeightedLoss:
+    """Cross entropy in which each label counts by its weight, (K)."""
+
+    weights: Tensor
+    output_of: Output
+
+    def __call__(self, model: Head, batch: Batch) -> Tensor:
+        """The mean over the texts, ()."""
+        logits = self.output_of(model, replace(batch, labels={})).logits  # (B,K)
+        return nn.functional.cross_entropy(logits, batch.labels["labels"], weight=self.weights.to(logits))
+
+    def weight_of(self, batch: Batch) -> float:
+        """What the mean is divided by."""
+        return float(self.weights[batch.labels["labels"]].sum(dtype=torch.float64))
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from minibert.files import write_whole
 from minibert.heads import Head
 from minibert.tasks.base import Encoded, Measure, Task
 from minibert.text.tokenizer import Tokenizer
+from minibert.train import distributed
 from minibert.train.loop import Progress
 
 REPORT = "training.json"
@@ -77,7 +78,18 @@ def write_folder(trained: Trained, out: Path) -> None:
 
 
 def write_checkpoint(model: Head, tokenizer: Tokenizer, report: Mapping[str, Any], out: Path) -> None:
-    """A checkpoint, its tokenizer and training.json, under their name all at once; what stood there goes."""
+    """A checkpoint, its tokenizer and training.json, under their name all at once; what stood there goes.
+
+    Of several ranks the first writes, and the others wait.
+    """
+    world = distributed.here()
+    if world.first:
+        replace_folder(model, tokenizer, report, out)
+    world.wait()
+
+
+def replace_folder(model: Head, tokenizer: Tokenizer, report: Mapping[str, Any], out: Path) -> None:
+    """Write beside `out`, then rename."""
     new, old = (out.with_name(f".{out.name}.{state}") for state in ("new", "old"))
     for folder in (new, old):
         shutil.rmtree(folder, ignore_errors=True)

@@ -4,7 +4,8 @@
     FOLDER/state-00000200.safetensors  weights, optimizer, random state and progress after step 200; the last two
     FOLDER/best.safetensors            the weights of the epoch with the best score
 
-Each file appears whole. One process at a time has the folder: it is locked, and the lock ends with its process.
+Each file appears whole. One run at a time has the folder: it is locked, and the lock ends with its process. Of several
+ranks (distributed.py) the first writes and all read, so that nodes must share the file system.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from minibert.files import naming, read_json, write_whole, written_whole
-from minibert.train.loop import Progress, restore, state_of, trained
+from minibert.train.distributed import ALONE, World
+from minibert.train.loop import Progress
 from minibert.vectors.growing_file import locked
 
 STATES = "state-*.safetensors"
@@ -38,10 +40,22 @@ class Keeper:
     begun there was asked for otherwise.
     """
 
-    def __init__(self, folder: Path, asked: dict[str, Any], every: int, restart: bool = False) -> None:
-        self.folder, self.asked, self.every, self.restart = folder, asked, every, restart
+    def __init__(
+        self, folder: Path, asked: dict[str, Any], every: int, restart: bool = False, world: World = ALONE
+    ) -> None:
+        self.folder, self.asked, self.every, self.restart, self.world = folder, asked, every, restart, world
 
     def __enter__(self) -> Keeper:
+        self.folder = self.world.same(self.opened)
+        if not self.folder.is_dir():
+            raise FileNotFoundError(
+                f"process {self.world.rank} does not see {self.folder}, the folder of the run; put it where all "
+                "processes see it"
+            )
+        return self
+
+    def opened(self) -> Path:
+        """The folder, which nobody else has from now on."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = locked(self.folder / "lock")
         try:
@@ -49,12 +63,15 @@ class Keeper:
         except BaseException:
             self.lock.close()
             raise
-        return self
+        return self.folder
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.lock.close()
+        if error is None:
+            self.world.wait()  # until nobody reads here any more
+        if self.world.first:
+            self.lock.close()
 
     def begin(self) -> None:
         """Compare with what was asked for before, or note what is asked for now."""
@@ -78,17 +95,28 @@ class Keeper:
 
     def resume(self, model: nn.Module, optimizer: torch.optim.AdamW) -> Progress:
         """Put model, optimizer and random state where the last state left them; a new Progress where there is none."""
+        found = self.last_state(model, optimizer) if self.world.first else None
+        path = self.world.same(lambda: found and found[0])
+        if path is None:
+            return Progress()
+        return found[1] if found else self.taken(path, model, optimizer)
+
+    def last_state(self, model: nn.Module, optimizer: torch.optim.AdamW) -> tuple[Path, Progress] | None:
+        """The last state that can be read, and what it says; what cannot be read goes."""
         for path in sorted(self.folder.glob(STATES), reverse=True):
             try:
-                with safe_open(path, framework="pt") as file:
-                    progress = Progress(**json.loads((file.metadata() or {})["progress"]))
-                restore(model, optimizer, load_file(path))
+                return path, self.taken(path, model, optimizer)
             except (SafetensorError, KeyError, ValueError, TypeError) as error:  # torn, or not ours
-                warnings.warn(f"{path} cannot be read ({error}); the state before it counts", stacklevel=2)
+                warnings.warn(f"{path} cannot be read ({error}); the state before it counts", stacklevel=3)
                 path.unlink()
-                continue
-            return progress
-        return Progress()
+        return None
+
+    def taken(self, path: Path, model: nn.Module, optimizer: torch.optim.AdamW) -> Progress:
+        """Put back one state."""
+        with safe_open(path, framework="pt") as file:
+            progress = Progress(**json.loads((file.metadata() or {})["progress"]))
+        restore(model, optimizer, load_file(path), self.world)
+        return progress
 
     def after_step(self, progress: Progress, model: nn.Module, optimizer: torch.optim.AdamW) -> None:
         """Save where it is time to."""
@@ -96,28 +124,68 @@ class Keeper:
             self.save(progress, model, optimizer)
 
     def save(self, progress: Progress, model: nn.Module, optimizer: torch.optim.AdamW) -> None:
-        """Write the state, then let go of all but the last."""
+        """Write the state, then let go of all but the last; all ranks must ask for it."""
         progress.look()  # nothing that is not finite is kept
         said = {name: value for name, value in vars(progress).items() if name != "pending"}
         path = self.folder / f"state-{progress.step:08d}.safetensors"
-        write_state(path, state_of(model, optimizer), {"progress": json.dumps(said)})
-        for old in sorted(self.folder.glob(STATES))[:-KEPT]:
-            old.unlink(missing_ok=True)
+        tensors = state_of(model, optimizer, self.world)
+        if self.world.first:
+            write_state(path, tensors, {"progress": json.dumps(said)})
+            for old in sorted(self.folder.glob(STATES))[:-KEPT]:
+                old.unlink(missing_ok=True)
 
     def keep_best(self, model: nn.Module) -> None:
-        """Write the weights as they are now."""
-        tensors = {name: parameter.detach() for name, parameter in trained(model)}
-        write_state(self.folder / BEST, tensors, {})
+        """Write the weights as they are now; all ranks must ask for it."""
+        tensors = {name: self.world.whole(parameter.detach()) for name, parameter in trained(model)}
+        if self.world.first:
+            write_state(self.folder / BEST, tensors, {})
 
     def take_best(self, model: nn.Module) -> None:
         """Put back the weights that keep_best wrote."""
-        tensors = load_file(self.folder / BEST)
-        for name, parameter in trained(model):
-            parameter.data.copy_(tensors[name])
+        parameters = dict(model.named_parameters())
+        for name, tensor in load_file(self.folder / BEST).items():
+            parameters[name].data.copy_(tensor)
 
     def remove(self) -> None:
         """The run is over and its result stands elsewhere."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def state_of(model: nn.Module, optimizer: torch.optim.AdamW, world: World = ALONE) -> dict[str, Tensor]:
+    """Everything of a run that is a tensor: weights, both moments of each, the random state of each rank."""
+    tensors = world.random_states()
+    for name, parameter in trained(model):
+        tensors[f"weight {name}"] = world.whole(parameter.detach())
+        for kind, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"{kind} {name}"] = world.whole(value)
+    return tensors
+
+
+def restore(model: nn.Module, optimizer: torch.optim.AdamW, tensors: dict[str, Tensor], world: World = ALONE) -> None:
+    """Put back what state_of took. Raises KeyError, before anything changes, where something is missing."""
+    weights: dict[nn.Parameter, Tensor] = {}
+    state: dict[Any, dict[str, Tensor]] = {}
+    for name, parameter in trained(model):
+        weights[parameter] = world.dealt(tensors[f"weight {name}"], parameter)
+        counts = parameter.device if optimizer.defaults["fused"] else "cpu"  # where AdamW counts its steps
+        kinds = {"step": counts, "exp_avg": parameter.device, "exp_avg_sq": parameter.device}
+        kept = {
+            kind: tensors[f"{kind} {name}"].to(at, copy=True)
+            for kind, at in kinds.items()
+            if f"{kind} {name}" in tensors
+        }
+        if kept:
+            moments = {kind: world.dealt(value, parameter) for kind, value in kept.items() if kind != "step"}
+            state[parameter] = kept | moments
+    world.set_random(tensors)
+    for parameter, weight in weights.items():
+        parameter.data.copy_(weight)
+    optimizer.state.update(state)
+
+
+def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters that change."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
 def write_state(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:

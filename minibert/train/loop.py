@@ -7,6 +7,8 @@
 Nothing depends on when it runs: the order of the rows, the learning rate of a step and what is masked in it are
 functions of seed, epoch and step; dropout draws from torch's generator, whose state is saved with the weights. So the
 same seed gives the same bits, and a run that was killed and resumed gives those of a run that was not.
+Several processes take the same step together, each with its rows of every batch; `world` is all that knows of them
+(distributed.py), and alone it does nothing.
 The recipe is that of BERT (Devlin et al. 2018, appendix A.3), with Adam's bias correction.
 """
 
@@ -27,13 +29,21 @@ from minibert.heads import Head
 from minibert.inputs import unchecked
 from minibert.losses import IGNORED
 from minibert.train.batches import Batch
+from minibert.train.distributed import ALONE, World
 from minibert.train.packed import packed_output
+from minibert.train.products import quick_products
 
 # A way to compute the loss of one batch, a mean over its texts or its labelled tokens; of several objectives by name.
 Losses = Tensor | dict[str, Tensor]
 Loss = Callable[[Any, Batch], Losses]
-OF_TEXTS = ("next-sentence", "sentence-order")  # objectives whose loss is a mean over texts,
-OF_TOKENS = ("replaced-token-detection", "distillation", "cosine")  # and over all tokens, labelled or not
+# What the loss of an objective is a mean over: texts, all tokens, or for any other one what has a label.
+OVER = {
+    "next-sentence": "texts",
+    "sentence-order": "texts",
+    "replaced-token-detection": "tokens",
+    "distillation": "tokens",
+    "cosine": "tokens",
+}
 # What a model scores on data that it does not learn from; more is better.
 Score = Callable[[Any], dict[str, Any]]
 
@@ -43,7 +53,7 @@ class Settings:
     """How to train; the defaults are those of BERT's paper."""
 
     epochs: int = 3
-    batch_size: int = 32  # texts in a step, for each of `accumulate` parts
+    batch_size: int = 32  # texts in a step, of all processes together, for each of `accumulate` parts
     learning_rate: float = 5e-5
     warmup: float = 0.1  # the share of the steps in which the learning rate rises
     weight_decay: float = 0.01  # of matrices; never of biases and LayerNorm
@@ -55,6 +65,8 @@ class Settings:
     precision: str = "float32"  # of the matrix products: bfloat16 by autocast; weights and optimizer stay in float32
     scales: dict[str, float] = field(default_factory=dict)  # how much objectives count in the loss; 1 if not named
     fused: bool = True  # torch's fused AdamW, whose last bits differ from those of the plain one
+    exact: bool = True  # float32 products by torch's own choice; False: by oneDNN where it is right, in other last bits
+    shard: str = "none"  # "full": each of several processes keeps a part of weights, gradients and moments
 
 
 class NotFiniteError(RuntimeError):
@@ -145,14 +157,40 @@ class Source(Protocol):
         ...
 
 
-def weight_of(batch: Batch, objective: str = "loss") -> int:
-    """What the mean of an objective's loss is taken over: labelled tokens, all of them, or texts or questions."""
-    if objective in OF_TOKENS:
-        return batch.tokens
-    labels = None if objective in OF_TEXTS else batch.labels.get("labels")
-    if labels is not None and labels.shape == batch.input_ids.shape and not labels.is_floating_point():
-        return int((labels != IGNORED).sum())
-    return len(batch.rows)
+def weights_of(batch: Batch, loss_of: Loss) -> dict[str, float]:
+    """How much a batch has of what means are taken over: texts, tokens, and labels of tokens, or of texts.
+
+    A loss that counts labels otherwise has a `weight_of(batch)` that says how much they are.
+    """
+    texts, labels = 0 if batch.idle else len(batch.rows), batch.labels.get("labels")
+    labelled: float = texts
+    if hasattr(loss_of, "weight_of"):
+        labelled = 0 if batch.idle else loss_of.weight_of(batch)
+    elif labels is not None and labels.shape == batch.input_ids.shape and not labels.is_floating_point():
+        labelled = 0 if batch.idle else int((labels != IGNORED).sum())
+    return {"texts": texts, "tokens": batch.tokens, "labels": labelled}
+
+
+def part_of_loss(
+    model: Head, part: Batch, shares: dict[str, float], loss_of: Loss, settings: Settings
+) -> dict[str, Tensor]:
+    """What one part adds to the loss of a step, and to that of each objective, ().
+
+    shares: of all texts, tokens and labels of the step those in this part; what is not named is left out.
+    """
+    lower = torch.autocast(part.input_ids.device.type, torch.bfloat16)
+    with lower if settings.precision == "bfloat16" else nullcontext():
+        losses = loss_of(model, part)
+    found = {"loss": torch.zeros((), device=part.input_ids.device)}
+    for name, loss in losses.items() if isinstance(losses, dict) else (("loss", losses),):
+        over = OVER.get(name, "labels")
+        if over in shares:
+            known = loss if shares[over] else loss.nan_to_num()  # the mean of nothing is not a number
+            mean = known * shares[over]  # times 1: the same bits
+            found["loss"] = found["loss"] + mean * settings.scales.get(name, 1.0)
+            if name != "loss":
+                found[name] = mean.detach()
+    return found
 
 
 def one_step(
@@ -162,31 +200,31 @@ def one_step(
     loss_of: Loss,
     settings: Settings,
     step: int,
+    world: World = ALONE,
 ) -> dict[str, Tensor]:
     """Gradients of the batches together, one update of the weights; returns the loss, and that of each objective, ().
 
-    With several batches each counts by its texts or labelled tokens, so that they give what one large batch gives; a
-    batch without a label teaches nothing and is left out. A loss is NaN where a gradient is not finite. `step` is for
-    messages. Raises NotFiniteError on the CPU, where looking at a loss costs nothing, before the weights change.
+    With several batches each counts by its texts or labelled tokens, so that they give what one large batch gives, and
+    so do those of several ranks; a batch without a label teaches nothing and is left out. A loss is NaN where a
+    gradient is not finite. `step` is for messages.
+    Raises NotFiniteError on the CPU, where looking at a loss costs nothing, before the weights change.
     """
     device = next(model.parameters()).device
     totals: dict[str, Tensor] = {"loss": torch.zeros((), device=device)}
     optimizer.zero_grad(set_to_none=True)
-    for part in parts:
-        lower = torch.autocast(device.type, torch.bfloat16) if settings.precision == "bfloat16" else nullcontext()
-        with lower:
-            losses = loss_of(model, part.to(device))
-        total = torch.zeros((), device=device)
-        for name, loss in losses.items() if isinstance(losses, dict) else (("loss", losses),):
-            if weight := weight_of(part, name):
-                mean = loss * (weight / sum(weight_of(one, name) for one in parts))  # times 1: the same bits
-                total = total + mean * settings.scales.get(name, 1.0)
-                if name != "loss":
-                    totals[name] = totals.get(name, 0) + mean.detach()
-        if total.requires_grad:
-            total.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        totals["loss"] += total.detach()
-    totals["loss"] += 0 * nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+    weights = [weights_of(part, loss_of) for part in parts]
+    whole = world.sum_numbers({over: sum(one[over] for one in weights) for over in weights[0]})
+    for number, (part, own) in enumerate(zip(parts, weights, strict=True), start=1):
+        # Several ranks must compute the same: what only this one has none of adds zero.
+        shares = {over: own[over] / whole[over] for over in own if own[over] or (world.size > 1 and whole[over])}
+        products = nullcontext() if settings.exact else quick_products(device)
+        with products, world.summing(last=number == len(parts)):
+            losses = world.through(model, part_of_loss, part.to(device), shares, loss_of, settings)
+            if losses["loss"].requires_grad:
+                (losses["loss"] * world.size).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        totals |= {name: totals.get(name, 0) + loss.detach() for name, loss in losses.items()}
+    totals = world.sum_tensors(totals)
+    totals["loss"] = totals["loss"] + 0 * world.clip(model, settings.clip)
     if device.type == "cpu":
         finite(float(totals["loss"]), parts, step)
     optimizer.step()
@@ -202,28 +240,30 @@ def train(
     score: Score | None = None,
     progress: Progress | None = None,
     optimizer: torch.optim.AdamW | None = None,
+    world: World = ALONE,
     after_step: Callable[[Progress], None] = lambda progress: None,
     after_epoch: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
     """Train the model in place, from where `progress` and `optimizer` are; leaves it in eval mode.
 
     loss_of: packed_loss or readable_loss. score: asked after each epoch. after_step and after_epoch: whoever saves.
+    world: the ranks that the model was joined with; `batches` gives each its rows.
     Raises NotFiniteError, with the step and the rows, for a loss that is NaN or infinite.
     """
     look_every = 1 if next(model.parameters()).device.type == "cpu" else 20
     progress = progress or Progress()
     optimizer = optimizer or new_optimizer(model, settings)
     steps, before = settings.epochs * -(-batches.an_epoch // settings.accumulate), progress.tokens
-    bar = tqdm(total=steps, initial=progress.step, unit="step", delay=2, disable=None)
+    bar = tqdm(total=steps, initial=progress.step, unit="step", delay=2, disable=None if world.first else True)
     with bar, unchecked():  # the batches are our own
         while progress.epoch < settings.epochs:
             learn(model)
             for parts in in_parts(batches.of_epoch(progress.epoch, progress.batch), settings.accumulate):
                 for group in optimizer.param_groups:
                     group["lr"] = rate(progress.step, steps, settings)
-                losses = one_step(model, parts, optimizer, loss_of, settings, progress.step + 1)
+                losses = one_step(model, parts, optimizer, loss_of, settings, progress.step + 1, world)
                 progress.step, progress.batch = progress.step + 1, progress.batch + len(parts)
-                progress.tokens += sum(part.tokens for part in parts)
+                progress.tokens += world.sum_of(part.tokens for part in parts)
                 progress.pending.append((parts, losses))
                 if len(progress.pending) >= look_every:
                     progress.look()
@@ -236,7 +276,7 @@ def train(
             progress.epoch, progress.batch = progress.epoch + 1, 0
             model.eval()
             if score is not None:
-                progress.scores.append(score(model))
+                progress.scores.append(world.ask(model, score))
             after_epoch(progress)
     optimizer.zero_grad(set_to_none=True)
     model.head_is_trained = True  # type: ignore[assignment]  # a flag of every task head, no module
@@ -256,43 +296,3 @@ def in_parts(batches: Iterator[Batch], count: int) -> Iterator[list[Batch]]:
     """Lists of up to `count` batches."""
     while part := list(islice(batches, count)):
         yield part
-
-
-def state_of(model: nn.Module, optimizer: torch.optim.AdamW) -> dict[str, Tensor]:
-    """Everything of a run that is a tensor: weights, both moments of each, the random state."""
-    tensors: dict[str, Tensor] = {"random": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        tensors["random cuda"] = torch.cuda.get_rng_state()
-    for name, parameter in trained(model):
-        tensors[f"weight {name}"] = parameter.detach()
-        for kind, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"{kind} {name}"] = value
-    return tensors
-
-
-def restore(model: nn.Module, optimizer: torch.optim.AdamW, tensors: dict[str, Tensor]) -> None:
-    """Put back what state_of took. Raises KeyError, before anything changes, where something is missing."""
-    weights: dict[nn.Parameter, Tensor] = {}
-    state: dict[Any, dict[str, Tensor]] = {}
-    for name, parameter in trained(model):
-        weights[parameter] = tensors[f"weight {name}"]
-        counts = parameter.device if optimizer.defaults["fused"] else "cpu"  # where AdamW counts its steps
-        kinds = {"step": counts, "exp_avg": parameter.device, "exp_avg_sq": parameter.device}
-        kept = {
-            kind: tensors[f"{kind} {name}"].to(at, copy=True)
-            for kind, at in kinds.items()
-            if f"{kind} {name}" in tensors
-        }
-        if kept:
-            state[parameter] = kept
-    torch.set_rng_state(tensors["random"])
-    if "random cuda" in tensors:
-        torch.cuda.set_rng_state(tensors["random cuda"])
-    for parameter, weight in weights.items():
-        parameter.data.copy_(weight)
-    optimizer.state.update(state)
-
-
-def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The parameters that change."""
-    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -36,12 +37,14 @@ from minibert.heads import (
 from minibert.losses import IGNORED
 from minibert.model import Embeddings, Encoder, EncoderOutput, Layer, SelfAttention
 from minibert.train.batches import Batch
+from minibert.train.table import look_up
 
 READS_FIRST = (TextClassifier, NextSentence, Pretraining)
 READS_LABELLED = (TokenPrediction, TokenClassification)
 TOGETHER = 8  # rows of similar length that attention is given on a CPU; elsewhere all at once
 FILLED_FROM = 256  # tokens: where there are fewer, filling would cost more than it saves
 FINE = 5  # binary digits of the number of rows that count; those behind them become zeros
+STEP = "packed_step"  # a layer whose weights are dealt out to several processes has a step of its own
 
 
 @dataclass(frozen=True)
@@ -232,8 +235,8 @@ def encode(encoder: Encoder, tokens: Tokens, wanted: Wanted | None) -> Tensor:
     x = filled(embed(encoder.embeddings, tokens))  # (T) -> (T,D)
     *lower, last = encoder.config.shared_layers
     for number in lower:
-        x = layer_step(cast(Layer, encoder.layers[number]), x, tokens, None)  # (T,D) -> (T,D)
-    x = layer_step(cast(Layer, encoder.layers[last]), x, tokens, wanted)  # (T,D) -> (N,D)
+        x = step_of(encoder.layers[number])(x, tokens, None)  # (T,D) -> (T,D)
+    x = step_of(encoder.layers[last])(x, tokens, wanted)  # (T,D) -> (N,D)
     return x[: len(tokens.ids if wanted is None else wanted.index)]
 
 
@@ -247,7 +250,7 @@ def filled(x: Tensor) -> Tensor:
 
 def embed(embeddings: Embeddings, tokens: Tokens) -> Tensor:
     """x = LayerNorm(token + segment + position + task 0). See model.Embeddings."""
-    x: Tensor = embeddings.token(tokens.ids)  # (T) -> (T,D)
+    x = look_up(embeddings.token, tokens.ids)  # (T) -> (T,D)
     if embeddings.segment is not None:
         x = x + embeddings.segment(tokens.segments)
     positions = embeddings.positions(tokens.rows).expand_as(tokens.rows)  # (S) or (B,S) -> (B,S)
@@ -256,6 +259,12 @@ def embed(embeddings: Embeddings, tokens: Tokens) -> Tensor:
         x = x + embeddings.task.weight[0]
     x = embeddings.dropout(embeddings.norm(x))
     return x if embeddings.widen is None else embeddings.widen(x)
+
+
+def step_of(layer: nn.Module) -> Callable[..., Tensor]:
+    """layer_step of this layer, or its own, which first fetches its weights (distributed.py)."""
+    own: Callable[..., Tensor] | None = getattr(layer, STEP, None)
+    return own or partial(layer_step, cast(Layer, layer))
 
 
 def layer_step(layer: Layer, x: Tensor, tokens: Tokens, wanted: Wanted | None) -> Tensor:

@@ -36,7 +36,7 @@ from minibert.tasks.base import Example
 from minibert.text.masking import RATE, Masking
 from minibert.text.rows import read_lines
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
-from minibert.train import baselines, electra
+from minibert.train import baselines, distributed, electra
 from minibert.train.batches import Batch, collate
 from minibert.train.corpus import Corpus
 from minibert.train.doctor import Findings, examine
@@ -114,6 +114,7 @@ class Job:
     @classmethod
     def of(cls, request: Request) -> Self:
         """Look at everything beforehand. Raises ValueError, FileNotFoundError for what cannot be learned."""
+        distributed.check(request.settings.batch_size, request.settings.shard)
         whole = Corpus.of(request.corpus, request.paragraphs)
         learned, rest = (whole, Corpus.of(request.dev, request.paragraphs)) if request.dev else whole.split()
         source = None if request.init is None else hub.locate(request.init)
@@ -136,6 +137,7 @@ class Job:
         if not rows:
             raise ValueError(f"{rest.path} gives no row of held-out text; name another file: --dev, dev=")
         held_out = [masked(row, replace(masking, seed=0), number) for number, row in enumerate(rows)]
+        learned = learned.for_ranks(distributed.here().size)
         return cls(request, config, tokenizer, source, learned, packing, masking, findings, held_out)
 
     @cached_property
@@ -145,7 +147,8 @@ class Job:
         dtype = choose_dtype(given.precision, torch.device(choose_device(self.request.device)))
         scales = {"replaced-token-detection": electra.SCALE} if self.request.objective == "electra" else given.scales
         precision = "bfloat16" if dtype == torch.bfloat16 else "float32"
-        return replace(given, epochs=1, precision=precision, scales=scales)
+        exact = self.request.step == "readable"
+        return replace(given, epochs=1, precision=precision, scales=scales, exact=exact)
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -154,6 +157,7 @@ class Job:
         return {
             **{name: getattr(self.request, name) for name in names},
             **asdict(self.settings),
+            "processes": distributed.here().size,
             "config": self.config.to_dict(),
             "phrases": phrases_of(self.request),
             "weights_sha256": None if self.source is None else weights_sha256(self.source.folder),
@@ -181,7 +185,8 @@ class Job:
         return partial(losses, self.request.objective, self.request.step)
 
     def stream(self, folder: Path) -> Stream:
-        """The batches; `folder` keeps what a resumed run needs to find its place."""
+        """The batches of this rank; `folder` keeps what a resumed run needs to find its place."""
+        world = distributed.here()
         return Stream(
             self.corpus,
             self.tokenizer,
@@ -191,7 +196,9 @@ class Job:
             self.request.steps * self.settings.accumulate,
             self.settings.seed,
             self.config.pad_token_id,
-            folder / "windows.txt",
+            folder / ("windows.txt" if world.size == 1 else f"windows-{world.rank}.txt"),
+            rank=world.rank,
+            ranks=world.size,
         )
 
     def score(self, model: Model) -> dict[str, Any]:
@@ -251,30 +258,37 @@ def run(
     say: told each time that the model was scored. Raises what Keeper and train raise.
     """
     request, settings, begin = job.request, job.settings, time.perf_counter()
-    with Keeper(folder, job.asked, request.save_every, restart) as keeper:
-        if restart:
-            (folder / "windows.txt").unlink(missing_ok=True)
+    world = distributed.here()
+    device = world.begin(request.device)
+    with Keeper(folder, job.asked, request.save_every, restart, world) as keeper:
+        stream = job.stream(keeper.folder)
+        if restart and stream.journal:
+            stream.journal.unlink(missing_ok=True)
         torch.manual_seed(settings.seed)
-        model = job.new_model().to(choose_device(request.device))
+        model = job.new_model().to(device)
+        world.join(model, settings.shard)
+        world.seed(settings.seed)
         optimizer = new_optimizer(model, settings)
         progress = keeper.resume(model, optimizer)
         before = progress.tokens
 
         def after_step(progress: Progress) -> None:
             if progress.step % request.save_every == 0 or progress.step == request.steps:
-                progress.scores.append({"step": progress.step} | job.score(model))
+                progress.scores.append({"step": progress.step} | world.ask(model, job.score))
                 keeper.save(progress, model, optimizer)
                 say(progress)
 
         train(
             model,
-            job.stream(folder),
+            stream,
             settings,
             loss_of=job.loss_of,
             progress=progress,
             optimizer=optimizer,
+            world=world,
             after_step=after_step,
         )
+        model = world.plain(model, lambda: job.new_model().to(device))
     seconds = time.perf_counter() - begin
     speed = {"seconds": round(seconds, 3), "tokens_per_second": round((progress.tokens - before) / seconds, 1)}
     sizes = {"trained": sum(parameter.numel() for parameter in model.parameters()), "frozen": 0}

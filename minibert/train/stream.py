@@ -4,6 +4,9 @@ Every window of the file is read once in a pass, in an order that the seed decid
 makes the rows of the next window while the model computes. Each batch is a function of its number, so that a killed
 run goes on where it was: how many rows each window gave is noted as it is read, and no window before the wanted batch
 is read again.
+
+Of several ranks (distributed.py) each reads every so many-th window and gives its part of each batch, so that no window
+is read twice. So a batch is made from as many windows as there are ranks: it depends on their number.
 """
 
 from __future__ import annotations
@@ -32,19 +35,26 @@ class Stream:
     tokenizer: Tokenizer
     packing: Packing
     masking: Masking
-    batch_size: int
+    batch_size: int  # rows, of all ranks together
     an_epoch: int  # batches in all
     seed: int
     pad_id: int
     journal: Path | None = None  # where the rows of each window are noted; None: nowhere
     given: list[int] = field(default_factory=list)  # rows of each window that was read, in the order of reading
+    rank: int = 0  # whose windows are read and whose rows are given
+    ranks: int = 1
+
+    @property
+    def windows(self) -> range:
+        """Those that this rank reads."""
+        return range(self.rank, self.corpus.windows, self.ranks)
 
     def of_epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """The batches from number `first` on; there is one epoch."""
-        rows = self.rows(first * self.batch_size)
+        rows = self.rows(first * (self.batch_size // self.ranks))
         for number in range(first, self.an_epoch):
-            batch = list(itertools.islice(rows, self.batch_size))
-            numbers = range(number * self.batch_size, (number + 1) * self.batch_size)
+            numbers = range(number * self.batch_size, (number + 1) * self.batch_size)[self.rank :: self.ranks]
+            batch = list(itertools.islice(rows, len(numbers)))
             rows_masked = [masked(row, self.masking, place) for row, place in zip(batch, numbers, strict=True)]
             yield collate(rows_masked, numbers, self.pad_id)
 
@@ -57,7 +67,7 @@ class Stream:
         for number, rows in enumerate(map_ahead(self.of_window, itertools.count(window)), start=window):
             if number == len(given):
                 given.append(len(rows))
-                if not any(given[-self.corpus.windows :]):
+                if not any(given[-len(self.windows) :]):
                     raise ValueError(f"{self.corpus.path} gives no row to learn from")
                 if self.journal is not None:
                     with self.journal.open("a", encoding="ascii") as file:
@@ -67,8 +77,8 @@ class Stream:
 
     def of_window(self, number: int) -> list[Example]:
         """The rows of the window that is read as the `number`th of all passes."""
-        turn, place = divmod(number, self.corpus.windows)
-        window = order(self.corpus.windows, self.seed, turn)[place]
+        turn, place = divmod(number, len(self.windows))
+        window = self.windows[order(len(self.windows), self.seed, turn)[place]]
         return self.packing.rows(self.corpus.tokenized(window, self.tokenizer), Random(f"{self.seed} {turn} {window}"))
 
     @cached_property

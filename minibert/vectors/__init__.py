@@ -13,4 +13,7 @@ In reading order:
     features      the same as a scikit-learn transformer
     growing_file  a matrix on disk that grows, and survives a kill
     stream        a stream of texts to a file of vectors
+    shards        a corpus of many files, each embedded whole
+    shard_folder  what is done of it, and the manifest that says so
+    ray           the same by Ray Data, on many machines
 """

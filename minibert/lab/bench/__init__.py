@@ -14,4 +14,5 @@ In reading order:
     report     what is printed
     plot       what is drawn
     train      training, against transformers' own Trainer
+    serve      vectors over HTTP, against infinity-emb
 """

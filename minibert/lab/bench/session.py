@@ -33,6 +33,7 @@ class Plan:
     growth: dict[str, tuple[int, ...]] = field(default_factory=dict)  # what grows, and its values
     device: str = "cpu"
     threads: int = 1
+    objective: str = "classify"  # what is learned, with --train
 
 
 MINILM, DISTILBERT = "all-MiniLM-L6-v2", "distilbert-shape"  # the latter is written with random weights

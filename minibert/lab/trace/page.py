@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
+from minibert.lab.diagrams import SWITCHED, inline
 from minibert.lab.templates import asset, templates
 from minibert.lab.trace.data import choose, page_data
 from minibert.lab.trace.decision import Decision
@@ -62,7 +63,7 @@ def page(
     choice = choose(journey, layers, heads)
     steps = steps_of(journey)
     environment = templates(FOLDER)
-    environment.filters |= {"seen": seen, "signed": signed}
+    environment.filters |= {"seen": seen, "signed": signed, "diagram": inline}
     return environment.get_template("page.html").render(
         trace=journey,
         layers=choice.layers,
@@ -77,7 +78,7 @@ def page(
         sums=sums(journey.decision) if journey.decision else [],
         classifier_file=file_of(Classifier).relative_to(PACKAGE),
         data=page_data(journey, choice),
-        style=asset(FOLDER / "page.css"),
+        style=asset(FOLDER / "page.css") + Markup("\n" + SWITCHED),
         script=asset(FOLDER / "page.js"),
     )
 

@@ -20,6 +20,7 @@ from minibert.lab.parity.compare import parameter_pairs
 from minibert.tasks.base import Example
 from minibert.train.batches import Batch
 from minibert.train.loop import packed_loss, readable_loss
+from minibert.train.products import quick_products
 
 Step = Callable[[Head, Batch], Tensor]  # the loss of a batch
 STEPS = 3
@@ -41,12 +42,12 @@ class Check:
         return self.parameters > 0 and self.differing == 0 and self.packed <= CLOSE
 
 
-def check(setting: Setting, examples: Sequence[Example]) -> Check:
+def check(setting: Setting, examples: Sequence[Example], objective: str = "classify") -> Check:
     """Train both for STEPS, and compare the packed step with the readable one on the first batch."""
     some = examples[: STEPS * BATCH]
-    theirs = Theirs(setting, "float32", "eager", optim="adamw_torch")
-    ours = Ours(setting, "float32", readable_loss, fused=False)
-    batch = batches_of(some, ours.model.config.pad_token_id).of_rows(range(min(BATCH, len(some))))
+    theirs = Theirs(setting, "float32", "eager", objective, optim="adamw_torch")
+    ours = Ours(setting, "float32", readable_loss, True, objective)
+    batch = batches_of(objective, some, ours.tokenizer).of_rows(range(min(BATCH, len(some))))
     packed = difference(ours.model, batch)
     theirs(some), ours(some)
     pairs = parameter_pairs(ours.model, theirs.model)
@@ -56,9 +57,9 @@ def check(setting: Setting, examples: Sequence[Example]) -> Check:
 
 def difference(model: Head, batch: Batch) -> float:
     """The largest relative difference of loss and gradients between both steps, dropout off."""
-    (loss, gradients), (other, others) = (
-        found(loss_of, model.eval(), batch) for loss_of in (packed_loss, readable_loss)
-    )
+    with quick_products(batch.input_ids.device):
+        loss, gradients = found(packed_loss, model.eval(), batch)
+    other, others = found(readable_loss, model, batch)
     most = max(float(gradient.abs().max()) for gradient in others.values())
     differences = [float((loss - other).abs() / other.abs())]
     for name in {**gradients, **others}:

@@ -16,11 +16,13 @@ from minibert.lab.machine import machine, versions
 from minibert.printing import block, table
 
 __all__ = ["LEGEND", "figures", "goals_of", "goals_text", "heading", "result_text", "time_text"]
+WORK = {"classify": "sentences with a label", "mlm": "hidden words in sentences packed together"}
 HEADER = ("", "s a step", "spread", "tokens/s", "ours is", "spread", "peak MB", "+MB")
 LEGEND = (
-    f"s a step: median of all rounds, {BATCH} texts a step, tokenizing excluded. tokens/s: padding not counted. ours "
+    f"s a step: median of all rounds, {BATCH} rows a step, tokenizing excluded. tokens/s: padding not counted. ours "
     "is: how many times as fast, at equal precision, round by round. peak MB: of the whole process, +MB: of training "
-    "alone. All are given the same batches; the Trainer has its own attention, optimizer and loop"
+    "alone. All are given the same rows in the same order; the Trainer has its own attention, optimizer, loop "
+    "and, for hidden words, collator"
 )
 
 
@@ -29,8 +31,8 @@ def result_text(training: Training) -> str:
     result, config = training.result, training.result.config
     size = f"{config.num_hidden_layers} layers x {config.hidden_size}, {config.num_attention_heads} heads"
     work = (
-        f"{len(result.lengths):,} sentences ({result.origin}), {training.steps} steps a round, {training.tokens:,} "
-        f"tokens in {training.places:,} places, {training.places / training.tokens:.2f} x"
+        f"{WORK[training.objective]}: {len(result.lengths):,} rows ({result.origin}), {training.steps} steps a round, "
+        f"{training.tokens:,} tokens in {training.places:,} places, {training.places / training.tokens:.2f} x"
     )
     ways = [f"{row.backend.title} {row.backend.precision}: {row.kernels}" for row in result.rows if row.kernels]
     reasons = [f"{row.backend.title} {row.backend.precision}: {row.reason}" for row in result.rows if row.reason]
@@ -110,6 +112,7 @@ def model_figures(training: Training) -> dict[str, Any]:
     return {
         "name": result.name,
         "origin": result.origin,
+        "objective": training.objective,
         "texts": len(result.lengths),
         "batch_size": BATCH,
         "steps": training.steps,

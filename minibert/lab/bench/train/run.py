@@ -14,7 +14,7 @@ from minibert.lab.bench.results import Row
 from minibert.lab.bench.session import DISTILBERT, MINILM, Plan, Session, steps
 from minibert.lab.bench.train.equality import check
 from minibert.lab.bench.train.results import Training
-from minibert.lab.bench.train.ways import BATCH, WAYS, batches_of, examples_of, write_checkpoint
+from minibert.lab.bench.train.ways import BATCH, batches_of, examples_of, ways_of, write_checkpoint
 from minibert.tasks.base import Example
 
 QUICK = Plan("quick", (MINILM,), sentences=192, rounds=3, short=0, starts=0)
@@ -29,18 +29,19 @@ def measure(model: str, plan: Plan) -> Training:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="minibert-bench-")))
         began, folder = time.perf_counter(), scratch / "checkpoint"
         with closing(Process(plan.threads)) as helper:
-            helper.ask("run", write_checkpoint, model, folder)
+            helper.ask("run", write_checkpoint, model, folder, plan.objective)
             session = Session(Path(model).name, folder, plan, scratch, helper)
-            examples = examples_of(session.tokenizer.ids(session.texts))
-            checked = helper.ask("run", check, session.setting(plan.threads), examples)
+            examples = examples_of(plan.objective, session.texts, session.tokenizer)
+            checked = helper.ask("run", check, session.setting(plan.threads), examples, plan.objective)
         stack.callback(session.stop)
-        result, batches = session.result, batches_of(examples, session.config.pad_token_id)
+        result, batches = session.result, batches_of(plan.objective, examples, session.tokenizer)
+        result.lengths = [len(example.ids) for example in examples]
         result.stages["equality"] = time.perf_counter() - began
-        result.rows = [Row(way, way.obstacle(plan.device)) for way in WAYS]
+        result.rows = [Row(way, way.obstacle(plan.device)) for way in ways_of(plan.objective)]
         load(session, examples)
         take_turns(session, examples)
         places = sum(batch.input_ids.numel() for batch in batches.of_epoch(0))
-        return Training(result, places, batches.an_epoch, checked)
+        return Training(result, places, batches.an_epoch, checked, plan.objective)
 
 
 def load(session: Session, examples: list[Example]) -> None:

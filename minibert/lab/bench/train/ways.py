@@ -3,13 +3,18 @@
 Each is loaded in a process of its own and learns from rows of ids, tokenized before: one epoch for each call, the
 weights and the optimizer going on from call to call. Both are given the same batches in the same order, padded in the
 same way, and the same recipe; each has its own attention, optimizer, clipping and loop.
+
+    classify   sentences with a label, as `minibert finetune classify` has them
+    mlm        sentences packed into rows of 128 tokens, whose words each hides by its own means as the rows come by
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -21,87 +26,124 @@ from minibert.lab.bench.backends import SHAPES, Backend, Loaded, Setting, Vector
 from minibert.lab.bench.session import MINILM
 from minibert.lab.parity.checkpoints import quiet, upstream_class
 from minibert.tasks.base import Example
-from minibert.text.tokenizer import load_tokenizer
-from minibert.train.batches import Batches
+from minibert.text.masking import RATE, Masking
+from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.train.batches import Batches, order
 from minibert.train.loop import Loss, Settings, new_optimizer, packed_loss, train
+from minibert.train.pairs import Packing
+from minibert.train.products import permitted
+from minibert.train.stream import masked
 
-HEAD = "sequence-classification"
-BATCH = 32  # texts in a step
-SEED = 0  # of the order of the rows, and of dropout
+HEADS = {"classify": "sequence-classification", "mlm": "masked-lm"}  # by what is learned
+BATCH = 32  # rows in a step
+LENGTH = 128  # tokens of a row that sentences are packed into
+SEED = 0  # of the order of the rows, of dropout, and of a fresh task head
 
 
-def write_checkpoint(model: str, folder: Path) -> None:
-    """The checkpoint with a fresh classifier on top, and its tokenizer: what both begin from."""
+def write_checkpoint(model: str, folder: Path, objective: str) -> None:
+    """The checkpoint with its task head on top, fresh where it has none, and its tokenizer: what both begin from."""
     if model in SHAPES:
         write_shape(model, folder, locate(MINILM).folder)
     source = folder if model in SHAPES else locate(model).folder
     torch.manual_seed(SEED)  # in a process of its own
-    save(load(source, head=HEAD, new_head=True, num_labels=2), folder)
+    labels = 2 if objective == "classify" else None
+    save(load(source, head=HEADS[objective], new_head=True, num_labels=labels), folder)
     load_tokenizer(source).save(folder)
 
 
-def examples_of(rows: Sequence[Sequence[int]]) -> list[Example]:
-    """Rows of ids with a label each, 0 and 1 in turn: which label it is changes nothing of the work."""
-    return [Example(ids, [0] * len(ids), {"labels": number % 2}) for number, ids in enumerate(rows)]
+def examples_of(objective: str, texts: Sequence[str], tokenizer: Tokenizer) -> list[Example]:
+    """Texts with a label, 0 and 1 in turn, which changes nothing of the work; or one text after the other in rows."""
+    if objective == "classify":
+        rows = tokenizer.ids(texts)
+        return [Example(ids, [0] * len(ids), {"labels": number % 2}) for number, ids in enumerate(rows)]
+    document = [list(made.ids) for made in tokenizer.pieces(texts)]
+    return Packing("mlm", LENGTH, tokenizer.framing).rows([document], Random(SEED))
 
 
-def recipe(precision: str, fused: bool) -> Settings:
-    """One epoch as in BERT's paper."""
-    return Settings(epochs=1, batch_size=BATCH, seed=SEED, precision=precision, fused=fused)
+def recipe(precision: str, exact: bool) -> Settings:
+    """One epoch as in BERT's paper. exact: to the bit, with the plain AdamW."""
+    return Settings(epochs=1, batch_size=BATCH, seed=SEED, precision=precision, fused=not exact, exact=exact)
 
 
-def batches_of(examples: Sequence[Example], pad_id: int) -> Batches:
-    """The same for everyone."""
-    return Batches(examples, BATCH, SEED, pad_id)
+def batches_of(objective: str, examples: Sequence[Example], tokenizer: Tokenizer) -> Batches:
+    """The same for everyone; words are hidden when a batch is asked for."""
+    change = None
+    if objective == "mlm":
+        masking = Masking.of(tokenizer, seed=SEED)
+
+        def change(row: Example, epoch: int, number: int) -> Example:
+            return masked(row, masking, number)
+
+    return Batches(examples, BATCH, SEED, tokenizer.pad_id, change=change)
 
 
 class Ours:
     """minibert's loop: examples -> the loss of each step of an epoch."""
 
-    def __init__(self, setting: Setting, precision: str, loss_of: Loss, fused: bool) -> None:
-        self.model = load(setting.folder, head=HEAD)
-        self.settings, self.loss_of = recipe(precision, fused), loss_of
+    def __init__(
+        self, setting: Setting, precision: str, loss_of: Loss, exact: bool, objective: str = "classify"
+    ) -> None:
+        self.model, self.tokenizer = load(setting.folder, head=HEADS[objective]), load_tokenizer(setting.folder)
+        self.settings, self.loss_of, self.objective = recipe(precision, exact), loss_of, objective
         self.optimizer = new_optimizer(self.model, self.settings)
 
     def __call__(self, examples: Sequence[Example]) -> Vectors:
         """Learn for one epoch."""
         torch.manual_seed(SEED)
-        batches = batches_of(examples, self.model.config.pad_token_id)
+        batches = batches_of(self.objective, examples, self.tokenizer)
         progress = train(self.model, batches, self.settings, loss_of=self.loss_of, optimizer=self.optimizer)
         return np.array(progress.curve, dtype=np.float32)
 
 
-def load_ours(setting: Setting, precision: str, loss_of: Loss = packed_loss, fused: bool = True) -> Loaded:
-    """Without padding and with torch's fused AdamW, which are the defaults of `minibert finetune`."""
-    return Ours(setting, precision, loss_of, fused), f"{loss_of.__name__}, AdamW{' fused' * fused}"
+def load_ours(setting: Setting, precision: str, objective: str = "classify") -> Loaded:
+    """Without padding, with quick products and torch's fused AdamW: the defaults of `minibert finetune`, `pretrain`."""
+    products = ", products by oneDNN" if precision == "float32" and permitted() else ""
+    return Ours(setting, precision, packed_loss, False, objective), f"packed step{products}, AdamW fused"
 
 
 class InOurOrder:
-    """Batches as the Trainer asks for them: something with a length that is gone through once an epoch."""
+    """Batches as the Trainer asks for them: something with a length that is gone through once an epoch.
 
-    def __init__(self, batches: Batches, segments: bool) -> None:
-        self.batches, self.segments = batches, segments
+    collator: makes a batch of rows, and hides words in them, in place of ours.
+    """
+
+    def __init__(self, batches: Batches, segments: bool, collator: Callable[..., Any] | None = None) -> None:
+        self.batches, self.segments, self.collator = batches, segments, collator
 
     def __len__(self) -> int:
         return self.batches.an_epoch
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         torch.manual_seed(SEED)
+        if self.collator is not None:
+            rows = [{"input_ids": list(row.ids)} for row in self.batches.examples]
+            shuffled = order(len(rows), SEED, 0)
+            for start in range(0, len(rows), BATCH):
+                yield dict(self.collator([rows[number] for number in shuffled[start : start + BATCH]]))
+            return
         for batch in self.batches.of_epoch(0):
             given = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
             yield given | ({"token_type_ids": batch.token_type_ids} if self.segments else {}) | batch.labels
 
 
 class Theirs:
-    """transformers' Trainer: examples -> the mean loss of an epoch."""
+    """transformers' Trainer: examples -> the mean loss of an epoch. collator: words are hidden by its own."""
 
-    def __init__(self, setting: Setting, precision: str, attention: str | None, **arguments: Any) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        precision: str,
+        attention: str | None,
+        objective: str = "classify",
+        collator: bool = False,
+        **arguments: Any,
+    ) -> None:
         library: Any = importlib.import_module("transformers")
         family = load(setting.folder).config.family
         options = {"attn_implementation": attention} if attention else {}
-        settings = recipe(precision, fused=True)
+        settings = recipe(precision, exact=False)
         with quiet():
-            self.model: Any = upstream_class(family, HEAD).from_pretrained(setting.folder, **options)
+            self.model: Any = upstream_class(family, HEADS[objective]).from_pretrained(setting.folder, **options)
             asked = library.TrainingArguments(
                 output_dir=str(setting.converted / "trainer"),
                 num_train_epochs=settings.epochs,
@@ -118,28 +160,35 @@ class Theirs:
                 **arguments,
             )
             self.trainer = library.Trainer(model=self.model, args=asked)
+            self.collator = None
+            if collator:
+                theirs = library.AutoTokenizer.from_pretrained(setting.folder)
+                self.collator = library.DataCollatorForLanguageModeling(theirs, mlm_probability=RATE)
         self.words = f"attention {self.model.config._attn_implementation}, {asked.optim.value}"
-        self.segments, self.pad_id = family.has_segments, int(self.model.config.pad_token_id)
+        self.words += f", {type(self.collator).__name__}" if collator else ""
+        self.segments, self.objective, self.tokenizer = family.has_segments, objective, load_tokenizer(setting.folder)
 
     def __call__(self, examples: Sequence[Example]) -> Vectors:
         """Learn for one epoch."""
-        batches = batches_of(examples, self.pad_id)
-        self.trainer.get_train_dataloader = lambda: InOurOrder(batches, self.segments)
+        batches = batches_of(self.objective, examples, self.tokenizer)
+        self.trainer.get_train_dataloader = lambda: InOurOrder(batches, self.segments, self.collator)
         with quiet():
             return np.array([self.trainer.train().training_loss], dtype=np.float32)
 
 
-def load_trainer(setting: Setting, precision: str, attention: str | None = None, **arguments: Any) -> Loaded:
-    """With the attention and the optimizer that it takes by itself, unless others are named."""
-    theirs = Theirs(setting, precision, attention, **arguments)
+def load_trainer(setting: Setting, precision: str, objective: str = "classify") -> Loaded:
+    """With the attention, the optimizer and, for masked words, the collator that it takes by itself."""
+    theirs = Theirs(setting, precision, None, objective, collator=objective == "mlm")
     return theirs, theirs.words
 
 
-WAYS = tuple(
-    Backend(f"{name}-{precision}", title, precision, loader, package)
-    for precision in ("float32", "bfloat16")
-    for name, title, loader, package in (
-        ("minibert", "minibert", load_ours, "minibert"),
-        ("trainer", "transformers' Trainer", load_trainer, "accelerate"),
+def ways_of(objective: str) -> tuple[Backend, ...]:
+    """Everybody who learns this."""
+    return tuple(
+        Backend(f"{name}-{precision}", title, precision, partial(loader, objective=objective), package)
+        for precision in ("float32", "bfloat16")
+        for name, title, loader, package in (
+            ("minibert", "minibert", load_ours, "minibert"),
+            ("trainer", "transformers' Trainer", load_trainer, "accelerate"),
+        )
     )
-)

@@ -1,0 +1,57 @@
+"""Looking tokens up, with a gradient that takes its memory once and not anew in every step.
+
+The gradient of the token table is as large as the table, 47 MB for 30,522 tokens of width 384, and all zeros but for the
+rows of the tokens in the batch. Autograd asks the system for that much memory in each step, page by page, and gives it
+back: a fifth of the time of a step in bfloat16. Here it is kept from step to step, and set to zero.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+KEPT = WeakTensorKeyDictionary()  # table -> its last gradient
+UNHELD = 3  # references to a gradient that nobody holds: KEPT's, a local name's, and the one of getrefcount itself
+
+
+def look_up(table: nn.Embedding, ids: Tensor) -> Tensor:
+    """table(ids), (T) -> (T,D); its gradient is added to table.weight.grad itself, on the CPU in one process."""
+    alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
+    if alone and table.weight.is_leaf and table.weight.requires_grad and table.weight.device.type == "cpu":
+        return Lookup.apply(ids, table.weight, table.padding_idx)  # type: ignore[no-any-return, no-untyped-call]
+    return F.embedding(ids, table.weight, table.padding_idx)
+
+
+class Lookup(torch.autograd.Function):
+    """x = E[ids]; dE[ids] += dx."""
+
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, weight: Tensor, padding_id: int | None) -> Tensor:
+        """(T) -> (T,D)."""
+        ctx.ids, ctx.weight, ctx.padding_id = ids, weight, padding_id
+        return weight.index_select(0, ids)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
+        """(T,D) -> nothing that autograd has to add: it is added here."""
+        ids, (gradient,) = ctx.ids, gradients
+        if ctx.weight.grad is None:
+            ctx.weight.grad = zeros_of(ctx.weight)
+        if ctx.padding_id is not None:  # [PAD] learns nothing
+            gradient = gradient * (ids != ctx.padding_id)[:, None]
+        ctx.weight.grad.index_add_(0, ids, gradient)
+        return None, None, None
+
+
+def zeros_of(weight: Tensor) -> Tensor:
+    """Zeros of the shape of a table, in the memory of its last gradient where nobody holds that any longer."""
+    kept = KEPT.get(weight)
+    if kept is None or sys.getrefcount(kept) > UNHELD or kept.shape != weight.shape:
+        kept = KEPT[weight] = torch.zeros_like(weight)
+        return kept
+    return kept.zero_()

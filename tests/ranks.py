@@ -1,0 +1,264 @@
+"""Trainings that test_torchrun.py runs in one process and in two: torchrun --nproc-per-node 2 ranks.py FOLDER GROUP
+
+Each rank leaves the weights that it ends with in FOLDER/CASE-RANK.safetensors. Without transformers and pytest, which
+take longer to import than all of it takes to compute.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from minibert.config import Config
+from minibert.heads import HEAD_CLASSES, Head
+from minibert.losses import IGNORED
+from minibert.tasks.base import Example
+from minibert.train import distillation, pretraining
+from minibert.train.batches import Batches
+from minibert.train.corpus import Corpus
+from minibert.train.distributed import Ranks, World, here
+from minibert.train.finetuning import WeightedLoss
+from minibert.train.keeper import Keeper
+from minibert.train.loop import Loss, Progress, Settings, new_optimizer, packed_loss, readable_loss, train
+from minibert.train.packed import packed_output
+
+WIDTH, VOCABULARY, LABELS = 11, 101, 3
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "max_position_embeddings": WIDTH,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+# Batches of 4 rows, the last of an epoch of 17 being one row, which one of two ranks has not. With two batches to a
+# step an epoch has three steps, the last of this one row alone.
+ROWS = 17
+TWENTY = Settings(epochs=7, batch_size=4, learning_rate=1e-3, accumulate=2, epsilon=1e-6)
+
+
+def examples(head: str, rows: int = ROWS) -> list[Example]:
+    """Random rows of different lengths; of the masked LM every third without a hidden token."""
+    random = torch.Generator().manual_seed(1)
+
+    def draw(most: int, count: int = 1) -> list[int]:
+        return torch.randint(0, most, (count,), generator=random).tolist()
+
+    def labels(row: int, length: int) -> dict[str, Any]:
+        if head in ("masked-lm", "pretraining"):
+            hidden = [id if row % 3 and not draw(2)[0] else IGNORED for id in draw(VOCABULARY, length)]
+            return {"labels": hidden} | ({"next_sentence_label": draw(2)[0]} if head == "pretraining" else {})
+        if head == "question-answering":
+            start, end = sorted(draw(length, 2))
+            return {"start_positions": start, "end_positions": end}
+        return {"labels": draw(LABELS)[0]}
+
+    lengths = [2 + draw(WIDTH - 1)[0] for _ in range(rows)]
+    return [
+        Example(draw(VOCABULARY, length), [int(place > length // 2) for place in range(length)], labels(row, length))
+        for row, length in enumerate(lengths)
+    ]
+
+
+def new_model(head: str, seed: int = 3, **sizes: Any) -> Head:
+    """A random model, the same each time; all that a fresh one has at 0 or 1 is random too."""
+    torch.manual_seed(seed)
+    outputs = {} if head == "question-answering" else {"id2label": {str(k): f"L{k}" for k in range(LABELS)}}
+    model = HEAD_CLASSES[head](Config.from_dict({"model_type": "bert"} | SIZES | outputs | sizes))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    return model
+
+
+@dataclass(frozen=True)
+class Case:
+    """A training."""
+
+    head: str
+    loss_of: Callable[[], Loss] = lambda: packed_loss
+    settings: Settings = TWENTY
+    sizes: dict[str, Any] = field(default_factory=dict)
+    dtype: torch.dtype = torch.float32
+
+    def run(self, world: World, folder: Path | None = None) -> Ended:
+        """Train. folder: kept there after every step, and resumed from there."""
+        device = world.begin("cpu")
+        model = new_model(self.head, **self.sizes).to(device, self.dtype)
+        world.join(model, self.settings.shard)
+        world.seed(self.settings.seed)
+        optimizer = new_optimizer(model, self.settings)
+        examples_of = examples(self.head)
+        batches = Batches(examples_of, self.settings.batch_size, 0, 0, rank=world.rank, ranks=world.size)
+        how: dict[str, Any] = {"loss_of": self.loss_of(), "optimizer": optimizer, "world": world}
+        if folder is None:
+            progress = train(model, batches, self.settings, **how)
+        else:
+            with Keeper(folder, {}, 4, world=world) as keeper:
+                begun = keeper.resume(model, optimizer)
+                how["after_step"] = lambda progress: keeper.after_step(progress, model, optimizer)
+                progress = train(model, batches, self.settings, progress=begun, **how)
+        plain = world.plain(model, lambda: new_model(self.head, **self.sizes).to(device, self.dtype))
+        return Ended(progress, {name: value.detach().clone() for name, value in plain.named_parameters()})
+
+
+@dataclass
+class Ended:
+    """What a training came to."""
+
+    progress: Progress
+    weights: dict[str, Tensor]
+
+
+def weighted() -> Loss:
+    """Labels that count unevenly."""
+    return WeightedLoss(torch.tensor([0.2, 1.0, 5.0]), packed_output)
+
+
+def language() -> Loss:
+    """Masked LM and next sentences."""
+    return partial(pretraining.losses, "mlm+nsp", "packed")
+
+
+def distilled() -> Loss:
+    """What a teacher says."""
+    request = distillation.Request("corpus.txt", init="teacher")
+    return partial(distillation.packed_losses, new_model("masked-lm", seed=5).requires_grad_(False), request)
+
+
+SCALES = {"distillation": 5.0, "masked-lm": 2.0, "cosine": 1.0}
+CASES = {
+    "classify": Case("sequence-classification"),
+    "class weights": Case("sequence-classification", weighted, replace(TWENTY, accumulate=1, epochs=4)),
+    # The same number added to all scores changes nothing: the gradient of their bias is rounding, which Adam enlarges.
+    "answer": Case("question-answering", lambda: readable_loss, replace(TWENTY, epsilon=1e-4)),
+    "mlm+nsp": Case("pretraining", language),
+    "distill": Case("masked-lm", distilled, replace(TWENTY, scales=SCALES)),
+}
+DOUBLE = {name: replace(CASES[name], dtype=torch.float64) for name in ("answer", "mlm+nsp")}
+FULL = replace(TWENTY, shard="full")
+SHARDED = {
+    "classify": replace(CASES["classify"], settings=FULL),
+    "mlm+nsp": replace(CASES["mlm+nsp"], settings=FULL),
+    "distill": replace(CASES["distill"], settings=replace(FULL, scales=SCALES)),
+    "readable": Case("pretraining", lambda: partial(pretraining.losses, "mlm+nsp", "readable"), FULL),
+}
+DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+
+
+class MeanOfMeans(Ranks):
+    """A mistake: each rank takes the mean of its own rows, as if the others had as many."""
+
+    def sum_numbers(self, numbers: dict[str, float]) -> dict[str, float]:
+        return {name: max(number, 1) * self.size for name, number in numbers.items()}
+
+
+class NeverSummed(Ranks):
+    """A mistake: each rank goes by its own gradients."""
+
+    def summing(self, last: bool) -> AbstractContextManager[None]:
+        return super().summing(False)
+
+
+class SameDropout(Ranks):
+    """A mistake: all ranks draw the same numbers."""
+
+    def seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+
+def joined(case: Case, kind: type[Ranks] = Ranks, folder: Path | None = None) -> Ended:
+    """The training, by this rank."""
+    world = here()
+    return case.run(kind(world.rank, world.size, world.rank), folder)
+
+
+def resumed(case: Case, folder: Path) -> Iterator[tuple[str, Ended]]:
+    """A training, and its second half once more, from the state that was kept in the middle."""
+    yield "whole", joined(case, folder=folder)
+    if here().first:
+        max(folder.glob("state-*")).unlink()
+    yield "resumed", joined(case, folder=folder)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A corpus
+
+
+def write_corpus(folder: Path) -> None:
+    """A tokenizer of a few words, the config of a model, and documents about one thing each."""
+    words = ["good", "fine", "lovely", "bad", "dull", "awful", "film", "book", "play", "meal", "very", "the"]
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert"} | SIZES | {"vocab_size": len(vocabulary)}))
+    lines = [f"the {words[6 + row % 4]} very {words[row % 6]}\n" for row in range(200)]
+    (folder / "corpus.txt").write_text("".join(line + "\n" * (row % 3 == 2) for row, line in enumerate(lines)))
+
+
+def corpus_job(folder: Path) -> pretraining.Job:
+    """Ten steps on it, in windows of 400 bytes."""
+    how = {"steps": 10, "batch_size": 4, "max_length": WIDTH, "accumulate": 2, "epsilon": 1e-6, "precision": "float32"}
+    given = {"tokenizer": str(folder), "config": str(folder / "config.json")} | how
+    job = pretraining.Job.of(pretraining.request_of(str(folder / "corpus.txt"), given))
+    return replace(job, corpus=replace(job.corpus, window=400))
+
+
+def pretrained(folder: Path) -> Ended:
+    """What this rank has read is left beside its weights."""
+    job, read = corpus_job(folder), set[int]()
+    documents = Corpus.documents
+
+    def noted(corpus: Corpus, number: int) -> list[list[str]]:
+        read.add(number)
+        return documents(corpus, number)
+
+    Corpus.documents = noted  # type: ignore[method-assign]
+    done = pretraining.run(job, folder / "run")
+    (folder / f"read-{here().rank}.json").write_text(json.dumps(sorted(read)))
+    weights = {name: value.detach().clone() for name, value in done.model.named_parameters()}
+    return Ended(done.progress, weights)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# All of it
+
+
+def trainings(folder: Path, group: str) -> Iterator[tuple[str, Ended]]:
+    """Name and end of each."""
+    if group == "sharded":
+        for name, case in SHARDED.items():
+            yield name, joined(case)
+        yield from resumed(replace(SHARDED["classify"], sizes=DROPOUT), folder / "kept")
+        return
+    for name, case in CASES.items():
+        yield name, joined(case)
+    for name, case in DOUBLE.items():
+        yield f"{name}, double", joined(case)
+    yield "mean of means", joined(CASES["classify"], MeanOfMeans)
+    yield "never summed", joined(CASES["classify"], NeverSummed)
+    yield from resumed(replace(CASES["classify"], sizes=DROPOUT), folder / "kept")
+    yield "same dropout", joined(replace(CASES["classify"], sizes=DROPOUT), SameDropout, folder / "same")
+    yield "corpus", pretrained(folder)
+
+
+def main(folder: Path, group: str) -> None:
+    """Every training of a group."""
+    for name, ended in trainings(folder, group):
+        save_file(ended.weights, folder / f"{name}-{here().rank}.safetensors")
+        (folder / f"{name}-{here().rank}.json").write_text(json.dumps(ended.progress.curve))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
