@@ -69,6 +69,11 @@ def has_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and bool(cpu_features() & {"avx512_bf16", "amx_bf16"})
 
 
+def has_int8(device: torch.device) -> bool:
+    """True where the hardware multiplies bytes and adds them up without overflow: VNNI or AMX on a CPU."""
+    return device.type == "cpu" and bool(cpu_features() & {"avx512_vnni", "avx_vnni", "avxvnni", "amx_int8"})
+
+
 def cpu_features() -> set[str]:
     """The instruction sets of this CPU, as torch or else Linux names them; empty where neither tells."""
     if hasattr(torch.cpu, "get_capabilities"):

@@ -172,11 +172,11 @@ class NeverSummed(Ranks):
         return super().summing(False)
 
 
-class SameDropout(Ranks):
-    """A mistake: all ranks draw the same numbers."""
+class OneState(Ranks):
+    """A mistake: all ranks go on with the random numbers of the first."""
 
-    def seed(self, seed: int) -> None:
-        torch.manual_seed(seed)
+    def set_random(self, states: dict[str, Tensor]) -> None:
+        torch.set_rng_state(states["random"])
 
 
 def joined(case: Case, kind: type[Ranks] = Ranks, folder: Path | None = None) -> Ended:
@@ -188,9 +188,10 @@ def joined(case: Case, kind: type[Ranks] = Ranks, folder: Path | None = None) ->
 def resumed(case: Case, folder: Path) -> Iterator[tuple[str, Ended]]:
     """A training, and its second half once more, from the state that was kept in the middle."""
     yield "whole", joined(case, folder=folder)
-    if here().first:
-        max(folder.glob("state-*")).unlink()
-    yield "resumed", joined(case, folder=folder)
+    for name, kind in (("resumed", Ranks), ("resumed wrongly", OneState)):
+        if here().first:
+            max(folder.glob("state-*")).unlink()
+        yield name, joined(case, kind, folder)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -249,7 +250,6 @@ def trainings(folder: Path, group: str) -> Iterator[tuple[str, Ended]]:
     yield "mean of means", joined(CASES["classify"], MeanOfMeans)
     yield "never summed", joined(CASES["classify"], NeverSummed)
     yield from resumed(replace(CASES["classify"], sizes=DROPOUT), folder / "kept")
-    yield "same dropout", joined(replace(CASES["classify"], sizes=DROPOUT), SameDropout, folder / "same")
     yield "corpus", pretrained(folder)
 
 

@@ -224,7 +224,7 @@ def test_every_class_of_the_model_has_an_equation_a_diagram_its_weights_and_a_tu
 def test_every_diagram_stands_on_one_page(folder: Path) -> None:
     places: dict[str, list[str]] = {name: [] for name in DIAGRAMS}
     for path in folder.iterdir():
-        for name in re.findall(r'<title id="(\w+)-title">', path.read_text("utf-8")):
+        for name in re.findall(r'<title id="diagram-(\w+)-title">', path.read_text("utf-8")):
             places[name].append(path.name)
     assert {name: len(found) for name, found in places.items()} == dict.fromkeys(DIAGRAMS, 1)
 

@@ -55,22 +55,22 @@ TROUBLES = """svg => {
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def page() -> Iterator[Any]:
     if BROWSER is None:
         pytest.skip("needs Chromium: apt install chromium")
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra test")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield browser
+        yield browser.new_page()
         browser.close()
 
 
-def troubles(browser: Any, svg: str, width: int, scheme: str) -> list[str]:
+def troubles(page: Any, svg: str, width: int, scheme: str) -> list[str]:
     """What is wrong with a drawing on a page of this width, in this scheme of colours."""
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(color_scheme=scheme)
     page.set_content(f"<style>body {{ margin: 0 12px }} svg {{ max-width: 100%; height: auto }}</style>{svg}")
     found: list[str] = page.locator("svg").evaluate(TROUBLES)
-    page.close()
     return found
 
 
@@ -91,8 +91,8 @@ def test_no_picture_is_left_over() -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1200])
 @pytest.mark.parametrize("name", DIAGRAMS)
-def test_every_text_has_room_and_can_be_read(browser: Any, name: str, width: int, scheme: str) -> None:
-    assert troubles(browser, drawn(name), width, scheme) == []
+def test_every_text_has_room_and_can_be_read(page: Any, name: str, width: int, scheme: str) -> None:
+    assert troubles(page, drawn(name), width, scheme) == []
 
 
 def spoilt() -> dict[str, Drawing]:
@@ -112,17 +112,16 @@ def spoilt() -> dict[str, Drawing]:
 
 
 @pytest.mark.parametrize("mistake", spoilt())
-def test_a_text_without_room_would_be_seen(browser: Any, mistake: str) -> None:
+def test_a_text_without_room_would_be_seen(page: Any, mistake: str) -> None:
     svg = str(spoilt()[mistake].svg()).replace("</style>", "svg.diagram text.small { font-size: 12px }</style>")
-    assert any(mistake in trouble for trouble in troubles(browser, svg, 390, "light"))
+    assert any(mistake in trouble for trouble in troubles(page, svg, 390, "light"))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_file_follows_the_scheme_of_the_reader(browser: Any, scheme: str) -> None:
-    page = browser.new_page(color_scheme=scheme)
+def test_a_file_follows_the_scheme_of_the_reader(page: Any, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)
     page.goto((PICTURES / "way.svg").as_uri())
     fill = page.locator(".paper").evaluate("paper => getComputedStyle(paper).fill")
-    page.close()
     wanted = PALETTE["page"][scheme == "dark"]
     assert fill == f"rgb({', '.join(str(int(wanted[i : i + 2], 16)) for i in (1, 3, 5))})"
 

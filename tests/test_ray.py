@@ -27,7 +27,7 @@ from minibert.vectors.ray import embed_dataset, embed_shards
 
 pytestmark = [
     # Ray Data sets these settings of its own when it makes its context, and warns of them.
-    pytest.mark.filterwarnings("ignore:.use_push_based_shuffle. is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.use_(push_based_shuffle|polars). is deprecated:DeprecationWarning"),
 ]
 LONG = 40  # times TEXTS in a shard that takes a while
 

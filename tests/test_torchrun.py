@@ -148,7 +148,7 @@ def test_two_processes_learn_a_corpus_as_one_that_reads_for_both(equal: Launched
     model = job.new_model()
     settings = replace(job.settings, accumulate=2 * job.settings.accumulate)
     progress = train(model, Joined(job), settings, loss_of=job.loss_of, optimizer=new_optimizer(model, settings))
-    assert_trained_alike(equal, "corpus", Ended(progress, dict(model.named_parameters())))
+    assert_trained_alike(equal, "corpus", Ended(progress, {name: p.detach() for name, p in model.named_parameters()}))
 
 
 def test_each_rank_reads_its_own_windows_alone(equal: Launched) -> None:
@@ -167,6 +167,7 @@ def test_each_rank_reads_its_own_windows_alone(equal: Launched) -> None:
 def assert_resumed(launched: Launched) -> None:
     assert_equal(launched.weights("resumed"), launched.weights("whole"))
     assert launched.curve("resumed") == launched.curve("whole")
+    assert apart(launched.weights("resumed wrongly"), launched.weights("whole")) > FAR
 
 
 def test_two_processes_resume_to_the_same_bits(equal: Launched) -> None:
@@ -179,13 +180,6 @@ def test_a_model_that_is_dealt_out_is_resumed_to_the_same_bits(sharded: Launched
     kept = load_file(max((sharded.folder / "kept").glob("state-*")))
     whole = dict(ranks.new_model("sequence-classification").named_parameters())
     assert {name: kept[f"exp_avg {name}"].shape for name in whole} == {name: p.shape for name, p in whole.items()}
-
-
-@pytest.mark.parametrize(("folder", "same"), [("kept", False), ("same", True)])
-def test_each_rank_draws_its_own_dropout_and_all_states_are_kept(folder: str, same: bool, equal: Launched) -> None:
-    """Also where all draw the same, on purpose, so that it is seen that it would be seen."""
-    state = load_file(max((equal.folder / folder).glob("state-*")))
-    assert torch.equal(state["random"], state["random 1"]) == same
 
 
 # ---------------------------------------------------------------------------------------------------------------

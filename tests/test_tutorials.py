@@ -69,6 +69,9 @@ ELSEWHERE = {
         "5e-5": "Devlin et al. 2018, appendix A.3",
         "0.808": "README, minibert classify on all of SST-2",
         "0.88": "README, Training: the mean of three seeds on all of SST-2",
+        **dict.fromkeys(("91.0", "94.9", "95.5", "95.6", "95.9", "96.1", "96.4"), "Devlin et al. 2018, table 7"),
+        **dict.fromkeys(("8,500", "67,000", "3,700", "7,000"), "Wang et al. 2018, table 1"),
+        **dict.fromkeys(("364,000", "393,000", "108,000", "2,500"), "Wang et al. 2018, table 1"),
     },
     "10_the_family.ipynb": {
         **dict.fromkeys(("52.1", "93.5", "90.5", "66.4"), "BERT-base, README of ERNIE"),
@@ -232,6 +235,18 @@ def test_a_notebook_ends_with_three_exercises_and_opens_with_versions(path: Path
     assert "## Exercises" in prose
     exercises = prose.partition("## Exercises")[2]
     assert all(re.search(rf"(?m)^\W*(Exercise )?{number}\b", exercises) for number in (1, 2, 3))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[: len(NOTEBOOKS)])
+def test_a_notebook_asks_three_questions_and_its_solutions_answer_them(path: Path) -> None:
+    prose = "\n\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+    asked = re.findall(r"(?m)^\d\. (.+)$", prose.partition("## Questions")[2])
+    answers = read(TUTORIALS / "solutions" / path.name).cells[-1].source
+    assert answers.startswith("## Answers to the questions")
+    answered = re.findall(r"(?m)^\*\*\d\. (.+?)\*\* (.+)$", answers)
+    assert [question for question, _ in answered] == asked
+    assert len(asked) == 3
+    assert all(len(answer.split()) >= 20 for _, answer in answered)
 
 
 @pytest.mark.parametrize("path", [*ALL, TUTORIALS / "README.md"], ids=[*NAMES, "README.md"])

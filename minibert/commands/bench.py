@@ -86,10 +86,11 @@ def serve(args: Arguments) -> Figures:
     for name in ("train", "full", "job", "plot"):
         if getattr(args, name):
             raise ValueError(f"--{name} is about another benchmark than --serve; leave out one of them")
-    if not 0 <= args.soak < float("inf") or any(
-        (value or 1) <= 0 for value in (args.sentences, args.rounds, args.threads)
-    ):
-        raise ValueError("--soak, --sentences, --rounds and --threads are numbers larger than 0")
+    for name in ("sentences", "rounds", "threads"):
+        if (value := getattr(args, name)) is not None and value < 1:
+            raise ValueError(f"--{name} is {value}; it must be at least 1")
+    if not 0 <= args.soak < float("inf"):
+        raise ValueError(f"--soak is {args.soak:g}; it must be a number of seconds")
     from minibert.lab.bench.report import goals_text
     from minibert.lab.bench.serve import report, run
     from minibert.lab.machine import cores

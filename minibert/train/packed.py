@@ -250,7 +250,7 @@ def filled(x: Tensor) -> Tensor:
 
 def embed(embeddings: Embeddings, tokens: Tokens) -> Tensor:
     """x = LayerNorm(token + segment + position + task 0). See model.Embeddings."""
-    x = look_up(embeddings.token, tokens.ids)  # (T) -> (T,D)
+    x: Tensor = look_up(embeddings.token, tokens.ids)  # (T) -> (T,D)
     if embeddings.segment is not None:
         x = x + embeddings.segment(tokens.segments)
     positions = embeddings.positions(tokens.rows).expand_as(tokens.rows)  # (S) or (B,S) -> (B,S)

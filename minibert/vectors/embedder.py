@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from importlib import resources
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -30,10 +31,13 @@ from minibert.text.texts import Row, as_rows, portions
 from minibert.text.tokenized import Account, Tokenized
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.vectors.cache import Arrived, Matrix
+from minibert.vectors.calibration import VERSION
 from minibert.vectors.engine import Engine, NotFiniteError
 from minibert.vectors.pooling import average_windows
 from minibert.vectors.prefetch import Portion, tokenized
 from minibert.vectors.recipe import DEFAULT, Recipe, Settings, spelled
+
+SAMPLES = 64  # texts by which int8 is calibrated
 
 
 @spelled
@@ -111,7 +115,7 @@ class Embedder:
     def engine(self) -> Engine:
         """What computes. Raises ValueError where the model cannot give this recipe."""
         if isinstance(self.model, Encoder):
-            engine = Engine(self.model, self.recipe.precision)
+            engine = Engine(self.model, self.recipe.precision, samples=samples(self.tokenizer, self.recipe.precision))
         else:
             engine = self.checkpoint.engine
         engine.check(self.recipe)
@@ -141,7 +145,8 @@ class Embedder:
         Up to the last digits: another batch, device or kernel sums in another order, a difference of about 1e-6.
         """
         settings = asdict(self.recipe)
-        settings |= {"layers": list(self.engine.check(self.recipe)[0]), "precision": str(self.engine.dtype)}
+        precision = f"int8, {VERSION}" if self.engine.precision == "int8" else str(self.engine.dtype)
+        settings |= {"layers": list(self.engine.check(self.recipe)[0]), "precision": precision}
         for name in ("missing", "batch_tokens", "truncation"):  # the last is said by `long`
             del settings[name]
         return asdict(self.hashes) | {"max_length": self.tokenizer.max_length} | settings
@@ -279,5 +284,16 @@ def load_shared(model: str | os.PathLike[str], device: str, precision: str) -> L
 @functools.lru_cache(maxsize=2)  # two, so that a comparison of two models loads each once
 def load_folder(folder: Path, files: Files, device: str, precision: str) -> Loaded:
     """What load_shared keeps."""
-    engine = Engine(load(folder, device=device), precision, keep_encoder=False)
-    return Loaded(engine, load_tokenizer(folder), folder, files)
+    tokenizer = load_tokenizer(folder)
+    encoder = load(folder, device=device)
+    engine = Engine(encoder, precision, keep_encoder=False, samples=samples(tokenizer, precision))
+    return Loaded(engine, tokenizer, folder, files)
+
+
+def samples(tokenizer: Tokenizer, precision: str) -> list[list[int]] | None:
+    """The ids of the texts by which int8 is calibrated: reviews that come with minibert."""
+    if precision != "int8":
+        return None
+    shipped = resources.files("minibert") / "data" / "reviews.tsv"
+    lines = shipped.read_text("utf-8").splitlines()[:SAMPLES]
+    return tokenizer.ids([line.partition("\t")[0] for line in lines])

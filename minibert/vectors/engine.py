@@ -18,9 +18,8 @@ returns float32): the residual stream, LayerNorm and softmax stay in float32.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -34,33 +33,16 @@ from minibert import model
 from minibert.config import Config
 from minibert.device import check_device, choose_dtype
 from minibert.vectors.cache import Arrived
+from minibert.vectors.calibration import Calibration, calibration_of, in_words, roundings_of
+from minibert.vectors.forks import check_process
+from minibert.vectors.int8 import Rounding, Scratch, WholeLinear, choose_int8, divided
 from minibert.vectors.matmul import Linear, choose_linear
-from minibert.vectors.packed import TOKEN_STEP, Packed, filler, last_step, pack
+from minibert.vectors.packed import TOKEN_STEP, Packed, check_rows, filler, last_step, pack
 from minibert.vectors.pooling import combine_layers
 from minibert.vectors.recipe import DEFAULT, Recipe
 
 # More tokens at once gain nothing on a CPU: their feed-forward values no longer fit its caches.
 CPU_TOKENS = 1024
-
-
-def check_rows(config: Config, ids: Sequence[Sequence[int]], second: Sequence[int] | None = None) -> NDArray[np.int64]:
-    """The number of tokens of each row of ids, (N), or ValueError with the first row that the encoder cannot take."""
-    if second is not None and config.type_vocab_size == 1 and config.family.pairs_in_segments:
-        raise ValueError("the checkpoint has type_vocab_size 1, one segment; a pair needs two")
-    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-    limit = config.max_tokens
-    for row in np.flatnonzero((lengths < 1) | (lengths > limit)):
-        if lengths[row] == 0:
-            raise ValueError(f"row {row} has no tokens; the shortest text is [CLS] [SEP], 2 tokens")
-        raise ValueError(f"row {row} has {lengths[row]} tokens and the checkpoint has {limit} positions; truncate")
-    flat = np.fromiter(chain.from_iterable(ids), np.int64, lengths.sum())
-    for place in np.flatnonzero((flat < 0) | (flat >= config.vocab_size)):
-        row = np.searchsorted(lengths.cumsum(), place, side="right")
-        raise ValueError(
-            f"row {row} holds the id {flat[place]}; the checkpoint has vocab_size "
-            f"{config.vocab_size}: 0 to {config.vocab_size - 1}"
-        )
-    return lengths
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -150,10 +132,10 @@ class SelfAttention:
     """Multi-head attention with its residual: Concat(heads) Wᴼ + x. See model.SelfAttention."""
 
     def __init__(self, source: model.SelfAttention, kernels: Kernels) -> None:
-        self.head_size, self.attend, self.dtype = source.head_size, kernels.attend, kernels.dtype
-        self.query = kernels.linear([source.query])
-        self.key_value = kernels.linear([source.key, source.value])
-        self.output = kernels.linear([source.output])
+        self.head_size, self.attend = source.head_size, kernels.attend
+        self.query = kernels.linear([source.query], name="query")
+        self.key_value = kernels.linear([source.key, kernels.value(source.value)], name="key value")
+        self.output = kernels.linear([source.output], name="output")
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(T,D) -> (T,H,W)."""
@@ -161,24 +143,25 @@ class SelfAttention:
 
     def __call__(self, x: Tensor, query_tokens: Tensor, packed: Packed) -> Tensor:
         """What the query tokens, all of x (T,D) or the first of each text (B,D), gather from the tokens of x."""
-        key, value = self.key_value(x.to(self.dtype)).chunk(2, dim=-1)  # (T,D) -> (T,2D) -> (T,D) each
-        query = self.query(query_tokens.to(self.dtype))
+        entering = self.key_value.enter(x)
+        key, value = self.key_value(entering).chunk(2, dim=-1)  # (T,D) -> (T,2D) -> (T,D) each
+        query = self.query(entering if query_tokens is x else self.query.enter(query_tokens))
         query, key, value = self.split_heads(query), self.split_heads(key), self.split_heads(value)
         context = self.attend(query, key, value, packed).flatten(1)  # (T,H,W) -> (T,D)
-        return self.output(context, residual=query_tokens)
+        return self.output(self.output.enter(context), residual=query_tokens)
 
 
 class FeedForward:
     """FFN(x) + x = activation(x W₁ + b₁) W₂ + b₂ + x. See model.FeedForward."""
 
     def __init__(self, source: model.FeedForward, kernels: Kernels) -> None:
-        self.dtype = kernels.dtype
-        self.expand = kernels.linear([source.expand], kernels.activation)
-        self.contract = kernels.linear([source.contract])
+        self.expand = kernels.linear([source.expand], kernels.activation, name="expand")
+        self.contract = kernels.linear([source.contract], name="contract")
 
     def __call__(self, x: Tensor) -> Tensor:
         """(T,D) -> (T,D)."""
-        return self.contract(self.expand(x.to(self.dtype)), residual=x)  # (T,D) -> (T,F) -> (T,D)
+        expanded = self.expand(self.expand.enter(x))  # (T,D) -> (T,F)
+        return self.contract(self.contract.enter(expanded), residual=x)  # (T,F) -> (T,D)
 
 
 class Layer:
@@ -194,6 +177,8 @@ class Layer:
         """(T,D) -> (T,D), or for the first token of each text only (B,D)."""
         query_tokens = packed.first_tokens(x) if first_only else x
         x = self.attention_norm(self.attention(x, query_tokens, packed))
+        P=int(os.environ.get("P","1000000"))
+        if len(x)>P: return torch.cat([self.feed_forward_norm(self.feed_forward(y)) for y in x.split(P)])
         return self.feed_forward_norm(self.feed_forward(x))
 
 
@@ -210,10 +195,19 @@ class Kernels:
     product: type[Linear]
     attend: Attend
     activation: str
+    roundings: Mapping[str, Rounding] = field(default_factory=dict)  # of the products in int8, by their names
+    scratch: Scratch = field(default_factory=Scratch)  # of these
 
-    def linear(self, layers: Sequence[nn.Linear], activation: str | None = None) -> Linear:
+    def linear(self, layers: Sequence[nn.Linear], activation: str | None = None, name: str = "") -> Linear:
         """The layers, which have one input, as one product."""
+        if name in self.roundings:
+            return WholeLinear(layers, self.roundings[name], activation, self.scratch, name)
         return self.product(layers, self.dtype, self.device, activation)
+
+    def value(self, source: nn.Linear) -> nn.Linear:
+        """The value layer, whose results are divided by what the output product's input is smoothed with."""
+        output = self.roundings.get("output", Rounding())
+        return divided(source, output.smoothing) if output.folded and output.smoothing is not None else source
 
     def __str__(self) -> str:
         attention = "one kernel for all lengths" if self.attend is varlen_attention else "groups of equal length"
@@ -243,7 +237,8 @@ def choose_attention(dtype: torch.dtype, device: torch.device) -> Attend:
 class Engine:
     """An encoder made ready for many texts: `vectors` computes them, `kernels` says in words how.
 
-    precision: "float32", "bfloat16", "float16" (CUDA only) or "auto", the fastest that keeps a cosine above 0.9999.
+    precision: "float32", "bfloat16", "float16" (CUDA only), "auto", the fastest that keeps a cosine above 0.9999, or
+    "int8", which needs samples: the ids of a few dozen texts, by which it is calibrated, see calibration.py.
     device: where to compute, the encoder's own by default. Dropout is never applied. Weights are shared where their
     form allows it, else copied: after further training, build a new Engine. keep_encoder: False frees each layer of
     the encoder as soon as it is copied, so that no two layers are in memory twice; the encoder is of no use afterwards.
@@ -256,24 +251,41 @@ class Engine:
         device: str | torch.device | None = None,
         *,
         keep_encoder: bool = True,
+        samples: Sequence[Sequence[int]] | None = None,
     ) -> None:
         check_process()
         self.config = encoder.config
         self.device = torch.device(device) if device is not None else encoder.embeddings.token.weight.device
         check_device(self.device)
-        self.dtype = choose_dtype(precision, self.device)
+        in_int8 = precision == "int8" and choose_int8(self.device)
+        self.dtype = choose_dtype("auto" if precision == "int8" else precision, self.device)
+        self.precision = "int8" if in_int8 else str(self.dtype).removeprefix("torch.")
         product, attend = choose_linear(self.dtype, self.device), choose_attention(self.dtype, self.device)
         kernels = Kernels(self.device, self.dtype, product, attend, self.config.hidden_act)
         self.kernels = str(kernels)
         self.embeddings = Embeddings(encoder.embeddings, self.config, kernels)
         self.unplaced = None if self.config.padding_has_position else self.config.pad_token_id
+        calibration: Calibration = {}
+        if in_int8:
+            calibration = self.calibrate(encoder, samples)
+            self.kernels = f"{in_words(calibration)}; the others: {self.kernels}"
         distinct = []
-        for layer in encoder.layers:
-            distinct.append(Layer(cast(model.Layer, layer), kernels))
+        for number, layer in enumerate(encoder.layers):
+            own = replace(kernels, roundings=roundings_of(calibration, number))
+            distinct.append(Layer(cast(model.Layer, layer), own))
             if not keep_encoder:
                 layer.to("meta")  # a device without memory
         self.layers = [distinct[number] for number in self.config.shared_layers]  # L, some of them the same
         self.pooler = None if encoder.pooler is None else kernels.linear([encoder.pooler.dense])
+
+    def calibrate(self, encoder: model.Encoder, samples: Sequence[Sequence[int]] | None) -> Calibration:
+        """Which products bear int8, found on the samples or known from an earlier time. Raises ValueError for none."""
+        if not samples:
+            raise ValueError("precision 'int8' is calibrated on texts: pass samples=, the ids of a few dozen of them")
+        check_rows(self.config, samples)
+        rows = sorted(samples, key=len, reverse=True)
+        packed = pack(rows, self.device, None, self.unplaced)
+        return calibration_of(encoder, rows, lambda: self.embeddings(packed), packed, grouped_attention)
 
     def check(self, recipe: Recipe) -> tuple[tuple[int, ...], int]:
         """The recipe's layers counted from 0 and the width of its vectors, or ValueError, see Recipe.fit_to."""
@@ -421,24 +433,3 @@ class Arrival:
             self.copied.synchronize()
         vectors: NDArray[np.float32] = self.vectors.numpy()
         return vectors
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Forks
-
-computed_in: int | None = None  # the process that has computed, and whose threads are not in its forks
-
-
-def check_process() -> None:
-    """Raise RuntimeError in a process forked from one that has computed: it would wait forever for threads of that.
-
-    So does torch itself (OpenMP's threads are not copied). One thread needs no others, and processes that are spawned,
-    as joblib's and scikit-learn's are, begin with threads of their own.
-    """
-    global computed_in
-    if computed_in not in (None, os.getpid()) and torch.get_num_threads() > 1:
-        raise RuntimeError(
-            "this process was forked from one that had computed vectors, and would wait forever for threads that a "
-            "fork does not copy; start it with multiprocessing's 'spawn', or call torch.set_num_threads(1) in it first"
-        )
-    computed_in = os.getpid()

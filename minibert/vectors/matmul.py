@@ -18,6 +18,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -55,6 +56,10 @@ class Linear:
         self.weight = joined([layer.weight.detach() for layer in layers]).to(device, dtype)  # (out, in)
         self.bias = joined([layer.bias.detach() for layer in layers]).to(device, dtype)  # (out)
         self.activation = activation
+
+    def enter(self, x: Tensor) -> Any:
+        """x (T, in) as the product takes it: here in the dtype of the weights, in int8.py as bytes."""
+        return x.to(self.bias.dtype)
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """(T, in) -> (T, out)."""

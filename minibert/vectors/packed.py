@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,11 +19,34 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from minibert.config import Config
+
 # On a CPU oneDNN makes a kernel for each number of rows that it meets, of a megabyte or so, and keeps it. So
 # that it meets few, a batch is filled up with texts that nobody reads to a multiple of TOKEN_STEP tokens, and where the
 # last layer computes first tokens only, these to a multiple of TEXT_STEP. Not a batch of fewer tokens than FILLED_FROM,
 # such as a single sentence: there the filling would cost more than it saves.
 TOKEN_STEP, TEXT_STEP, FILLED_FROM = 16, 32, 256
+
+
+def check_rows(config: Config, ids: Sequence[Sequence[int]], second: Sequence[int] | None = None) -> NDArray[np.int64]:
+    """The number of tokens of each row of ids, (N), or ValueError with the first row that the encoder cannot take."""
+    if second is not None and config.type_vocab_size == 1 and config.family.pairs_in_segments:
+        raise ValueError("the checkpoint has type_vocab_size 1, one segment; a pair needs two")
+    lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+    limit = config.max_tokens
+    for row in np.flatnonzero((lengths < 1) | (lengths > limit)):
+        if lengths[row] == 0:
+            raise ValueError(f"row {row} has no tokens; the shortest text is [CLS] [SEP], 2 tokens")
+        raise ValueError(f"row {row} has {lengths[row]} tokens and the checkpoint has {limit} positions; truncate")
+    flat = np.fromiter(chain.from_iterable(ids), np.int64, lengths.sum())
+    for place in np.flatnonzero((flat < 0) | (flat >= config.vocab_size)):
+        row = np.searchsorted(lengths.cumsum(), place, side="right")
+        raise ValueError(
+            f"row {row} holds the id {flat[place]}; the checkpoint has vocab_size "
+            f"{config.vocab_size}: 0 to {config.vocab_size - 1}"
+        )
+    return lengths
 
 
 @dataclass

@@ -60,10 +60,10 @@ PRIVATE = {  # of a Ray that is started here
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # as on these two, its servers listen to this machine alone
-    "RAY_raylet_start_wait_time_s": "120",  # in place of 30: a busy machine is no failure
     "RAY_AUTH_MODE": "token",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what Ray is going to do, and warns of until then
 }
+ATTEMPTS = 3  # to start it
 REFUSED = (ValueError, TypeError, OSError)  # what a worker says of a shard; all else is a mistake of ours, or of Ray
 
 
@@ -318,12 +318,25 @@ def session() -> Iterator[None]:
         with environment(PRIVATE | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}), short_folder() as folder:
             ray = needed("ray")
             try:
-                with silent():  # that it will be silent is what it says first
-                    own = {"include_dashboard": False, "object_store_memory": STORE_BYTES, "_temp_dir": folder}
-                    ray.init("local", **own, **quiet)
+                start(ray, _temp_dir=folder, include_dashboard=False, object_store_memory=STORE_BYTES, **quiet)
                 yield
             finally:
                 ray.shutdown()
+
+
+def start(ray: Any, **settings: Any) -> None:
+    """Start a Ray of our own. It gives its parts 15 seconds to come up, which a busy machine may not have: so thrice.
+
+    Raises RuntimeError where that does not help.
+    """
+    for attempt in range(ATTEMPTS):
+        try:
+            with silent():  # that it will be silent is the first thing that it says
+                ray.init("local", **settings)
+            return
+        except Exception as error:  # of no class of its own
+            if attempt + 1 == ATTEMPTS:
+                raise RuntimeError(f"Ray did not start: {error}; on a machine that is busy, try again later") from error
 
 
 @contextmanager

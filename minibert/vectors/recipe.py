@@ -34,7 +34,8 @@ class Recipe:
     layers: one or several of -L-1 to L, as in hidden_states: 0 is the embeddings, -1 the last layer. Each is pooled.
     combine: of several layers "concat" (width k D for k of them), "sum" or "mean" (width D).
     precision: "float32"; "bfloat16" where the hardware multiplies it (else a warning, and float32); "float16" on CUDA;
-    "auto", the fastest of these that keeps a cosine above 0.9999 to float32.
+    "auto", the fastest of these that keeps a cosine above 0.9999 to float32; "int8" on a CPU with VNNI or AMX (else a
+    warning, and bfloat16): twice as fast, at a cosine of about 0.999.
     long: a text over the tokenizer's max_length is "cut" with one warning, refused ("error"), or read in "windows" of
     max_length tokens, whose vectors are averaged, each by the number of its tokens of text.
     stride: windows begin so many tokens of text apart; None: half a window.
@@ -47,7 +48,7 @@ class Recipe:
     pooling: str = one_of("cls", "mean", "max", "pooler")
     layers: int | Sequence[int] = (-1,)  # kept as a tuple
     combine: str = one_of("concat", "sum", "mean")
-    precision: str = one_of("float32", "bfloat16", "float16", "auto")
+    precision: str = one_of("float32", "bfloat16", "float16", "int8", "auto")
     long: str = one_of("cut", "error", "windows")
     stride: int | None = None
     truncation: str = one_of("warn", "error")

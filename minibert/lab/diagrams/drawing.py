@@ -222,14 +222,14 @@ class Drawing:
 
     def svg(self, style: bool = True) -> Markup:
         """The whole as SVG; style: with the style sheet in it, as a file of its own needs."""
-        height = self.end + MARGIN
+        name, height = f"diagram-{self.name}", self.end + MARGIN
         sheet = f"<style>\n{STYLE}\n</style>\n" if style else ""
         body = "\n".join(self.parts)
         return Markup(
             f'<svg xmlns="http://www.w3.org/2000/svg" class="diagram" role="img" viewBox="0 0 {WIDTH} {height:g}" '
-            f'width="{WIDTH}" height="{height:g}" aria-labelledby="{self.name}-title {self.name}-desc">\n'
-            f'<title id="{self.name}-title">{escape(self.title)}</title>\n'
-            f'<desc id="{self.name}-desc">{escape(self.description)}</desc>\n'
+            f'width="{WIDTH}" height="{height:g}" aria-labelledby="{name}-title {name}-desc">\n'
+            f'<title id="{name}-title">{escape(self.title)}</title>\n'
+            f'<desc id="{name}-desc">{escape(self.description)}</desc>\n'
             f'{sheet}<rect class="paper" width="{WIDTH}" height="{height:g}" rx="10"/>\n{body}\n</svg>\n'
         )
 

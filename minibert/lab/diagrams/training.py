@@ -6,8 +6,6 @@ from itertools import pairwise
 
 from minibert.lab.diagrams.drawing import LINE, MARGIN, ROW, WIDTH, Box, Drawing, Point, across
 from minibert.lab.diagrams.example import HIDDEN, TOKENS, D, L, S, V, weights_of_encoder
-from minibert.train.distillation import TEMPERATURE
-from minibert.train.student import layers_taken
 
 MIDDLE = WIDTH / 2
 NEXT = ("a", "rare", "film", "[SEP]")  # the second text of a pair
@@ -82,6 +80,9 @@ def features() -> Drawing:
 
 def distillation() -> Drawing:
     """Teacher and student."""
+    from minibert.train.distillation import TEMPERATURE  # imported here: all of training comes with them, which the
+    from minibert.train.student import layers_taken  # trace page, with its pictures of the forward pass, needs not
+
     taken = layers_taken(L)
     drawing = Drawing(
         "distillation",

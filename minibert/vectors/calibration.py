@@ -1,0 +1,206 @@
+"""Which products bear int8, and how their inputs are best rounded: measured on a few texts, once for a checkpoint.
+
+The texts run through the encoder in float32. At each product several ways of rounding its input are tried; the one
+whose result is nearest to the exact one is taken, and where even that one is too far off, the product is not rounded.
+What is found is kept in the user's cache under the SHA-256 of weights and texts. T tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from minibert import model
+from minibert.checkpoints.tensor_files import write_tensors
+from minibert.vectors.int8 import LEAST, MOST, Rounding, Scratch, WholeLinear
+from minibert.vectors.matmul import joined
+from minibert.vectors.packed import Packed
+
+Attend = Callable[[Tensor, Tensor, Tensor, Packed], Tensor]  # what computes attention, see engine.py
+
+VERSION = 1  # of what is measured here: a later one finds no earlier one's file
+PRODUCTS = ("attention", "output", "expand", "contract")  # of each layer; the first is query, key and value
+LARGEST_ERROR = 0.02  # of a product's result, relative to its length; see lab/bench/README.md for what was measured
+CHANNEL = 1e-5  # smallest max|x| and max|w| that smoothing divides by
+
+
+@dataclass(frozen=True)
+class Found:
+    """What calibration found about one product."""
+
+    rounding: Rounding
+    error: float  # |y' - y| / |y| of its results y' in int8, over all tokens
+
+    @property
+    def bears_int8(self) -> bool:
+        """Whether the product is to be computed so."""
+        return self.error <= LARGEST_ERROR
+
+
+Calibration = dict[tuple[int, str], Found]  # by the number of the layer and the product
+
+
+def calibrate(encoder: model.Encoder, x: Tensor, packed: Packed, attend: Attend) -> Calibration:
+    """Try every product of the encoder on the embedded tokens x, (T,D), of a packed batch; see model.Layer.
+
+    attend: what computes attention in a packed batch. Where layers are shared, the first to be met decides how its
+    inputs are rounded, and the worst of its errors whether they are.
+    """
+    found: Calibration = {}
+    scratch = Scratch()
+
+    def tried(number: int, name: str, layers: Sequence[nn.Linear], x: Tensor) -> Tensor:
+        """The exact product; what it bears is noted."""
+        y = product(layers, x)
+        before = found.get((number, name))
+        tries = roundings(layers, x, name == "output") if before is None else [before.rounding]
+        best = min((Found(one, error(layers, one, x, y, scratch)) for one in tries), key=lambda one: one.error)
+        found[number, name] = best if before is None else replace(best, error=max(best.error, before.error))
+        return y
+
+    for number in encoder.config.shared_layers:
+        layer = cast(model.Layer, encoder.layers[number])
+        own, ffn = layer.attention, layer.feed_forward
+        entering = tried(number, "attention", [own.query, own.key, own.value], x).chunk(3, dim=-1)
+        query, key, value = (part.reshape(len(x), -1, own.head_size) for part in entering)  # (T,D) -> (T,H,W)
+        context = attend(query, key, value, packed).flatten(1)  # (T,H,W) -> (T,D)
+        x = normed(layer.attention_norm, tried(number, "output", [own.output], context) + x)
+        hidden = ffn.activation(tried(number, "expand", [ffn.expand], x))  # (T,D) -> (T,F)
+        x = normed(layer.feed_forward_norm, tried(number, "contract", [ffn.contract], hidden) + x)
+    return found
+
+
+def product(layers: Sequence[nn.Linear], x: Tensor) -> Tensor:
+    """x Wᵀ + b in float32, whatever the weights are."""
+    weight, bias = joined([layer.weight for layer in layers]), joined([layer.bias for layer in layers])
+    return F.linear(x, weight.float(), bias.float())
+
+
+def normed(norm: nn.LayerNorm, x: Tensor) -> Tensor:
+    """LayerNorm in float32."""
+    return F.layer_norm(x, x.shape[-1:], norm.weight.float(), norm.bias.float(), norm.eps)
+
+
+def roundings(layers: Sequence[nn.Linear], x: Tensor, folded: bool) -> Iterator[Rounding]:
+    """What is tried: plain, smoothed, and with an offset. folded: see Rounding."""
+    weight = joined([layer.weight for layer in layers]).float()
+    yield Rounding()
+    yield Rounding(smoothing(x.abs().amax(dim=0), weight.abs().amax(dim=0)), folded=folded)
+    low, high = x.amin(dim=1), x.amax(dim=1)
+    share = float((-low / (high - low).clamp_(min=CHANNEL)).median())  # of the range of most tokens, that is below 0
+    yield Rounding(offset=min(max(LEAST + round(share * (MOST - LEAST)), LEAST), MOST))
+
+
+def smoothing(largest: Tensor, weight: Tensor) -> Tensor:
+    """c (in) from max|x| and max|w| of each channel: their square roots' ratio, 1 on average."""
+    c = (largest.clamp(min=CHANNEL) / weight.clamp(min=CHANNEL)).sqrt()
+    return c / c.mean()
+
+
+def error(layers: Sequence[nn.Linear], rounding: Rounding, x: Tensor, exact: Tensor, scratch: Scratch) -> float:
+    """|y' - y| / |y| of the product in int8, over all tokens."""
+    whole = WholeLinear(layers, replace(rounding, folded=False), scratch=scratch)
+    return float((whole(whole.enter(x)) - exact).norm() / exact.norm())
+
+
+def roundings_of(calibration: Calibration, number: int) -> dict[str, Rounding]:
+    """By the names that a layer's products have in engine.py, those of layer `number` that are computed in int8."""
+    names = {
+        "attention": ("query", "key value"),
+        "output": ("output",),
+        "expand": ("expand",),
+        "contract": ("contract",),
+    }
+    return {
+        name: found.rounding
+        for (of, product), found in calibration.items()
+        if of == number and found.bears_int8
+        for name in names[product]
+    }
+
+
+def in_words(calibration: Calibration) -> str:
+    """How many products are computed in int8, and which are not."""
+    others = [
+        f"{product} of layer {number}" for (number, product), found in calibration.items() if not found.bears_int8
+    ]
+    without = f" (not {', '.join(others)})" if others else ""
+    return f"int8 in {len(calibration) - len(others)} of {len(calibration)} products{without}, {WholeLinear.words}"
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Kept for the next time
+
+
+def calibration_of(
+    encoder: model.Encoder,
+    samples: Sequence[Sequence[int]],
+    embedded: Callable[[], Tensor],
+    packed: Packed,
+    attend: Attend,
+) -> Calibration:
+    """The calibration that is kept for this encoder and these samples; where none is, it is made and kept."""
+    sizes: dict[tuple[int, str], int] = {}
+    for number, layer in enumerate(encoder.layers):
+        D, F = cast(model.Layer, layer).feed_forward.contract.weight.shape
+        sizes |= {(number, name): F if name == "contract" else D for name in PRODUCTS}
+    path = cache_folder() / f"{fingerprint(encoder, samples)}.safetensors"
+    found = kept(path, sizes)
+    if found is None:
+        with torch.inference_mode():
+            found = calibrate(encoder, embedded(), packed, attend)
+        keep(path, found)
+    return found
+
+
+def fingerprint(encoder: model.Encoder, samples: Sequence[Sequence[int]]) -> str:
+    """SHA-256 of all that a calibration depends on: weights, texts, how the layers are used, and what is measured."""
+    digest = hashlib.sha256(repr((VERSION, torch.__version__, encoder.config, [list(row) for row in samples])).encode())
+    for name, weight in encoder.state_dict().items():
+        digest.update(name.encode())
+        digest.update(weight.detach().contiguous().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def cache_folder() -> Path:
+    """Where calibrations are kept: in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "minibert" / "int8"
+
+
+def kept(path: Path, sizes: dict[tuple[int, str], int]) -> Calibration | None:
+    """The calibration in a file, or None where none is, or one that does not fit. sizes: channels of each product."""
+    found: Calibration = {}
+    with suppress(OSError, SafetensorError, KeyError, ValueError):
+        tensors = load_file(path)
+        for (number, name), channels in sizes.items():
+            c, of = tensors.get(f"{number}.{name}.smoothing"), tensors[f"{number}.{name}"]
+            offset, error = of.tolist()
+            fits = c is None or (c.shape == (channels,) and bool(((c > 0) & c.isfinite()).all()))
+            if not (fits and LEAST <= offset <= MOST and error >= 0):
+                return None
+            found[number, name] = Found(Rounding(c, int(offset), folded=c is not None and name == "output"), error)
+        return found
+    return None
+
+
+def keep(path: Path, found: Calibration) -> None:
+    """Write a calibration; where that is not possible, it is measured again the next time."""
+    tensors = {}
+    for (number, name), one in found.items():
+        tensors[f"{number}.{name}"] = torch.tensor([one.rounding.offset, one.error])
+        if one.rounding.smoothing is not None:
+            tensors[f"{number}.{name}.smoothing"] = one.rounding.smoothing.contiguous()
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_tensors(path, tensors)

@@ -1,0 +1,170 @@
+"""Products of whole numbers: x Wᵀ in int8, twice bfloat16's rate, and what keeps the vectors' meaning.
+
+A number x is kept as one byte q, from -128 to 127, times a scale s that many numbers share: x ≈ s (q - o). The product
+of two rows of bytes is an exact whole number; only the rounding of x and W is lost. How much that is depends on what
+shares a scale, since the largest number of all that share it decides how coarse the steps of the others are:
+
+    a scale a row   Each token (row of x) has its own, found as it comes, and each output channel (row of W) too: both
+                    leave the sum over the input channels, so the product of bytes stays whole.
+    smoothing       BERTs have a few outlier dimensions, channels of x that are ten times as large as the others in
+                    every token, and so decide every token's scale. x Wᵀ = (x / c) (c W)ᵀ for any c (in): with
+                    c = max|x|^½ / max|w|^½ of each channel, x and W share the burden (Xiao et al. 2022, SmoothQuant).
+    an offset       What GELU lets through is hardly below 0: with o = 0 half of the 256 numbers would stay unused.
+
+Which of these suits a product, and whether any does, is measured: calibration.py. Everything between the products,
+residual stream, LayerNorm, softmax and attention, is float32 as before. T tokens.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from minibert.device import has_int8
+from minibert.model import ACTIVATION
+from minibert.vectors.matmul import Linear, joined
+
+LEAST, MOST = -128, 127  # of a byte
+SMALLEST = 1e-30  # scale, so that a row of zeros has one
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """How the input of a product becomes whole numbers."""
+
+    smoothing: Tensor | None = None  # (in): c; None: all 1
+    offset: int = 0  # o, the byte that means 0
+    folded: bool = False  # x / c is what arrives: the product before this one has been divided by c
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Rows as bytes: x / c ≈ scale (values - offset)."""
+
+    values: Tensor  # (T,in) int8
+    scale: Tensor  # (T,1) float32
+
+
+class Scratch(threading.local):
+    """Memory that is used again and again, of each thread its own: to get new memory takes as long as a product."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def take(self, name: str, rows: int, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """(rows, width) of whatever was there; the same memory at the next call of this name."""
+        kept = self.kept.get((name, dtype))
+        if kept is None or len(kept) < rows * width:
+            kept = self.kept[name, dtype] = torch.empty(rows * width, dtype=dtype)
+        return kept[: rows * width].view(rows, width)
+
+
+class WholeLinear(Linear):
+    """activation(x Wᵀ + b), or x Wᵀ + b + residual, by a product of bytes; several layers with one input are one.
+
+    `enter` rounds x (T,in), of any floating dtype; called with that, it gives float32, (T,out). The result stays
+    valid until the next call of a product with this name.
+    """
+
+    words = "int8 by torch._int_mm"
+
+    def __init__(
+        self,
+        layers: Sequence[nn.Linear],
+        rounding: Rounding,
+        activation: str | None = None,
+        scratch: Scratch | None = None,
+        name: str = "",
+    ) -> None:
+        weight = joined([layer.weight.detach() for layer in layers]).float()  # (out,in)
+        self.bias = joined([layer.bias.detach() for layer in layers]).float()  # (out)
+        self.inverse = None  # (in): 1 / c
+        if rounding.smoothing is not None:
+            weight = weight * rounding.smoothing
+            self.inverse = None if rounding.folded else 1 / rounding.smoothing
+        scale = (weight.abs().amax(dim=1, keepdim=True) / MOST).clamp_(min=SMALLEST)  # (out,1)
+        self.weight = (weight / scale).round_().to(torch.int8)
+        self.scale = scale[:, 0]
+        self.offset = None  # (in): of each channel the same, for addcmul
+        self.correction = None  # (out): what the offset adds to each product of bytes, times the weight's scale
+        if rounding.offset:
+            self.offset = torch.full((weight.shape[1],), float(rounding.offset))
+            self.correction = -rounding.offset * self.weight.sum(dim=1, dtype=torch.int32) * self.scale
+        self.largest, self.smallest = MOST - rounding.offset, LEAST - rounding.offset
+        self.activation, self.name, self.scratch = activation, name, scratch or Scratch()
+
+    def enter(self, x: Tensor) -> Whole:
+        """(T,in) as bytes, each row with the smallest scale at which its largest and its smallest number fit."""
+        rounded = self.scratch.take("rounded", len(x), x.shape[1])
+        if self.inverse is not None:
+            x = torch.mul(x, self.inverse, out=rounded)
+        high, low = x.amax(dim=1, keepdim=True).float(), x.amin(dim=1, keepdim=True).float()
+        scale = torch.maximum(high / self.largest, low / self.smallest).clamp_(min=SMALLEST)  # (T,1)
+        if self.offset is None:
+            torch.mul(x, 1 / scale, out=rounded)
+        else:
+            torch.addcmul(self.offset, x.float(), 1 / scale, out=rounded)
+        values = self.scratch.take("bytes", len(x), x.shape[1], torch.int8)
+        return Whole(values.copy_(rounded.round_()), scale)
+
+    def __call__(self, x: Whole, residual: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        """(T,in) -> (T,out)."""
+        size = len(x.values), len(self.weight)
+        whole = torch._int_mm(x.values, self.weight.T, out=self.scratch.take("whole", *size, torch.int32))
+        y = self.scratch.take(self.name, *size).copy_(whole).mul_(self.scale)
+        if self.correction is not None:
+            y += self.correction
+        if residual is not None:
+            return torch.addcmul(residual, y, x.scale, out=y).add_(self.bias)
+        torch.addcmul(self.bias, y, x.scale, out=y)
+        if self.activation == "gelu":
+            return torch.ops.aten.gelu_(y)
+        return y if self.activation is None else ACTIVATION[self.activation](y)
+
+
+def divided(layer: nn.Linear, c: Tensor) -> nn.Linear:
+    """The layer whose results are divided by c (out)."""
+    result = nn.Linear(layer.in_features, layer.out_features, device="meta")  # no memory; both tensors follow
+    result.weight = nn.Parameter(layer.weight.detach() / c[:, None], requires_grad=False)
+    result.bias = nn.Parameter(layer.bias.detach() / c, requires_grad=False)
+    return result
+
+
+def choose_int8(device: torch.device) -> bool:
+    """True where products of bytes are quick and exact on this device; elsewhere a warning says what is missing."""
+    if not has_int8(device):
+        missing = f"{device} does not multiply bytes in hardware (AVX512_VNNI, AVX_VNNI or AMX, on a CPU)"
+    elif not is_exact():
+        missing = "this build of torch has no product of bytes that is exact here"
+    else:
+        return True
+    warnings.warn(f"{missing}; computing in bfloat16, or float32 where that is quicker", stacklevel=3)
+    return False
+
+
+def is_exact(kernel: type[WholeLinear] = WholeLinear) -> bool:
+    """True where this build of torch multiplies bytes on this machine and every product is the exact whole number.
+
+    The largest bytes of all are among those that are tried: older CPUs have 16 bits for their sums, which overflow.
+    """
+    random = torch.Generator().manual_seed(0)  # a generator of its own: the caller's random numbers stay as they are
+    for tokens, channels, outputs in ((1, 256, 96), (67, 320, 256), (33, 1536, 64)):
+        x = torch.randint(LEAST, MOST + 1, (tokens, channels), generator=random).to(torch.int8)
+        layer = nn.Linear(channels, outputs, device="meta")  # no memory, no random numbers; both tensors follow
+        layer.weight = nn.Parameter(torch.randint(-MOST, MOST + 1, (outputs, channels), generator=random).float())
+        layer.bias = nn.Parameter(torch.zeros(outputs))
+        with torch.inference_mode():
+            x[0], layer.weight[0], layer.weight[:, 0] = LEAST, MOST, MOST  # the latter: every scale is 1
+            exact = x.double() @ layer.weight.double().T
+            try:
+                y = kernel([layer], Rounding())(Whole(x, torch.ones(tokens, 1)))
+            except (AttributeError, RuntimeError, TypeError):  # no such operator, or other arguments
+                return False
+        if not torch.equal(y, exact.float()):
+            return False
+    return True

@@ -1,0 +1,182 @@
+"""Who a process is, what is refused before it meets others, and which rows and windows are whose."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from training import CHOICES, batches_of
+from words import write_tsv, write_words_checkpoint
+
+import minibert
+from minibert import cli
+from minibert.train import distributed, finetune, pretraining
+from minibert.train.corpus import Corpus
+from minibert.train.distributed import ALONE, Ranks, check, here
+from minibert.train.finetuning import Job, Request, new_task
+from minibert.train.keeper import Keeper
+from minibert.train.loop import Settings
+
+
+def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int, size: int) -> None:
+    """What torchrun tells a process; nobody is met."""
+    told = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
+    for name, value in told.items():
+        monkeypatch.setenv(name, str(value))
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_words_checkpoint(tmp_path_factory.mktemp("words"), num_hidden_layers=1)
+    write_tsv(folder / "train.tsv")
+    return folder
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Who this process is
+
+
+def test_a_process_knows_its_place_by_what_torchrun_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert here() is ALONE and ALONE.first
+    as_rank(monkeypatch, 3, 8)
+    assert (here().rank, here().size, here().first) == (3, 8, False)
+    as_rank(monkeypatch, 0, 1)
+    assert here() is ALONE
+    as_rank(monkeypatch, 0, 2)
+    monkeypatch.delenv("MASTER_PORT")
+    assert here() is ALONE  # a number of processes alone, which other programs set too, says nothing
+
+
+@pytest.mark.parametrize("device", ["mps", "cuda:1"])
+def test_a_device_that_all_ranks_would_share_is_refused(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "choose_device", lambda asked: asked)
+    with pytest.raises(ValueError, match=f"device is '{device}', and 2 processes"):
+        Ranks(1, 2, 1).begin(device)
+
+
+def test_ranks_draw_numbers_of_their_own() -> None:
+    drawn = []
+    for rank in range(3):
+        Ranks(rank, 3, rank).seed(5)
+        drawn.append(torch.rand(4))
+    assert not torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[1], drawn[2])
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    ALONE.seed(5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_other_ranks_than_the_first_are_silent(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", sys.stdout)  # to be put back
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    first = sys.stdout, sys.stderr
+    with warnings.catch_warnings():
+        distributed.quiet()
+        assert (sys.stdout, sys.stderr) == first
+        as_rank(monkeypatch, 1, 2)
+        distributed.quiet()
+        print("a figure")
+        warnings.warn("a matter of all", stacklevel=1)
+        print("what stopped it", file=sys.stderr)
+    assert not sys.stderr.isatty()  # no bar
+    sys.stdout.close()
+    sys.stderr.detach()  # type: ignore[attr-defined]
+    said = capfd.readouterr()
+    assert (said.out, said.err) == ("", "what stopped it\n")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is refused
+
+
+def test_a_batch_that_ranks_cannot_share_alike_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    check(33, "none")
+    as_rank(monkeypatch, 0, 4)
+    check(32, "full")
+    with pytest.raises(ValueError, match=r"batch_size is 33, .*4 processes.* choose a multiple of 4, such as 32"):
+        check(33, "none")
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused_before_anything_is_computed(
+    words: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    as_rank(monkeypatch, 0, 2)
+    monkeypatch.setattr(minibert.train.finetuning, "load_tokenizer", None)
+    monkeypatch.setattr(pretraining.Corpus, "of", None)
+    asked = ["finetune", "classify", str(words / "train.tsv"), "--text", "1", "--label", "2", "--model", str(words)]
+    assert cli.main([*asked, "--batch-size", "5", "--out", str(tmp_path / "out")]) == 2
+    assert "batch_size is 5" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="batch_size is 7"):
+        minibert.train.pretrain("corpus.txt", out=tmp_path / "out", init=str(words), batch_size=7)
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_process_cannot_deal_a_model_out(words: Path, tmp_path: Path) -> None:
+    texts = ["good", "bad"]
+    with pytest.raises(ValueError, match=r"shard is 'full'.*torchrun --nproc-per-node 2"):
+        finetune("classify", texts, texts, model=words, out=tmp_path / "out", shard="full")
+    with pytest.raises(ValueError, match="shard is 'half'; choose from none, full"):
+        finetune("classify", texts, texts, model=words, out=tmp_path / "out", shard="half")
+
+
+def test_a_run_that_one_process_began_is_not_gone_on_with_by_two(
+    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = new_task("classify", text="1", label="2")
+    job = Job.of(task, task.read(words / "train.tsv"), None, Request(str(words), Settings(batch_size=4)))
+    with Keeper(tmp_path, job.asked, 1):
+        pass
+    as_rank(monkeypatch, 0, 2)
+    with pytest.raises(ValueError, match="processes was 1 and is 2"), Keeper(tmp_path, job.asked, 1):
+        pass
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Whose rows
+
+
+@given(st.integers(1, 9), st.integers(1, 5), st.sampled_from(["token-classification", "multiple-choice"]))
+def test_each_row_of_a_batch_is_given_to_one_rank(rows: int, ranks: int, head: str) -> None:
+    batch = batches_of(head, rows, rows).of_rows(range(rows))
+    shares = [batch.share(rank, ranks) for rank in range(ranks)]
+    busy = [share for share in shares if not share.idle]
+    assert sorted(row for share in busy for row in share.rows) == list(range(rows))
+    assert sum(share.tokens for share in shares) == batch.tokens
+    each = CHOICES if head == "multiple-choice" else 1
+    for share in shares:
+        assert len(share.rows) == len(share.labels["labels"]) >= 1  # nobody stands idle without a row to compute
+        for number, row in enumerate(share.rows):
+            for name in ("input_ids", "attention_mask", "token_type_ids"):
+                ours, whole = getattr(share, name), getattr(batch, name)
+                assert torch.equal(ours[number * each : (number + 1) * each], whole[row * each : (row + 1) * each])
+            assert torch.equal(share.labels["labels"][number], batch.labels["labels"][row])
+
+
+def test_ranks_have_as_many_batches_and_one_process_has_the_batch_itself() -> None:
+    batches = batches_of("sequence-classification", 9, 4)
+    counts = [len(list(replace(batches, rank=rank, ranks=4).of_epoch(0))) for rank in range(4)]
+    assert counts == [3, 3, 3, 3]
+    batch = next(batches.of_epoch(0))
+    assert batch.share(0, 1) is batch
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Whose windows
+
+
+@given(st.integers(1, 2000), st.integers(1, 7))
+def test_ranks_have_as_many_windows_of_a_corpus(size: int, ranks: int) -> None:
+    corpus = Corpus(Path("corpus.txt"), end=size, window=100).for_ranks(ranks)
+    assert corpus.window <= 100
+    if ranks == 1:
+        assert corpus.window == 100
+    elif size >= 100 * ranks:  # a few bytes make no windows
+        assert corpus.windows % ranks == 0

@@ -1,0 +1,129 @@
+"""Products of a training step by oneDNN: in float32 or not at all, and never in a step that is exact to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from training import batches_of
+
+import minibert
+from minibert.families.bert import BERT
+from minibert.train import finetuning, pretraining, products
+from minibert.train.loop import Settings, new_optimizer, one_step, packed_loss
+from minibert.train.products import permitted, quick_products
+
+CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("one_thread", "found_anew")
+
+
+@pytest.fixture
+def found_anew() -> Iterator[None]:
+    """What was found out about the machine is forgotten before and after."""
+    permitted.cache_clear()
+    yield
+    permitted.cache_clear()
+
+
+def setting() -> str:
+    return str(torch.backends.mkldnn.matmul.fp32_precision)  # type: ignore[attr-defined]
+
+
+def test_the_permission_holds_inside_alone() -> None:
+    before = setting()
+    with quick_products(CPU):
+        assert setting() == ("bf16" if permitted() else before)
+    assert setting() == before
+
+
+def test_products_under_it_are_those_of_float32_forward_and_back() -> None:
+    x, weight = (torch.randn(size, requires_grad=True) for size in ((130, 96), (200, 96)))
+    dy = torch.randn(130, 200)
+    with quick_products(CPU):
+        y = F.linear(x, weight)
+        dx, dw = torch.autograd.grad(y, (x, weight), dy)
+    exact = (x.double() @ weight.double().T, dy.double() @ weight.double(), dy.double().T @ x.double())
+    for found, right in zip((y, dx, dw), exact, strict=True):
+        assert products.relative_error(found.detach(), right.detach()) < 1e-5
+
+
+def rounded(x: Tensor) -> Tensor:
+    return x.bfloat16().float()
+
+
+@pytest.mark.parametrize("which", ["forward", "to the input", "to the weight"])
+def test_a_machine_that_really_computes_in_bfloat16_is_not_permitted(
+    which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Coarse(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+            ctx.save_for_backward(x, weight)
+            y = x @ weight.T
+            return rounded(y) if which == "forward" else y
+
+        @staticmethod
+        def backward(ctx: Any, *dy: Tensor) -> tuple[Tensor, Tensor]:
+            x, weight = ctx.saved_tensors
+            dx, dw = dy[0] @ weight, dy[0].T @ x
+            return rounded(dx) if which == "to the input" else dx, rounded(dw) if which == "to the weight" else dw
+
+    monkeypatch.setattr(products.F, "linear", Coarse.apply)
+    assert not permitted()
+
+
+@pytest.mark.parametrize("error", [AttributeError, RuntimeError])
+def test_a_torch_without_it_is_not_permitted_and_computes_as_ever(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def missing() -> Iterator[None]:
+        raise error("no such setting")
+        yield
+
+    monkeypatch.setattr(products, "permission", missing)
+    assert not permitted()
+    before = setting()
+    with quick_products(CPU):
+        assert setting() == before
+
+
+def test_another_processor_is_not_permitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products.platform, "machine", lambda: "arm64")
+    assert not permitted()
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_step_asks_for_it_unless_it_is_exact(
+    exact: bool, written: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "permitted", lambda: True)
+    seen = []
+
+    def watched(model: Any, batch: Any) -> Tensor:
+        loss = packed_loss(model, batch)
+        seen.append(setting())
+        loss.register_hook(lambda gradient: seen.append(setting()))
+        return loss
+
+    model = minibert.load(written(BERT, "sequence-classification")[0], head="sequence-classification")
+    settings = Settings(exact=exact)
+    batch = next(batches_of("sequence-classification", 4, 4).of_epoch(0))
+    before = setting()
+    one_step(model, [batch], new_optimizer(model, settings), watched, settings, 1)
+    assert seen == [before if exact else "bf16"] * 2
+    assert setting() == before
+
+
+@pytest.mark.parametrize("step", ["packed", "readable"])
+def test_the_readable_step_is_exact_and_the_packed_one_need_not_be(step: str) -> None:
+    fine = SimpleNamespace(request=finetuning.Request(model="m", step=step))
+    raw = SimpleNamespace(request=pretraining.Request("corpus.txt", config="c", tokenizer="t", step=step))
+    assert finetuning.Job.settings.func(fine).exact == (step == "readable")  # type: ignore[attr-defined]
+    assert pretraining.Job.settings.func(raw).exact == (step == "readable")  # type: ignore[attr-defined]
