@@ -145,6 +145,7 @@ CASES = {
     # The same number added to all scores changes nothing: the gradient of their bias is rounding, which Adam enlarges.
     "answer": Case("question-answering", lambda: readable_loss, replace(TWENTY, epsilon=1e-4)),
     "mlm+nsp": Case("pretraining", language),
+    "mlm": Case("masked-lm", settings=replace(TWENTY, batch_size=2, accumulate=1, epochs=3)),
     "distill": Case("masked-lm", distilled, replace(TWENTY, scales=SCALES)),
 }
 DOUBLE = {name: replace(CASES[name], dtype=torch.float64) for name in ("answer", "mlm+nsp")}

@@ -22,7 +22,7 @@ from minibert.lab.annotated.flow import Step, flow, watched, weights
 from minibert.lab.annotated.notes import NOTES, Note
 from minibert.lab.annotated.pages import PACKAGE, build, equation, formula
 from minibert.lab.annotated.pages import page as page_html
-from minibert.lab.annotated.rooms import NAMES, ROOMS, Tutorial
+from minibert.lab.annotated.rooms import NAMES, ROOMS, TITLES, Tutorial
 from minibert.lab.annotated.source import Source
 from minibert.lab.diagrams import DIAGRAMS
 
@@ -201,6 +201,11 @@ def test_every_room_has_a_tutorial_and_every_tutorial_a_room() -> None:
     assert all(ROOMS.values())
     given = {tutorial.name for tutorials in ROOMS.values() for tutorial in tutorials}
     assert given == {path.stem for path in TUTORIALS.glob("*.ipynb")}
+
+
+def test_tutorials_are_called_what_they_call_themselves() -> None:
+    firsts = {path.stem: json.loads(path.read_text("utf-8"))["cells"][0] for path in TUTORIALS.glob("*.ipynb")}
+    assert {name: "".join(cell["source"]).split("\n")[0].removeprefix("# ") for name, cell in firsts.items()} == TITLES
 
 
 @pytest.mark.parametrize("room", NOTES)

@@ -295,7 +295,7 @@ def test_a_way_that_fails_or_loses_its_loss_has_a_reason_and_no_rank(
     two = Backend("two", "Two", "float32", broken, "accelerate")
     three = Backend("three", "Three", "float32", broken, "no_such_package")
     monkeypatch.setattr(run, "ways_of", lambda objective: (one, two, three))
-    plan = dataclasses.replace(run.QUICK, sentences=8, rounds=1)
+    plan = dataclasses.replace(run.QUICK, sentences=BATCH + 1, rounds=1)
     rows = run.measure(str(setting.folder), plan).result.rows
     assert [row.reason for row in rows] == [
         "its loss is not finite",
@@ -366,14 +366,18 @@ def hidden(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     return Setting(place / "checkpoint", place, 1, "cpu", LENGTH)
 
 
+SENTENCE, SENTENCES = "a film a fine film the mess", 600
+
+
 def rows_of_words(setting: Setting) -> list[Example]:
-    return examples_of("mlm", ["a film a fine film the mess"] * 90, load_tokenizer(setting.folder))
+    return examples_of("mlm", [SENTENCE] * SENTENCES, load_tokenizer(setting.folder))
 
 
 def test_sentences_are_packed_into_rows(hidden: Setting) -> None:
     lengths = [len(row.ids) for row in rows_of_words(hidden)]
     assert max(lengths) == LENGTH
-    assert sum(lengths) - 2 * len(lengths) == 90 * 7
+    (one,) = load_tokenizer(hidden.folder).pieces([SENTENCE])
+    assert sum(lengths) - 2 * len(lengths) == SENTENCES * len(one.ids) > LENGTH
 
 
 def test_both_learn_hidden_words_alike(hidden: Setting) -> None:
@@ -410,13 +414,19 @@ def test_the_trainer_hides_words_of_the_same_rows_by_its_own_collator(hidden: Se
 @pytest.mark.usefixtures("here")
 def test_a_whole_run_of_hidden_words(hidden: Setting, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["bench", "--train", "--objective", "mlm", "--quick", "--model", str(hidden.folder), "--rounds", "1"]
-    status = cli.main([*argv, "--sentences", "60", "--threads", "1", "--json"])
+    status = cli.main([*argv, "--sentences", "300", "--threads", "1", "--json"])
     out = capsys.readouterr().out
     assert status == 0, out
     figures = json.loads(out.splitlines()[-1])
     assert figures["models"][0]["objective"] == "mlm"
     assert [goal["bound"] for goal in figures["goals"]] == [2.0, 2.0, 1.0, 1.0]
     assert "hidden words in sentences packed together" in " ".join(out.split())
+
+
+@pytest.mark.usefixtures("here")
+def test_one_step_which_changes_nothing_is_refused(setting: Setting) -> None:
+    with pytest.raises(ValueError, match="32 sentences make 32 rows; more than 32 are needed"):
+        run.measure(str(setting.folder), dataclasses.replace(run.QUICK, sentences=BATCH))
 
 
 def test_an_objective_needs_training() -> None:

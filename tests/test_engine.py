@@ -423,8 +423,8 @@ def test_float16_on_a_cpu_is_refused() -> None:
 
 
 def test_an_unknown_precision_is_refused_with_the_choices() -> None:
-    with pytest.raises(ValueError, match="precision is 'int8'; choose from float32, bfloat16, float16, auto"):
-        Engine(ENCODER, "int8")
+    with pytest.raises(ValueError, match="precision is 'int4'; choose from float32, bfloat16, float16, auto"):
+        Engine(ENCODER, "int4")
 
 
 def test_an_encoder_in_bfloat16_is_computed_in_float32() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +25,12 @@ from words import write_words_checkpoint
 import minibert
 from minibert.text.tokenized import TruncationWarning
 from minibert.vectors import ray as room
+from minibert.vectors import shards
 from minibert.vectors.ray import embed_dataset, embed_shards
 
 pytestmark = [
     # Ray Data sets these settings of its own when it makes its context, and warns of them.
-    pytest.mark.filterwarnings("ignore:.use_(push_based_shuffle|polars). is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.use_\\w+. is deprecated:DeprecationWarning"),
 ]
 LONG = 40  # times TEXTS in a shard that takes a while
 
@@ -47,15 +50,15 @@ def running() -> Iterator[Any]:
     assert [process for process in psutil.Process().children(recursive=True) if "ray" in process.name()] == []
 
 
-def write_corpus(folder: Path, shards: int = 3, times: int = 1) -> str:
-    for number in range(shards):
+def write_corpus(folder: Path, count: int = 3, times: int = 1) -> str:
+    for number in range(count):
         write_shard(folder / "corpus" / f"{number}.parquet", TEXTS[number:] * times, rows=100)
     return f"{folder}/corpus/*.parquet"
 
 
-def assert_whole(folder: Path, checkpoint: str, shards: int = 3, times: int = 1) -> None:
+def assert_whole(folder: Path, checkpoint: str, count: int = 3, times: int = 1) -> None:
     """Every shard is there with all columns, rows and vectors, each once and in order, and nothing else."""
-    names = [f"{number}.parquet" for number in range(shards)]
+    names = [f"{number}.parquet" for number in range(count)]
     assert sorted(os.listdir(folder / "out")) == [*names, "manifest.json"]
     vectors = minibert.embed(TEXTS, checkpoint)
     for number, name in enumerate(names):
@@ -67,7 +70,7 @@ def assert_whole(folder: Path, checkpoint: str, shards: int = 3, times: int = 1)
     assert (
         found["rows"]
         == sum(shard["rows"] for shard in found["shards"])
-        == sum(times * (len(TEXTS) - number) for number in range(shards))
+        == sum(times * (len(TEXTS) - number) for number in range(count))
     )
 
 
@@ -111,7 +114,7 @@ def killing(out: Path, most: int) -> Iterator[list[int]]:
 
 
 @pytest.mark.usefixtures("running")
-def test_a_killed_worker_and_a_changed_shard_lose_and_double_nothing(tmp_path: Path, checkpoint: str) -> None:
+def test_where_workers_are_killed_nothing_is_lost_or_doubled(tmp_path: Path, checkpoint: str) -> None:
     pattern = write_corpus(tmp_path, 4, LONG)
     with killing(tmp_path / "out", 2) as killed:
         embed_shards(pattern, tmp_path / "out", checkpoint, text="body")
@@ -131,6 +134,28 @@ def test_what_only_a_worker_finds_is_one_clear_error_and_what_is_done_stays(tmp_
     with pytest.warns(TruncationWarning, match="^1 of 80 texts are longer"):
         done = embed_shards(pattern, tmp_path / "out", checkpoint, text="body")
     assert 0 < done.resumed_shards < 4
+
+
+def test_a_shard_that_has_changed_is_computed_again_with_a_warning(
+    tmp_path: Path, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(folder: Any, embedder: Any, columns: Any, *more: Any) -> int:
+        ran.append(folder.todo)
+        for number in folder.todo:
+            folder.add(number, shards.embed_shard(folder.shards[number], columns, embedder, folder.settings))
+        return 1
+
+    ran: list[list[int]] = []
+    monkeypatch.setattr(room, "session", nullcontext)
+    monkeypatch.setattr(room, "run", run)
+    pattern = write_corpus(tmp_path)
+    embed_shards(pattern, tmp_path / "out", checkpoint, text="body")
+    write_shard(tmp_path / "corpus" / "1.parquet", TEXTS[2:])
+    with pytest.warns(UserWarning, match=r"have changed are computed again: 1, the first is .*corpus/1\.parquet"):
+        done = embed_shards(pattern, tmp_path / "out", checkpoint, text="body")
+    assert (ran, done.changed_shards, done.resumed_shards) == ([[0, 1, 2], [1]], 1, 2)
+    with pytest.raises(ValueError, match="was begun with pooling 'cls', and now it is 'mean'"):
+        embed_shards(pattern, tmp_path / "out", checkpoint, text="body", pooling="mean")
 
 
 # -- datasets
@@ -189,7 +214,7 @@ def test_ray_listens_to_this_machine_alone_and_asks_for_a_token(running: Any) ->
     servers = [process for process in psutil.Process().children(recursive=True)]
     listening = [c.laddr for p in servers for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
     assert listening
-    assert {address.ip for address in listening} <= {"127.0.0.1", "::1"}
+    assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize("package", ["ray", "pyarrow"])
@@ -227,3 +252,53 @@ def test_the_command_refuses_what_is_wrong_before_ray_starts(
     assert main([*command, *(["--text", "body"] if "--text" not in given else []), *given]) == 2
     assert message in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["corpus"]
+
+
+def test_what_is_about_many_files_needs_the_engine_for_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from minibert.cli import main
+
+    for option in (["--keep-order"], ["--workers", "2"]):
+        assert main(["embed", "-", "--out", str(tmp_path / "x.npy"), *option]) == 2
+        assert "add --engine ray" in capsys.readouterr().err
+
+
+# -- killed for real
+
+
+def command(folder: Path, checkpoint: str, *more: str) -> list[str]:
+    given = ["embed", f"{folder}/corpus/*.parquet", "--text", "body", "--out", str(folder / "out")]
+    return [sys.executable, "-m", "minibert", *given, "--engine", "ray", "--model", checkpoint, "--json", *more]
+
+
+@pytest.mark.full
+def test_a_command_that_is_killed_goes_on_with_the_shards_that_are_missing(tmp_path: Path, checkpoint: str) -> None:
+    write_corpus(tmp_path, 6, LONG)
+    with subprocess.Popen(command(tmp_path, checkpoint)) as process:
+        while not (done := list((tmp_path / "out").glob("*.parquet"))) and process.poll() is None:
+            time.sleep(0.01)
+        assert done, "it ended before it was killed"
+        ours = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+    assert ours
+    assert psutil.wait_procs(ours, timeout=60)[1] == [], "processes of Ray outlived the command"
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.parquet")}
+    assert 0 < len(kept) < 6
+    last = subprocess.run(command(tmp_path, checkpoint), check=True, capture_output=True, text=True)
+    assert last.stderr == ""
+    assert f"; {len(kept)} shards were done before" in last.stdout
+    assert json.loads(last.stdout.splitlines()[-1])["resumed_shards"] == len(kept)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert_whole(tmp_path, checkpoint, 6, LONG)
+
+
+@pytest.mark.full
+def test_a_cluster_is_taken_by_its_address(running: Any, tmp_path: Path, checkpoint: str) -> None:
+    write_corpus(tmp_path)
+    from ray._private import state
+
+    jobs = len(state.jobs())
+    address = running.get_runtime_context().gcs_address
+    environment = os.environ | {"RAY_ADDRESS": address}  # with the token of this one
+    subprocess.run(command(tmp_path, checkpoint, "--keep-order"), check=True, env=environment)
+    assert_whole(tmp_path, checkpoint)
+    assert len(state.jobs()) == jobs + 1

@@ -18,7 +18,7 @@ from words import labelled, write_words_checkpoint
 import minibert
 from minibert.serving.app import Server, Service
 from minibert.serving.limits import Limits
-from minibert.serving.models import Vectors, load_labels, load_masks
+from minibert.serving.models import Vectors, filling, load_labels, load_masks
 from minibert.tasks.fill_mask import fill_mask
 from minibert.tasks.frozen import Classifier, train
 from minibert.train import finetune
@@ -184,6 +184,13 @@ def test_a_text_that_is_too_long_is_refused_by_row_or_cut_and_counted(vectors: V
     np.testing.assert_allclose(embedded(ask(cutting, "/v1/embeddings", asking([ids])))[0], expected[1], atol=1e-5)
 
 
+def test_a_batch_is_filled_up_to_one_of_a_few_numbers_of_tokens() -> None:
+    sizes = [(tokens, tokens + sum(row.tokens for row in filling(tokens))) for tokens in range(1, 1025)]
+    assert all(tokens <= filled <= max(tokens + 7, 1.125 * tokens) for tokens, filled in sizes)
+    assert len({filled for _, filled in sizes}) == 40
+    assert all(len(row.ids[0]) <= 16 for tokens, _ in sizes for row in filling(tokens))
+
+
 # -- labels and masked words
 
 
@@ -308,8 +315,10 @@ LIMITS = Limits(body_bytes=400, texts=3, tokens=16, queue_tokens=20, requests=2)
         (asking("x" * 500), 413, "more than 400 bytes"),
         (asking(["a"] * 4), 422, "row 3 is one too many: a request may have 3 texts"),
         (asking(["good", "good good", "good " * 9]), 422, "row 2 has the token that is one too many"),
+        (asking([[5], [5] * 16]), 422, "row 1 has the token that is one too many"),
+        (asking([5] * 17), 422, "row 0 has the token that is one too many"),
     ],
-    ids=["body", "texts", "tokens"],
+    ids=["body", "texts", "tokens", "ids", "a row of ids"],
 )
 def test_limits_are_held_by_row(body: Any, status: int, said: str, vectors: Vectors) -> None:
     answer = ask(Service(vectors, limits=LIMITS), "/v1/embeddings", body)

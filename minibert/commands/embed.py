@@ -80,6 +80,8 @@ def run(args: Arguments) -> Figures:
     seconds = time.perf_counter() - begin
     before = f"; {written.resumed_rows:,} rows were done before" if written.resumed_rows else ""
     print(f"{args.out}: {written.shape} {written.dtype}, {seconds:.2f} s with loading{before}")
+    if written.cosine is not None:
+        print(f"int8: the smallest cosine to float32 is {written.cosine:.4f}, of up to 64 of these texts")
     if written.windowed:
         print(windows_text(written.windowed, written.rows, written.windows))
     return asdict(written) | {"seconds": round(seconds, 3)}

@@ -31,7 +31,7 @@ from starlette.types import Receive, Scope, Send
 from minibert.serving.batcher import Batcher, QueueFullError
 from minibert.serving.bodies import Known, Usage, embedding, holds_lists, listing, read_input, read_object, to_json
 from minibert.serving.counters import Counters
-from minibert.serving.limits import Limits, Refused, too_busy, wrong_row
+from minibert.serving.limits import Limits, Refused, too_busy, too_many_tokens
 from minibert.serving.models import Labels, Masks, Prepared, Vectors
 
 INLINE = 4_000  # characters that are tokenized at once, in a millisecond; more of them in a thread of their own
@@ -194,10 +194,7 @@ class Server:
             prepared = await asyncio.to_thread(prepare, texts)
         tokens = np.cumsum(prepared.tokens)
         if tokens[-1] > self.limits.tokens:
-            row = int(np.argmax(tokens > self.limits.tokens))
-            raise wrong_row(
-                row, f"has the token that is one too many: a request may have {self.limits.tokens:,} tokens"
-            )
+            raise too_many_tokens(int(np.argmax(tokens > self.limits.tokens)), self.limits.tokens)
         return prepared
 
     async def answers(self, batcher: Batcher[Any, Any], prepared: Prepared[Any], request: Request) -> list[Any]:
@@ -206,7 +203,7 @@ class Server:
             answer = batcher.submit(prepared.items, prepared.tokens)
         except QueueFullError as error:
             raise too_busy(error.seconds) from None
-        gone = asyncio.ensure_future(request.receive())  # the body was read: what comes now is the end
+        gone = asyncio.create_task(hung_up(request))
         try:
             await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
@@ -266,6 +263,12 @@ class Endpoint:
             refused.code = "invalid_api_key"
             refused.headers["WWW-Authenticate"] = "Bearer"
             raise refused
+
+
+async def hung_up(request: Request) -> None:
+    """Until the client has gone away; the body was read before."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def digest(key: bytes) -> bytes:

@@ -16,7 +16,7 @@ import orjson
 from numpy.typing import NDArray
 from starlette.requests import Request
 
-from minibert.serving.limits import Limits, Refused, wrong_row
+from minibert.serving.limits import Limits, Refused, too_many_tokens, wrong_row
 
 Texts = list[str]
 Pairs = list[tuple[str, str]]
@@ -86,11 +86,11 @@ def read_input(value: object, limits: Limits, *, pairs: bool = False, ids: bool 
         found = "missing" if value is None else "an empty list" if value == [] else named(value)
         raise Refused(400, f"input is {found}; it must be {wanted}{', or of token ids' * ids}", "input")
     if ids and isinstance(value[0], int):
-        return [as_ids(value, 0)]
+        return read_ids([value], limits)
     if len(value) > limits.texts:
         raise wrong_row(limits.texts, f"is one too many: a request may have {limits.texts:,} texts")
     if ids and isinstance(value[0], list):
-        return [as_ids(row, number) for number, row in enumerate(value)]
+        return read_ids(value, limits)
     if pairs:
         return [as_pair(row, number) for number, row in enumerate(value)]
     for number, row in enumerate(value):
@@ -102,6 +102,17 @@ def read_input(value: object, limits: Limits, *, pairs: bool = False, ids: bool 
 def holds_lists(value: object) -> bool:
     """Whether an input is of pairs, by its first row."""
     return isinstance(value, list) and bool(value) and isinstance(value[0], list)
+
+
+def read_ids(rows: list[object], limits: Limits) -> Ids:
+    """Rows of token ids, none of them looked at that is beyond the tokens of a request."""
+    found, tokens = [], 0
+    for number, row in enumerate(rows):
+        tokens += len(row) if isinstance(row, list) else 0
+        if tokens > limits.tokens:
+            raise too_many_tokens(number, limits.tokens)
+        found.append(as_ids(row, number))
+    return found
 
 
 def as_ids(row: object, number: int) -> list[int]:

@@ -58,6 +58,11 @@ def wrong_row(row: int, message: str, param: str = "input", code: str | None = N
     return Refused(422, f"row {row} {message}", param, code)
 
 
+def too_many_tokens(row: int, most: int) -> Refused:
+    """422 for the row in which a request has more tokens than it may have."""
+    return wrong_row(row, f"has the token that is one too many: a request may have {most:,} tokens")
+
+
 def too_busy(seconds: float) -> Refused:
     """429 where the queue is full; the client may come back in so many seconds."""
     refused = Refused(429, "too many texts are waiting; try again later", code="queue_full")

@@ -35,6 +35,7 @@ from minibert.vectors.cache import Matrix
 from minibert.vectors.embedder import Embedder
 
 Item = TypeVar("Item")
+FILLER = 16  # tokens of a row that fills a batch up
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,21 @@ def rows_of(made: Tokenized) -> Prepared[Row]:
 
 def vectors_of(embedder: Embedder, rows: Sequence[Row]) -> Matrix:
     """The vectors of items, (N, width)."""
-    ids = [one for row in rows for one in row.ids]
-    second = None if rows[0].second is None else [row.second or 0 for row in rows]
-    windows = [len(row.ids) for row in rows] if len(ids) > len(rows) else None
-    return embedder.vectors(Tokenized(ids, Account(), second, windows))
+    filled = [*rows, *filling(sum(row.tokens for row in rows))] if embedder.engine.device.type == "cpu" else rows
+    ids = [one for row in filled for one in row.ids]
+    second = None if rows[0].second is None else [row.second or 0 for row in filled]
+    windows = [len(row.ids) for row in filled] if len(ids) > len(filled) else None
+    return embedder.vectors(Tokenized(ids, Account(), second, windows))[: len(rows)]
+
+
+def filling(tokens: int) -> list[Row]:
+    """Rows that nobody reads, which make the tokens of a batch one of eight numbers between a power of 2 and the next.
+
+    oneDNN makes kernels for each number of tokens that it meets, and keeps them, see vectors/packed.py. The batches of
+    a server have every number there is: its memory would grow for hours. Computed are an eighth more at most, or 7.
+    """
+    missing = -tokens % max(8, 1 << max(0, tokens.bit_length() - 4))
+    return [Row([[0] * min(FILLER, missing - start)]) for start in range(0, missing, FILLER)]
 
 
 def check_whole(made: Tokenized, texts: Texts | Pairs, tokenizer: Tokenizer, truncate: bool) -> None:

@@ -53,8 +53,6 @@ class World:
         """Whether this rank writes and speaks."""
         return self.rank == 0
 
-    # Begin -----------------------------------------------------------------------------------------------------
-
     def begin(self, device: str) -> str:
         """Meet the other ranks. Returns the device of this one, where `device` was asked for."""
         return choose_device(device)
@@ -65,7 +63,7 @@ class World:
     def join(self, model: nn.Module, shard: str) -> None:
         """Make one model of the ranks' copies; an optimizer comes after it."""
 
-    # A step ----------------------------------------------------------------------------------------------------
+    # A step
 
     def through(self, model: nn.Module, function: Callable[..., Found], *given: Any) -> Found:
         """function(model, ...), whose gradients will be those of all ranks."""
@@ -91,13 +89,13 @@ class World:
         """The length of all gradients together, (), which are made shorter where it is more than `most`."""
         return nn.utils.clip_grad_norm_(model.parameters(), most)
 
-    # What all agree on -----------------------------------------------------------------------------------------
+    # What all agree on
 
     def wait(self) -> None:
         """Until all ranks are here."""
 
     def same(self, ask: Callable[[], Found]) -> Found:
-        """What the first rank finds, for which the others wait."""
+        """What the first rank finds, or has written, for which the others wait; where it fails, all end."""
         return ask()
 
     def whole_model(self) -> AbstractContextManager[None]:
@@ -109,7 +107,7 @@ class World:
         with self.whole_model():
             return self.same(lambda: score(model))
 
-    # What is kept ----------------------------------------------------------------------------------------------
+    # What is kept
 
     def whole(self, tensor: Tensor) -> Tensor:
         """The tensor that was dealt out, for which all ranks must ask; only the first is given it."""
@@ -153,7 +151,7 @@ class Ranks(World):
         """On a GPU each rank has its own. Raises ValueError for a device that all would share."""
         import torch.distributed as dist
 
-        own = choose_device("cuda" if device == "cuda" else device)
+        own = choose_device(device)
         if own not in ("cpu", "cuda"):
             raise ValueError(
                 f"device is {device!r}, and {self.size} processes train together, each on the cpu or on a GPU of its "
@@ -238,11 +236,17 @@ class Ranks(World):
         self.sum_numbers({"here": 1})
 
     def same(self, ask: Callable[[], Found]) -> Found:
-        """What the first rank finds, sent to the others."""
+        """What the first rank finds, sent to the others. They end without a word where it fails: it has said why."""
         import torch.distributed as dist
 
-        box = [ask() if self.first else None]
-        dist.broadcast_object_list(box, device=torch.device("cpu"))
+        box: list[Any] = [None, False]
+        try:
+            if self.first:
+                box = [ask(), True]
+        finally:
+            dist.broadcast_object_list(box, device=torch.device("cpu"))
+        if not box[1]:
+            raise SystemExit(1)
         return cast(Found, box[0])
 
     @contextmanager

@@ -80,12 +80,9 @@ def write_folder(trained: Trained, out: Path) -> None:
 def write_checkpoint(model: Head, tokenizer: Tokenizer, report: Mapping[str, Any], out: Path) -> None:
     """A checkpoint, its tokenizer and training.json, under their name all at once; what stood there goes.
 
-    Of several ranks the first writes, and the others wait.
+    Of several ranks (distributed.py) the first writes, and the others wait for it.
     """
-    world = distributed.here()
-    if world.first:
-        replace_folder(model, tokenizer, report, out)
-    world.wait()
+    distributed.here().same(lambda: replace_folder(model, tokenizer, report, out))
 
 
 def replace_folder(model: Head, tokenizer: Tokenizer, report: Mapping[str, Any], out: Path) -> None:

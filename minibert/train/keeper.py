@@ -95,21 +95,18 @@ class Keeper:
 
     def resume(self, model: nn.Module, optimizer: torch.optim.AdamW) -> Progress:
         """Put model, optimizer and random state where the last state left them; a new Progress where there is none."""
-        found = self.last_state(model, optimizer) if self.world.first else None
-        path = self.world.same(lambda: found and found[0])
-        if path is None:
-            return Progress()
-        return found[1] if found else self.taken(path, model, optimizer)
+        path, progress = self.world.same(lambda: self.last_state(model, optimizer))
+        return progress if path is None or self.world.first else self.taken(path, model, optimizer)
 
-    def last_state(self, model: nn.Module, optimizer: torch.optim.AdamW) -> tuple[Path, Progress] | None:
-        """The last state that can be read, and what it says; what cannot be read goes."""
+    def last_state(self, model: nn.Module, optimizer: torch.optim.AdamW) -> tuple[Path | None, Progress]:
+        """The last state that can be read, which is put back, and how far that is; what cannot be read goes."""
         for path in sorted(self.folder.glob(STATES), reverse=True):
             try:
                 return path, self.taken(path, model, optimizer)
             except (SafetensorError, KeyError, ValueError, TypeError) as error:  # torn, or not ours
-                warnings.warn(f"{path} cannot be read ({error}); the state before it counts", stacklevel=3)
+                warnings.warn(f"{path} cannot be read ({error}); the state before it counts", stacklevel=5)
                 path.unlink()
-        return None
+        return None, Progress()
 
     def taken(self, path: Path, model: nn.Module, optimizer: torch.optim.AdamW) -> Progress:
         """Put back one state."""
@@ -124,21 +121,23 @@ class Keeper:
             self.save(progress, model, optimizer)
 
     def save(self, progress: Progress, model: nn.Module, optimizer: torch.optim.AdamW) -> None:
-        """Write the state, then let go of all but the last; all ranks must ask for it."""
+        """Keep the state as it is now; all ranks must ask for it."""
         progress.look()  # nothing that is not finite is kept
         said = {name: value for name, value in vars(progress).items() if name != "pending"}
         path = self.folder / f"state-{progress.step:08d}.safetensors"
         tensors = state_of(model, optimizer, self.world)
-        if self.world.first:
-            write_state(path, tensors, {"progress": json.dumps(said)})
-            for old in sorted(self.folder.glob(STATES))[:-KEPT]:
-                old.unlink(missing_ok=True)
+        self.world.same(lambda: self.write(path, tensors, said))
+
+    def write(self, path: Path, tensors: dict[str, Tensor], said: dict[str, Any]) -> None:
+        """The state, and then let go of all but the last."""
+        write_state(path, tensors, {"progress": json.dumps(said)})
+        for old in sorted(self.folder.glob(STATES))[:-KEPT]:
+            old.unlink(missing_ok=True)
 
     def keep_best(self, model: nn.Module) -> None:
         """Write the weights as they are now; all ranks must ask for it."""
         tensors = {name: self.world.whole(parameter.detach()) for name, parameter in trained(model)}
-        if self.world.first:
-            write_state(self.folder / BEST, tensors, {})
+        self.world.same(lambda: write_state(self.folder / BEST, tensors, {}))
 
     def take_best(self, model: nn.Module) -> None:
         """Put back the weights that keep_best wrote."""

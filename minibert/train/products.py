@@ -1,33 +1,72 @@
 """Float32 products of a training step by oneDNN, where that is right: forward, and both of the way back.
 
-    y = x Wᵀ        dx = dy W        dW = dyᵀ x
+    y = x Wᵀ + b        dx = dy W        dW = dyᵀ x        db = Σ dy
 
 A step without padding is nearly all products, and torch's own choice for them is slow on CPUs that are not Intel's; see
 vectors/matmul.py, where the permission that leads to oneDNN is explained. The last bits differ, so the readable step,
-which is bit for bit that of transformers, does without.
+which is bit for bit that of transformers, does without. Attention does without too: no two batches have its shapes, and
+oneDNN keeps a kernel for each.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from minibert.vectors.matmul import LARGEST_ERROR, permission, relative_error
 
 
-@contextmanager
-def quick_products(device: torch.device) -> Iterator[None]:
-    """Let float32 products go to oneDNN inside, on a CPU where they are right."""
-    if device.type == "cpu" and permitted():
+def quick_products(device: torch.device) -> AbstractContextManager[Any]:
+    """Linear layers go to oneDNN inside, forward and later on the way back, on a CPU where they are right."""
+    return QuickProducts() if device.type == "cpu" and permitted() else nullcontext()
+
+
+class QuickProducts(TorchFunctionMode):
+    """Inside, F.linear is Product."""
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Called by torch for each of its functions; in here it is off."""
+        if func is F.linear:
+            return linear(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x Wᵀ + b, (..., in) -> (..., out)."""
+    y: Tensor = Product.apply(x.reshape(-1, x.shape[-1]), weight, bias)  # type: ignore[no-untyped-call]
+    return y.view(*x.shape[:-1], -1)
+
+
+class Product(torch.autograd.Function):
+    """The same of rows, (T, in) -> (T, out), with the permission around each product alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """y = x Wᵀ + b"""
+        ctx.save_for_backward(x, weight)
+        ctx.biased = bias is not None
         with permission():
-            yield
-    else:
-        yield
+            return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """dx = dy W, dW = dyᵀ x, db = Σ dy, as far as they are wanted."""
+        (dy,), (x, weight) = gradients, ctx.saved_tensors
+        to_x, to_weight, to_bias = ctx.needs_input_grad
+        with permission():
+            dx = dy @ weight if to_x else None
+            dw = dy.T @ x if to_weight else None
+        return dx, dw, dy.sum(dim=0) if to_bias and ctx.biased else None
 
 
 @cache
@@ -43,8 +82,8 @@ def permitted() -> bool:
     exact = (x.double() @ weight.double().T, dy.double() @ weight.double(), dy.double().T @ x.double())
     x.requires_grad_(), weight.requires_grad_()
     try:
-        with permission(), torch.enable_grad():
-            y = F.linear(x, weight)
+        with torch.enable_grad():
+            y = linear(x, weight)
             found = (y.detach(), *torch.autograd.grad(y, (x, weight), dy))
     except (AttributeError, RuntimeError):  # a torch without the setting, or without oneDNN
         return False

@@ -7,11 +7,12 @@ N texts.
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -38,6 +39,8 @@ from minibert.vectors.prefetch import Portion, tokenized
 from minibert.vectors.recipe import DEFAULT, Recipe, Settings, spelled
 
 SAMPLES = 64  # texts by which int8 is calibrated
+COMPARED = 64  # texts whose vectors are compared with those in float32
+SHORTEST = 1e-30  # product of two vectors' lengths
 
 
 @spelled
@@ -193,6 +196,18 @@ class Embedder:
             text = tokens.text_of(error.row)
             raise NotFiniteError(text if numbers is None else numbers[text], error.dtype) from None
         return vectors if tokens.windows is None else average_windows(vectors, tokens.ids, tokens.windows)
+
+    def float32_cosine(self, tokens: Tokenized, most: int = COMPARED) -> float:
+        """The smallest cosine of the vectors to those in float32, over up to `most` texts, spread over all of these."""
+        texts = len(tokens.ids) if tokens.windows is None else len(tokens.windows)
+        some = tokens.take(range(0, texts, -(-texts // most)))
+        model = self.model if isinstance(self.model, Encoder) else load(self.checkpoint.folder)
+        exact = copy.copy(self)
+        exact.recipe = replace(self.recipe, precision="float32")
+        exact.engine = Engine(model, "float32", self.engine.device, keep_encoder=model is self.model)
+        a, b = self.vectors(some).astype(np.float64), exact.vectors(some).astype(np.float64)
+        lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        return float(((a * b).sum(axis=1) / np.maximum(lengths, SHORTEST)).min())
 
     def prefetched(self, rows: Sequence[Row]) -> Matrix:
         """The same on a device that computes by itself: meanwhile the next portion of texts is tokenized."""

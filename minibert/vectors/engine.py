@@ -17,7 +17,6 @@ returns float32): the residual stream, LayerNorm and softmax stay in float32.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -43,6 +42,8 @@ from minibert.vectors.recipe import DEFAULT, Recipe
 
 # More tokens at once gain nothing on a CPU: their feed-forward values no longer fit its caches.
 CPU_TOKENS = 1024
+# Tokens that pass through an int8 feed-forward at once: between its products all stays in the caches.
+INT8_TOKENS, ALL_TOKENS = 256, 1 << 31
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -172,14 +173,15 @@ class Layer:
         self.attention_norm = Norm(source.attention_norm, kernels.device)
         self.feed_forward = FeedForward(source.feed_forward, kernels)
         self.feed_forward_norm = Norm(source.feed_forward_norm, kernels.device)
+        self.tokens_at_once = INT8_TOKENS if kernels.roundings else ALL_TOKENS
 
     def __call__(self, x: Tensor, packed: Packed, first_only: bool) -> Tensor:
         """(T,D) -> (T,D), or for the first token of each text only (B,D)."""
         query_tokens = packed.first_tokens(x) if first_only else x
         x = self.attention_norm(self.attention(x, query_tokens, packed))
-        P=int(os.environ.get("P","1000000"))
-        if len(x)>P: return torch.cat([self.feed_forward_norm(self.feed_forward(y)) for y in x.split(P)])
-        return self.feed_forward_norm(self.feed_forward(x))
+        parts = x.split(self.tokens_at_once)
+        done = [self.feed_forward_norm(self.feed_forward(part)) for part in parts]
+        return torch.cat(done) if len(done) > 1 else done[0]
 
 
 # ---------------------------------------------------------------------------------------------------------------

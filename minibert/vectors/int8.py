@@ -159,7 +159,7 @@ def is_exact(kernel: type[WholeLinear] = WholeLinear) -> bool:
         layer.weight = nn.Parameter(torch.randint(-MOST, MOST + 1, (outputs, channels), generator=random).float())
         layer.bias = nn.Parameter(torch.zeros(outputs))
         with torch.inference_mode():
-            x[0], layer.weight[0], layer.weight[:, 0] = LEAST, MOST, MOST  # the latter: every scale is 1
+            x[0], x[-1], layer.weight[0], layer.weight[:, 0] = LEAST, MOST, MOST, MOST  # the latter: every scale is 1
             exact = x.double() @ layer.weight.double().T
             try:
                 y = kernel([layer], Rounding())(Whole(x, torch.ones(tokens, 1)))

@@ -17,7 +17,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain, takewhile
@@ -222,7 +222,7 @@ class Opened:
         except UNSOUND as error:
             raise ValueError(f"{self.name} is not a sound parquet file: after row {row}, {error}") from None
 
-    def tables(self) -> Iterator[tuple[Any, list[Row]]]:
+    def tables(self) -> Generator[tuple[Any, list[Row]], None, None]:
         """Portions of the shard: what is kept, n rows, and their texts or pairs. The first is empty, for its schema."""
         yield from self.parquet_tables() if self.is_parquet else self.text_tables()
 

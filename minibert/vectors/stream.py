@@ -47,6 +47,7 @@ class Written:
     windowed: int  # texts that were too long and were read in several windows
     windows: int  # these windows
     kernels: str  # what computed them
+    cosine: float | None = None  # the smallest to float32, of some texts that int8 computed; None: of none
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -117,7 +118,7 @@ def embed_stream(
     try:
         with matrix:
             resumed = matrix.kept
-            fill(matrix, reading, embedder)
+            cosine = fill(matrix, reading, embedder)
     except KeyboardInterrupt:
         if not matrix.kept:
             raise
@@ -126,20 +127,27 @@ def embed_stream(
     embedder.warn(account)
     shape, kernels = (account.texts, embedder.width), embedder.engine.kernels
     counts = (account.tokens, account.truncated, account.windowed, account.windows)
-    return Written(str(out), shape, dtype, account.texts, min(resumed, account.texts), *counts, kernels)
+    return Written(str(out), shape, dtype, account.texts, min(resumed, account.texts), *counts, kernels, cosine)
 
 
-def fill(matrix: GrowingFile, reading: Reading, embedder: Embedder) -> None:
-    """Find the place where an interrupted run stopped, compute all rows after it, and give the file its name."""
+def fill(matrix: GrowingFile, reading: Reading, embedder: Embedder) -> float | None:
+    """Find the place where an interrupted run stopped, compute all rows after it, and give the file its name.
+
+    Returned is Written.cosine, measured on the first texts that are computed.
+    """
+    cosine = None
     with reading.bar("find the place") as bar:
         for _ in matrix.resume(iter(reading)):
             bar.update(reading.progress())
     tokens = embedder.tokenized(reading, first=matrix.rows)
     with reading.bar("embed") as bar, closing(tokens):
         for made in tokens:
+            if cosine is None and embedder.engine.precision == "int8":
+                cosine = embedder.float32_cosine(made.tokens)
             matrix.append(compute(made, matrix, reading, embedder, bar), made.texts, made.tokens.account)
             bar.update(reading.progress())
     matrix.finish()
+    return cosine
 
 
 def compute(made: Portion, matrix: GrowingFile, reading: Reading, embedder: Embedder, bar: tqdm[Any]) -> Matrix:

@@ -22,8 +22,8 @@ from minibert.lab.templates import asset, templates
 
 FOLDER = Path(__file__).parent
 PACKAGE = FOLDER.parents[1]
-VARIABLE = re.compile(r"[A-Za-zα-ω]")
-VARIABLE_OR_LEVEL = re.compile(r"([_^](?:\{[^}]*\}|\w)|(?<![A-Za-z])[A-Za-zα-ω](?![A-Za-z]))")
+VARIABLE = re.compile(r"[A-Za-zα-ω]\u0302?")  # U+0302: the hat of x̂
+VARIABLE_OR_LEVEL = re.compile(r"([_^](?:\{[^}]*\}|\w)|(?<![A-Za-z])[A-Za-zα-ω]\u0302?(?![A-Za-z]))")
 LEVELS = re.compile(r"`(?P<code>[^`]+)`|(?P<side>[_^])(?:\{(?P<several>[^}]*)\}|(?P<one>\w))")
 
 

@@ -8,6 +8,22 @@ from urllib.parse import quote
 FOLDER = "../../tutorials"  # seen from build/annotated, where `make annotated` writes
 
 
+TITLES = {
+    "1_first_contact": "1. First contact",
+    "2_through_the_encoder": "2. A token's way through the encoder",
+    "3_wordpiece": "3. WordPiece by hand",
+    "4_official_weights": "4. Official weights",
+    "5_is_it_right": "5. How do we know it is right",
+    "6_what_is_in_a_vector": "6. What is in a vector",
+    "7_reading_attention": "7. Reading attention",
+    "8_making_it_fast": "8. Making it fast",
+    "9_fine_tuning": "9. Fine-tuning",
+    "10_the_family": "10. The family",
+    "11_pretraining": "11. Pretraining",
+    "12_distillation": "12. Distillation",
+}
+
+
 class Tutorial(NamedTuple):
     """A notebook, or the part of it under one heading."""
 
@@ -16,9 +32,8 @@ class Tutorial(NamedTuple):
 
     @property
     def title(self) -> str:
-        """9_fine_tuning -> 9. Fine tuning; with the heading, where there is one."""
-        number, _, words = self.name.partition("_")
-        return f"{number}. {words.replace('_', ' ').capitalize()}" + (f": {self.heading}" if self.heading else "")
+        """9. Fine-tuning; with the heading, where there is one."""
+        return TITLES[self.name] + (f": {self.heading}" if self.heading else "")
 
     @property
     def address(self) -> str:

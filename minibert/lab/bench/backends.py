@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from minibert.device import has_bfloat16
+from minibert.device import has_bfloat16, has_int8
 
 Vectors = NDArray[np.float32]
 Encode = Callable[..., Vectors]  # texts -> (N, D); ours takes batch_tokens as well
@@ -69,6 +69,8 @@ class Backend:
             return "not installed"
         if self.precision == "bfloat16" and not has_bfloat16(torch.device(device)):
             return "not run: this hardware does not multiply bfloat16"
+        if self.ours and self.precision == "int8" and not has_int8(torch.device(device)):
+            return "not run: this hardware does not multiply bytes"
         if self.precision == "float16" and torch.device(device).type != "cuda":
             return "not run: float16 needs a CUDA device"
         return ""
@@ -258,6 +260,7 @@ ON_CPU = (
     Backend("ctranslate2", "CTranslate2", "float32", load_ctranslate2, "ctranslate2", "ctranslate2"),
     Backend("transformers-bfloat16", "transformers, sorted", "bfloat16", load_transformers),
     Backend("openvino-bfloat16", "OpenVINO", "bfloat16", load_openvino, "openvino", "onnx"),
+    Backend("minibert-int8", "minibert", "int8", load_ours, "minibert"),
     Backend("onnxruntime-int8", "ONNX Runtime, dynamic", "int8", load_onnxruntime, "onnxruntime", "onnx-int8"),
     Backend("ctranslate2-int8", "CTranslate2", "int8", load_ctranslate2, "ctranslate2", "ctranslate2"),
 )

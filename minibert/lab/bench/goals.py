@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minibert.lab.bench.results import Middle, Result, quotient, ratio
+from minibert.lab.bench.results import Middle, Result, Row, quotient, ratio
 
 
 def share(result: Result, precision: str) -> Middle | None:
@@ -26,6 +26,19 @@ def memory(result: Result) -> Middle | None:
     return quotient([(ours, theirs)]) if ours and theirs else None
 
 
+def nearness(result: Result) -> Middle | None:
+    """The smallest cosine of our int8 to transformers in float32."""
+    found = next((row.equality for row in result.ranked("int8") if row.equality), None)
+    return Middle.of([found.cosine]) if found else None
+
+
+def against_bfloat16(result: Result, of: Callable[[Row], float]) -> Middle | None:
+    """Something of our bfloat16 by that of our int8."""
+    rows = [next(iter(result.ranked(precision)), None) for precision in ("int8", "bfloat16")]
+    ours, bfloat16 = rows
+    return None if ours is None or bfloat16 is None else quotient([(of(ours), of(bfloat16))])
+
+
 WIDE = 768  # hidden units; with fewer, the products are smaller beside the rest of the work
 # What, how it is measured, and at least how much of it: in a wide model, in a narrower one.
 GOALS: tuple[tuple[str, Callable[[Result], Middle | None], float, float], ...] = (
@@ -33,6 +46,9 @@ GOALS: tuple[tuple[str, Callable[[Result], Middle | None], float, float], ...] =
     ("bfloat16, share of the roofline", lambda result: share(result, "bfloat16"), 0.50, 0.35),
     ("float32, against the best other runtime", lambda result: against_best(result, "float32"), 1.1, 1.1),
     ("bfloat16, against the best other runtime", lambda result: against_best(result, "bfloat16"), 1.0, 1.0),
+    ("int8, against the best other runtime", lambda result: against_best(result, "int8"), 1.1, 1.0),
+    ("int8, smallest cosine", nearness, 0.999, 0.998),
+    ("int8, peak memory of bfloat16 by it", lambda result: against_bfloat16(result, lambda row: row.peak), 1.0, 1.0),
     ("peak memory of transformers, sorted, by ours", memory, 1.0, 1.0),
     ("one short sentence, against transformers", lambda result: quotient(result.one_sentence), 1.0, 1.0),
     ("first vector from a cold start, against transformers", lambda result: quotient(result.cold_start), 1.0, 1.0),

@@ -17,8 +17,8 @@ PACKAGES = ("torch", "transformers", "accelerate", *PEERS, "tokenizers")
 TOLD = ("avx2", "avx512_f", "avx512_bf16", "amx_bf16")  # of the instruction sets
 HEADER = ("", "seconds", "spread", "CPU s", "ours is", "spread", "roofline", "peak MB", "+MB", "difference", "1-cosine")
 LEGEND = (
-    "seconds: median of all rounds, tokenizing included. ours is: how many times as fast, at equal precision (int8: "
-    "against our fastest), round by round. roofline: the seconds that matrix products alone would take, as a share of "
+    "seconds: median of all rounds, tokenizing included. ours is: how many times as fast, at equal precision, "
+    "round by round. roofline: the seconds that matrix products alone would take, as a share of "
     "those it took. peak MB: of the whole process, +MB: of the work alone. difference and 1-cosine: the largest, "
     "to transformers, eager, float32"
 )

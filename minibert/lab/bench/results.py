@@ -159,7 +159,7 @@ class Result:
         return sorted(rows, key=lambda row: row.seconds.median)
 
     def rival(self, row: Row) -> Row | None:
-        """Ours to compare a row with: of equal precision; for int8, which we have not, our fastest."""
+        """Ours to compare a row with: of equal precision; where ours does not run in it, our fastest."""
         return next(iter(self.ranked(row.backend.precision) or self.ranked()), None)
 
     def share(self, row: Row) -> Middle | None:

@@ -267,5 +267,5 @@ def sign_of(number: float) -> int:
 
 
 def shape(*sizes: int) -> str:
-    """A shape as Python writes it, (9, 384)."""
-    return f"({', '.join(f'{size:,}' if size > 9999 else str(size) for size in sizes)})"
+    """A shape, (9, 384)."""
+    return f"({', '.join(map(str, sizes))})"

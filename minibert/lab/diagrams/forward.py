@@ -57,21 +57,21 @@ def embeddings() -> Drawing:
         and by its position (0 to {S - 1}) from {CONFIG.max_position_embeddings}. [CLS] takes the rows
         {IDS[0]}, 0 and 0. The three are added, and LayerNorm makes of the sums x, of shape {shape(S, D)}.""",
     )
-    tables = (("token", V), ("segment", CONFIG.type_vocab_size), ("position", CONFIG.max_position_embeddings))
-    columns = across(3, 20, left=130)
-    rows = [(str(number), "0", str(position)) for position, number in enumerate(IDS)]
-    y = 146
+    tables = (
+        ("token", V, IDS),
+        ("segment", CONFIG.type_vocab_size, (0,) * S),
+        ("position", CONFIG.max_position_embeddings, range(S)),
+    )
+    columns, y = across(3, 20, left=130), 146
     drawing.text(Point(MARGIN, 82), f"tables of\nvectors,\n{D} wide", "start soft")
     drawing.tokens(MARGIN, y, TOKENS, 98)
-    for (x, width), (name, size), place in zip(columns, tables, range(3), strict=True):
+    for (x, width), (name, size, rows) in zip(columns, tables, strict=True):
         table = drawing.box(Box(x, 48, width, 68), f"{name}\n{size:,}\nrows", "trained")
-        found = [
-            drawing.box(Box(x, y + ROW * row + 2, width, ROW - 4), numbers[place], "vector", "mono", 2)
-            for row, numbers in enumerate(rows)
-        ]
-        drawing.arrow(table.bottom, found[0].top)
-        for box in found if place else []:
-            drawing.text(Point(x - 10, box.centre.y), "+")
+        drawing.arrow(table.bottom, Point(table.centre.x, y + 2))
+        for place, row in enumerate(rows):
+            drawing.box(Box(x, y + ROW * place + 2, width, ROW - 4), str(row), "vector", "mono", 2)
+            if name != "token":
+                drawing.text(Point(x - 10, y + ROW * (place + 0.5)), "+")
     middle, below = columns[1][0] + columns[1][1] / 2, y + ROW * S
     norm = drawing.box(Box(130, below + 30, WIDTH - MARGIN - 130, 30), "sum, then LayerNorm", "trained")
     drawing.arrow(Point(middle, below), norm.top)
@@ -151,7 +151,7 @@ def attention() -> Drawing:
     times = drawing.sign(softmax.bottom.moved(0, 30), "×")
     drawing.arrow(softmax.bottom, times.top)
     drawing.arrow(value, Point(value.x, times.centre.y), times.right)
-    drawing.text(Point(times.left.x - 10, times.centre.y), "weights\ntimes V", "end soft")
+    drawing.text(Point(times.left.x - 10, times.centre.y), "probs\ntimes V", "end soft")
     context = matrix(drawing, times.centre.x - 30, times.bottom.y + 18, 60, 7)
     drawing.arrow(times.bottom, context.top)
     drawing.text(context.right.moved(10), shape(S, W), "start mono")
@@ -203,7 +203,6 @@ def pooler() -> Drawing:
     tokens = drawing.tokens(MARGIN, 46, TOKENS, chosen=0)
     vectors = drawing.vectors(132, 46, 120, S, chosen=0)
     drawing.text(Point(262, vectors[S // 2].centre.y), f"x {shape(S, D)}", "start mono")
-    assert len(tokens) == len(vectors)
     dense = drawing.box(Box(212, tokens[-1].bottom.y + 28, 172, 46), f"dense, {D} × {D},\nthen tanh", "trained")
     turn = WIDTH - MARGIN - 10
     drawing.arrow(vectors[0].right, Point(turn, vectors[0].centre.y), Point(turn, dense.y))

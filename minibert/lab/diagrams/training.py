@@ -93,7 +93,7 @@ def distillation() -> Drawing:
         and the teacher's; the divergence (KL) of its guesses, softened by a temperature of {TEMPERATURE:g},
         from the teacher's; and masked LM, the word that was hidden.""",
     )
-    text = drawing.box(Box(MARGIN, 44, WIDTH - 2 * MARGIN, 28), "a visually [MASK] rum ##ination", "token", "mono", 4)
+    text = drawing.box(Box(MARGIN, 44, WIDTH - 2 * MARGIN, 28), "a visually [MASK] rum ##ination …", "token", "mono", 4)
     (left, width), (right, _) = across(2, 112)
     teacher = [drawing.box(Box(left, 128, width, 28), "embeddings", "frozen")]
     student = [drawing.box(Box(right, 128, width, 28), "embeddings", "trained")]

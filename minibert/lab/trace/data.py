@@ -2,7 +2,8 @@
 
     attention   uint16, steps of 1/65535    (S,S) for each head, their mean and the rollout
     vectors     float16, 11 bits            (T,D), T the first tokens, at most VECTOR_TOKENS; embeddings (T,E)
-    norms       decimal, 5 digits           (S) computed in the model's own precision
+    queries     float16, 11 bits            (heads,P,W), P the first tokens, at most PAIR_TOKENS; keys alike
+    norms       decimal, 5 digits           (S) computed in the model's own precision; units of the feed-forward alike
 
 Packed numbers are little-endian, row by row, in base64.
 """
@@ -19,9 +20,11 @@ import torch
 from torch import Tensor
 
 from minibert.lab.trace.journey import Journey, quadrants, rollout
+from minibert.lab.trace.units import Units
 
 LIMIT = 12_000_000  # bytes of packed numbers that a page may take unless more is asked for
 VECTOR_TOKENS = 64  # of a longer text, vectors are kept of the first ones, norms and attention of all
+PAIR_TOKENS = 24  # of a longer text, queries and keys are kept of the first ones
 FEWEST_HEADS = 4  # are offered of a long text before layers are left out
 PER_NUMBER = 2 * 4 / 3  # bytes of one packed number
 
@@ -69,7 +72,8 @@ def size(journey: Journey, layers: int, heads: int) -> float:
     """Bytes of packed numbers for so many layers and heads."""
     S, D = len(journey.tokens), journey.config.hidden_size
     vectors = (6 + 5 * layers) * min(S, VECTOR_TOKENS) * D
-    return (vectors + layers * (heads + 2) * S * S) * PER_NUMBER
+    pairs = 2 * layers * heads * min(S, PAIR_TOKENS) * D // journey.config.num_attention_heads
+    return (vectors + pairs + layers * (heads + 2) * S * S) * PER_NUMBER
 
 
 def left_out(journey: Journey, layers: list[int], heads: list[int]) -> str:
@@ -82,6 +86,8 @@ def left_out(journey: Journey, layers: list[int], heads: list[int]) -> str:
         lacks.append(f"heads {numbered(heads)} of 0 to {H - 1} (--heads chooses others)")
     if S > VECTOR_TOKENS:
         lacks.append(f"the vectors of the first {VECTOR_TOKENS} tokens")
+    if S > PAIR_TOKENS:
+        lacks.append(f"the queries and keys of the first {PAIR_TOKENS}")
     return f"Of the {S} tokens this page has {'; '.join(lacks)}. Norms, mean and rollout are of all." if lacks else ""
 
 
@@ -118,7 +124,7 @@ def rounded(values: Tensor) -> list[float]:
 
 
 def page_data(journey: Journey, choice: Choice) -> dict[str, Any]:
-    """Everything that the script of the page draws; each name is explained at the top of page.js."""
+    """Everything that the script of the page draws; each name is explained at the top of numbers.js."""
     config = journey.config
     S, kept = len(journey.tokens), vectors(journey, choice)
     return {
@@ -137,6 +143,9 @@ def page_data(journey: Journey, choice: Choice) -> dict[str, Any]:
         "vector_tokens": min(S, VECTOR_TOKENS),
         "attention": attention(journey, choice),
         "vectors": {name: packed_vectors(vector[:VECTOR_TOKENS]) for name, vector in kept.items()},
+        "pair_tokens": min(S, PAIR_TOKENS),
+        "pairs": {str(layer): queries_and_keys(journey, layer, choice.heads) for layer in choice.layers},
+        "units": {str(layer): units(journey.layers[layer].units) for layer in choice.layers},
         "norms": norms(journey, kept),
         "cosines": cosines(journey, choice),
     }
@@ -177,6 +186,35 @@ def vectors(journey: Journey, choice: Choice) -> dict[str, Tensor]:
     if journey.decision is not None:
         found["features"] = journey.decision.vector[None]
     return found
+
+
+def queries_and_keys(journey: Journey, layer: int, heads: list[int]) -> dict[str, Any]:
+    """What one layer compares, head by head, and what softmax divides by: the logarithm, (heads,P)."""
+    one = journey.layers[layer]
+
+    def of_heads(x: Tensor) -> Tensor:
+        return x[:PAIR_TOKENS].unflatten(-1, (journey.config.num_attention_heads, -1)).transpose(0, 1)[heads]
+
+    divisors = one.scores[heads, :PAIR_TOKENS].double().logsumexp(dim=-1)
+    return {
+        "queries": packed_vectors(of_heads(one.query)),
+        "keys": packed_vectors(of_heads(one.key)),
+        "log_sums": [rounded(row) for row in divisors],
+    }
+
+
+def units(strongest: Units) -> list[dict[str, Any]]:
+    """The strongest units for each of the first tokens, and what the rest and the bias add."""
+    return [
+        {
+            "unit": strongest.unit[token].tolist(),
+            "activation": rounded(strongest.activation[token]),
+            "share": rounded(strongest.share[token]),
+            "rest": float(f"{strongest.rest[token]:.5g}"),
+            "bias": float(f"{strongest.bias[token]:.5g}"),
+        }
+        for token in range(min(len(strongest.unit), VECTOR_TOKENS))
+    ]
 
 
 def norms(journey: Journey, kept: dict[str, Tensor]) -> dict[str, list[float]]:

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from minibert.config import Config
-from minibert.lab.trace.decision import Decision
+from minibert.lab.trace.decision import Decision, Masked
+from minibert.lab.trace.units import Units
 from minibert.tasks.fill_mask import Guess
 
 
@@ -22,12 +23,15 @@ from minibert.tasks.fill_mask import Guess
 class LayerTrace:
     """One layer, in the order of computation; `hidden_states` has what goes in and what comes out."""
 
+    query: Tensor  # (S,D) the heads side by side; key alike
+    key: Tensor
     scores: Tensor  # (H,S,S) before softmax
     probs: Tensor  # (H,S,S) each row sums to 1 over the keys
     attention_output: Tensor  # (S,D) what each token gathered, after the output projection
     attention_sum: Tensor  # (S,D) the residual: input + attention_output
     attention_norm: Tensor  # (S,D) LayerNorm of that
     activation: Tensor  # (S,F) the feed-forward's wide layer, after the activation
+    units: Units  # the strongest of them
     feed_forward: Tensor  # (S,D) what the feed-forward adds
     feed_forward_sum: Tensor  # (S,D) the residual: attention_norm + feed_forward
     output: Tensor  # (S,D) LayerNorm of that: what goes into the next layer
@@ -64,6 +68,7 @@ class Journey:
     pooled: Tensor | None  # (D); None where there is no pooler
     predictions: list[Prediction] = field(default_factory=list)
     decision: Decision | None = None
+    masked: list[Masked] = field(default_factory=list)  # the decision with [MASK] in a token's place
     notes: list[str] = field(default_factory=list)  # what a reader of the page should know
 
     @property

@@ -1,7 +1,7 @@
 """A journey as one self-contained HTML page: a stop for each step of the computation, in its order.
 
-    page.html   the frame, with page.css and page.js      parts.html  what the stops are put together from
-    stops.html  the stops                                 data.py     the numbers that page.js draws
+    page.html   the frame, with page.css and SCRIPTS      parts.html  what the stops are put together from
+    stops.html  the stops                                 data.py     the numbers that the scripts draw
 
 The templates escape what they are given, so a text is escaped once, where it enters the page.
 """
@@ -25,6 +25,7 @@ from minibert.lab.trace.source import PACKAGE, STEPS, file_of, line_of, listings
 from minibert.tasks.frozen import Classifier
 
 FOLDER = Path(__file__).parent
+SCRIPTS = ("numbers.js", "vectors.js", "attention.js", "pair.js", "units.js", "page.js")  # one function, in this order
 INVISIBLE = ("Cc", "Cf", "Co", "Cn", "Zl", "Zp")  # Unicode categories that show nothing or steer the text around them
 JOINERS = "\u200c\u200d"  # hold emoji and Arabic or Indic letters together, and are left in place
 TOP = 12  # dimensions of a decision that are listed
@@ -79,7 +80,7 @@ def page(
         classifier_file=file_of(Classifier).relative_to(PACKAGE),
         data=page_data(journey, choice),
         style=asset(FOLDER / "page.css") + Markup("\n" + SWITCHED),
-        script=asset(FOLDER / "page.js"),
+        script=Markup("\n\n").join(asset(FOLDER / name) for name in SCRIPTS),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from minibert.lab.bench.goals import Goal
@@ -82,7 +83,7 @@ def goals_of(plan: Plan, result: Result) -> list[Goal]:
         found = result.faster(clients) if clients in plan.clients else None
         value = found[1].median if found else None
         what = f"requests a second, {clients} clients, against the best of infinity-emb"
-        goals.append(Goal(plan.model, what, bound, value, None if value is None else value >= bound))
+        goals.append(Goal(Path(plan.model).name, what, bound, value, None if value is None else value >= bound))
     return goals
 
 

@@ -24,7 +24,10 @@ WARM_UP = 2  # steps
 
 
 def measure(model: str, plan: Plan) -> Training:
-    """Everything about one checkpoint; its processes end, and what is written for it goes, whatever happens."""
+    """Everything about one checkpoint; its processes end, and what is written for it goes, whatever happens.
+
+    Raises ValueError where the sentences are too few for two steps.
+    """
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="minibert-bench-")))
         began, folder = time.perf_counter(), scratch / "checkpoint"
@@ -32,6 +35,11 @@ def measure(model: str, plan: Plan) -> Training:
             helper.ask("run", write_checkpoint, model, folder, plan.objective)
             session = Session(Path(model).name, folder, plan, scratch, helper)
             examples = examples_of(plan.objective, session.texts, session.tokenizer)
+            if len(examples) <= BATCH:
+                raise ValueError(
+                    f"{plan.sentences} sentences make {len(examples)} rows; more than {BATCH} are needed: the first "
+                    "step of an epoch has the learning rate 0 and would compare nothing; give more --sentences"
+                )
             checked = helper.ask("run", check, session.setting(plan.threads), examples, plan.objective)
         stack.callback(session.stop)
         result, batches = session.result, batches_of(plan.objective, examples, session.tokenizer)

@@ -1,0 +1,141 @@
+/* Draws the numbers of the page and follows the chosen token.
+
+   data (from data.py):
+     S, E, D, H, L      sizes; tokens, ids, sides (0: A, 1: B), words (the word that each token belongs to)
+     layers, heads      those that the page has; vector_tokens: of how many tokens it has the vectors, T
+     attention[layer]   heads (heads,S,S), mean (S,S), rollout (S,S): uint16 in base64, 65535 for 1
+     vectors[name]      (T,D) float16 in base64, before hidden0 (T,E); hidden0 is the embeddings, hidden1 what layer 0 returns
+     norms[name]        (S) length of each vector; cosines[name]: of before and after a step
+
+   Every change of the state ends in draw(), which draws what depends on it. */
+const data = JSON.parse(document.getElementById("trace-data").textContent);
+const state = { token: -1, hover: -1, layer: data.layers[0], head: "mean", merge: false, part: "all" };
+const MANY = 64; // tokens from which arcs are drawn finer and labels left out
+const $ = (selector, root = document) => root.querySelector(selector);
+const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+// -- small helpers
+
+/** An element: node("span", {class: "a"}, "text", child). Text never becomes HTML. */
+function node(name, attributes = {}, ...children) {
+  const svg = ["svg", "path", "text", "rect", "g", "line", "polygon"].includes(name);
+  const made = svg ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+const bdi = (text) => node("bdi", { dir: "auto" }, text);
+const fixed = (x, digits = 2) => x.toFixed(digits).replace("-", "−");
+/** The token that pictures of one token show: under the pointer, else the chosen one, else [CLS]. */
+const shownToken = () => (state.hover >= 0 ? state.hover : Math.max(state.token, 0));
+const focused = () => (state.hover >= 0 ? state.hover : state.token);
+
+// -- unpacking
+
+const cache = new Map();
+function once(key, make) {
+  if (!cache.has(key)) cache.set(key, make());
+  return cache.get(key);
+}
+function uint16(text) {
+  const bytes = atob(text);
+  const numbers = new Uint16Array(bytes.length / 2);
+  for (let i = 0; i < numbers.length; i++) numbers[i] = bytes.charCodeAt(2 * i) | (bytes.charCodeAt(2 * i + 1) << 8);
+  return numbers;
+}
+function half(bits) {
+  const exponent = (bits >> 10) & 31, fraction = bits & 1023;
+  const size = exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -14 * (fraction / 1024);
+  return bits & 0x8000 ? -size : size;
+}
+/** Vectors of the first T tokens, row by row; null where the page does not have them. */
+const vectors = (name) => once("v" + name, () =>
+  data.vectors[name] ? Float32Array.from(uint16(data.vectors[name]), half) : null);
+const LOOKED_UP = ["token", "segment", "position", "sum"];
+function vector(name, token) {
+  const all = vectors(name), width = LOOKED_UP.includes(name) ? data.E : data.D;
+  return all && token < data.vector_tokens ? all.subarray(token * width, (token + 1) * width) : null;
+}
+/** Attention of one layer and head, (S,S). */
+function probs(layer, head) {
+  return once(`p${layer}.${head}`, () => {
+    const of = data.attention[layer], size = data.S * data.S;
+    const place = data.heads.indexOf(Number(head));
+    const named = head === "mean" || head === "rollout";
+    const all = named ? uint16(of[head]) : once("p" + layer, () => uint16(of.heads));
+    const start = named ? 0 : place * size;
+    return Float32Array.from(all.subarray(start, start + size), (x) => x / 65535);
+  });
+}
+
+// -- tokens or words, the whole or a part of a pair
+
+/** What the attention is drawn between: names, first token and members of each unit, and unit of each token. */
+function units() {
+  const of = state.merge ? data.words : data.tokens.map((_, i) => i);
+  const list = [];
+  of.forEach((unit, token) => {
+    if (list[unit]) list[unit].tokens.push(token);
+    else {
+      const name = state.merge ? data.names[unit] : data.tokens[token];
+      list[unit] = { name, tokens: [token], b: data.sides[token] === 1 };
+    }
+  });
+  return { list, of };
+}
+/** Attention between units: summed over the keys of a word, averaged over its queries, so rows still sum to 1. */
+function merged(matrix, { list, of }) {
+  if (!state.merge) return matrix;
+  const n = list.length, out = new Float32Array(n * n);
+  for (let q = 0; q < data.S; q++)
+    for (let k = 0; k < data.S; k++)
+      out[of[q] * n + of[k]] += matrix[q * data.S + k] / list[of[q]].tokens.length;
+  return out;
+}
+/** The attention now on show: units, those that look (rows), those looked at (columns), and at(row, column). */
+function view() {
+  return once(["view", state.layer, state.head, state.merge, state.part].join(), () => {
+    const all = units(), matrix = merged(probs(state.layer, state.head), all), n = all.list.length;
+    const side = (letter) => [...all.list.keys()].filter((i) => all.list[i].b === (letter === "B"));
+    const whole = [...all.list.keys()];
+    const rows = state.part === "all" ? whole : side(state.part[0]);
+    const columns = state.part === "all" ? whole : side(state.part[1]);
+    let largest = 0;
+    for (const q of rows) for (const k of columns) largest = Math.max(largest, matrix[q * n + k]);
+    return { ...all, rows, columns, largest: largest || 1, at: (q, k) => matrix[q * n + k] };
+  });
+}
+const focusedUnit = (v) => (focused() < 0 ? -1 : v.of[focused()]);
+const where = () => state.head === "rollout" ? `rollout to layer ${state.layer}`
+  : `layer ${state.layer}, ${state.head === "mean" ? "mean of the heads" : `head ${state.head}`}`;
+
+// -- colours, from the style sheet, so that light and dark agree with it
+
+let palette;
+function readPalette() {
+  const style = getComputedStyle(document.documentElement);
+  const rgb = (name) => style.getPropertyValue(name).trim().split(/\s+/).map(Number);
+  const [zero, high, negative, positive] = ["--zero", "--high", "--negative", "--positive"].map(rgb);
+  const mix = (a, b, t) => a.map((x, i) => x + (b[i] - x) * t);
+  palette = {
+    share: (t) => mix(zero, high, Math.min(1, t) ** 0.8),
+    signed: (t) => mix(zero, t < 0 ? negative : positive, Math.min(1, Math.abs(t)) ** 0.8),
+  };
+}
+/** A picture with one pixel for each number; the style sheet stretches it. */
+function paint(canvas, rows, columns, colour) {
+  canvas.width = columns;
+  canvas.height = rows;
+  const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
+  for (let i = 0; i < rows * columns; i++) {
+    const [r, g, b] = colour(i);
+    image.data.set([r, g, b, 255], 4 * i);
+  }
+  context.putImageData(image, 0, 0);
+  return canvas;
+}
+/** The number at which colours end: 99 of 100 numbers are below it. */
+function extent(...lists) {
+  const sizes = lists.flatMap((list) => Array.from(list, Math.abs)).sort((a, b) => a - b);
+  return sizes[Math.floor(0.99 * (sizes.length - 1))] || 1;
+}
