@@ -10,7 +10,13 @@ import torch
 from minibert.printing import brief
 
 DEVICES = ("cpu", "cuda", "mps")
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "auto": None}
+PRECISIONS = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int8": None,  # of vectors; see vectors/int8.py
+    "auto": None,
+}
 
 
 def check_device(device: str | torch.device) -> None:
@@ -44,6 +50,8 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision is {brief(precision)}; choose from {', '.join(PRECISIONS)}")
+    if precision == "int8":
+        raise ValueError("precision 'int8' is for vectors, not for training; use 'float32', 'bfloat16' or 'auto'")
     if precision == "float16" and device.type != "cuda":
         raise ValueError(f"precision 'float16' needs a CUDA device, not {device}; use 'float32', 'bfloat16' or 'auto'")
     wanted = PRECISIONS[precision] or torch.bfloat16

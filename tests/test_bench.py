@@ -209,13 +209,27 @@ def test_goals_are_reached_or_not_and_those_that_were_not_measured_say_so() -> N
         "bfloat16, share of the roofline": None,
         "float32, against the best other runtime": False,
         "bfloat16, against the best other runtime": None,
+        "int8, against the best other runtime": None,
+        "int8, smallest cosine": None,
+        "int8, peak memory of bfloat16 by it": None,
         "peak memory of transformers, sorted, by ours": False,
         "one short sentence, against transformers": True,
         "first vector from a cold start, against transformers": None,
     }
     printed = report.goals_text(goals_of(found))
     assert printed.count("NOT REACHED") == 2
-    assert printed.count("not measured") == 3
+    assert printed.count("not measured") == 6
+
+
+def test_the_goals_of_int8_are_its_speed_its_cosine_and_its_memory() -> None:
+    found = result(
+        row("minibert-bfloat16", 1.0, peak=12), row("minibert-int8", 0.8, peak=10), row("onnxruntime-int8", 0.9)
+    )
+    found.rows[1].equality = Equality(0.1, 0.9985, 1.0)
+    values = {goal.what: goal.value for goal in goals_of(found)}
+    assert values["int8, against the best other runtime"] == pytest.approx(0.9 / 0.8)
+    assert values["int8, smallest cosine"] == 0.9985
+    assert values["int8, peak memory of bfloat16 by it"] == pytest.approx(1.2)
 
 
 def test_a_runtime_is_compared_at_the_same_precision_only() -> None:

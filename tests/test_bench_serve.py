@@ -22,7 +22,7 @@ TORCH, ONNX = Contestant("torch", "infinity, torch", []), Contestant("onnx", "in
 
 
 def turns(*rates: float, errors: int = 0) -> list[Turn]:
-    return [Turn(rate, 0.01, 0.02, errors, 10**8) for rate in rates]
+    return [Turn(rate, 0.01, 0.02, 0.005, errors, 10**8) for rate in rates]
 
 
 @pytest.fixture

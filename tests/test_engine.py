@@ -423,7 +423,7 @@ def test_float16_on_a_cpu_is_refused() -> None:
 
 
 def test_an_unknown_precision_is_refused_with_the_choices() -> None:
-    with pytest.raises(ValueError, match="precision is 'int4'; choose from float32, bfloat16, float16, auto"):
+    with pytest.raises(ValueError, match="precision is 'int4'; choose from float32, bfloat16, float16, int8, auto"):
         Engine(ENCODER, "int4")
 
 

@@ -474,3 +474,8 @@ def test_the_command_says_how_near_to_float32_the_users_own_texts_are(
     assert main([*command, "--restart"]) == 0
     printed = capsys.readouterr().out
     assert "smallest cosine" not in printed and '"cosine": null' in printed
+
+
+def test_training_in_int8_is_refused() -> None:
+    with pytest.raises(ValueError, match="precision 'int8' is for vectors, not for training"):
+        device.choose_dtype("int8", CPU)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +15,11 @@ from training import batches_of
 
 import minibert
 from minibert.families.bert import BERT
-from minibert.train import finetuning, pretraining, products
+from minibert.train import finetuning, pretraining, products, quick, table
 from minibert.train.loop import Settings, new_optimizer, one_step, packed_loss
-from minibert.train.products import permitted, quick_products
+from minibert.train.products import permitted
+from minibert.train.quick import Quick
 
-CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("one_thread", "found_anew")
 
 
@@ -92,7 +92,6 @@ def test_a_torch_without_it_is_not_permitted_and_computes_as_ever(
 
     monkeypatch.setattr(products, "permission", missing)
     assert not permitted()
-    assert isinstance(quick_products(CPU), nullcontext)
 
 
 def test_another_processor_is_not_permitted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +103,7 @@ def test_another_processor_is_not_permitted(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_step_has_them_in_linear_layers_alone_unless_it_is_exact(
     exact: bool, written: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(products, "permitted", lambda: True)
+    monkeypatch.setattr(quick, "permitted", lambda: True)
     seen = []
 
     @contextmanager
@@ -128,3 +127,32 @@ def test_the_readable_step_is_exact_and_the_packed_one_need_not_be(step: str) ->
     raw = SimpleNamespace(request=pretraining.Request("corpus.txt", config="c", tokenizer="t", step=step))
     assert finetuning.Job.settings.func(fine).exact == (step == "readable")  # type: ignore[attr-defined]
     assert pretraining.Job.settings.func(raw).exact == (step == "readable")  # type: ignore[attr-defined]
+
+
+def test_without_permission_and_under_autocast_layers_are_computed_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, layer = torch.randn(5, 8), torch.nn.Linear(8, 3)
+    for allowed in (True, False):
+        monkeypatch.setattr(quick, "permitted", lambda allowed=allowed: allowed)
+        with Quick():
+            made = layer(x)
+            with torch.autocast("cpu", torch.bfloat16):
+                lower = layer(x)
+        assert ("AddmmBackward" in str(made.grad_fn)) != allowed
+        assert lower.dtype == torch.bfloat16
+
+
+def test_a_part_without_rows_passes_through() -> None:
+    layer = torch.nn.Linear(8, 3)
+    y = products.linear(torch.randn(0, 8), layer.weight, layer.bias)
+    y.sum().backward()
+    assert y.shape == (0, 3)
+    assert not layer.weight.grad.any()  # type: ignore[union-attr]
+
+
+def test_a_large_table_keeps_its_gradients_memory_and_a_small_one_is_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, small = torch.tensor([1, 2]), torch.nn.Embedding(7, 4)
+    with Quick():
+        assert "EmbeddingBackward" in str(small(ids).grad_fn)
+        monkeypatch.setattr(table, "LARGE", 1)
+        assert "EmbeddingBackward" not in str(small(ids).grad_fn)
+        assert torch.equal(small(ids), small.weight[ids])

@@ -22,7 +22,7 @@ def embedding() -> nn.Embedding:
 
 def learn(embedding: nn.Embedding, ids: Tensor, plain: bool = False) -> Tensor:
     """A backward pass whose gradient differs in every place; the gradient."""
-    x = embedding(ids) if plain else look_up(embedding, ids)
+    x = embedding(ids) if plain else look_up(ids, embedding.weight, embedding.padding_idx)
     (x * torch.arange(x.numel()).view_as(x)).sum().backward()
     assert embedding.weight.grad is not None
     return embedding.weight.grad
@@ -30,7 +30,8 @@ def learn(embedding: nn.Embedding, ids: Tensor, plain: bool = False) -> Tensor:
 
 def test_vectors_and_gradient_are_those_of_autograd_padding_left_out(embedding: nn.Embedding) -> None:
     twin = copy.deepcopy(embedding)
-    assert torch.equal(look_up(embedding, IDS), twin(IDS))
+    assert torch.equal(look_up(IDS, embedding.weight, 0), twin(IDS))
+    assert look_up(IDS.view(1, -1), embedding.weight).shape == (1, len(IDS), D)
     assert torch.equal(learn(embedding, IDS), learn(twin, IDS, plain=True))
     assert not embedding.weight.grad[0].any()  # type: ignore[index]  # [PAD]
     assert learn(nn.Embedding(V, D), IDS)[0].any()  # a table without padding learns from id 0
@@ -65,7 +66,7 @@ def test_a_gradient_that_somebody_holds_is_not_overwritten(embedding: nn.Embeddi
 def test_a_table_that_is_read_in_other_ways_too_has_the_sum_of_all_gradients(embedding: nn.Embedding) -> None:
     twin, x = copy.deepcopy(embedding), torch.randn(3, D)
     for _ in range(3):  # such as the decoder of a masked LM, which is the same table
-        for one, found in ((embedding, look_up(embedding, IDS)), (twin, twin(IDS))):
+        for one, found in ((embedding, look_up(IDS, embedding.weight, 0)), (twin, twin(IDS))):
             one.zero_grad(set_to_none=True)
             ((x @ one.weight.T).square().sum() + found.square().sum()).backward()
         assert torch.allclose(embedding.weight.grad, twin.weight.grad, rtol=1e-6)  # type: ignore[arg-type]
@@ -77,16 +78,15 @@ def test_a_table_of_another_dtype_has_a_gradient_of_its_own(embedding: nn.Embedd
     assert learn(embedding.double(), IDS).dtype == torch.float64
 
 
-def test_a_table_that_is_not_trained_has_none(embedding: nn.Embedding) -> None:
-    embedding.weight.requires_grad_(False)
-    assert not look_up(embedding, IDS).requires_grad
-    assert embedding.weight.grad is None
-
-
-def test_among_several_processes_autograd_does_it(embedding: nn.Embedding, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_done_for_large_tables_that_are_trained_by_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "LARGE", V * D)
+    weight = nn.Embedding(V, D).weight
+    assert table.worth_it(weight)
+    assert not table.worth_it(nn.Embedding(V - 1, D).weight)
+    assert not table.worth_it(weight * 1)  # no leaf: its gradient is not kept
+    assert not table.worth_it(weight.detach())
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    assert not isinstance(look_up(embedding, IDS).grad_fn, type(look_up.__globals__["Lookup"].apply))
-    assert "EmbeddingBackward" in str(look_up(embedding, IDS).grad_fn)
+    assert not table.worth_it(weight)
 
 
 def test_what_is_kept_goes_with_its_table() -> None:

@@ -35,6 +35,7 @@ def traces(minilm: Path) -> dict[str, Trace]:
         "one": minibert.trace(encoder, tokenizer, TEXT),
         "pair": minibert.trace(encoder, tokenizer, *PAIR),
         "narrow": minibert.trace(narrow, tokenizer, *PAIR),
+        "long": minibert.trace(encoder, tokenizer, " ".join([TEXT] * 4)),
     }
 
 
@@ -60,14 +61,14 @@ def visit(browser: Any, files: dict[str, Path]) -> Iterator[Any]:
     pages: list[Any] = []
     troubles: list[str] = []
 
-    def call(name: str = "one", **settings: Any) -> Any:
+    def call(name: str = "one", where: str = "", **settings: Any) -> Any:
         page = browser.new_page(**settings)
         pages.append(page)
         address = files[name].as_uri()
         page.on("console", lambda message: troubles.append(message.text))
         page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("request", lambda request: request.url == address or troubles.append(request.url))
-        page.goto(address)
+        page.on("request", lambda request: request.url.partition("#")[0] == address or troubles.append(request.url))
+        page.goto(address + where)
         return page
 
     yield call
@@ -98,7 +99,7 @@ def weights(page: Any) -> list[tuple[str, float]]:
 def test_it_draws_every_stop_and_a_screenshot_is_not_blank(visit, browser):
     page = visit()
     assert page.title() == f"{TEXT} · minibert trace"
-    assert page.locator("section.stop").count() == 12
+    assert page.locator("section.stop").count() == 13
     for selector in (".strips canvas", ".field canvas", ".heads canvas", ".matrix canvas", ".cube canvas", "path"):
         assert page.locator(selector).count() > 0
     assert page.locator(".draw:empty").count() == 0
@@ -196,6 +197,172 @@ def test_the_quadrants_of_a_pair_show_a_part_of_it(visit, traces):
     assert shares[0] + shares[1] == pytest.approx(1, abs=0.002)
     choose(page, "token", A + 1)
     assert "is not in the text that looks here" in page.locator("#looks").inner_text()
+
+
+def cells(page: Any, table: str) -> list[list[str]]:
+    """The rows of a drawn table, as they are read."""
+    rows = page.locator(f"{table} tbody tr").all()
+    return [[cell.strip() for cell in row.locator("th, td").all_inner_texts()] for row in rows]
+
+
+def number(text: str) -> float:
+    return float(text.replace("−", "-").removesuffix("%").strip())
+
+
+def pair_tables(page: Any) -> tuple[list[list[str]], list[list[str]]]:
+    """The products and the softmax of the chosen pair."""
+    return cells(page, ".pair .wide >> nth=0 >> table"), cells(page, ".pair .wide >> nth=1 >> table")
+
+
+def softmax_of_scores(traced: Trace, layer: int, head: int, query: int) -> torch.Tensor:
+    return traced.layers[layer].scores[head, query].softmax(dim=-1)
+
+
+def test_the_steps_of_a_pair_are_the_models_own(visit, traces):
+    page = visit(where="#layer=1&head=8&pair=4,5")
+    products, shares = pair_tables(page)
+    one, W = traces["one"].layers[1], 32
+    q, k = one.query[4, 8 * W : 9 * W], one.key[5, 8 * W : 9 * W]
+    order = (q * k).abs().argsort(descending=True)[:6].tolist()
+    assert [int(row[0]) for row in products[:6]] == order
+    for row, w in zip(products, order, strict=False):
+        assert [number(cell) for cell in row[1:4]] == pytest.approx([float(x) for x in (q[w], k[w], q[w] * k[w])], abs=0.0105)
+    assert sum(number(row[3]) for row in products[:-1]) == pytest.approx(number(products[-1][3]), abs=0.05)
+    assert number(products[-1][3]) == pytest.approx(float(q @ k), abs=0.02)
+    looked_at = {int(row[0].split()[-1]): row for row in shares[:6]}
+    scores, probs = one.scores[8, 4], softmax_of_scores(traces["one"], 1, 8, 4)
+    assert torch.equal(probs, one.probs[8, 4]) and 5 in looked_at
+    for j, row in looked_at.items():
+        assert [number(row[1]), number(row[3])] == pytest.approx([float(scores[j]), float(probs[j])], abs=0.0105)
+        assert number(row[3]) == pytest.approx(float(probs[j]), abs=0.0011)
+    assert sum(number(row[3]) for row in shares[:-1]) == pytest.approx(number(shares[-1][3]), abs=0.004)
+    said = page.locator(".pair").inner_text()
+    assert f"= {scores[5]:.2f}." in said and f"= {probs[5]:.3f}. (" in said
+    # A mistake would be seen: another head, the pair turned round, and scores that were never scaled.
+    others = softmax_of_scores(traces["one"], 1, 7, 4), softmax_of_scores(traces["one"], 1, 8, 5)
+    assert all(abs(other[5] - number(looked_at[5][3])) > 0.01 for other in (*others, (scores * W**0.5).softmax(-1)))
+
+
+def test_the_pair_is_chosen_by_lists_and_the_choice_is_said(visit, traces):
+    page = visit()
+    choose(page, "layer", 2)
+    choose(page, "head", 3)
+    page.locator("#from").select_option("3")
+    page.locator("#to").select_option("7")
+    assert page.evaluate("[trace.state.token, ...trace.state.pair]") == [3, 3, 7]
+    weight = float(traces["one"].layers[2].probs[3, 3, 7])
+    assert page.locator("#said").inner_text().endswith(f"weight {weight:.3f}.")
+    choose(page, "token", 5)  # the pair follows the token: what it looks at most
+    best = int(traces["one"].layers[2].probs[3, 5].argmax())
+    assert page.locator("#from").input_value() == "5" and page.locator("#to").input_value() == str(best)
+    choose(page, "head", "mean")
+    assert "the mean has no queries, so head 0 stands in" in page.locator(".pair").inner_text()
+
+
+def test_of_a_long_text_the_first_tokens_have_steps_and_their_weights_count_all(visit, traces):
+    layer = traces["long"].layers[2]
+    probs, of_kept = layer.probs[:, :24, :24], layer.scores[:, :24, :24].softmax(dim=-1)  # as if there were no others
+    head, query, key = map(int, torch.unravel_index((of_kept - probs).argmax(), probs.shape))
+    page = visit("long", where=f"#layer=2&head={head}&pair={query},{key}")
+    assert len(traces["long"].tokens) > 24 and page.locator("#to option").count() == 24
+    chosen = next(row for row in pair_tables(page)[1] if row[0].endswith(f" {key}"))
+    assert number(chosen[3]) == pytest.approx(float(probs[head, query, key]), abs=1e-3)
+    assert float(of_kept[head, query, key] - probs[head, query, key]) > 0.01
+    choose(page, "token", 28)
+    assert "Queries and keys are kept of the first 24 tokens" in page.locator(".pair").inner_text()
+
+
+def test_the_strongest_units_are_those_of_the_token_and_their_shares_add_up(visit, traces):
+    page = visit(where="#layer=3&token=2")
+    rows = cells(page, ".units table")
+    units = traces["one"].layers[3].units
+    assert [int(row[0]) for row in rows[:6]] == units.unit[2].tolist()
+    assert [number(row[1]) for row in rows[:6]] == pytest.approx(units.activation[2].tolist(), abs=0.006)
+    assert [number(row[2]) for row in rows[:6]] == pytest.approx((100 * units.share[2]).tolist(), abs=0.06)
+    assert sum(number(row[2]) for row in rows[:-1]) == pytest.approx(100, abs=0.5)
+    assert number(rows[-1][2]) == 100
+    choose(page, "token", 3)
+    assert cells(page, ".units table")[0] != rows[0]
+
+
+# -- the state in the address
+
+
+def state_of(page: Any) -> dict[str, Any]:
+    return {name: page.evaluate(f"trace.state.{name}") for name in ("layer", "head", "token", "pair", "merge", "part")}
+
+
+OPENED = {"layer": 0, "head": "mean", "token": -1, "pair": None, "merge": False, "part": "all"}
+
+
+def test_a_link_shows_what_it_names_at_its_stop(visit, traces):
+    page = visit(where="#layer=1&head=8&token=4&pair=4,5&merge=true")
+    assert state_of(page) == OPENED | {"layer": 1, "head": "8", "token": 4, "pair": [4, 5], "merge": True}
+    for name, value in (("layer", 1), ("head", 8), ("token", 4)):
+        assert page.locator(f'input[name={name}][value="{value}"]').is_checked()
+    assert page.locator("#merge").is_checked() and page.locator(".unit.here").text_content() == "rumination"
+    assert page.locator("#pair-title").evaluate("e => e.getBoundingClientRect().top") < page.evaluate("innerHeight")
+    assert "layer 1, head 8" in page.locator(".weights caption").inner_text()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_stop_of_a_link_is_not_hidden_by_what_stays_on_top(width, visit):
+    page = visit(where="#layer=1&head=8", viewport={"width": width, "height": 800}, reduced_motion="reduce")
+    title, bar = ("e => e.getBoundingClientRect().top", "e => e.getBoundingClientRect().bottom")
+    assert page.locator("#attention-title").evaluate(title) >= page.locator(".pick.layers").evaluate(bar) - 1
+
+
+def test_each_choice_is_written_into_the_address_and_comes_back_from_it(visit):
+    page = visit("pair")
+    entries = page.evaluate("history.length")
+    choose(page, "layer", 2)
+    assert page.evaluate("location.hash") == "#layer=2"
+    choose(page, "head", "rollout")
+    choose(page, "part", "AB")
+    page.locator("#merge").check()
+    page.locator("#to").select_option("6")
+    assert page.evaluate("location.hash") == "#layer=2&head=rollout&token=0&pair=0,6&merge=true&part=AB"
+    chosen = state_of(page)
+    page.reload()
+    assert state_of(page) == chosen
+    assert page.evaluate("history.length") == entries
+    for name, value in (("layer", 0), ("head", "mean"), ("part", "all"), ("token", -1)):
+        choose(page, name, value)
+    page.locator("#merge").uncheck()
+    assert page.evaluate("location.href").endswith(".html")
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "#",
+        "#nonsense",
+        "#layer=9&head=12&token=99&pair=4",
+        "#layer=-1&head=1e1&token=01&pair=4,99",
+        "#layer=&head=&token=&pair=,&merge=1&part=AB",
+        "#head=<img src=x onerror=alert(1)>&pair=1,2,3&constructor=1&__proto__=2",
+        "#token=%E0%A4%A&layer=0x1&pair=-1,2",
+    ],
+)
+def test_nonsense_in_the_address_is_ignored(where, visit):
+    page = visit(where=where)
+    assert state_of(page) == OPENED
+    assert page.evaluate("scrollY") == 0
+
+
+def test_what_is_sensible_beside_nonsense_is_taken(visit):
+    assert state_of(visit(where="#layer=2&head=99&pair=1,2000")) == OPENED | {"layer": 2}
+
+
+def test_another_link_opened_in_the_page_is_followed_and_one_to_a_stop_changes_nothing(visit):
+    page = visit(where="#layer=1&head=8&token=4")
+    page.evaluate("location.hash = '#feed-forward'")
+    page.wait_for_timeout(50)
+    assert state_of(page) == OPENED | {"layer": 1, "head": "8", "token": 4}
+    page.evaluate("location.hash = '#layer=3'")
+    page.wait_for_function("trace.state.layer === 3")
+    assert state_of(page) == OPENED | {"layer": 3}
+    assert page.locator('input[name=head][value="mean"]').is_checked()
 
 
 def test_dark_is_another_picture_by_preference_and_by_button(visit):

@@ -258,3 +258,13 @@ def test_links_lead_to_files_that_exist(path: Path) -> None:
 
 def test_the_map_names_every_notebook() -> None:
     assert {path.name for path in NOTEBOOKS} <= set(links(TUTORIALS / "README.md"))
+
+
+def test_the_course_says_of_each_step_how_long_it_takes_what_one_can_do_then_and_what_to_read() -> None:
+    page = (TUTORIALS / "README.md").read_text("utf-8")
+    steps = re.findall(r"(?m)^\| \d+ \| \[.+\]\((.+)\) \| (\d+) \| [\w, ]*\| (.+) \|$", page)
+    assert [name for name, _, _ in steps] == [path.name for path in NOTEBOOKS]
+    assert sum(int(minutes) for _, minutes, _ in steps) in range(330, 391)  # "about six hours"
+    assert all(len(able.split()) >= 10 for _, _, able in steps)
+    reading = re.findall(r"(?m)^\| (\d+) \| ([^|]+) \| ([^|]+) \|$", page.partition("## What else there is to read")[2])
+    assert [number for number, _, _ in reading] == [str(number) for number in range(1, 13)]

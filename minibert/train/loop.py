@@ -31,7 +31,7 @@ from minibert.losses import IGNORED
 from minibert.train.batches import Batch
 from minibert.train.distributed import ALONE, World
 from minibert.train.packed import packed_output
-from minibert.train.products import quick_products
+from minibert.train.quick import Quick
 
 # A way to compute the loss of one batch, a mean over its texts or its labelled tokens; of several objectives by name.
 Losses = Tensor | dict[str, Tensor]
@@ -65,7 +65,7 @@ class Settings:
     precision: str = "float32"  # of the matrix products: bfloat16 by autocast; weights and optimizer stay in float32
     scales: dict[str, float] = field(default_factory=dict)  # how much objectives count in the loss; 1 if not named
     fused: bool = True  # torch's fused AdamW, whose last bits differ from those of the plain one
-    exact: bool = True  # float32 products by torch's own choice; False: by oneDNN where it is right, in other last bits
+    exact: bool = True  # to the bit; False: some of it done in another way, sooner, with other last bits (quick.py)
     shard: str = "none"  # "full": each of several processes keeps a part of weights, gradients and moments
 
 
@@ -217,8 +217,7 @@ def one_step(
     for number, (part, own) in enumerate(zip(parts, weights, strict=True), start=1):
         # Several ranks must compute the same: what only this one has none of adds zero.
         shares = {over: own[over] / whole[over] for over in own if own[over] or (world.size > 1 and whole[over])}
-        products = nullcontext() if settings.exact else quick_products(device)
-        with products, world.summing(last=number == len(parts)):
+        with nullcontext() if settings.exact else Quick(), world.summing(last=number == len(parts)):
             losses = world.through(model, part_of_loss, part.to(device), shares, loss_of, settings)
             if losses["loss"].requires_grad:
                 (losses["loss"] * world.size).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped

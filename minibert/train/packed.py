@@ -37,7 +37,6 @@ from minibert.heads import (
 from minibert.losses import IGNORED
 from minibert.model import Embeddings, Encoder, EncoderOutput, Layer, SelfAttention
 from minibert.train.batches import Batch
-from minibert.train.table import look_up
 
 READS_FIRST = (TextClassifier, NextSentence, Pretraining)
 READS_LABELLED = (TokenPrediction, TokenClassification)
@@ -250,7 +249,7 @@ def filled(x: Tensor) -> Tensor:
 
 def embed(embeddings: Embeddings, tokens: Tokens) -> Tensor:
     """x = LayerNorm(token + segment + position + task 0). See model.Embeddings."""
-    x: Tensor = look_up(embeddings.token, tokens.ids)  # (T) -> (T,D)
+    x: Tensor = embeddings.token(tokens.ids)  # (T) -> (T,D)
     if embeddings.segment is not None:
         x = x + embeddings.segment(tokens.segments)
     positions = embeddings.positions(tokens.rows).expand_as(tokens.rows)  # (S) or (B,S) -> (B,S)

@@ -11,40 +11,20 @@ oneDNN keeps a kernel for each.
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from minibert.vectors.matmul import LARGEST_ERROR, permission, relative_error
-
-
-def quick_products(device: torch.device) -> AbstractContextManager[Any]:
-    """Linear layers go to oneDNN inside, forward and later on the way back, on a CPU where they are right."""
-    return QuickProducts() if device.type == "cpu" and permitted() else nullcontext()
-
-
-class QuickProducts(TorchFunctionMode):
-    """Inside, F.linear is Product."""
-
-    def __torch_function__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Called by torch for each of its functions; in here it is off."""
-        if func is F.linear:
-            return linear(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x Wᵀ + b, (..., in) -> (..., out)."""
     y: Tensor = Product.apply(x.reshape(-1, x.shape[-1]), weight, bias)  # type: ignore[no-untyped-call]
-    return y.view(*x.shape[:-1], -1)
+    return y.view(*x.shape[:-1], len(weight))  # a part without a label has no rows
 
 
 class Product(torch.autograd.Function):

@@ -11,22 +11,24 @@ import sys
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 KEPT: Any = WeakTensorKeyDictionary()  # table -> its last gradient
+LARGE = 2**20  # numbers: smaller ones cost little
 UNHELD = 3  # references to a gradient that nobody else holds: KEPT's, a name's, and that of getrefcount itself
 
 
-def look_up(table: nn.Embedding, ids: Tensor) -> Tensor:
-    """table(ids), (T) -> (T,D); its gradient is added to table.weight.grad itself, on the CPU in one process."""
+def worth_it(weight: Tensor) -> bool:
+    """Whether the gradient of a table is large, on the CPU, and wanted by this process alone."""
     alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
-    x: Tensor
-    if alone and table.weight.is_leaf and table.weight.requires_grad and table.weight.device.type == "cpu":
-        x = Lookup.apply(ids, table.weight, table.padding_idx)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        return x
-    return F.embedding(ids, table.weight, table.padding_idx)
+    return alone and weight.is_leaf and weight.requires_grad and weight.is_cpu and weight.numel() >= LARGE
+
+
+def look_up(ids: Tensor, weight: Tensor, padding_id: int | None = None) -> Tensor:
+    """Rows of a table, (...) -> (...,D); their gradient is added to weight.grad itself, and autograd sees none."""
+    x: Tensor = Lookup.apply(ids.flatten(), weight, padding_id)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return x.view(*ids.shape, -1)
 
 
 class Lookup(torch.autograd.Function):

@@ -38,7 +38,7 @@ from minibert.vectors.pooling import average_windows
 from minibert.vectors.prefetch import Portion, tokenized
 from minibert.vectors.recipe import DEFAULT, Recipe, Settings, spelled
 
-SAMPLES = 64  # texts by which int8 is calibrated
+SAMPLES = 32  # texts by which int8 is calibrated
 COMPARED = 64  # texts whose vectors are compared with those in float32
 SHORTEST = 1e-30  # product of two vectors' lengths
 

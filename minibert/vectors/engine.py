@@ -43,7 +43,7 @@ from minibert.vectors.recipe import DEFAULT, Recipe
 # More tokens at once gain nothing on a CPU: their feed-forward values no longer fit its caches.
 CPU_TOKENS = 1024
 # Tokens that pass through an int8 feed-forward at once: between its products all stays in the caches.
-INT8_TOKENS, ALL_TOKENS = 256, 1 << 31
+INT8_TOKENS, ALL_TOKENS = 512, 1 << 31
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class Layer:
         """(T,D) -> (T,D), or for the first token of each text only (B,D)."""
         query_tokens = packed.first_tokens(x) if first_only else x
         x = self.attention_norm(self.attention(x, query_tokens, packed))
-        parts = x.split(self.tokens_at_once)
+        parts = torch.split(x, self.tokens_at_once)
         done = [self.feed_forward_norm(self.feed_forward(part)) for part in parts]
         return torch.cat(done) if len(done) > 1 else done[0]
 

@@ -123,7 +123,8 @@ class WholeLinear(Linear):
             return torch.addcmul(residual, y, x.scale, out=y).add_(self.bias)
         torch.addcmul(self.bias, y, x.scale, out=y)
         if self.activation == "gelu":
-            return torch.ops.aten.gelu_(y)
+            torch.ops.aten.gelu_(y)  # in place; the public function takes new memory
+            return y
         return y if self.activation is None else ACTIVATION[self.activation](y)
 
 

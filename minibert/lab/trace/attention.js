@@ -15,6 +15,11 @@ function drawHeads(place) {
     node("div", { class: "row" }, ...options)));
   if (kept) $("input:checked", place).focus();
 }
+/** Chooses two units of a view: the first token of one to follow, that of the other as the key of the steps. */
+function chooseKey(from, to, v) {
+  const pair = [from, to].map((unit) => v.list[unit].tokens[0]);
+  choose(pair[0], pair.every((token) => token < data.pair_tokens) ? pair : null);
+}
 /** Two columns of tokens and a line for each weight that can be seen. */
 function drawArcs(place) {
   const v = view(), from = focusedUnit(v);
@@ -56,7 +61,7 @@ function drawArcs(place) {
     if (!right) {
       group.addEventListener("pointerenter", (event) => event.pointerType === "mouse" && hover(v.list[unit].tokens[0]));
       group.addEventListener("click", () => choose(v.list[unit].tokens[0]));
-    }
+    } else if (from >= 0) group.addEventListener("click", () => chooseKey(from, unit, v));
     return group;
   };
   v.rows.forEach((unit, order) => svg.append(label(unit, order, false)));
@@ -87,8 +92,10 @@ function drawMatrix(place) {
     const k = v.columns[Math.max(0, Math.min(C - 1, Math.floor(event.offsetX / cell)))];
     readout.replaceChildren(bdi(v.list[q].name), " → ", bdi(v.list[k].name), `: ${fixed(v.at(q, k), 4)}`);
   });
-  canvas.addEventListener("click", (event) =>
-    choose(v.list[v.rows[Math.min(R - 1, Math.floor(event.offsetY / cell))]].tokens[0]));
+  canvas.addEventListener("click", (event) => {
+    const [row, column] = [event.offsetY, event.offsetX].map((place) => Math.max(0, Math.floor(place / cell)));
+    chooseKey(v.rows[Math.min(R - 1, row)], v.columns[Math.min(C - 1, column)], v);
+  });
   const font = Math.min(12.5, cell - 1);
   place.replaceChildren(node("div", { class: labelled ? "grid" : "grid bare", style: `--cell:${cell}px;--font:${font}px` },
     node("div", { class: "columns" }, ...names(v.columns)), node("div", { class: "labels" }, ...names(v.rows)),

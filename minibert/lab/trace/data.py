@@ -189,7 +189,7 @@ def vectors(journey: Journey, choice: Choice) -> dict[str, Tensor]:
 
 
 def queries_and_keys(journey: Journey, layer: int, heads: list[int]) -> dict[str, Any]:
-    """What one layer compares, head by head, and what softmax divides by: the logarithm, (heads,P)."""
+    """What one layer compares, head by head; and, where keys are left out, the logarithm of what softmax divides by."""
     one = journey.layers[layer]
 
     def of_heads(x: Tensor) -> Tensor:
@@ -199,7 +199,7 @@ def queries_and_keys(journey: Journey, layer: int, heads: list[int]) -> dict[str
     return {
         "queries": packed_vectors(of_heads(one.query)),
         "keys": packed_vectors(of_heads(one.key)),
-        "log_sums": [rounded(row) for row in divisors],
+        "log_sums": [rounded(row) for row in divisors] if len(journey.tokens) > PAIR_TOKENS else None,
     }
 
 

@@ -1,7 +1,13 @@
-"""How a classifier decides on one text, taken apart: logit = sum of contributions + intercept."""
+"""How a classifier decides on one text, taken apart: by the dimensions of its vector, and by the text's tokens.
+
+    logit = Σ_d coefficient_d · standardised_d + intercept             exact, for every recipe
+          = Σ_t what token t adds + intercept                          exact, for a mean over the tokens
+    probability with [MASK] in a token's place − probability           measured, a run of the model for each token
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from minibert.config import Config
-from minibert.model import EncoderOutput
+from minibert.model import Encoder, EncoderOutput
 from minibert.tasks.frozen import Classifier
-from minibert.vectors.pooling import pool
+from minibert.vectors.pooling import pool, readable_vectors
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,10 +29,33 @@ class Decision:
     probabilities: NDArray[np.float64]  # (labels)
     logits: NDArray[np.float64]  # (labels), or (1) for two labels: that of the second
     intercepts: NDArray[np.float64]  # as logits
-    contributions: NDArray[np.float64]  # (logits, width): coefficient times standardised feature
+    coefficients: NDArray[np.float64]  # (logits, width)
+    standardised: NDArray[np.float64]  # (width): mean 0 and variance 1 over the training texts
+    by_token: NDArray[np.float64] | None  # (logits, S): what each token adds; None for what is no mean of the tokens
     columns: list[str]  # what each column of the width is
+    pooling: str  # cls, mean, max or pooler
     recipe: str  # how the vector was made
     vector: Tensor  # (width) before the scaler
+
+    @property
+    def contributions(self) -> NDArray[np.float64]:
+        """(logits, width): what each column adds to each logit."""
+        return self.coefficients * self.standardised
+
+    @property
+    def decided(self) -> int:
+        """The number of the likeliest label."""
+        return int(self.probabilities.argmax())
+
+
+@dataclass(frozen=True)
+class Masked:
+    """The decision with [MASK] in the place of one token."""
+
+    place: int  # of the token
+    probability: float  # of the label that the whole text gets
+    change: float  # of that probability, from the whole text to this
+
 
 
 def decide(classifier: Classifier, config: Config, states: tuple[Tensor, ...], pooled: Tensor | None) -> Decision:
@@ -42,11 +71,16 @@ def decide(classifier: Classifier, config: Config, states: tuple[Tensor, ...], p
             f"the classifier reads {scaler.n_features_in_} columns, and this encoder gives {width}; "
             f"it was trained on {classifier.features.model}"
         )
+    S = len(states[0])
     out = EncoderOutput(states[-1], None if pooled is None else pooled[None], tuple(state[None] for state in states))
-    keep = torch.ones(1, len(states[0]), dtype=torch.bool)
-    vector = pool(out, keep, recipe, layers)[0]  # (width)
-    contributions = regression.coef_ * (vector.double().numpy() - scaler.mean_) / scaler.scale_  # (logits, width)
-    logits = contributions.sum(axis=1) + regression.intercept_
+    vector = pool(out, torch.ones(1, S, dtype=torch.bool), recipe, layers)[0]  # (width)
+    standardised = (vector.double().numpy() - scaler.mean_) / scaler.scale_
+    by_token = None
+    if recipe.pooling == "mean":  # of S vectors, each that of a text of one token
+        alone = EncoderOutput(states[-1], None, tuple(state[:, None] for state in states))  # S texts of 1 token
+        vectors = pool(alone, torch.ones(S, 1, dtype=torch.bool), recipe, layers)  # (S, width)
+        by_token = regression.coef_ @ ((vectors.double().numpy() - scaler.mean_) / scaler.scale_ / S).T
+    logits = regression.coef_ @ standardised + regression.intercept_
     D = config.hidden_size
     of_state = [f" of hidden state {layer}" for layer in layers] if width > D else [""]
     return Decision(
@@ -54,11 +88,25 @@ def decide(classifier: Classifier, config: Config, states: tuple[Tensor, ...], p
         probabilities=probabilities(logits),
         logits=logits,
         intercepts=np.asarray(regression.intercept_, dtype=np.float64),
-        contributions=contributions,
+        coefficients=regression.coef_,
+        standardised=standardised,
+        by_token=by_token,
         columns=[f"dimension {d % D}{of_state[d // D]}" for d in range(width)],
+        pooling=recipe.pooling,
         recipe=described(recipe.pooling, layers, recipe.combine),
         vector=vector,
     )
+
+
+def masked_in_turn(
+    classifier: Classifier, encoder: Encoder, ids: Sequence[int], places: Sequence[int], mask_id: int
+) -> list[Masked]:
+    """The decision on a text, (S) ids, with [MASK] in each of these places in turn: one run of the model a place."""
+    rows = [list(ids), *([*ids[:place], mask_id, *ids[place + 1 :]] for place in places)]
+    vectors = readable_vectors(encoder, rows, classifier.features.recipe)  # (1 + places, width)
+    found = classifier.head.predict_proba(vectors)  # (1 + places, labels)
+    whole, *without = found[:, found[0].argmax()].tolist()
+    return [Masked(place, p, p - whole) for place, p in zip(places, without, strict=True)]
 
 
 def described(pooling: str, layers: tuple[int, ...], combine: str) -> str:

@@ -1,15 +1,20 @@
 /* Draws the numbers of the page and follows the chosen token.
 
+   These files are one function: numbers, vectors, attention, pair, units, address, and page, which says what happens when.
+
    data (from data.py):
      S, E, D, H, L      sizes; tokens, ids, sides (0: A, 1: B), words (the word that each token belongs to)
      layers, heads      those that the page has; vector_tokens: of how many tokens it has the vectors, T
      attention[layer]   heads (heads,S,S), mean (S,S), rollout (S,S): uint16 in base64, 65535 for 1
      vectors[name]      (T,D) float16 in base64, before hidden0 (T,E); hidden0 is the embeddings, hidden1 what layer 0 returns
+     pairs[layer]       queries, keys (heads,P,W) float16 in base64, P = pair_tokens; log_sums[head][query]: ln Σ e^score, or null
+     units[layer][token] unit, activation, share: of the strongest; rest, bias: the shares of all others and of b₂
      norms[name]        (S) length of each vector; cosines[name]: of before and after a step
 
    Every change of the state ends in draw(), which draws what depends on it. */
 const data = JSON.parse(document.getElementById("trace-data").textContent);
-const state = { token: -1, hover: -1, layer: data.layers[0], head: "mean", merge: false, part: "all" };
+const START = { token: -1, hover: -1, layer: data.layers[0], head: "mean", merge: false, part: "all", pair: null };
+const state = { ...START };
 const MANY = 64; // tokens from which arcs are drawn finer and labels left out
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];

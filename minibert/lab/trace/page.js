@@ -1,10 +1,11 @@
 /* What is drawn, and what happens when. */
 
 const drawers = { strips: drawStrips, field: drawField, norms: drawNorms, heads: drawHeads, arcs: drawArcs,
-  matrix: drawMatrix, quadrants: drawQuadrants, weights: drawWeights, cube: drawCube };
+  matrix: drawMatrix, quadrants: drawQuadrants, weights: drawWeights, pair: drawPair, units: drawUnits, cube: drawCube };
 // What a change of the state concerns; the rest stays as it is.
-const ofToken = ["strips", "arcs", "matrix", "weights"];
-const ofAttention = ["arcs", "matrix", "quadrants", "weights"];
+const ofPointer = ["strips", "arcs", "matrix", "weights", "units"];
+const ofToken = [...ofPointer, "pair"];
+const ofAttention = ["arcs", "matrix", "quadrants", "weights", "pair"];
 function draw(names = Object.keys(drawers)) {
   for (const name of names) for (const place of $$(`.draw.${name}`)) drawers[name](place);
   mark();
@@ -17,25 +18,34 @@ function hover(token) {
   if (state.hover === token) return;
   state.hover = token;
   // The arcs under the pointer are drawn anew only when it is on another token.
-  draw(ofToken);
+  draw(ofPointer);
 }
-function choose(token) {
+/** Follows a token; pair: the steps of attention are those of this query and key, or null: of what it looks at most. */
+function choose(token, pair = null) {
   state.token = token;
+  state.pair = pair;
   state.hover = -1;
   const input = $(`input[name=token][value="${token}"]`);
   input.checked = true;
   input.parentElement.scrollIntoView({ block: "nearest", inline: "nearest" });
   draw(ofToken);
-  $("#said").textContent = $("#looks").textContent;
+  remember();
+  $("#said").textContent = pair ? pairSaid() : $("#looks").textContent;
 }
 document.addEventListener("change", ({ target }) => {
   if (target.name === "token") return choose(Number(target.value));
+  if (["from", "to"].includes(target.id)) {
+    const pair = [...(pairShown() ?? [0, 0])];
+    pair[target.id === "from" ? 0 : 1] = Number(target.value);
+    return choose(pair[0], pair);
+  }
   if (target.name === "layer") state.layer = Number(target.value);
   else if (target.name === "head") state.head = target.value;
   else if (target.name === "part") state.part = target.value;
   else if (target.id === "merge") state.merge = target.checked;
   else return;
-  draw(target.name === "layer" ? ["heads", "norms", "strips", "field", ...ofAttention] : ofAttention);
+  draw(target.name === "layer" ? ["heads", "norms", "strips", "field", "units", ...ofAttention] : ofAttention);
+  remember();
   $("#said").textContent = `${where()}. ${$("#looks").textContent}`;
 });
 
@@ -62,5 +72,15 @@ const seen = new IntersectionObserver((entries) => {
 $$("section.stop").forEach((section) => seen.observe(section));
 
 // Tests look at what is drawn through this.
-window.trace = { data, state, view, probs, vector };
+window.trace = { data, state, view, probs, vector, steps };
+
+/** Shows what the address asks for, if anything, at its stop. */
+function follow() {
+  const stop = recall();
+  if (!stop) return;
+  draw();
+  $(`#${stop}`).scrollIntoView({ behavior: "instant" });
+}
+addEventListener("hashchange", follow);
 theme();
+follow();

@@ -18,14 +18,14 @@ from markupsafe import Markup
 
 from minibert.lab.diagrams import SWITCHED, inline
 from minibert.lab.templates import asset, templates
-from minibert.lab.trace.data import choose, page_data
-from minibert.lab.trace.decision import Decision
+from minibert.lab.trace.data import PAIR_TOKENS, choose, page_data
+from minibert.lab.trace.decision import Decision, Masked
 from minibert.lab.trace.journey import Journey
 from minibert.lab.trace.source import PACKAGE, STEPS, file_of, line_of, listings
 from minibert.tasks.frozen import Classifier
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("numbers.js", "vectors.js", "attention.js", "pair.js", "units.js", "page.js")  # one function, in this order
+SCRIPTS = ("numbers.js", "vectors.js", "attention.js", "pair.js", "units.js", "address.js", "page.js")  # one function, in this order
 INVISIBLE = ("Cc", "Cf", "Co", "Cn", "Zl", "Zp")  # Unicode categories that show nothing or steer the text around them
 JOINERS = "\u200c\u200d"  # hold emoji and Arabic or Indic letters together, and are left in place
 TOP = 12  # dimensions of a decision that are listed
@@ -41,12 +41,21 @@ class Token(NamedTuple):
     source: str  # the characters of the text that it stands for
 
 
+class Part(NamedTuple):
+    """What one column of the vector adds to a logit: part = coefficient · standardised."""
+
+    column: str
+    coefficient: float
+    standardised: float
+    part: float
+
+
 class Sum(NamedTuple):
     """What makes one logit of a decision."""
 
     label: str
     is_open: bool  # shown at once
-    largest: list[tuple[str, float]]  # column and contribution
+    largest: list[Part]
     others: int  # columns that are not in `largest`
     rest: float  # their contribution
     intercept: float
@@ -64,7 +73,7 @@ def page(
     choice = choose(journey, layers, heads)
     steps = steps_of(journey)
     environment = templates(FOLDER)
-    environment.filters |= {"seen": seen, "signed": signed, "diagram": inline}
+    environment.filters |= {"seen": seen, "signed": signed, "plain": plain, "diagram": inline}
     return environment.get_template("page.html").render(
         trace=journey,
         layers=choice.layers,
@@ -72,11 +81,13 @@ def page(
         sizes=sizes(journey),
         tokens=tokens(journey),
         is_pair=1 in journey.sides,
+        pair_tokens=PAIR_TOKENS,
         lines={step: line_of(step) for step in steps},
         listings=listings(steps),
         annotated=quote(annotated),
         chances=chances(journey.decision) if journey.decision else [],
         sums=sums(journey.decision) if journey.decision else [],
+        traced=tokens_of_decision(journey),
         classifier_file=file_of(Classifier).relative_to(PACKAGE),
         data=page_data(journey, choice),
         style=asset(FOLDER / "page.css") + Markup("\n" + SWITCHED),
@@ -103,6 +114,11 @@ def stand_in(character: str) -> str:
 def signed(number: float) -> str:
     """A number with its sign, to four places."""
     return f"{number:+.4f}".replace("-", "−")
+
+
+def plain(number: float) -> str:
+    """A number to three places, without a plus."""
+    return f"{number:.3f}".replace("-", "−")
 
 
 def frame(html: str, height: int = 820) -> str:
@@ -162,6 +178,26 @@ def chances(decision: Decision) -> list[tuple[str, float]]:
     return sorted(pairs, key=lambda pair: -pair[1])
 
 
+class Traced(NamedTuple):
+    """A token's part in a decision."""
+
+    place: int
+    masked: Masked | None  # None where it was not tried
+    adds: float | None  # to the logit; None where the vector is no mean of the tokens
+    attended: float  # attention of [CLS] to it in the last layer, the mean of the heads
+
+
+def tokens_of_decision(journey: Journey) -> list[Traced]:
+    """Every token's part in the decision, in the order of the text."""
+    decision, masked = journey.decision, {one.place: one for one in journey.masked}
+    if decision is None:
+        return []
+    logit = 0 if len(decision.logits) == 1 else decision.decided
+    adds = [None] * len(journey.tokens) if decision.by_token is None else decision.by_token[logit].tolist()
+    attended = journey.attention(-1, "mean")[0].tolist()
+    return [Traced(i, masked.get(i), adds[i], attended[i]) for i in range(len(journey.tokens))]
+
+
 def sums(decision: Decision) -> list[Sum]:
     """For each logit of a decision the largest contributions, and all others together."""
     single = len(decision.logits) == 1
@@ -172,7 +208,15 @@ def sums(decision: Decision) -> list[Sum]:
             Sum(
                 label=decision.labels[1] if single else decision.labels[k],
                 is_open=single or decision.probabilities.argmax() == k,
-                largest=[(decision.columns[d], float(parts[d])) for d in top],
+                largest=[
+                    Part(
+                        decision.columns[d],
+                        float(decision.coefficients[k, d]),
+                        float(decision.standardised[d]),
+                        float(parts[d]),
+                    )
+                    for d in top
+                ],
                 others=len(parts) - len(top),
                 rest=float(parts.sum() - parts[top].sum()),
                 intercept=float(decision.intercepts[k]),

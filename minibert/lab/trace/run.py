@@ -16,16 +16,18 @@ from minibert.config import Config
 from minibert.files import write_whole
 from minibert.heads import MaskedLM
 from minibert.lab.stages import Batch, Place, Tensors, forward, recording
-from minibert.lab.trace.decision import decide
+from minibert.lab.trace.decision import decide, masked_in_turn
 from minibert.lab.trace.journey import Journey, LayerTrace, Prediction
 from minibert.lab.trace.page import frame, page
-from minibert.model import Encoder
+from minibert.lab.trace.units import strongest_units
+from minibert.model import Encoder, Layer
 from minibert.tasks.fill_mask import Guess
 from minibert.tasks.frozen import Classifier
 from minibert.text.tokenizer import Tokenizer
 from minibert.vectors.pooling import inference
 
 GUESSES = 10  # tokens listed at each [MASK]
+MASKED = 64  # tokens that a classifier's text is tried without, the first ones: a row of the model each
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +79,8 @@ def trace(
     pooled = tensors.get(Place("pooler"))
     ids = row.input_ids[0].tolist()
     masks = [place for place, id in enumerate(ids) if id == tokenizer.mask_id]
+    tried = [place for place, word in enumerate(row.word_ids[0]) if word is not None][:MASKED]
+    below = encoder.encoder if isinstance(encoder, MaskedLM) else encoder
     logits = tensors.get(Place("decoder"))
     return Trace(
         text=text,
@@ -94,10 +98,11 @@ def trace(
         position_embeddings=tensors[Place("position embeddings")],
         embedding_sum=tensors[Place("embedding sum")],
         hidden_states=states,
-        layers=[layer_trace(tensors, number) for number in range(len(config.shared_layers))],
+        layers=[layer_trace(tensors, layer, below.layers[own]) for layer, own in enumerate(config.shared_layers)],
         pooled=pooled,
         predictions=[Prediction(i, guesses(logits[i], tokenizer)) for i in masks] if logits is not None else [],
         decision=decide(classifier, config, states, pooled) if classifier else None,
+        masked=masked_in_turn(classifier, below, ids, tried, tokenizer.mask_id) if classifier else [],
         notes=notes(config, tokenizer, row.longest, text, text_b, bool(masks) and logits is None, classifier),
     )
 
@@ -119,20 +124,26 @@ def check_request(encoder: object, text: object, text_b: object, classifier: Cla
         raise ValueError("a classifier reads one text, and two were given; leave out the second, or the classifier")
 
 
-def layer_trace(tensors: Tensors, layer: int) -> LayerTrace:
+def layer_trace(tensors: Tensors, layer: int, weights: Layer) -> LayerTrace:
     """The tensors of one layer by their names here."""
-    stages = (
-        "scores",
-        "probs",
-        "attention output",
-        "attention sum",
-        "attention norm",
-        "activation",
-        "contract",
-        "feed-forward sum",
-        "feed-forward norm",
+
+    def of(stage: str) -> Tensor:
+        return tensors[Place(stage, layer)]
+
+    return LayerTrace(
+        query=of("query"),
+        key=of("key"),
+        scores=of("scores"),
+        probs=of("probs"),
+        attention_output=of("attention output"),
+        attention_sum=of("attention sum"),
+        attention_norm=of("attention norm"),
+        activation=of("activation"),
+        units=strongest_units(of("activation"), weights.feed_forward.contract),
+        feed_forward=of("contract"),
+        feed_forward_sum=of("feed-forward sum"),
+        output=of("feed-forward norm"),
     )
-    return LayerTrace(*(tensors[Place(stage, layer)] for stage in stages))
 
 
 def guesses(logits: Tensor, tokenizer: Tokenizer) -> list[Guess]:

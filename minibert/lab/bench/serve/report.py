@@ -15,11 +15,12 @@ from minibert.lab.machine import machine, versions
 from minibert.printing import block, table
 
 PACKAGES = ("torch", "tokenizers", "starlette", "uvicorn", "httptools", "orjson", "uvloop")
-HEADER = ("", "requests/s", "spread", "p50 ms", "p99 ms", "MB", "ours is", "spread")
+HEADER = ("", "requests/s", "spread", "p50 ms", "p99 ms", "CPU ms", "MB", "ours is", "spread")
 LEGEND = (
     "one sentence a request, tokenizing included, vectors as base64; each client sends its next request when it has "
-    "its answer. requests/s, p50 and p99 are medians of all turns. ours is: how many times as many requests a second, "
-    "turn by turn. MB: of the server's process. Servers and clients share the processors, so only the ratios count"
+    "its answer. requests/s, p50, p99 and CPU are medians of all turns. ours is: how many times as many requests a "
+    "second, turn by turn. CPU ms: of all threads of the server, a request. MB: of its process. Servers and clients "
+    "share the processors, so only the ratios count"
 )
 
 
@@ -58,22 +59,14 @@ def cells(row: Row, clients: int, result: Result) -> tuple[str, ...]:
     """The columns of HEADER."""
     turns = row.turns[clients]
     rate = Middle.of([turn.rate for turn in turns])
-    p50, p99 = (Middle.of([1000 * getattr(turn, name) for turn in turns]).median for name in ("p50", "p99"))
+    times = [Middle.of([1000 * getattr(turn, name) for turn in turns]).median for name in ("p50", "p99", "cpu")]
     ours = next((one for one in result.rows if one.contestant.ours and one.ranked), None)
     compared = ("", "")
     if ours is not None and ours is not row:
         ratios = Middle.of([a.rate / b.rate for a, b in zip(ours.turns[clients], turns, strict=False)])
         compared = (f"{ratios.median:.2f}", f"{ratios.least:.2f}-{ratios.most:.2f}")
-    held = f"{turns[-1].held / 1e6:,.0f}"
-    return (
-        f"  {row.contestant.title}",
-        f"{rate.median:,.0f}",
-        spread(rate),
-        seconds(p50),
-        seconds(p99),
-        held,
-        *compared,
-    )
+    told = (f"{rate.median:,.0f}", spread(rate), *map(seconds, times), f"{turns[-1].held / 1e6:,.0f}")
+    return (f"  {row.contestant.title}", *told, *compared)
 
 
 def goals_of(plan: Plan, result: Result) -> list[Goal]:

@@ -59,6 +59,7 @@ class Turn:
     rate: float  # requests a second
     p50: float  # seconds
     p99: float
+    cpu: float  # seconds of the server's threads for a request: what a busy machine changes least
     errors: int
     held: int  # bytes of the server's process afterwards
 
@@ -183,10 +184,12 @@ def turn(row: Row, server: Running, load: Load, threads: int) -> None:
     """One turn, after a second of the same to warm up."""
     here = {"host": "127.0.0.1", "port": server.port}
     ask(Load(**asdict(load) | here | {"seconds": 1.0}), threads)
+    before = server.cpu
     found = ask(Load(**asdict(load) | here), threads)
+    cpu = (server.cpu - before) / len(found.latencies)
     p50, p99 = np.percentile(found.latencies, [50, 99]).tolist()
     rate = (len(found.latencies) - found.errors) / found.seconds
-    row.turns.setdefault(load.clients, []).append(Turn(rate, p50, p99, found.errors, server.held))
+    row.turns.setdefault(load.clients, []).append(Turn(rate, p50, p99, cpu, found.errors, server.held))
 
 
 def ask(load: Load, threads: int) -> Found:

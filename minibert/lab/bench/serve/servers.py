@@ -107,6 +107,12 @@ class Running:
                 return int(line.split()[1]) * 1024
         return 0
 
+    @property
+    def cpu(self) -> float:
+        """Seconds that processors have worked for it, in all of its threads."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime, see proc(5)
+
     def stop(self) -> None:
         """End it."""
         self.process.terminate()

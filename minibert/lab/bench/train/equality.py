@@ -20,7 +20,7 @@ from minibert.lab.parity.compare import parameter_pairs
 from minibert.tasks.base import Example
 from minibert.train.batches import Batch
 from minibert.train.loop import packed_loss, readable_loss
-from minibert.train.products import quick_products
+from minibert.train.quick import Quick
 
 Step = Callable[[Head, Batch], Tensor]  # the loss of a batch
 STEPS = 3
@@ -57,7 +57,7 @@ def check(setting: Setting, examples: Sequence[Example], objective: str = "class
 
 def difference(model: Head, batch: Batch) -> float:
     """The largest relative difference of loss and gradients between both steps, dropout off."""
-    with quick_products(batch.input_ids.device):
+    with Quick():
         loss, gradients = found(packed_loss, model.eval(), batch)
     other, others = found(readable_loss, model, batch)
     most = max(float(gradient.abs().max()) for gradient in others.values())

@@ -1,0 +1,51 @@
+/* What is chosen, in the address: #layer=1&head=8&token=4&pair=4,5, so that a link shows it. */
+
+const FIELDS = ["layer", "head", "token", "pair", "merge", "part"];
+
+/** The state as the address writes it: only what differs from how the page opens. */
+function written() {
+  const changed = FIELDS.filter((name) => String(state[name]) !== String(START[name]));
+  return changed.map((name) => `${name}=${state[name]}`).join("&");
+}
+/** The state that an address asks for, null where it asks for none. What this page does not have is left out. */
+function asked(hash) {
+  const given = new URLSearchParams(hash.slice(1));
+  const number = (text) => (/^\d{1,4}$/.test(text) ? Number(text) : -1);
+  const among = (name, list) => list.find((one) => String(one) === given.get(name));
+  const pair = (given.get("pair") ?? "").split(",").map(number);
+  const found = {
+    layer: among("layer", data.layers),
+    head: among("head", ["mean", "rollout", ...data.heads.map(String)]),
+    token: among("token", [...data.tokens.keys()]),
+    pair: pair.length === 2 && pair.every((i) => i >= 0 && i < data.pair_tokens) ? pair : undefined,
+    merge: among("merge", [true]),
+    part: among("part", $$("input[name=part]").map((input) => input.value)),
+  };
+  const kept = Object.fromEntries(Object.entries(found).filter(([, value]) => value !== undefined));
+  if (kept.pair && kept.token === undefined) kept.token = kept.pair[0];
+  return Object.keys(kept).length ? kept : null;
+}
+/** Takes over what the address asks for, and says to which stop that belongs; "" where it asks for nothing. */
+function recall() {
+  const kept = asked(location.hash);
+  if (!kept) return "";
+  Object.assign(state, START, kept);
+  for (const name of ["layer", "head", "token", "part"]) {
+    const input = $(`input[name=${name}][value="${state[name]}"]`);
+    if (!input) continue;
+    input.checked = true;
+    input.parentElement.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+  $("#merge").checked = state.merge;
+  if (kept.pair) return "pair";
+  return "layer" in kept || "head" in kept ? "attention" : "text";
+}
+/** Writes what is chosen into the address, without a new entry in the history. */
+function remember() {
+  const chosen = written();
+  try {
+    history.replaceState(null, "", `${location.href.split("#")[0]}${chosen && "#"}${chosen}`);
+  } catch {
+    // A frame without an address of its own, as in Jupyter, or a browser that counts too many changes: no link then.
+  }
+}
