@@ -226,7 +226,9 @@ def test_the_steps_of_a_pair_are_the_models_own(visit, traces):
     order = (q * k).abs().argsort(descending=True)[:6].tolist()
     assert [int(row[0]) for row in products[:6]] == order
     for row, w in zip(products, order, strict=False):
-        assert [number(cell) for cell in row[1:4]] == pytest.approx([float(x) for x in (q[w], k[w], q[w] * k[w])], abs=0.0105)
+        assert [number(cell) for cell in row[1:4]] == pytest.approx(
+            [float(x) for x in (q[w], k[w], q[w] * k[w])], abs=0.0105
+        )
     assert sum(number(row[3]) for row in products[:-1]) == pytest.approx(number(products[-1][3]), abs=0.05)
     assert number(products[-1][3]) == pytest.approx(float(q @ k), abs=0.02)
     looked_at = {int(row[0].split()[-1]): row for row in shares[:6]}

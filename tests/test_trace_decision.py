@@ -136,6 +136,25 @@ def test_beside_cls_stands_its_attention_which_adds_up_to_one(folder):
     assert sum(shown) == pytest.approx(1, abs=4e-3)
 
 
+def test_the_attention_is_that_of_the_layer_whose_state_is_read(folder):
+    traced = traced_by(folder, classifier_of(folder, pooling="cls", layers=1))
+    decided = traced.decision.labels[traced.decision.decided]
+    shown = [number(row[1]) for row in rows_of(traced.to_html(), f"Probability of {decided} with [MASK]")]
+    assert shown == pytest.approx(traced.attention(0, "mean")[0].tolist(), abs=6e-4)
+    assert shown != pytest.approx(traced.attention(1, "mean")[0].tolist(), abs=6e-4)
+    page = traced_by(folder, classifier_of(folder, pooling="cls", layers=0)).to_html()
+    assert "attention of [CLS]" not in page  # embeddings have gathered from nowhere
+
+
+def test_of_a_long_text_the_first_tokens_are_tried_and_the_page_says_so(folder, monkeypatch):
+    classifier = classifier_of(folder, pooling="mean")
+    assert "were tried" not in traced_by(folder, classifier).to_html()
+    monkeypatch.setattr("minibert.lab.trace.run.MASKED", 2)
+    traced = traced_by(folder, classifier)
+    assert [one.place for one in traced.masked] == [1, 2]
+    assert "Only the first 2 were tried." in traced.to_html()
+
+
 def test_an_empty_text_has_no_token_to_mask(folder):
     traced = traced_by(folder, classifier_of(folder, pooling="mean"), "")
     assert traced.masked == [] and "Which tokens decide" in traced.to_html()

@@ -82,24 +82,24 @@ def calibrate(encoder: model.Encoder, x: Tensor, packed: Packed, attend: Attend)
 
 
 def product(layers: Sequence[nn.Linear], x: Tensor) -> Tensor:
-    """x Wᵀ + b in float32, whatever the weights are."""
+    """x Wᵀ + b in float32, whatever and wherever the weights are."""
     weight, bias = joined([layer.weight for layer in layers]), joined([layer.bias for layer in layers])
-    return F.linear(x, weight.float(), bias.float())
+    return F.linear(x, weight.to(x.device, x.dtype), bias.to(x.device, x.dtype))
 
 
 def normed(norm: nn.LayerNorm, x: Tensor) -> Tensor:
     """LayerNorm in float32."""
-    return F.layer_norm(x, x.shape[-1:], norm.weight.float(), norm.bias.float(), norm.eps)
+    return F.layer_norm(x, x.shape[-1:], norm.weight.to(x.device, x.dtype), norm.bias.to(x.device, x.dtype), norm.eps)
 
 
 def roundings(layers: Sequence[nn.Linear], x: Tensor, folded: bool) -> Iterator[Rounding]:
     """What is tried: plain, smoothed, and with an offset. folded: see Rounding."""
-    weight = joined([layer.weight for layer in layers]).float()
+    weight = joined([layer.weight for layer in layers]).to(x.device, x.dtype)
     yield Rounding()
     yield Rounding(smoothing(x.abs().amax(dim=0), weight.abs().amax(dim=0)), folded=folded)
     low, high = x.amin(dim=1), x.amax(dim=1)
     share = float((-low / (high - low).clamp_(min=CHANNEL)).median())  # of the range of most tokens, that is below 0
-    yield Rounding(offset=min(max(LEAST + round(share * (MOST - LEAST)), LEAST), MOST))
+    yield Rounding(offset=min(max(LEAST + round(share * (MOST - LEAST)), LEAST + 1), MOST - 1))
 
 
 def smoothing(largest: Tensor, weight: Tensor) -> Tensor:
@@ -153,8 +153,8 @@ def calibration_of(
     """The calibration that is kept for this encoder and these samples; where none is, it is made and kept."""
     sizes: dict[tuple[int, str], int] = {}
     for number, layer in enumerate(encoder.layers):
-        D, F = cast(model.Layer, layer).feed_forward.contract.weight.shape
-        sizes |= {(number, name): F if name == "contract" else D for name in PRODUCTS}
+        hidden, expanded = cast(model.Layer, layer).feed_forward.contract.weight.shape
+        sizes |= {(number, name): expanded if name == "contract" else hidden for name in PRODUCTS}
     path = cache_folder() / f"{fingerprint(encoder, samples)}.safetensors"
     found = kept(path, sizes)
     if found is None:
@@ -169,7 +169,7 @@ def fingerprint(encoder: model.Encoder, samples: Sequence[Sequence[int]]) -> str
     digest = hashlib.sha256(repr((VERSION, torch.__version__, encoder.config, [list(row) for row in samples])).encode())
     for name, weight in encoder.state_dict().items():
         digest.update(name.encode())
-        digest.update(weight.detach().contiguous().view(torch.uint8).numpy().data)
+        digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -187,7 +187,7 @@ def kept(path: Path, sizes: dict[tuple[int, str], int]) -> Calibration | None:
             c, of = tensors.get(f"{number}.{name}.smoothing"), tensors[f"{number}.{name}"]
             offset, error = of.tolist()
             fits = c is None or (c.shape == (channels,) and bool(((c > 0) & c.isfinite()).all()))
-            if not (fits and LEAST <= offset <= MOST and error >= 0):
+            if not (fits and LEAST < offset < MOST and error >= 0):
                 return None
             found[number, name] = Found(Rounding(c, int(offset), folded=c is not None and name == "output"), error)
         return found

@@ -12,7 +12,8 @@ Where only [CLS] of the last layer is wanted, that layer computes keys and value
 else for the first token of each text alone.
 
 In bfloat16 and float16 only what enters a matrix product is rounded (and what leaves it, there being no product that
-returns float32): the residual stream, LayerNorm and softmax stay in float32.
+returns float32): the residual stream, LayerNorm and softmax stay in float32. So they do in int8, where what enters a
+product becomes bytes, see int8.py.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ class WholeLinear(Linear):
         scratch: Scratch | None = None,
         name: str = "",
     ) -> None:
-        weight = joined([layer.weight.detach() for layer in layers]).float()  # (out,in)
-        self.bias = joined([layer.bias.detach() for layer in layers]).float()  # (out)
+        weight = joined([layer.weight.detach() for layer in layers]).to("cpu", torch.float32)  # (out,in)
+        self.bias = joined([layer.bias.detach() for layer in layers]).to("cpu", torch.float32)  # (out)
         self.inverse = None  # (in): 1 / c
         if rounding.smoothing is not None:
             weight = weight * rounding.smoothing
@@ -131,8 +131,8 @@ class WholeLinear(Linear):
 def divided(layer: nn.Linear, c: Tensor) -> nn.Linear:
     """The layer whose results are divided by c (out)."""
     result = nn.Linear(layer.in_features, layer.out_features, device="meta")  # no memory; both tensors follow
-    result.weight = nn.Parameter(layer.weight.detach() / c[:, None], requires_grad=False)
-    result.bias = nn.Parameter(layer.bias.detach() / c, requires_grad=False)
+    result.weight = nn.Parameter(layer.weight.detach().to(c.device) / c[:, None], requires_grad=False)
+    result.bias = nn.Parameter(layer.bias.detach().to(c.device) / c, requires_grad=False)
     return result
 
 
@@ -163,6 +163,7 @@ def is_exact(kernel: type[WholeLinear] = WholeLinear) -> bool:
             x[0], x[-1], layer.weight[0], layer.weight[:, 0] = LEAST, MOST, MOST, MOST  # the latter: every scale is 1
             exact = x.double() @ layer.weight.double().T
             try:
+                kernel([layer], Rounding(), "gelu")(Whole(x, torch.ones(tokens, 1)))  # that there is such an operator
                 y = kernel([layer], Rounding())(Whole(x, torch.ones(tokens, 1)))
             except (AttributeError, RuntimeError, TypeError):  # no such operator, or other arguments
                 return False

@@ -60,6 +60,8 @@ ROOMS: dict[str, tuple[Tutorial, ...]] = {
     "text/masking": (PRETRAINING,),
     "vectors/pooling": (FIRST, VECTORS),
     "vectors/matmul": (FAST,),
+    "vectors/int8": (FAST,),
+    "vectors/calibration": (FAST,),
     "vectors/engine": (FAST,),
     "train/loop": (TUNING, PRETRAINING),
     "train/student": (DISTILLATION,),

@@ -190,10 +190,12 @@ def vectors(journey: Journey, choice: Choice) -> dict[str, Tensor]:
 
 def queries_and_keys(journey: Journey, layer: int, heads: list[int]) -> dict[str, Any]:
     """What one layer compares, head by head; and, where keys are left out, the logarithm of what softmax divides by."""
-    one = journey.layers[layer]
+    one, H = journey.layers[layer], journey.config.num_attention_heads
 
     def of_heads(x: Tensor) -> Tensor:
-        return x[:PAIR_TOKENS].unflatten(-1, (journey.config.num_attention_heads, -1)).transpose(0, 1)[heads]
+        return (
+            x[:PAIR_TOKENS].reshape(-1, H, x.shape[-1] // H).transpose(0, 1)[heads]
+        )  # (P,D) -> (P,H,W) -> (heads,P,W)
 
     divisors = one.scores[heads, :PAIR_TOKENS].double().logsumexp(dim=-1)
     return {

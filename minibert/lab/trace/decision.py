@@ -1,8 +1,8 @@
 """How a classifier decides on one text, taken apart: by the dimensions of its vector, and by the text's tokens.
 
-    logit = Σ_d coefficient_d · standardised_d + intercept             exact, for every recipe
-          = Σ_t what token t adds + intercept                          exact, for a mean over the tokens
-    probability with [MASK] in a token's place − probability           measured, a run of the model for each token
+logit = Σ_d coefficient_d · standardised_d + intercept             exact, for every recipe
+      = Σ_t what token t adds + intercept                          exact, for a mean over the tokens
+probability with [MASK] in a token's place − probability           measured, a run of the model for each token
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Decision:
     by_token: NDArray[np.float64] | None  # (logits, S): what each token adds; None for what is no mean of the tokens
     columns: list[str]  # what each column of the width is
     pooling: str  # cls, mean, max or pooler
+    layers: tuple[int, ...]  # the hidden states that are read, 0 for the embeddings
     recipe: str  # how the vector was made
     vector: Tensor  # (width) before the scaler
 
@@ -55,7 +56,6 @@ class Masked:
     place: int  # of the token
     probability: float  # of the label that the whole text gets
     change: float  # of that probability, from the whole text to this
-
 
 
 def decide(classifier: Classifier, config: Config, states: tuple[Tensor, ...], pooled: Tensor | None) -> Decision:
@@ -93,6 +93,7 @@ def decide(classifier: Classifier, config: Config, states: tuple[Tensor, ...], p
         by_token=by_token,
         columns=[f"dimension {d % D}{of_state[d // D]}" for d in range(width)],
         pooling=recipe.pooling,
+        layers=layers,
         recipe=described(recipe.pooling, layers, recipe.combine),
         vector=vector,
     )

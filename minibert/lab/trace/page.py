@@ -25,7 +25,7 @@ from minibert.lab.trace.source import PACKAGE, STEPS, file_of, line_of, listings
 from minibert.tasks.frozen import Classifier
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("numbers.js", "vectors.js", "attention.js", "pair.js", "units.js", "address.js", "page.js")  # one function, in this order
+SCRIPTS = ("numbers", "vectors", "attention", "pair", "units", "address", "page")  # .js, one function in this order
 INVISIBLE = ("Cc", "Cf", "Co", "Cn", "Zl", "Zp")  # Unicode categories that show nothing or steer the text around them
 JOINERS = "\u200c\u200d"  # hold emoji and Arabic or Indic letters together, and are left in place
 TOP = 12  # dimensions of a decision that are listed
@@ -91,7 +91,7 @@ def page(
         classifier_file=file_of(Classifier).relative_to(PACKAGE),
         data=page_data(journey, choice),
         style=asset(FOLDER / "page.css") + Markup("\n" + SWITCHED),
-        script=Markup("\n\n").join(asset(FOLDER / name) for name in SCRIPTS),
+        script=Markup("\n\n").join(asset(FOLDER / f"{name}.js") for name in SCRIPTS),
     )
 
 
@@ -184,7 +184,9 @@ class Traced(NamedTuple):
     place: int
     masked: Masked | None  # None where it was not tried
     adds: float | None  # to the logit; None where the vector is no mean of the tokens
-    attended: float  # attention of [CLS] to it in the last layer, the mean of the heads
+    attended: (
+        float | None
+    )  # attention of [CLS] to it, the mean of the heads; None where the vector is not that of [CLS]
 
 
 def tokens_of_decision(journey: Journey) -> list[Traced]:
@@ -194,7 +196,9 @@ def tokens_of_decision(journey: Journey) -> list[Traced]:
         return []
     logit = 0 if len(decision.logits) == 1 else decision.decided
     adds = [None] * len(journey.tokens) if decision.by_token is None else decision.by_token[logit].tolist()
-    attended = journey.attention(-1, "mean")[0].tolist()
+    attended = [None] * len(journey.tokens)
+    if decision.pooling in ("cls", "pooler") and max(decision.layers):
+        attended = journey.attention(max(decision.layers) - 1, "mean")[0].tolist()
     return [Traced(i, masked.get(i), adds[i], attended[i]) for i in range(len(journey.tokens))]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from minibert.config import Config
 from minibert.files import write_whole
@@ -124,12 +124,13 @@ def check_request(encoder: object, text: object, text_b: object, classifier: Cla
         raise ValueError("a classifier reads one text, and two were given; leave out the second, or the classifier")
 
 
-def layer_trace(tensors: Tensors, layer: int, weights: Layer) -> LayerTrace:
+def layer_trace(tensors: Tensors, layer: int, weights: nn.Module) -> LayerTrace:
     """The tensors of one layer by their names here."""
 
     def of(stage: str) -> Tensor:
         return tensors[Place(stage, layer)]
 
+    assert isinstance(weights, Layer)
     return LayerTrace(
         query=of("query"),
         key=of("key"),
