@@ -272,7 +272,7 @@ def test_an_encoder_in_hand_is_used_as_it_is_and_needs_its_tokenizer(encoder: En
 WRONG = [
     ({"pooling": "avg"}, "pooling is 'avg'; choose from cls, mean, max, pooler"),
     ({"combine": "stack"}, "combine is 'stack'; choose from concat, sum, mean"),
-    ({"precision": "float64"}, "precision is 'float64'; choose from float32, bfloat16, float16, auto"),
+    ({"precision": "float64"}, "precision is 'float64'; choose from float32, bfloat16, float16, int8, auto"),
     ({"truncation": "cut"}, "truncation is 'cut'; choose from warn, error"),
     ({"missing": "drop"}, "missing is 'drop'; choose from error, empty"),
     ({"batch_tokens": 0}, "batch_tokens is 0; it must be at least 1"),

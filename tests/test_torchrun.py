@@ -85,7 +85,8 @@ def assert_trained_alike(launched: Launched, name: str, alone: Ended, close: flo
     assert_equal(launched.weights(name, 0), launched.weights(name, 1))
     assert launched.curve(name, 0) == launched.curve(name, 1)
     assert apart(launched.weights(name), alone.weights) < close
-    torch.testing.assert_close(launched.curve(name), alone.progress.curve, rtol=close, atol=close)
+    # The losses beside them: each is a sum over many weights, so that it differs by more than any of them.
+    torch.testing.assert_close(launched.curve(name), alone.progress.curve, rtol=10 * close, atol=10 * close)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -158,13 +158,13 @@ def test_there_are_twelve_notebooks_each_with_its_solutions() -> None:
     assert [path.name for path in ALL[12:]] == [path.name for path in NOTEBOOKS]
 
 
-# These train models: minutes together, so that they run with `make test-notebooks`, which CI calls too.
-TRAINING = ("9_", "11_", "12_")
+# These time the engine, or train models: minutes together, so that they run with `make test-notebooks`, as CI does too.
+LONG = ("8_", "9_", "11_", "12_")
 
 
 def marked(path: Path) -> object:
-    """The notebook, as a long one where it trains models."""
-    return pytest.param(path, marks=pytest.mark.full) if path.name.startswith(TRAINING) else path
+    """The notebook, marked where it is a long one."""
+    return pytest.param(path, marks=pytest.mark.full) if path.name.startswith(LONG) else path
 
 
 @pytest.mark.parametrize("path", [marked(path) for path in ALL], ids=NAMES)

@@ -50,6 +50,7 @@ from minibert.train.folder import Trained, write_folder
 from minibert.train.loop import Loss, Losses, Progress, Settings
 from minibert.train.outputs import outputs
 from minibert.train.packed import Output, Tokens, encode
+from minibert.train.quick import twice
 from minibert.train.student import check_teacher, layers_taken, new_student
 
 TEMPERATURE = 2.0
@@ -122,8 +123,9 @@ def packed_losses(teacher: Head, request: Request, student: Head, batch: Batch) 
     if request.places == "masked":
         told = (labels != IGNORED).nonzero().squeeze(1)  # (N)
         ours, theirs, labels = (x.index_select(0, told) for x in (ours, theirs, labels))
+    again: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False, "context_fn": twice}
     parts = [
-        checkpoint(sums, student, teacher, request.temperature, *rows, use_reentrant=False, preserve_rng_state=False)
+        checkpoint(sums, student, teacher, request.temperature, *rows, **again)
         for rows in zip(*(torch.split(x, AT_ONCE) for x in (ours, theirs, labels)), strict=True)
     ]
     distilled, hidden = (torch.stack(part).sum() for part in zip(*parts, strict=True))
