@@ -179,6 +179,8 @@ def headings(notebook: Path) -> set[str]:
 
 def is_there(link: str) -> bool:
     """Whether a link out of the folder leads to a tutorial, and to a heading that it has."""
+    if link == "../../tutorials/GLOSSARY.md":
+        return (TUTORIALS / "GLOSSARY.md").is_file()
     found = re.fullmatch(r"\.\./\.\./tutorials/(\w+\.ipynb)(?:#(.+))?", link)
     if found is None or not (TUTORIALS / found[1]).is_file():
         return False

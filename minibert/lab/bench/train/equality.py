@@ -45,7 +45,7 @@ class Check:
 def check(setting: Setting, examples: Sequence[Example], objective: str = "classify") -> Check:
     """Train both for STEPS, and compare the packed step with the readable one on the first batch."""
     some = examples[: STEPS * BATCH]
-    theirs = Theirs(setting, "float32", "eager", objective, optim="adamw_torch")
+    theirs = Theirs(setting, "float32", "eager", objective, exact=True, optim="adamw_torch")
     ours = Ours(setting, "float32", readable_loss, True, objective)
     batch = batches_of(objective, some, ours.tokenizer).of_rows(range(min(BATCH, len(some))))
     packed = difference(ours.model, batch)

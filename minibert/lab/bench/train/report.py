@@ -52,9 +52,10 @@ def equality_text(training: Training) -> str:
     """What was compared, and how it came out."""
     check = training.check
     equal = check.parameters - check.differing
+    unclipped = ", without clipping" if training.objective == "mlm" else ""
     return (
         f"{'' if check.holds else 'DIFFERS: '}after {STEPS} steps of the readable way, {equal} of {check.parameters} "
-        f"parameters equal the Trainer's bit for bit (float32, AdamW unfused); the packed step is within "
+        f"parameters equal the Trainer's bit for bit (float32, AdamW unfused{unclipped}); the packed step is within "
         f"{check.packed:.1e} of the readable one, at most {CLOSE:.0e} is allowed"
     )
 

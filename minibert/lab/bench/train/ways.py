@@ -37,6 +37,7 @@ from minibert.train.stream import masked
 HEADS = {"classify": "sequence-classification", "mlm": "masked-lm"}  # by what is learned
 BATCH = 32  # rows in a step
 LENGTH = 128  # tokens of a row that sentences are packed into
+NO_CLIP = 1e9  # longer than any gradient
 SEED = 0  # of the order of the rows, of dropout, and of a fresh task head
 
 
@@ -60,9 +61,14 @@ def examples_of(objective: str, texts: Sequence[str], tokenizer: Tokenizer) -> l
     return Packing("mlm", LENGTH, tokenizer.framing).rows([document], Random(SEED))
 
 
-def recipe(precision: str, exact: bool) -> Settings:
-    """One epoch as in BERT's paper. exact: to the bit, with the plain AdamW."""
-    return Settings(epochs=1, batch_size=BATCH, seed=SEED, precision=precision, fused=not exact, exact=exact)
+def recipe(precision: str, exact: bool, objective: str = "classify") -> Settings:
+    """One epoch as in BERT's paper. exact: to the bit, with the plain AdamW.
+
+    The length of all gradients is a sum over the parameters in their order, and transformers has those of a masked LM
+    in another one: its last bit differs, and with it all that is clipped. So to the bit means there, without clipping.
+    """
+    clip = NO_CLIP if exact and objective == "mlm" else Settings.clip
+    return Settings(epochs=1, batch_size=BATCH, seed=SEED, precision=precision, clip=clip, fused=not exact, exact=exact)
 
 
 def batches_of(objective: str, examples: Sequence[Example], tokenizer: Tokenizer) -> Batches:
@@ -84,7 +90,7 @@ class Ours:
         self, setting: Setting, precision: str, loss_of: Loss, exact: bool, objective: str = "classify"
     ) -> None:
         self.model, self.tokenizer = load(setting.folder, head=HEADS[objective]), load_tokenizer(setting.folder)
-        self.settings, self.loss_of, self.objective = recipe(precision, exact), loss_of, objective
+        self.settings, self.loss_of, self.objective = recipe(precision, exact, objective), loss_of, objective
         self.optimizer = new_optimizer(self.model, self.settings)
 
     def __call__(self, examples: Sequence[Example]) -> Vectors:
@@ -136,12 +142,13 @@ class Theirs:
         attention: str | None,
         objective: str = "classify",
         collator: bool = False,
+        exact: bool = False,
         **arguments: Any,
     ) -> None:
         library: Any = importlib.import_module("transformers")
         family = load(setting.folder).config.family
         options = {"attn_implementation": attention} if attention else {}
-        settings = recipe(precision, exact=False)
+        settings = recipe(precision, exact, objective)
         with quiet():
             self.model: Any = upstream_class(family, HEADS[objective]).from_pretrained(setting.folder, **options)
             asked = library.TrainingArguments(
