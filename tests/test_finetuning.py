@@ -137,6 +137,22 @@ def asked(checkpoint: Path, texts: list[str], labels: list[str]) -> dict[str, An
     return room.Job.of(task, data, dev, room.Request(model=str(checkpoint), settings=settings)).asked
 
 
+def test_rows_are_as_long_as_the_task_or_the_model_has_them_and_more_is_refused(checkpoint: Path) -> None:
+    task: Any = new_task("classify")
+    data, limit = task.from_labels(*labelled(12)), minibert.load(checkpoint).config.max_tokens
+    assert limit < task.row_length < new_task("answer").row_length
+
+    def length(max_length: int | None) -> int:
+        job = room.Job.of(task, data, None, room.Request(model=str(checkpoint), max_length=max_length))
+        assert job.tokenizer.max_length == job.asked["max_length"]
+        return int(job.asked["max_length"])
+
+    assert (length(None), length(limit), length(5)) == (limit, limit, 5)
+    for too_long in (limit + 1, task.row_length):
+        with pytest.raises(ValueError, match=f"max_length is {too_long}; the model has {limit} positions, the most"):
+            length(too_long)
+
+
 @pytest.mark.parametrize(("what", "parts"), [("embeddings", 1), ("1", 2), ("2", 3), ("encoder", 4)])
 def test_what_is_frozen_stays_as_it_was_to_the_bit(what: str, parts: int, checkpoint: Path) -> None:
     texts, labels = labelled(24)

@@ -498,9 +498,9 @@ def test_a_length_that_the_model_has_not_is_refused(max_length: int) -> None:
 def test_rows_longer_than_the_model_has_positions_are_refused_before_weights_are_loaded(
     folders: dict[str, Path], corpus: Path
 ) -> None:
-    with pytest.raises(ValueError, match="max_length is 385; the model has 20 positions"):
-        finetune("mask", corpus, model=folders["bert"], max_length=385)
-    job = Job.of(TASK, TASK.read(corpus), None, Request(model=str(folders["bert"]), max_length=128))  # the default
+    with pytest.raises(ValueError, match="max_length is 21; the model has 20 positions"):
+        finetune("mask", corpus, model=folders["bert"], max_length=21)
+    job = Job.of(TASK, TASK.read(corpus), None, Request(model=str(folders["bert"])))
     assert max(len(one.ids) for one in job.encoded.examples) == 20
 
 

@@ -42,7 +42,7 @@ def training_arguments(parser: argparse.ArgumentParser, data: str) -> None:
     add("--weight-decay", type=float, default=0.01, metavar="X", help="of matrices (%(default)s)")
     add("--clip", type=float, default=1.0, metavar="X", help="largest length of the gradients (%(default)s)")
     add("--accumulate", type=int, default=1, metavar="N", help="batches that make one step (%(default)s)")
-    add("--max-length", type=int, default=128, metavar="N", help="tokens of a row (%(default)s)")
+    add("--max-length", type=int, metavar="N", help="tokens of a row (128; of questions on passages 384)")
     add("--seed", type=int, default=0, metavar="N", help="of fresh weights, order and dropout (%(default)s)")
     add(
         "--seeds", type=int, default=1, metavar="N", help="train with so many seeds, keep the best on dev (%(default)s)"
@@ -79,7 +79,6 @@ def tag_arguments(parser: argparse.ArgumentParser) -> None:
 
 def answer_arguments(parser: argparse.ArgumentParser) -> None:
     training_arguments(parser, "questions on passages: SQuAD 1.1 or 2.0 JSON")
-    parser.set_defaults(max_length=384)
     add = parser.add_argument
     add("--max-question", type=int, default=64, metavar="N", help="tokens of a question (%(default)s)")
     add("--stride", type=int, metavar="N", help="tokens from one window of a passage to the next (default: 128)")

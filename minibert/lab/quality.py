@@ -48,7 +48,6 @@ class Data:
     task: Task
     learned: Any
     held_out: Any
-    max_length: int = 128
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def xquad(folder: Path) -> Data:
     questions = task.read(folder / "xquad" / "xquad.en.json")
     cut = SPLIT["xquad"]
     learned, held_out = (replace(questions, rows=rows) for rows in (questions.rows[:cut], questions.rows[cut:]))
-    return Data(task, learned, held_out, max_length=384)
+    return Data(task, learned, held_out)
 
 
 DATA: dict[str, Callable[[Path], Data]] = {"sst2": sst2, "mrpc": mrpc, "wnut17": wnut17, "xquad": xquad}
@@ -158,7 +157,7 @@ SIDES: dict[str, Callable[[Job, Head], Head]] = {"minibert": ours, "transformers
 
 def compare(data: Data, request: Request, seeds: Sequence[int], names: Sequence[str]) -> dict[str, Any]:
     """Train on each side with each seed; scores, their means, and the standard error of one of them."""
-    job = Job.of(data.task, data.learned, data.held_out, replace(request, max_length=data.max_length))
+    job = Job.of(data.task, data.learned, data.held_out, request)
     sides: dict[str, Side] = {name: Side([], []) for name in names}
     for seed in seeds:
         one = replace(job, request=replace(job.request, settings=replace(job.request.settings, seed=seed)))

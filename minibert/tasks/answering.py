@@ -97,6 +97,7 @@ class Answering(Task):
 
     name = "answer"
     head = "question-answering"
+    row_length = 384
     main = "f1"
 
     def __post_init__(self) -> None:

@@ -67,6 +67,7 @@ class Task(ABC):
 
     name: ClassVar[str]  # in `minibert finetune NAME`
     head: ClassVar[str]  # in minibert.load(..., head=HEAD)
+    row_length: ClassVar[int] = 128  # tokens of a row where nobody says how many
     fresh_head: ClassVar[str] = ""  # what a user should know where the checkpoint has no such task head
 
     @property

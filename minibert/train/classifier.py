@@ -31,8 +31,8 @@ TINY = torch.finfo(torch.float32).tiny  # where all texts of a batch weigh nothi
 class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
     """A column of texts, or two of pairs, to labels: fit trains the whole checkpoint with a fresh task head.
 
-    model is a Hub name or a folder; max_length: tokens of a row; class_weight: None, "balanced" or a weight for each
-    label; the other settings are those of train.loop.Settings. precision "auto" is bfloat16 where the hardware
+    model is a Hub name or a folder; max_length: tokens of a row, None: 128; class_weight: None, "balanced" or a weight
+    for each label; the other settings are those of train.loop.Settings. precision "auto" is bfloat16 where the hardware
     multiplies it. The same seed gives the same model. A pickle holds the trained weights.
 
     After fit: classes_, model_ (with its task head), tokenizer_, loss_curve_ (a value for each step).
@@ -47,7 +47,7 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         batch_size: int = 32,
         seed: int = 0,
         precision: str = "auto",
-        max_length: int = 128,
+        max_length: int | None = None,
         freeze: str = "none",
         class_weight: str | Mapping[Any, float] | None = None,
         device: str = "auto",

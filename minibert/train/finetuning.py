@@ -48,7 +48,6 @@ from minibert.train.outputs import outputs
 from minibert.train.packed import Output, packed_output
 
 SAVE_EVERY = 200  # steps
-LONGEST_DEFAULT = 384  # tokens of a row where nobody said how many; a model with fewer positions is given what it has
 
 
 class DegenerateWarning(UserWarning):
@@ -61,7 +60,7 @@ class Request:
 
     model: str = "distilbert-base-uncased"  # a Hub name or a folder
     settings: Settings = field(default_factory=Settings)
-    max_length: int = 128  # tokens of a row
+    max_length: int | None = None  # tokens of a row; None: the task's row_length, or all positions of the model
     freeze: str = "none"  # none, embeddings, a number of layers from below, or encoder
     step: str = "packed"  # or "readable"
     device: str = "auto"
@@ -96,9 +95,10 @@ class Job:
         task, labels = task.settled(data), task.labels_of(data)
         source = hub.locate(request.model)
         limit = Config.from_file(source.folder / "config.json").max_tokens
-        if request.max_length > max(limit, LONGEST_DEFAULT):
+        if request.max_length is not None and request.max_length > limit:
             raise ValueError(f"max_length is {request.max_length}; the model has {limit} positions, the most it can be")
-        most = min(request.max_length, limit)
+        most = min(task.row_length, limit) if request.max_length is None else request.max_length
+        request = replace(request, max_length=most)
         tokenizer = load_tokenizer(source.folder, max_length=most)
         encoded = task.encode(data, tokenizer, labels, most)
         held_out = None if dev is None else task.encode(dev, tokenizer, labels, most)
@@ -325,7 +325,7 @@ def finetune(
     dev: object = None,
     out: str | os.PathLike[str] | None = None,
     model: str | os.PathLike[str] = "distilbert-base-uncased",
-    max_length: int = 128,
+    max_length: int | None = None,
     freeze: str = "none",
     class_weight: str | Mapping[str, float] | None = None,
     step: str = "packed",
