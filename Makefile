@@ -1,7 +1,7 @@
 # make demo   the main job: sentences, [CLS] vectors, logistic regression
 # make test   style, types and the test suite, but for what takes minutes: `make test-notebooks` runs the long tutorials,
 #             `make test-processes` what needs several processes, `make test-all` all and the full-size checkpoints too
-# make pretrain      a BERT and a DistilBERT from nothing, measured against what is possible: some eight minutes
+# make pretrain      a BERT and a DistilBERT from nothing, measured against what is possible: 20 minutes of one core
 # make quality        fine-tuning beside that of transformers, on the data of MINIBERT_DATA: an hour or two
 # make tutorials      the notebooks in the browser
 # make annotated      the source as pages, explanation beside code, in build/annotated

@@ -1,6 +1,6 @@
 """Pretraining and distillation, measured against what is possible: `make pretrain`.
 
-    python -m minibert.lab.possible [--out build/possible] [--steps 1500] [--plot possible.png] [--json]
+    python -m minibert.lab.possible [--out build/possible] [--steps 3000] [--plot possible.png] [--json]
 
 A corpus is drawn from a small artificial language (train/toy_language.py), of which it is known exactly how well its
 hidden words and next sentences can be guessed. A vocabulary is learned from it, a BERT is pretrained with both
@@ -213,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Draw, learn, pretrain, distill, and print what came of it beside what was possible; 1 if a goal was missed."""
     parser = argparse.ArgumentParser(description="Pretrain and distill on a language whose entropy is known.")
     parser.add_argument("--out", type=Path, default=Path("build/possible"), metavar="FOLDER", help="(%(default)s)")
-    parser.add_argument("--steps", type=int, default=1500, metavar="N", help="of pretraining (%(default)s)")
+    parser.add_argument("--steps", type=int, default=3000, metavar="N", help="of pretraining (%(default)s)")
     parser.add_argument("--student-steps", type=int, default=300, metavar="N", help="(%(default)s)")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the losses")
     parser.add_argument("--json", action="store_true", help="the figures once more, as JSON")
