@@ -21,8 +21,10 @@ Two cores (AMD EPYC, Zen 4) encode 8,940 tokens a second with all-MiniLM-L6-v2 i
     machines of two cores    1      10      100
     time                     74 h   7.4 h   44 min
 
-and their vectors 154 GB. More machines help as long as there are several shards for each worker: the last ones to end
-are waited for, a shard each at the most.
+and their vectors 154 GB. On one machine of two cores Ray with two workers was as quick as `minibert embed`: 614 and 621
+rows a second after the start against 608 and 580, in turns, of 20,000 sentences of SST-2 in 12 files.
+More machines help as long as there are several shards for each worker: the last ones to end are waited for, a shard
+each at the most.
 """
 
 from __future__ import annotations
