@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -63,7 +62,8 @@ class Row:
 def rows_of(made: Tokenized) -> Prepared[Row]:
     """An item for each text."""
     if made.windows is None:
-        rows = [Row([ids], second) for ids, second in zip(made.ids, made.second or repeat(None), strict=False)]
+        second: Sequence[int | None] = made.second or [None] * len(made.ids)
+        rows = [Row([ids], start) for ids, start in zip(made.ids, second, strict=True)]
     else:
         left = iter(made.ids)
         rows = [Row([next(left) for _ in range(count)]) for count in made.windows]

@@ -101,7 +101,7 @@ class TimedProtocol(HttpToolsProtocol):
 
     # -- what a client sends
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn narrows it too
         """The first request is awaited."""
         super().connection_made(transport)
         self._expect_more()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -87,7 +87,7 @@ def flow() -> dict[str, list[Step]]:
     for attention in reversed(model.ATTENTION):  # "eager" last: its Encoder.forward is the one to show
         encoder = model.Encoder(config, attention).eval()
         with torch.inference_mode():
-            found |= watched(lambda encoder=encoder: encoder(torch.tensor([IDS])), model.__file__)  # type: ignore[misc]
+            found |= watched(partial(encoder, torch.tensor([IDS])), model.__file__)
     return {name: steps for name, steps in found.items() if steps}
 
 

@@ -63,7 +63,8 @@ def cells(row: Row, clients: int, result: Result) -> tuple[str, ...]:
     ours = next((one for one in result.rows if one.contestant.ours and one.ranked), None)
     compared = ("", "")
     if ours is not None and ours is not row:
-        ratios = Middle.of([a.rate / b.rate for a, b in zip(ours.turns[clients], turns, strict=False)])
+        pairs = zip(ours.turns[clients], turns, strict=False)  # a server that failed has fewer turns, and is not ranked
+        ratios = Middle.of([own.rate / theirs.rate for own, theirs in pairs])
         compared = (f"{ratios.median:.2f}", f"{ratios.least:.2f}-{ratios.most:.2f}")
     told = (f"{rate.median:,.0f}", spread(rate), *map(seconds, times), f"{turns[-1].held / 1e6:,.0f}")
     return (f"  {row.contestant.title}", *told, *compared)

@@ -116,7 +116,7 @@ class Result:
         if ours is None or not others:
             return None
         best = max(others, key=lambda row: Middle.of([turn.rate for turn in row.turns[clients]]).median)
-        pairs = zip(best.turns[clients], ours.turns[clients], strict=False)
+        pairs = zip(best.turns[clients], ours.turns[clients], strict=True)  # whoever is ranked had every turn
         found = quotient([(theirs.rate, own.rate) for theirs, own in pairs])
         return None if found is None else (best.contestant.title, found)
 

@@ -36,8 +36,10 @@ class Contestant:
 MINIBERT = Contestant(
     "minibert",
     "minibert serve",
-    [sys.executable, "-m", "minibert", "serve", "--model", "{folder}", "--port", "{port}"]  # noqa: RUF005
-    + ["--pooling", "mean", "--name", MODEL],
+    [
+        *(sys.executable, "-m", "minibert", "serve", "--model", "{folder}", "--port", "{port}"),
+        *("--pooling", "mean", "--name", MODEL),
+    ],
     ours=True,
 )
 
