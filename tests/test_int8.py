@@ -26,7 +26,7 @@ from minibert.vectors import engine as room
 from minibert.vectors.calibration import LARGEST_ERROR, roundings, smoothing
 from minibert.vectors.embedder import Embedder, samples
 from minibert.vectors.engine import Engine
-from minibert.vectors.int8 import LEAST, MOST, Rounding, Scratch, Whole, WholeLinear, divided, is_exact
+from minibert.vectors.int8 import LEAST, MOST, Rounding, Whole, WholeLinear, divided, is_exact
 from minibert.vectors.recipe import Recipe
 
 Matrix = NDArray[np.float32]

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 
 from minibert import model
 from minibert.checkpoints.tensor_files import write_tensors
-from minibert.vectors.int8 import LEAST, MOST, Rounding, Scratch, WholeLinear
+from minibert.vectors.attention import Attend
+from minibert.vectors.int8 import LEAST, MOST, Rounding, WholeLinear
 from minibert.vectors.matmul import joined
 from minibert.vectors.packed import Packed
-
-Attend = Callable[[Tensor, Tensor, Tensor, Packed], Tensor]  # what computes attention, see engine.py
+from minibert.vectors.scratch import Scratch
 
 VERSION = 1  # of what is measured here: a later one finds no earlier one's file
 PRODUCTS = ("attention", "output", "expand", "contract")  # of each layer; the first is query, key and value

@@ -18,7 +18,7 @@ product becomes bytes, see int8.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -32,14 +32,16 @@ from tqdm import tqdm
 from minibert import model
 from minibert.config import Config
 from minibert.device import check_device, choose_dtype
+from minibert.vectors.attention import Attend, choose_attention, grouped_attention, varlen_attention
 from minibert.vectors.cache import Arrived
 from minibert.vectors.calibration import Calibration, calibration_of, in_words, roundings_of
 from minibert.vectors.forks import check_process
-from minibert.vectors.int8 import Rounding, Scratch, WholeLinear, choose_int8, divided
+from minibert.vectors.int8 import Rounding, WholeLinear, choose_int8, divided
 from minibert.vectors.matmul import Linear, choose_linear
 from minibert.vectors.packed import TOKEN_STEP, Packed, check_rows, filler, last_step, pack
 from minibert.vectors.pooling import combine_layers
 from minibert.vectors.recipe import DEFAULT, Recipe
+from minibert.vectors.scratch import Scratch
 
 # More tokens at once gain nothing on a CPU: their feed-forward values no longer fit its caches.
 CPU_TOKENS = 1024
@@ -96,38 +98,6 @@ class Embeddings:
 def first_row(config: Config) -> int:
     """The row of the table of positions for position 0 of a packed batch."""
     return config.first_position if config.padding_has_position else config.first_position - 1
-
-
-# What computes attention in a packed batch: query, key, value and the batch to the result. See model.Attend.
-Attend = Callable[[Tensor, Tensor, Tensor, Packed], Tensor]
-
-
-def grouped_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
-    """Attention within each text, one group of equal length after the other: (T,H,W) -> (T,H,W).
-
-    query may hold the first token of each text only, (B,H,W), and the rows that fill these up, which stay as they are.
-    A CPU computes these products in float32, which is quicker there than bfloat16 for texts of ordinary length.
-    """
-    dtype = query.dtype
-    if query.device.type == "cpu":
-        query, key, value = query.float(), key.float(), value.float()
-    contexts = []
-    for group in zip(*(packed.by_group(x) for x in (query, key, value)), strict=True):
-        q, k, v = (x.transpose(1, 2) for x in group)  # (B,S,H,W) -> (B,H,S,W)
-        context = F.scaled_dot_product_attention(q, k, v)  # no mask: nothing here is padding
-        contexts.append(context.transpose(1, 2).flatten(0, 1).to(dtype))  # (B,H,S,W) -> (B,S,H,W) -> (T,H,W)
-    return torch.cat([*contexts, query[sum(map(len, contexts)) :].to(dtype)])
-
-
-def varlen_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
-    """The same in one kernel that is told where texts begin and end; CUDA in bfloat16 or float16."""
-    from torch.nn.attention.varlen import varlen_attn  # here: it brings torch's compiler along, which takes a second
-
-    if len(query) == len(key):
-        bounds, longest = packed.bounds, packed.longest
-    else:  # one query token for each text
-        bounds, longest = torch.arange(len(query) + 1, dtype=torch.int32, device=query.device), 1
-    return cast(Tensor, varlen_attn(query, key, value, bounds, packed.bounds, longest, packed.longest))
 
 
 class SelfAttention:
@@ -199,7 +169,7 @@ class Kernels:
     attend: Attend
     activation: str
     roundings: Mapping[str, Rounding] = field(default_factory=dict)  # of the products in int8, by their names
-    scratch: Scratch = field(default_factory=Scratch)  # of these
+    scratch: Scratch = field(default_factory=Scratch)  # of these and of attention
 
     def linear(self, layers: Sequence[nn.Linear], activation: str | None = None, name: str = "") -> Linear:
         """The layers, which have one input, as one product."""
@@ -216,21 +186,6 @@ class Kernels:
         attention = "one kernel for all lengths" if self.attend is varlen_attention else "groups of equal length"
         precision = str(self.dtype).removeprefix("torch.")
         return f"{precision} on {self.device}; products: {self.product.words}; attention: {attention}"
-
-
-def choose_attention(dtype: torch.dtype, device: torch.device) -> Attend:
-    """varlen_attention where it runs here and agrees with grouped_attention, else grouped_attention."""
-    if device.type != "cuda" or dtype == torch.float32:
-        return grouped_attention
-    packed = pack([[0] * 19, [0] * 7, [0] * 7], device)
-    random = torch.Generator().manual_seed(0)  # a generator of its own: the caller's random numbers stay as they are
-    query, key, value = torch.randn(3, 33, 2, 64, generator=random).to(device, dtype)
-    try:
-        context = varlen_attention(query, key, value, packed)
-    except (ImportError, RuntimeError, TypeError):  # no such kernel in this torch or for this GPU, or other arguments
-        return grouped_attention
-    agreed = torch.allclose(context, grouped_attention(query, key, value, packed), rtol=2e-2, atol=2e-2)
-    return varlen_attention if agreed else grouped_attention
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -263,8 +218,9 @@ class Engine:
         in_int8 = precision == "int8" and choose_int8(self.device)
         self.dtype = choose_dtype("auto" if precision == "int8" else precision, self.device)
         self.precision = "int8" if in_int8 else str(self.dtype).removeprefix("torch.")
-        product, attend = choose_linear(self.dtype, self.device), choose_attention(self.dtype, self.device)
-        kernels = Kernels(self.device, self.dtype, product, attend, self.config.hidden_act)
+        scratch = Scratch()
+        product, attend = choose_linear(self.dtype, self.device), choose_attention(self.dtype, self.device, scratch)
+        kernels = Kernels(self.device, self.dtype, product, attend, self.config.hidden_act, scratch=scratch)
         self.kernels = str(kernels)
         self.embeddings = Embeddings(encoder.embeddings, self.config, kernels)
         self.unplaced = None if self.config.padding_has_position else self.config.pad_token_id

@@ -17,7 +17,6 @@ residual stream, LayerNorm, softmax and attention, is float32 as before. T token
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from torch import Tensor, nn
 from minibert.device import has_int8
 from minibert.model import ACTIVATION
 from minibert.vectors.matmul import Linear, joined
+from minibert.vectors.scratch import Scratch
 
 LEAST, MOST = -128, 127  # of a byte
 SMALLEST = 1e-30  # scale, so that a row of zeros has one
@@ -48,20 +48,6 @@ class Whole:
 
     values: Tensor  # (T,in) int8
     scale: Tensor  # (T,1) float32
-
-
-class Scratch(threading.local):
-    """Memory that is used again and again, of each thread its own: to get new memory takes as long as a product."""
-
-    def __init__(self) -> None:
-        self.kept: dict[tuple[str, torch.dtype], Tensor] = {}
-
-    def take(self, name: str, rows: int, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """(rows, width) of whatever was there; the same memory at the next call of this name."""
-        kept = self.kept.get((name, dtype))
-        if kept is None or len(kept) < rows * width:
-            kept = self.kept[name, dtype] = torch.empty(rows * width, dtype=dtype)
-        return kept[: rows * width].view(rows, width)
 
 
 class WholeLinear(Linear):
