@@ -79,16 +79,16 @@ class BatchedAttention:
             result.copy_(fused(query, key, value))
             return
         texts = max(1, SCORES // (H * query.shape[1] * S))
-        for q, k, v, context in zip(*(x.split(texts) for x in (query, key, value, result)), strict=True):
+        for q, k, v, context in zip(*(torch.split(x, texts) for x in (query, key, value, result)), strict=True):
             self.texts(q, k, v, context)
 
     def texts(self, query: Tensor, key: Tensor, value: Tensor, result: Tensor) -> None:
         """softmax(Q Kᵀ / √W) V; every head of every text is a matrix of its own."""
         B, Sq, H, W = query.shape
-        q, k, v = self.heads("query", query), self.heads("key", key), self.heads("value", value)
+        q, k, v = self.heads("q", query), self.heads("k", key), self.heads("v", value)
         scores = self.scratch.take("scores", B * H, Sq * k.shape[1]).view(B * H, Sq, -1)
         torch.baddbmm(scores, q, k.transpose(1, 2), beta=0, alpha=W**-0.5, out=scores)  # (BH,Sq,W) -> (BH,Sq,S)
-        context = self.scratch.take("context", B * H, Sq * W).view(B * H, Sq, W)
+        context = self.scratch.take("context by head", B * H, Sq * W).view(B * H, Sq, W)
         weights = softmax(scores, out=self.scratch.take("weights", B * H, Sq * k.shape[1]).view_as(scores))
         torch.bmm(weights, v, out=context)  # (BH,Sq,S) -> (BH,Sq,W)
         result.copy_(context.view(B, H, Sq, W).transpose(1, 2))  # (B,H,Sq,W) -> (B,Sq,H,W)
@@ -96,7 +96,7 @@ class BatchedAttention:
     def heads(self, name: str, x: Tensor) -> Tensor:
         """(B,S,H,W) -> (BH,S,W), in float32."""
         B, S, H, W = x.shape
-        heads = self.scratch.take(name, B * H, S * W).view(B, H, S, W)
+        heads = self.scratch.take(f"{name} by head", B * H, S * W).view(B, H, S, W)
         return heads.copy_(x.transpose(1, 2)).view(B * H, S, W)
 
 

@@ -34,7 +34,15 @@ from minibert.config import Config
 from minibert.device import check_device, choose_dtype
 from minibert.vectors.attention import Attend, choose_attention, grouped_attention, varlen_attention
 from minibert.vectors.cache import Arrived
-from minibert.vectors.calibration import Calibration, calibration_of, in_words, roundings_of
+from minibert.vectors.calibration import (
+    SHORT,
+    Calibration,
+    Products,
+    beginnings,
+    calibration_of,
+    in_words,
+    roundings_of,
+)
 from minibert.vectors.forks import check_process
 from minibert.vectors.int8 import Rounding, WholeLinear, choose_int8, divided
 from minibert.vectors.matmul import Linear, choose_linear
@@ -177,6 +185,10 @@ class Kernels:
             return WholeLinear(layers, self.roundings[name], activation, self.scratch, name)
         return self.product(layers, self.dtype, self.device, activation)
 
+    def of_layer(self, products: Products, number: int) -> Kernels:
+        """The same with the roundings of this layer."""
+        return replace(self, roundings=roundings_of(products, number))
+
     def value(self, source: nn.Linear) -> nn.Linear:
         """The value layer, whose results are divided by what the output product's input is smoothed with."""
         output = self.roundings.get("output", Rounding())
@@ -224,27 +236,38 @@ class Engine:
         self.kernels = str(kernels)
         self.embeddings = Embeddings(encoder.embeddings, self.config, kernels)
         self.unplaced = None if self.config.padding_has_position else self.config.pad_token_id
-        calibration: Calibration = {}
+        calibration = Calibration({}, short_bear_int8=True)
         if in_int8:
-            calibration = self.calibrate(encoder, samples)
+            calibration = self.calibrate(encoder, kernels, samples)
             self.kernels = f"{in_words(calibration)}; the others: {self.kernels}"
-        distinct = []
+        distinct, careful = [], []
         for number, layer in enumerate(encoder.layers):
-            own = replace(kernels, roundings=roundings_of(calibration, number))
-            distinct.append(Layer(cast(model.Layer, layer), own))
+            distinct.append(Layer(cast(model.Layer, layer), kernels.of_layer(calibration.products, number)))
+            if not calibration.short_bear_int8:
+                careful.append(Layer(cast(model.Layer, layer), kernels))
             if not keep_encoder:
                 layer.to("meta")  # a device without memory
         self.layers = [distinct[number] for number in self.config.shared_layers]  # L, some of them the same
+        self.careful_layers = [careful[number] for number in self.config.shared_layers if careful]  # L or none
         self.pooler = None if encoder.pooler is None else kernels.linear([encoder.pooler.dense])
 
-    def calibrate(self, encoder: model.Encoder, samples: Sequence[Sequence[int]] | None) -> Calibration:
+    def calibrate(
+        self, encoder: model.Encoder, kernels: Kernels, samples: Sequence[Sequence[int]] | None
+    ) -> Calibration:
         """Which products bear int8, found on the samples or known from an earlier time. Raises ValueError for none."""
         if not samples:
             raise ValueError("precision 'int8' is calibrated on texts: pass samples=, the ids of a few dozen of them")
         check_rows(self.config, samples)
-        rows = sorted(samples, key=len, reverse=True)
+        rows = sorted([*samples, *beginnings(samples)], key=len, reverse=True)
         packed = pack(rows, self.device, None, self.unplaced)
-        return calibration_of(encoder, rows, lambda: self.embeddings(packed), packed, grouped_attention)
+
+        def in_int8(products: Products, x: Tensor) -> Tensor:
+            for number in self.config.shared_layers:
+                layer = Layer(cast(model.Layer, encoder.layers[number]), kernels.of_layer(products, number))
+                x = layer(x, packed, first_only=False)
+            return x
+
+        return calibration_of(encoder, rows, packed, grouped_attention, lambda: self.embeddings(packed), in_int8)
 
     def check(self, recipe: Recipe) -> tuple[tuple[int, ...], int]:
         """The recipe's layers counted from 0 and the width of its vectors, or ValueError, see Recipe.fit_to."""
@@ -314,6 +337,9 @@ class Engine:
         while len(order):
             fitting = np.searchsorted(lengths[order[:tokens]].cumsum(), tokens, side="right")
             rows = order[: max(1, int(fitting))]
+            if self.careful(recipe.pooling, int(lengths[rows[-1]])):
+                longer = int((lengths[rows] > SHORT).sum())
+                rows = rows[: longer or len(rows)]
             texts, size = [ids[row] for row in rows], int(lengths[rows].sum())
             if on_cpu:
                 texts += filler(size, TOKEN_STEP if len(rows) < len(order) else at_the_end)
@@ -343,13 +369,18 @@ class Engine:
     def forward(self, packed: Packed, pooling: str, layers: Sequence[int]) -> list[Tensor]:
         """The pooled vectors after each of the layers, (B,D) each; nothing above the last of them runs."""
         x = self.embeddings(packed)  # (T) -> (T,D)
+        own = self.careful_layers if self.careful(pooling, packed.longest) else self.layers
         pooled = {0: self.pool(x, packed, pooling)} if 0 in layers else {}
         last = max(layers)
-        for number, layer in enumerate(self.layers[:last], start=1):
+        for number, layer in enumerate(own[:last], start=1):
             x = layer(x, packed, first_only=number == last and pooling in ("cls", "pooler"))  # (T,D) -> (T,D), (B,D)
             if number in layers:
                 pooled[number] = self.pool(x, packed, pooling)
         return [pooled[number] for number in layers]
+
+    def careful(self, pooling: str, tokens: int) -> bool:
+        """Whether a text of so many tokens is not computed in int8, since its vector would turn."""
+        return bool(self.careful_layers) and pooling in ("mean", "max") and tokens <= SHORT
 
     def pool(self, x: Tensor, packed: Packed, pooling: str) -> Tensor:
         """(T,D) -> (B,D); where the layer computed first tokens only, x is (B,D) already."""
