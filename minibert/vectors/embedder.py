@@ -37,6 +37,7 @@ from minibert.vectors.engine import Engine, NotFiniteError
 from minibert.vectors.pooling import average_windows
 from minibert.vectors.prefetch import Portion, tokenized
 from minibert.vectors.recipe import DEFAULT, Recipe, Settings, spelled
+from minibert.vectors.scratch import give_back
 
 SAMPLES = 32  # texts by which int8 is calibrated
 COMPARED = 64  # texts whose vectors are compared with those in float32
@@ -302,6 +303,8 @@ def load_folder(folder: Path, files: Files, device: str, precision: str) -> Load
     tokenizer = load_tokenizer(folder)
     encoder = load(folder, device=device)
     engine = Engine(encoder, precision, keep_encoder=False, samples=samples(tokenizer, precision))
+    del encoder
+    give_back()  # what held the weights before they took the engine's form
     return Loaded(engine, tokenizer, folder, files)
 
 

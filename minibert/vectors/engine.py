@@ -81,7 +81,7 @@ class Embeddings:
     """x = LayerNorm(token + (segment + position + task 0)), the latter from one table. See model.Embeddings."""
 
     def __init__(self, source: model.Embeddings, config: Config, kernels: Kernels) -> None:
-        self.token = float32(source.token.weight, kernels.device)
+        self.token = source.token.weight.detach().to(kernels.device, kernels.table)
         self.place = float32(source.position.weight[first_row(config) :], kernels.device)
         if source.task is not None:
             self.place = self.place + float32(source.task.weight[0], kernels.device)
@@ -176,6 +176,7 @@ class Kernels:
     product: type[Linear]
     attend: Attend
     activation: str
+    table: torch.dtype = torch.float32  # of the token embeddings
     roundings: Mapping[str, Rounding] = field(default_factory=dict)  # of the products in int8, by their names
     scratch: Scratch = field(default_factory=Scratch)  # of these and of attention
 
@@ -232,7 +233,8 @@ class Engine:
         self.precision = "int8" if in_int8 else str(self.dtype).removeprefix("torch.")
         scratch = Scratch()
         product, attend = choose_linear(self.dtype, self.device), choose_attention(self.dtype, self.device, scratch)
-        kernels = Kernels(self.device, self.dtype, product, attend, self.config.hidden_act, scratch=scratch)
+        table = torch.bfloat16 if in_int8 else torch.float32  # its rounding is far smaller than that of bytes
+        kernels = Kernels(self.device, self.dtype, product, attend, self.config.hidden_act, table, scratch=scratch)
         self.kernels = str(kernels)
         self.embeddings = Embeddings(encoder.embeddings, self.config, kernels)
         self.unplaced = None if self.config.padding_has_position else self.config.pad_token_id

@@ -1,8 +1,13 @@
-"""Memory that is used again and again: to get new memory from the system can take as long as a product into it."""
+"""Memory that is used again and again, and memory that is given back.
+
+To get new memory from the system can take as long as a product into it.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import threading
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -20,3 +25,9 @@ class Scratch(threading.local):
         if kept is None or len(kept) < rows * width:
             kept = self.kept[name, dtype] = torch.empty(rows * width, dtype=dtype)
         return kept[: rows * width].view(rows, width)
+
+
+def give_back() -> None:
+    """Return freed memory to the system at once: the C library of Linux keeps much of it for later."""
+    with suppress(AttributeError, OSError, TypeError):  # another system, another C library
+        ctypes.CDLL(None).malloc_trim(0)
