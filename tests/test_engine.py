@@ -259,7 +259,7 @@ def shifted(self: room.Arrival) -> Matrix:
     ("target", "name", "mistake", "poolings"),
     [
         (room, "pack", shift_a_boundary, ("cls", "mean")),
-        (room, "grouped_attention", cut_the_last_token, ("cls", "mean")),
+        (room, "choose_attention", lambda *machine: cut_the_last_token, ("cls", "mean")),
         (room.Arrival, "wait", shifted, ("cls", "mean")),
         (room.Packed, "starts", property(lambda packed: packed.bounds[:-1] + 1), ("cls",)),  # the mean reads no [CLS]
     ],
@@ -461,7 +461,7 @@ def test_packed_sequences_with_their_bounds_equal_the_readable_path(
     monkeypatch: pytest.MonkeyPatch, pooling: str
 ) -> None:
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_by_loop)
-    monkeypatch.setattr(room, "choose_attention", lambda dtype, device: room.varlen_attention)
+    monkeypatch.setattr(room, "choose_attention", lambda *machine: room.varlen_attention)
     engine, rows = Engine(ENCODER), random_rows(MIXED)
     assert engine.kernels.endswith("one kernel for all lengths")
     assert difference(engine.vectors(rows, Recipe(pooling)), readable(ENCODER, rows, pooling)) < BOUND

@@ -26,7 +26,8 @@ from minibert.vectors import engine as room
 from minibert.vectors.calibration import LARGEST_ERROR, roundings, smoothing
 from minibert.vectors.embedder import Embedder, samples
 from minibert.vectors.engine import Engine
-from minibert.vectors.int8 import LEAST, MOST, Rounding, Whole, WholeLinear, divided, is_exact
+from minibert.vectors.int8 import LEAST, MOST, PackedWholeLinear, Rounding, Whole, WholeLinear, divided, is_exact
+from minibert.vectors.memory import Scratch
 from minibert.vectors.recipe import Recipe
 
 Matrix = NDArray[np.float32]
@@ -59,6 +60,7 @@ def linear(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
 
 # -- the arithmetic
 
+KERNELS = [WholeLinear, PackedWholeLinear]
 SHAPES = [(384, 384), (384, 768), (384, 1536), (1536, 384), (768, 768), (768, 1536), (768, 3072), (3072, 768), (31, 7)]
 
 
@@ -74,6 +76,9 @@ def test_products_of_bytes_are_the_exact_whole_numbers(tokens: int, channels: in
     product = WholeLinear([linear(weight.float())], Rounding())
     product(Whole(x, torch.ones(tokens, 1)))
     assert torch.equal(product.scratch.take("whole", tokens, outputs, torch.int32).long(), x.long() @ weight.T)
+    packed = PackedWholeLinear([linear(weight.float())], Rounding())
+    y = packed(Whole(packed.form(x.clone()), torch.ones(tokens, 1)))
+    assert torch.equal(y, (x.long() @ weight.T).float())
 
 
 @settings(max_examples=50)
@@ -103,12 +108,13 @@ def test_every_number_is_rounded_to_within_half_a_step(
 
 
 @EXACT
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("offset", [0, -110, 60])
 @pytest.mark.parametrize("smoothed", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.inference_mode()
 def test_a_product_with_bias_residual_and_activation_is_within_its_rounding(
-    offset: int, smoothed: bool, dtype: torch.dtype
+    kernel: type[WholeLinear], offset: int, smoothed: bool, dtype: torch.dtype
 ) -> None:
     random = torch.Generator().manual_seed(0)
     x, residual = torch.randn(67, 256, generator=random).to(dtype), torch.randn(67, 320, generator=random)
@@ -117,17 +123,18 @@ def test_a_product_with_bias_residual_and_activation_is_within_its_rounding(
     exact = layer(x.float())
     bound = {0: 0.1, 60: 0.2, -110: 0.6}[offset]  # of numbers on both sides of 0, an offset wastes bytes
     for activation in (None, "gelu", "relu"):
-        product = WholeLinear([layer], Rounding(c, offset), activation)
+        product = kernel([layer], Rounding(c, offset), activation)
         wanted = exact if activation is None else getattr(nn.functional, activation)(exact)
         assert float((product(product.enter(x)) - wanted).abs().max()) < bound
-    product = WholeLinear([layer], Rounding(c, offset))
+    product = kernel([layer], Rounding(c, offset))
     assert float((product(product.enter(x), residual) - exact - residual).abs().max()) < bound
 
 
 @EXACT
+@pytest.mark.parametrize("kernel", KERNELS)
 @torch.inference_mode()
-def test_rows_of_zeros_give_the_bias_and_a_row_that_is_not_finite_stays_so() -> None:
-    product = WholeLinear([linear(torch.eye(8), torch.arange(8.0))], Rounding())
+def test_rows_of_zeros_give_the_bias_and_a_row_that_is_not_finite_stays_so(kernel: type[WholeLinear]) -> None:
+    product = kernel([linear(torch.eye(8), torch.arange(8.0))], Rounding())
     x = torch.zeros(4, 8)
     x[1, 3], x[2, 3] = float("nan"), float("inf")
     y = product(product.enter(x))
@@ -163,7 +170,7 @@ def test_a_smoothed_model_that_is_not_rounded_equals_the_unsmoothed_one(minilm: 
 
 def test_smoothing_gives_x_and_w_channels_of_like_size() -> None:
     c = smoothing(torch.tensor([100.0, 1.0]), torch.tensor([1.0, 1.0]))
-    assert torch.allclose(c[0] / c[1], torch.tensor(10.0))
+    assert torch.allclose(c[0] / c[1], torch.tensor(100.0**calibration.SHARE))
     assert torch.allclose(c.mean(), torch.tensor(1.0))
     assert bool(smoothing(torch.zeros(3), torch.zeros(3)).isfinite().all())
 
@@ -314,7 +321,9 @@ def test_a_product_that_does_not_bear_int8_stays_as_it_was_and_is_named(
     monkeypatch.setattr(calibration, "LARGEST_ERROR", 0.0)
     engine = Engine(encoder, "int8", samples=texts)
     assert engine.kernels.startswith("int8 in 0 of 24 products (not attention of layer 0, output of layer 0, ")
-    assert np.array_equal(engine.vectors(rows), Engine(encoder, "auto").vectors(rows))
+    others = Engine(encoder, "auto")
+    others.embeddings.token = others.embeddings.token.bfloat16()  # as it is in int8
+    assert np.array_equal(engine.vectors(rows), others.vectors(rows))
 
 
 @EXACT
@@ -324,13 +333,72 @@ def test_what_is_decided_is_decided_by_the_error(real: Any, monkeypatch: pytest.
     (path,) = calibration.cache_folder().iterdir()
     sizes = {(n, name): 1536 if name == "contract" else 384 for n in range(6) for name in calibration.PRODUCTS}
     found = calibration.kept(path, sizes)
-    assert found is not None and len(found) == 24
-    errors = sorted(one.error for one in found.values())
+    assert found is not None and len(found.products) == 24
+    errors = sorted(one.error for one in found.products.values())
     assert errors[0] > 0 and errors[-1] <= LARGEST_ERROR
     monkeypatch.setattr(calibration, "LARGEST_ERROR", errors[11])  # half of them
     half = Engine(encoder, "int8", samples=texts)
     assert half.kernels.startswith("int8 in 12 of 24 products (not ")
     assert cosine(half.vectors(rows), exact) > cosine(engine.vectors(rows), exact)
+
+
+SHORT_TEXTS = [
+    "too bad",
+    "fantastic !",
+    "why ?",
+    "no",
+    "wow",
+    "i like it",
+    "this is one of the best films of the year so far",
+]
+
+
+@EXACT
+def test_the_mean_of_a_short_text_keeps_its_meaning_since_it_is_computed_in_bfloat16(real: Any, minilm: Path) -> None:
+    encoder, texts, _, _ = real
+    rows, exact = load_tokenizer(minilm).ids(SHORT_TEXTS), Engine(encoder)
+    engine = Engine(encoder, "int8", samples=texts)
+    assert "but none for the mean or largest of up to 16 tokens" in engine.kernels
+    assert max(map(len, rows)) <= calibration.SHORT
+    for pooling in ("mean", "max"):
+        recipe = Recipe(pooling=pooling)
+        assert cosine(engine.vectors(rows, recipe), exact.vectors(rows, recipe)) > 0.9995
+    again = Engine(encoder, "int8", samples=texts)  # by the calibration that was kept
+    assert np.array_equal(again.vectors(rows, Recipe("mean")), engine.vectors(rows, Recipe("mean")))
+    engine.careful_layers = []
+    assert cosine(engine.vectors(rows, Recipe("mean")), exact.vectors(rows, Recipe("mean"))) < 0.997
+
+
+@EXACT
+def test_short_and_long_texts_are_in_batches_of_their_own_and_come_back_in_order(
+    real: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, texts, _, _ = real
+    engine, exact = Engine(encoder, "int8", samples=texts), Engine(encoder)
+    rows, forward, seen = (
+        [[101, *row, 102] for row in random_rows([3, 40, 14, 15, 9, 200, 14], 30_000)],
+        engine.forward,
+        [],
+    )
+
+    def watch(packed: Any, *request: Any) -> Any:
+        seen.append(packed.longest)
+        return forward(packed, *request)
+
+    monkeypatch.setattr(engine, "forward", watch)
+    assert cosine(engine.vectors(rows, Recipe("mean")), exact.vectors(rows, Recipe("mean"))) > 0.998
+    assert seen == [202, 16]
+    engine.vectors(rows)
+    assert seen == [202, 16, 202]  # [CLS] of all in int8
+
+
+@EXACT
+@pytest.mark.parametrize(("least", "careful"), [(-1.0, 0), (1.1, L)])
+def test_whether_short_texts_bear_int8_is_decided_by_their_means(
+    least: float, careful: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "LEAST_COSINE", least)
+    assert len(Engine(ENCODER, "int8", samples=SAMPLES).careful_layers) == careful
 
 
 @EXACT
@@ -343,18 +411,31 @@ def test_an_encoder_in_bfloat16_gives_the_same_vectors_as_its_float32_copy() -> 
 # -- where it cannot be computed
 
 
+def off_by_one(monkeypatch: pytest.MonkeyPatch, kernel: type[WholeLinear]) -> None:
+    product = kernel.product
+    monkeypatch.setattr(kernel, "product", lambda self, values: product(self, values).add_(1))
+
+
+@EXACT
+def test_the_packed_product_is_taken_where_it_is_exact_and_else_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert int8.choose_int8(CPU) is PackedWholeLinear
+    packed = Engine(ENCODER, "int8", samples=SAMPLES)
+    off_by_one(monkeypatch, PackedWholeLinear)
+    assert int8.choose_int8(CPU) is WholeLinear
+    plain, rows = Engine(ENCODER, "int8", samples=SAMPLES), random_rows(MIXED)
+    assert "int8 by packed oneDNN" in packed.kernels and "int8 by torch._int_mm" in plain.kernels
+    monkeypatch.undo()
+    assert difference(packed.vectors(rows), plain.vectors(rows)) < 1e-3  # the same bytes; floats in another order
+
+
 @pytest.mark.parametrize("broken", [False, True], ids=["no VNNI", "products that are not exact"])
 def test_where_there_is_no_fast_and_exact_product_a_warning_says_so(
     monkeypatch: pytest.MonkeyPatch, broken: bool
 ) -> None:
-    product = torch._int_mm
-
-    def off_by_one(x: Tensor, weight: Tensor, *, out: Tensor) -> Tensor:
-        return product(x, weight, out=out).add_(1)
-
     if broken:
         monkeypatch.setattr(int8, "has_int8", lambda device: True)
-        monkeypatch.setattr(torch, "_int_mm", off_by_one)
+        off_by_one(monkeypatch, WholeLinear)
+        off_by_one(monkeypatch, PackedWholeLinear)
     else:
         monkeypatch.setattr(device, "cpu_features", lambda: {"avx2"})
     message = "no product of bytes that is exact" if broken else "does not multiply bytes in hardware"

@@ -32,6 +32,7 @@ from minibert.train.batches import Batch
 from minibert.train.distributed import ALONE, World
 from minibert.train.packed import packed_output
 from minibert.train.quick import Quick
+from minibert.vectors.memory import freed_memory_kept
 
 # A way to compute the loss of one batch, a mean over its texts or its labelled tokens; of several objectives by name.
 Losses = Tensor | dict[str, Tensor]
@@ -254,7 +255,7 @@ def train(
     optimizer = optimizer or new_optimizer(model, settings)
     steps, before = settings.epochs * -(-batches.an_epoch // settings.accumulate), progress.tokens
     bar = tqdm(total=steps, initial=progress.step, unit="step", delay=2, disable=None if world.first else True)
-    with bar, unchecked():  # the batches are our own
+    with bar, unchecked(), freed_memory_kept():  # the batches are our own
         while progress.epoch < settings.epochs:
             learn(model)
             for parts in in_parts(batches.of_epoch(progress.epoch, progress.batch), settings.accumulate):

@@ -40,7 +40,7 @@ from minibert.train.batches import Batch
 
 READS_FIRST = (TextClassifier, NextSentence, Pretraining)
 READS_LABELLED = (TokenPrediction, TokenClassification)
-TOGETHER = 8  # rows of similar length that attention is given on a CPU; elsewhere all at once
+TOGETHER = 16  # rows of similar length that attention is given on a CPU; elsewhere all at once
 FILLED_FROM = 256  # tokens: where there are fewer, filling would cost more than it saves
 FINE = 5  # binary digits of the number of rows that count; those behind them become zeros
 STEP = "packed_step"  # a layer whose weights are dealt out to several processes has a step of its own

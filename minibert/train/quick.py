@@ -1,9 +1,10 @@
 """What a step that need not be exact to the bit does in another way: the same numbers but for rounding, sooner.
 
-    x Wᵀ + b    products.py    by oneDNN, where that computes in float32
-    E[ids]      table.py       with a gradient that keeps its memory from step to step
+    x Wᵀ + b       products.py    by oneDNN, where that computes in float32
+    E[ids]         table.py       with a gradient that keeps its memory from step to step
+    dropout(x)     dropout.py     with 16 random bits for a number; also that of attention
 
-Both are done inside of torch's own functions, so that model.py and packed.py stay as they are read.
+All are done inside of torch's own functions, so that model.py and packed.py stay as they are read.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
+from minibert.train.dropout import attention, dropout, drops
 from minibert.train.products import linear, permitted
 from minibert.train.table import look_up, worth_it
 
 
 class Quick(TorchFunctionMode):
-    """Inside, linear layers in float32 and large tables on the CPU are computed in the quick way; others as ever."""
+    """Inside, linear layers in float32, large tables and dropout on the CPU are computed in the quick way."""
 
     inside = 0  # how many of them one is in
 
@@ -40,11 +42,17 @@ class Quick(TorchFunctionMode):
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Called by torch in place of each of its functions; in here it is off."""
+        named = kwargs or {}
         if func is F.linear and args[0].is_cpu and not torch.is_autocast_enabled("cpu") and permitted():
-            return linear(*args, **(kwargs or {}))
+            return linear(*args, **named)
         if func is F.embedding and worth_it(args[1]):
             return look_up(*args[:3])  # input, weight, padding_idx; nn.Embedding gives them in this order
-        return func(*args, **(kwargs or {}))
+        if func is F.dropout and named["training"] and drops(args[0], named["p"]):  # torch names all but the first
+            return dropout(args[0], named["p"])
+        if func is F.scaled_dot_product_attention and drops(args[0], named.get("dropout_p", 0.0)):
+            query, key, value = args
+            return attention(query, key, value, named.get("attn_mask"), named["dropout_p"])
+        return func(*args, **named)
 
 
 def twice() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:

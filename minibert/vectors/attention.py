@@ -23,8 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from minibert.vectors.memory import Scratch
 from minibert.vectors.packed import Packed, pack
-from minibert.vectors.scratch import Scratch
 
 # What computes attention in a packed batch: query, key, value and the batch to the result. See model.Attend.
 Attend = Callable[[Tensor, Tensor, Tensor, Packed], Tensor]

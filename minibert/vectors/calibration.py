@@ -28,8 +28,8 @@ from minibert.checkpoints.tensor_files import write_tensors
 from minibert.vectors.attention import Attend
 from minibert.vectors.int8 import LEAST, MOST, Rounding, WholeLinear
 from minibert.vectors.matmul import joined
+from minibert.vectors.memory import Scratch
 from minibert.vectors.packed import Packed
-from minibert.vectors.scratch import Scratch
 
 VERSION = 2  # of what is measured here: a later one finds no earlier one's file
 PRODUCTS = ("attention", "output", "expand", "contract")  # of each layer; the first is query, key and value
@@ -162,7 +162,7 @@ def in_words(calibration: Calibration) -> str:
     others = [f"{product} of layer {number}" for (number, product), found in products.items() if not found.bears_int8]
     without = f" (not {', '.join(others)})" if others else ""
     short = "" if calibration.short_bear_int8 else f", but none for the mean or largest of up to {SHORT} tokens"
-    return f"int8 in {len(products) - len(others)} of {len(products)} products{without}{short}, {WholeLinear.words}"
+    return f"int8 in {len(products) - len(others)} of {len(products)} products{without}{short}"
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -34,10 +34,10 @@ from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.vectors.cache import Arrived, Matrix
 from minibert.vectors.calibration import VERSION
 from minibert.vectors.engine import Engine, NotFiniteError
+from minibert.vectors.memory import give_back
 from minibert.vectors.pooling import average_windows
 from minibert.vectors.prefetch import Portion, tokenized
 from minibert.vectors.recipe import DEFAULT, Recipe, Settings, spelled
-from minibert.vectors.scratch import give_back
 
 SAMPLES = 32  # texts by which int8 is calibrated
 COMPARED = 64  # texts whose vectors are compared with those in float32

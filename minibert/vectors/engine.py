@@ -32,7 +32,13 @@ from tqdm import tqdm
 from minibert import model
 from minibert.config import Config
 from minibert.device import check_device, choose_dtype
-from minibert.vectors.attention import Attend, choose_attention, grouped_attention, varlen_attention
+from minibert.vectors.attention import (
+    Attend,
+    BatchedAttention,
+    choose_attention,
+    grouped_attention,
+    varlen_attention,
+)
 from minibert.vectors.cache import Arrived
 from minibert.vectors.calibration import (
     SHORT,
@@ -46,10 +52,10 @@ from minibert.vectors.calibration import (
 from minibert.vectors.forks import check_process
 from minibert.vectors.int8 import Rounding, WholeLinear, choose_int8, divided
 from minibert.vectors.matmul import Linear, choose_linear
+from minibert.vectors.memory import Scratch
 from minibert.vectors.packed import TOKEN_STEP, Packed, check_rows, filler, last_step, pack
 from minibert.vectors.pooling import combine_layers
 from minibert.vectors.recipe import DEFAULT, Recipe
-from minibert.vectors.scratch import Scratch
 
 # More tokens at once gain nothing on a CPU: their feed-forward values no longer fit its caches.
 CPU_TOKENS = 1024
@@ -177,13 +183,14 @@ class Kernels:
     attend: Attend
     activation: str
     table: torch.dtype = torch.float32  # of the token embeddings
+    whole: type[WholeLinear] | None = None  # products in int8
     roundings: Mapping[str, Rounding] = field(default_factory=dict)  # of the products in int8, by their names
     scratch: Scratch = field(default_factory=Scratch)  # of these and of attention
 
     def linear(self, layers: Sequence[nn.Linear], activation: str | None = None, name: str = "") -> Linear:
         """The layers, which have one input, as one product."""
-        if name in self.roundings:
-            return WholeLinear(layers, self.roundings[name], activation, self.scratch, name)
+        if self.whole is not None and name in self.roundings:
+            return self.whole(layers, self.roundings[name], activation, self.scratch, name)
         return self.product(layers, self.dtype, self.device, activation)
 
     def of_layer(self, products: Products, number: int) -> Kernels:
@@ -197,6 +204,7 @@ class Kernels:
 
     def __str__(self) -> str:
         attention = "one kernel for all lengths" if self.attend is varlen_attention else "groups of equal length"
+        attention += ", two products each" if isinstance(self.attend, BatchedAttention) else ""
         precision = str(self.dtype).removeprefix("torch.")
         return f"{precision} on {self.device}; products: {self.product.words}; attention: {attention}"
 
@@ -228,20 +236,22 @@ class Engine:
         self.config = encoder.config
         self.device = torch.device(device) if device is not None else encoder.embeddings.token.weight.device
         check_device(self.device)
-        in_int8 = precision == "int8" and choose_int8(self.device)
+        whole = choose_int8(self.device) if precision == "int8" else None
         self.dtype = choose_dtype("auto" if precision == "int8" else precision, self.device)
-        self.precision = "int8" if in_int8 else str(self.dtype).removeprefix("torch.")
+        self.precision = "int8" if whole else str(self.dtype).removeprefix("torch.")
         scratch = Scratch()
         product, attend = choose_linear(self.dtype, self.device), choose_attention(self.dtype, self.device, scratch)
-        table = torch.bfloat16 if in_int8 else torch.float32  # its rounding is far smaller than that of bytes
-        kernels = Kernels(self.device, self.dtype, product, attend, self.config.hidden_act, table, scratch=scratch)
+        table = torch.bfloat16 if whole else torch.float32  # its rounding is far smaller than that of bytes
+        kernels = Kernels(
+            self.device, self.dtype, product, attend, self.config.hidden_act, table, whole, scratch=scratch
+        )
         self.kernels = str(kernels)
         self.embeddings = Embeddings(encoder.embeddings, self.config, kernels)
         self.unplaced = None if self.config.padding_has_position else self.config.pad_token_id
         calibration = Calibration({}, short_bear_int8=True)
-        if in_int8:
+        if whole:
             calibration = self.calibrate(encoder, kernels, samples)
-            self.kernels = f"{in_words(calibration)}; the others: {self.kernels}"
+            self.kernels = f"{in_words(calibration)}, {whole.words}; the others: {self.kernels}"
         distinct, careful = [], []
         for number, layer in enumerate(encoder.layers):
             distinct.append(Layer(cast(model.Layer, layer), kernels.of_layer(calibration.products, number)))

@@ -8,11 +8,13 @@ shares a scale, since the largest number of all that share it decides how coarse
                     leave the sum over the input channels, so the product of bytes stays whole.
     smoothing       BERTs have a few outlier dimensions, channels of x that are ten times as large as the others in
                     every token, and so decide every token's scale. x Wᵀ = (x / c) (c W)ᵀ for any c (in): with
-                    c = max|x|^½ / max|w|^½ of each channel, x and W share the burden (Xiao et al. 2022, SmoothQuant).
+                    c = max|x|^a / max|w|^(1-a) of each channel, x and W share the burden (Xiao et al. 2022,
+                    SmoothQuant). a = 0.6, since x loses more than W.
     an offset       What GELU lets through is hardly below 0: with o = 0 half of the 256 numbers would stay unused.
 
 Which of these suits a product, and whether any does, is measured: calibration.py. Everything between the products,
-residual stream, LayerNorm, softmax and attention, is float32 as before. T tokens.
+residual stream, LayerNorm, softmax and attention, is float32 as before; the table of tokens, which is only read, is
+bfloat16. T tokens.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from torch import Tensor, nn
 from minibert.device import has_int8
 from minibert.model import ACTIVATION
 from minibert.vectors.matmul import Linear, joined
-from minibert.vectors.scratch import Scratch
+from minibert.vectors.memory import Scratch
 
 LEAST, MOST = -128, 127  # of a byte
 SMALLEST = 1e-30  # scale, so that a row of zeros has one
@@ -46,7 +48,7 @@ class Rounding:
 class Whole:
     """Rows as bytes: x / c ≈ scale (values - offset)."""
 
-    values: Tensor  # (T,in) int8
+    values: Tensor  # (T,in) int8, or as the product takes them
     scale: Tensor  # (T,1) float32
 
 
@@ -96,15 +98,22 @@ class WholeLinear(Linear):
         else:
             torch.addcmul(self.offset, x.float(), 1 / scale, out=rounded)
         values = self.scratch.take("bytes", len(x), x.shape[1], torch.int8)
-        return Whole(values.copy_(rounded.round_()), scale)
+        return Whole(self.form(values.copy_(rounded.round_())), scale)
+
+    def form(self, values: Tensor) -> Tensor:
+        """Bytes (T,in), int8, as the product takes them."""
+        return values
+
+    def product(self, values: Tensor) -> Tensor:
+        """(values - offset) Wᵀ, times the scales of W, in float32: (T,in) -> (T,out)."""
+        size = len(values), len(self.bias)
+        whole = torch._int_mm(values, self.weight.T, out=self.scratch.take("whole", *size, torch.int32))
+        y = self.scratch.take(self.name, *size).copy_(whole)
+        return y.mul_(self.scale) if self.correction is None else torch.addcmul(self.correction, y, self.scale, out=y)
 
     def __call__(self, x: Whole, residual: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """(T,in) -> (T,out)."""
-        size = len(x.values), len(self.weight)
-        whole = torch._int_mm(x.values, self.weight.T, out=self.scratch.take("whole", *size, torch.int32))
-        y = self.scratch.take(self.name, *size).copy_(whole).mul_(self.scale)
-        if self.correction is not None:
-            y += self.correction
+        y = self.product(x.values)
         if residual is not None:
             return torch.addcmul(residual, y, x.scale, out=y).add_(self.bias)
         torch.addcmul(self.bias, y, x.scale, out=y)
@@ -112,6 +121,37 @@ class WholeLinear(Linear):
             torch.ops.aten.gelu_(y)  # in place; the public function takes new memory
             return y
         return y if self.activation is None else ACTIVATION[self.activation](y)
+
+
+class PackedWholeLinear(WholeLinear):
+    """The same by oneDNN with packed weights; floats, scales of W and offset are made in its kernel.
+
+    It takes bytes without a sign, 128 more each; those with one it would leave to a kernel for reference.
+    """
+
+    words = "int8 by packed oneDNN"
+
+    def __init__(
+        self,
+        layers: Sequence[nn.Linear],
+        rounding: Rounding,
+        activation: str | None = None,
+        scratch: Scratch | None = None,
+        name: str = "",
+    ) -> None:
+        super().__init__(layers, rounding, activation, scratch, name)
+        self.weight = torch.ops.onednn.qlinear_prepack(self.weight, None)
+        self.zero, self.zeros = rounding.offset - LEAST, torch.zeros(len(self.bias), dtype=torch.int32)
+
+    def form(self, values: Tensor) -> Tensor:
+        """Bytes (T,in), int8, with 128 added: the highest bit turned over."""
+        return values.view(torch.uint8).bitwise_xor_(-LEAST)
+
+    def product(self, values: Tensor) -> Tensor:
+        """(values - offset) Wᵀ, times the scales of W, in float32: (T,in) -> (T,out)."""
+        scales = 1.0, self.zero, self.weight, self.scale, self.zeros  # of values, and of W
+        y: Tensor = torch.ops.onednn.qlinear_pointwise(values, *scales, None, 1.0, 0, torch.float32, "none", [], "")
+        return y
 
 
 def divided(layer: nn.Linear, c: Tensor) -> nn.Linear:
@@ -122,16 +162,17 @@ def divided(layer: nn.Linear, c: Tensor) -> nn.Linear:
     return result
 
 
-def choose_int8(device: torch.device) -> bool:
-    """True where products of bytes are quick and exact on this device; elsewhere a warning says what is missing."""
+def choose_int8(device: torch.device) -> type[WholeLinear] | None:
+    """What multiplies bytes quickly and exactly on this device; where nothing does, a warning says what is missing."""
+    exact = (kernel for kernel in (PackedWholeLinear, WholeLinear) if is_exact(kernel))
     if not has_int8(device):
         missing = f"{device} does not multiply bytes in hardware (AVX512_VNNI, AVX_VNNI or AMX, on a CPU)"
-    elif not is_exact():
+    elif (chosen := next(exact, None)) is None:
         missing = "this build of torch has no product of bytes that is exact here"
     else:
-        return True
+        return chosen
     warnings.warn(f"{missing}; computing in bfloat16, or float32 where that is quicker", stacklevel=3)
-    return False
+    return None
 
 
 def is_exact(kernel: type[WholeLinear] = WholeLinear) -> bool:
@@ -140,17 +181,17 @@ def is_exact(kernel: type[WholeLinear] = WholeLinear) -> bool:
     The largest bytes of all are among those that are tried: older CPUs have 16 bits for their sums, which overflow.
     """
     random = torch.Generator().manual_seed(0)  # a generator of its own: the caller's random numbers stay as they are
-    for tokens, channels, outputs in ((1, 256, 96), (67, 320, 256), (33, 1536, 64)):
+    for tokens, channels, outputs, offset in ((1, 256, 96, 0), (67, 320, 256, -107), (33, 1536, 64, 0)):
         x = torch.randint(LEAST, MOST + 1, (tokens, channels), generator=random).to(torch.int8)
         layer = nn.Linear(channels, outputs, device="meta")  # no memory, no random numbers; both tensors follow
         layer.weight = nn.Parameter(torch.randint(-MOST, MOST + 1, (outputs, channels), generator=random).float())
         layer.bias = nn.Parameter(torch.zeros(outputs))
         with torch.inference_mode():
             x[0], x[-1], layer.weight[0], layer.weight[:, 0] = LEAST, MOST, MOST, MOST  # the latter: every scale is 1
-            exact = x.double() @ layer.weight.double().T
+            exact = (x.double() - offset) @ layer.weight.double().T
             try:
-                kernel([layer], Rounding(), "gelu")(Whole(x, torch.ones(tokens, 1)))  # that there is such an operator
-                y = kernel([layer], Rounding())(Whole(x, torch.ones(tokens, 1)))
+                product = kernel([layer], Rounding(offset=offset))  # that there is such an operator
+                y = product(Whole(product.form(x), torch.ones(tokens, 1)))
             except (AttributeError, RuntimeError, TypeError):  # no such operator, or other arguments
                 return False
         if not torch.equal(y, exact.float()):
