@@ -304,8 +304,13 @@ def test_real_vectors_keep_their_meaning_and_three_mistakes_would_be_seen(
 
     def one_scale(self: WholeLinear, x: Tensor) -> Whole:
         entered = enter(self, x)
+        signed = (
+            self.form(entered.values.clone()).view(torch.int8)
+            if entered.values.dtype == torch.uint8
+            else entered.values
+        )
         largest = entered.scale.max().expand_as(entered.scale)
-        values = (entered.values * (entered.scale / largest)).round().to(torch.int8)
+        values = self.form((signed * (entered.scale / largest)).round().to(torch.int8))
         return Whole(values, largest.contiguous())
 
     with monkeypatch.context() as changed:

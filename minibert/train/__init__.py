@@ -6,7 +6,8 @@ In reading order:
     packed          the training step with the padding taken out
     products        float32 products by oneDNN, forward and back, where that is right
     table           looking tokens up, with a gradient that takes its memory once
-    quick           both, in place of torch's own, in a step that need not be exact to the bit
+    dropout         drawn with 16 random bits for a number; attention with it
+    quick           these three, in place of torch's own, in a step that need not be exact to the bit
     distributed     several processes that train one model, started by torchrun
     loop            the training loop, every line of it
     outputs         what a trained model says of many examples

@@ -7,6 +7,8 @@ In reading order:
     pooling       the readable way: padded batches through model.py
     matmul        matrix products at hardware speed, proved right on this machine before they are used
     packed        batches without padding
+    memory        used again and again, or given back
+    attention     within each text of such a batch, in three ways
     int8          products of whole numbers, and what keeps the vectors' meaning
     calibration   which products bear int8, measured once for a checkpoint
     forks         an error where a forked process would wait forever
