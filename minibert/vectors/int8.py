@@ -22,6 +22,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -131,15 +132,8 @@ class PackedWholeLinear(WholeLinear):
 
     words = "int8 by packed oneDNN"
 
-    def __init__(
-        self,
-        layers: Sequence[nn.Linear],
-        rounding: Rounding,
-        activation: str | None = None,
-        scratch: Scratch | None = None,
-        name: str = "",
-    ) -> None:
-        super().__init__(layers, rounding, activation, scratch, name)
+    def __init__(self, layers: Sequence[nn.Linear], rounding: Rounding, *others: Any) -> None:
+        super().__init__(layers, rounding, *others)
         self.weight = torch.ops.onednn.qlinear_prepack(self.weight, None)
         self.zero, self.zeros = rounding.offset - LEAST, torch.zeros(len(self.bias), dtype=torch.int32)
 
