@@ -22,10 +22,10 @@ demo: .venv/installed
 	$(BIN)/minibert demo
 
 pretrain: .venv/installed-for-tests
-	$(BIN)/python -m minibert.lab.possible --out build/possible --plot build/possible.png
+	$(BIN)/python -m minibert.experiments.possible --out build/possible --plot build/possible.png
 
 quality: .venv/installed-for-tests
-	$(BIN)/python -m minibert.lab.quality
+	$(BIN)/python -m minibert.experiments.quality
 
 # Two at a time, each with one thread: most tests compute with small matrices, which two threads only slow down.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
@@ -34,12 +34,12 @@ test: check
 	$(PYTEST)
 
 test-notebooks: .venv/installed-for-tests
-	$(PYTEST) -m full tests/test_tutorials.py
+	$(PYTEST) -m full tests/tutorials/test_tutorials.py
 
 # torchrun with a rank that is killed, Ray with a worker and then all of it killed, a server under full load: one after
 # the other, since each has the machine to itself. The load lasts for MINIBERT_SOAK seconds, 300 unless set.
 test-processes: .venv/installed-for-tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m full tests/test_torchrun.py tests/test_ray.py tests/test_bench_serve.py
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m full tests/train/test_torchrun.py tests/vectors/test_ray.py tests/bench/test_bench_serve.py
 
 test-all: check
 	$(PYTEST) -m "full or not full"
@@ -65,7 +65,7 @@ tutorials: .venv/installed-for-tests
 	$(BIN)/jupyter lab tutorials/README.md
 
 annotated: .venv/installed-for-tests
-	$(BIN)/python -m minibert.lab.annotated build/annotated
+	$(BIN)/python -m minibert.annotated build/annotated
 
 bench: .venv-bench/installed
 	.venv-bench/bin/minibert bench

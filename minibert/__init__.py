@@ -17,9 +17,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from minibert.checkpoints.load import load, save
     from minibert.config import Config
-    from minibert.lab.trace.run import trace
     from minibert.model import Encoder
     from minibert.text.tokenizer import Tokenizer, load_tokenizer
+    from minibert.tracing.run import trace
     from minibert.train.classifier import FineTunedClassifier
     from minibert.vectors import stream
     from minibert.vectors.embedder import Embedder, embed

@@ -2,7 +2,7 @@
 
 import sys
 
-from minibert.cli import main
+from minibert.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -14,7 +14,7 @@ PRECISIONS = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
-    "int8": None,  # of vectors; see vectors/int8.py
+    "int8": None,  # of vectors; see kernels/int8.py
     "auto": None,
 }
 

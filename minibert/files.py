@@ -106,7 +106,7 @@ def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """A temporary path beside `path`: renamed to it when all is written, removed when writing fails."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -122,7 +122,7 @@ def written_whole(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_text_atomically(path: Path, text: str) -> None:
     """Write a text file so that it appears whole or not at all."""
-    with written_whole(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -18,7 +18,7 @@ from minibert.config import Config
 from minibert.inputs import Fields, output
 from minibert.losses import PROBLEM_TYPES, cross_entropy, position_cross_entropy, text_loss, token_cross_entropy
 from minibert.model import ACTIVATION, EncoderOutput
-from minibert.objectives import (
+from minibert.pretraining_heads import (
     Decoder,
     Head,
     MaskedLM,

@@ -20,8 +20,8 @@ from helpers import Pair, minilm_folder
 from minibert.checkpoints.load import load
 from minibert.families.base import Family
 from minibert.families.bert import BERT
-from minibert.lab.parity.checkpoints import make, task, tiny
-from minibert.lab.stages import config_of
+from minibert.parity.checkpoints import make, task, tiny
+from minibert.parity.stages import config_of
 
 # A busy machine is no failure: nothing here is judged by the time it takes.
 hypothesis.settings.register_profile("minibert", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

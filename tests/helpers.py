@@ -21,9 +21,9 @@ from minibert.config import Config
 from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.families.bert import BERT
-from minibert.lab.parity import ladder
-from minibert.lab.parity.checkpoints import Task, make, tiny
-from minibert.lab.parity.compare import EQUAL, Bounds, Row, compare, compare_training
+from minibert.parity import ladder
+from minibert.parity.checkpoints import Task, make, tiny
+from minibert.parity.compare import EQUAL, Bounds, Row, compare, compare_training
 
 # XLM-R and CamemBERT are RoBERTa under other names, which test_relatives.py shows.
 TESTED = [family for family in FAMILIES.values() if family.name not in ("xlm-roberta", "camembert")]
@@ -82,7 +82,7 @@ def unequal(rows: Iterable[Row]) -> list[str]:
 
 
 def small_config(family: Family = BERT, **changes: Any) -> Config:
-    """The sizes of lab/parity's tiny checkpoints."""
+    """The sizes of parity's tiny checkpoints."""
     return Config.from_dict({"model_type": family.name} | tiny("small", family, **changes).values)
 
 

@@ -14,10 +14,10 @@ import transformers
 
 from minibert.checkpoints.hub import locate
 from minibert.families.bert import BERT
-from minibert.files import write_whole
-from minibert.lab.parity.checkpoints import make_batch, open_upstream
-from minibert.lab.parity.golden import CHECKPOINT, entry
-from minibert.lab.stages import record
+from minibert.files import write_text_atomically
+from minibert.parity.checkpoints import make_batch, open_upstream
+from minibert.parity.golden import CHECKPOINT, entry
+from minibert.parity.stages import record
 
 FILE = Path(__file__).resolve().parent.parent / "minibert" / "data" / "golden.json"
 
@@ -34,7 +34,7 @@ def main() -> None:
     stages = [entry(place, tensor) for place, tensor in record(model, batch).items()]
     head = json.dumps({"checkpoint": CHECKPOINT, "made_with": made_with, **inputs})
     lines = ",\n".join(json.dumps(stage) for stage in stages)
-    write_whole(FILE, f'{head[:-1]}, "stages": [\n{lines}\n]}}\n')
+    write_text_atomically(FILE, f'{head[:-1]}, "stages": [\n{lines}\n]}}\n')
     print(f"{FILE.name}: {len(stages)} stages, {FILE.stat().st_size} bytes")
 
 

@@ -13,7 +13,7 @@ from helpers import zero_biases
 from torch import Tensor, nn
 
 from minibert import model
-from minibert.lab.parity.compare import DROPOUT
+from minibert.parity.compare import DROPOUT
 
 Model = Any
 

@@ -26,9 +26,9 @@ from minibert.config import Config
 from minibert.families import FAMILIES, family_of
 from minibert.families.base import Family
 from minibert.heads import HEAD_CLASSES
-from minibert.lab.parity.checkpoints import make_batch, randomise, task
-from minibert.lab.parity.compare import compare, compare_training, first_divergent
-from minibert.lab.stages import Place, record
+from minibert.parity.checkpoints import make_batch, randomise, task
+from minibert.parity.compare import compare, compare_training, first_divergent
+from minibert.parity.stages import Place, record
 from minibert.vectors.engine import Engine
 from minibert.vectors.pooling import readable_vectors
 from minibert.vectors.recipe import Recipe

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minibert.files import MOST_BYTES, MOST_LEVELS, read_json, read_small, regular, write_whole, written_whole
+from minibert.files import MOST_BYTES, MOST_LEVELS, atomic_write, read_json, read_small, regular, write_text_atomically
 
 needs_pipes = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no pipes in its file system")
 
@@ -74,8 +74,8 @@ def test_folders_and_devices_are_no_files(tmp_path: Path) -> None:
 
 
 def test_a_file_whose_writing_fails_is_named_and_the_one_before_stays(tmp_path: Path) -> None:
-    write_whole(tmp_path / "a.txt", "before")
-    with pytest.raises(OSError, match=r"/a\.txt") as error, written_whole(tmp_path / "a.txt") as temporary:
+    write_text_atomically(tmp_path / "a.txt", "before")
+    with pytest.raises(OSError, match=r"/a\.txt") as error, atomic_write(tmp_path / "a.txt") as temporary:
         temporary.write_text("aft")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert error.value.filename == str(tmp_path / "a.txt")
@@ -85,13 +85,13 @@ def test_a_file_whose_writing_fails_is_named_and_the_one_before_stays(tmp_path: 
 
 def test_the_temporary_file_of_a_folder_that_is_missing_is_not_what_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as error:
-        write_whole(tmp_path / "missing" / "a.txt", "a")
+        write_text_atomically(tmp_path / "missing" / "a.txt", "a")
     assert error.value.filename == str(tmp_path / "missing" / "a.txt")
 
 
 def test_a_file_has_the_rights_of_the_users_umask_whatever_wrote_it(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
-    with written_whole(tmp_path / "a.bin") as temporary:
+    with atomic_write(tmp_path / "a.bin") as temporary:
         temporary.unlink()
         os.close(os.open(temporary, os.O_CREAT | os.O_WRONLY, 0o600))  # as the writer of safetensors does
     assert stat.S_IMODE((tmp_path / "a.bin").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)

@@ -20,10 +20,10 @@ from minibert.checkpoints.fill import LoadReport
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
 from minibert.heads import Head
-from minibert.lab.parity.checkpoints import open_upstream, task
-from minibert.lab.stages import forward
+from minibert.parity.checkpoints import open_upstream, task
+from minibert.parity.stages import forward
 
-V, D = 101, 24  # vocabulary and hidden size of lab/parity's tiny checkpoints
+V, D = 101, 24  # vocabulary and hidden size of parity's tiny checkpoints
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 

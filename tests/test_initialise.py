@@ -14,9 +14,9 @@ from minibert.config import Config
 from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.heads import HEAD_CLASSES
-from minibert.lab.parity.checkpoints import quiet, upstream_class
-from minibert.lab.parity.compare import parameter_pairs
 from minibert.model import Encoder, initialise
+from minibert.parity.checkpoints import quiet, upstream_class
+from minibert.parity.compare import parameter_pairs
 
 SEED = 5
 # Upstream draws the decoder's layers in another order than they are computed.

@@ -15,9 +15,9 @@ from minibert.config import Config
 from minibert.families.distilbert import DISTILBERT as FAMILY
 from minibert.heads import HEAD_CLASSES
 from minibert.inputs import as_inputs, check_inputs, checking, unchecked
-from minibert.lab.parity.checkpoints import make_batch, randomise
-from minibert.lab.stages import Batch, forward
 from minibert.model import ATTENTION, Encoder
+from minibert.parity.checkpoints import make_batch, randomise
+from minibert.parity.stages import Batch, forward
 
 BERT, DISTILBERT = small_config(), small_config(FAMILY)
 V, P = BERT.vocab_size, BERT.max_position_embeddings

@@ -23,11 +23,11 @@ from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.heads import HEAD_CLASSES
 from minibert.inputs import checking
-from minibert.lab.parity import golden
-from minibert.lab.parity.checkpoints import make_batch, task
-from minibert.lab.parity.compare import compare_full_length
-from minibert.lab.stages import Place, forward, record
 from minibert.model import Encoder
+from minibert.parity import golden
+from minibert.parity.checkpoints import make_batch, task
+from minibert.parity.compare import compare_full_length
+from minibert.parity.stages import Place, forward, record
 
 MakePair = Callable[..., Pair]
 ENCODER = Encoder(small_config()).eval()

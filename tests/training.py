@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.heads import Head
-from minibert.lab.stages import Batch as Inputs
-from minibert.lab.stages import forward
 from minibert.losses import IGNORED
+from minibert.parity.stages import Batch as Inputs
+from minibert.parity.stages import forward
 from minibert.tasks.base import Example
 from minibert.text.tokenizer import load_tokenizer
 from minibert.train.batches import Batch, Batches
 from minibert.train.loop import Loss, Settings
 
-WIDTH = 11  # positions of lab/parity's tiny checkpoints
+WIDTH = 11  # positions of parity's tiny checkpoints
 VOCABULARY = 101
 CHOICES = 3
 CLOSE = 1e-5  # relative: what the packed step may differ by

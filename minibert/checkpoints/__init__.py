@@ -9,4 +9,5 @@ In reading order:
     convert       older folders: a pickle, read without running it, as safetensors
     load          load and save, by name
     export        a model as an ONNX file, which other runtimes read
+    inspection    what is in a checkpoint
 """

@@ -36,7 +36,7 @@ from minibert.checkpoints.tensor_files import (
     write_tensors,
 )
 from minibert.config import Config
-from minibert.files import naming, read_json, regular, write_whole
+from minibert.files import naming, read_json, regular, write_text_atomically
 from minibert.printing import brief
 
 TENSORFLOW, FLAX = ("TensorFlow", "from_tf=True"), ("Flax", "from_flax=True")
@@ -72,13 +72,13 @@ def convert(name: str | Path, out: str | Path, *, model_type: str | None = None)
     refuse_other_frameworks(folder)
     config = Config.from_file(folder / "config.json", model_type)
     done = Converted(folder, out, config.model_type)
-    with folder_written_whole(out) as temporary:
+    with atomic_folder(out) as temporary:
         if holds_safetensors(folder):
             copy_safetensors(folder, temporary, done)
         else:
             write_tensors(temporary / WEIGHTS_FILE, read_pickles(folder, config, done))
         stated = read_json(folder / "config.json") | {"model_type": config.model_type}
-        write_whole(temporary / "config.json", json.dumps(stated, indent=2, ensure_ascii=False) + "\n")
+        write_text_atomically(temporary / "config.json", json.dumps(stated, indent=2, ensure_ascii=False) + "\n")
         for file in TOKENIZER_FILES:
             if (folder / file).exists():
                 shutil.copyfile(regular(folder / file), temporary / file)
@@ -251,7 +251,7 @@ def drop_tied(tensors: dict[str, Tensor], config: Config, done: Converted) -> No
 
 
 @contextmanager
-def folder_written_whole(out: Path) -> Iterator[Path]:
+def atomic_folder(out: Path) -> Iterator[Path]:
     """A temporary folder beside `out`: renamed to it when all is written, removed when writing fails."""
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
     try:

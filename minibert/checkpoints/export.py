@@ -22,7 +22,7 @@ from torch.export import Dim
 
 from minibert.checkpoints.load import load
 from minibert.extras import install_hint
-from minibert.files import write_whole, written_whole
+from minibert.files import atomic_write, write_text_atomically
 from minibert.heads import Head, MultipleChoice
 from minibert.model import Encoder
 
@@ -84,7 +84,7 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None) -> Exp
     wrapped = Positional(model)
     example = inputs_of(model, (2, 7))[: len(wrapped.inputs)]
     outputs = tuple(model(example[0], attention_mask=example[1]).keys())
-    with quiet(), written_whole(out) as temporary:
+    with quiet(), atomic_write(out) as temporary:
         program: Any = torch.onnx.export(
             wrapped,
             example,
@@ -101,7 +101,7 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None) -> Exp
             raise RuntimeError(
                 f"the ONNX file differs from the model by {difference:.1g}, more than 3e-05: not written"
             )
-    write_whole(out.with_suffix(".txt"), program.model.doc_string)
+    write_text_atomically(out.with_suffix(".txt"), program.model.doc_string)
     return Exported(out, wrapped.inputs, outputs, tuple(shape_of(model, shape) for shape in SHAPES), difference)
 
 

@@ -15,7 +15,7 @@ from minibert.checkpoints.names import bare_name, full_name
 from minibert.checkpoints.tensor_files import WEIGHTS_FILE, list_tensors, write_tensors
 from minibert.config import Config
 from minibert.device import check_device
-from minibert.files import write_whole
+from minibert.files import write_text_atomically
 from minibert.heads import HEAD_CLASSES, Head, head_class, with_num_labels
 from minibert.model import Encoder
 from minibert.printing import brief
@@ -126,7 +126,7 @@ def save(model: nn.Module, folder: str | Path) -> None:
     architecture = config.family.upstream + (HEAD_CLASSES[head].upstream if head else "Model")
     stored = config.to_dict() | {"architectures": [architecture], "dtype": dtype}
     stored.pop("torch_dtype", None)  # what transformers 4 called it
-    write_whole(folder / "config.json", json.dumps(stored, indent=2) + "\n")
+    write_text_atomically(folder / "config.json", json.dumps(stored, indent=2) + "\n")
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

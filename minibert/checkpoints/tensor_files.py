@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from minibert.files import parse_json, read_json, regular, written_whole
+from minibert.files import atomic_write, parse_json, read_json, regular
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -181,7 +181,7 @@ def read_tensors(stored: list[StoredTensor]) -> Iterator[tuple[StoredTensor, Ten
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write a safetensors file, which appears whole or not at all. Raises OSError, naming it, where that fails."""
-    with written_whole(path) as temporary:
+    with atomic_write(path) as temporary:
         try:
             save_file(tensors, temporary, metadata={"format": "pt"})
         except SafetensorError as error:  # a full disk among them

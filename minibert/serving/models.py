@@ -82,7 +82,7 @@ def vectors_of(embedder: Embedder, rows: Sequence[Row]) -> Matrix:
 def filling(tokens: int) -> list[Row]:
     """Rows that nobody reads, which make the tokens of a batch one of eight numbers between a power of 2 and the next.
 
-    oneDNN makes kernels for each number of tokens that it meets, and keeps them, see vectors/packed.py. The batches of
+    oneDNN makes kernels for each number of tokens that it meets, and keeps them, see kernels/packing.py. The batches of
     a server have every number there is: its memory would grow for hours. Computed are an eighth more at most, or 7.
     """
     missing = -tokens % max(8, 1 << max(0, tokens.bit_length() - 4))

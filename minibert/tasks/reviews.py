@@ -20,7 +20,7 @@ from importlib import resources
 from pathlib import Path
 
 from minibert.checkpoints import hub
-from minibert.files import written_whole
+from minibert.files import atomic_write
 from minibert.text.tables import Column, Table
 
 LABEL_COLUMNS = ("label",)  # what these columns are called
@@ -184,7 +184,7 @@ def keep(path: Path, content: bytes) -> None:
     """Write a downloaded file for the next time; where that fails, there is one warning."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(path) as temporary:
+        with atomic_write(path) as temporary:
             temporary.write_bytes(content)
     except OSError as error:
         message = f"{path} could not be written ({error.strerror}): the file will be downloaded again"

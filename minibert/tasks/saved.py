@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from minibert.checkpoints.tensor_files import sha256
-from minibert.files import parse_json, read_json, regular, shown, written_whole
+from minibert.files import atomic_write, parse_json, read_json, regular, shown
 
 Arrays = dict[str, NDArray[np.floating[Any]]]
 
@@ -86,7 +86,7 @@ def write(folder: Path, details: Mapping[str, Any], arrays: Arrays) -> None:
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with written_whole(folder / TENSORS_FILE) as temporary:
+        with atomic_write(folder / TENSORS_FILE) as temporary:
             temporary.write_bytes(save(contiguous, {DETAILS: json.dumps(content)}))
     except BaseException:
         for path in made:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from minibert.checkpoints import hub
 from minibert.config import Config
-from minibert.files import shown, write_whole
+from minibert.files import shown, write_text_atomically
 from minibert.text.backend import build, take_apart
 from minibert.text.batch import Batch, BatchRow, padded
 from minibert.text.framing import read_framing
@@ -364,7 +364,7 @@ class Tokenizer:
         settings = {"tokenizer_class": "BertTokenizer"} | self._settings | self._special | casing
         settings |= {"model_max_length": self.max_length}
         for name, content in (("tokenizer.json", self._definition), ("tokenizer_config.json", settings)):
-            write_whole(folder / name, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
+            write_text_atomically(folder / name, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
 
     def __getstate__(self) -> dict[str, Any]:
         # The library's own pickle forgets encode_special_tokens, so the backend is built again from its definition.

@@ -4,19 +4,15 @@ In reading order:
 
     batches         rows of token ids to batches, in an order that a seed and an epoch decide
     packed          the training step with the padding taken out
-    products        float32 products by oneDNN, forward and back, where that is right
-    table           looking tokens up, with a gradient that takes its memory once
-    dropout         drawn with 16 random bits for a number; attention with it
-    quick           these three, in place of torch's own, in a step that need not be exact to the bit
     distributed     several processes that train one model, started by torchrun
     loop            the training loop, every line of it
     outputs         what a trained model says of many examples
     frozen_encoder  the states of an encoder that is not trained, computed once
     keeper          a run on the disk, that a killed process resumes
     folder          what is kept of a training
+    curve           how a training went, as a picture
     finetuning      a task head on top, and all of it trained on one task's data
     classifier      the same as a scikit-learn classifier
-    toy_language    a language whose entropy is known
     corpus          raw text in windows, document by document
     vocabulary      a WordPiece vocabulary learned from text
     pairs           documents to rows of one text or two

@@ -38,9 +38,10 @@ from minibert.checkpoints.load import load
 from minibert.config import Config
 from minibert.device import choose_device
 from minibert.heads import Head
+from minibert.kernels.quick import twice
 from minibert.losses import IGNORED, cross_entropy, token_cross_entropy
 from minibert.model import EncoderOutput
-from minibert.objectives import TokenPrediction
+from minibert.pretraining_heads import TokenPrediction
 from minibert.tasks.classification import Classification
 from minibert.text.tokenizer import load_tokenizer
 from minibert.train import finetuning, pretraining
@@ -50,7 +51,6 @@ from minibert.train.folder import Trained, write_folder
 from minibert.train.loop import Loss, Losses, Progress, Settings
 from minibert.train.outputs import outputs
 from minibert.train.packed import Output, Tokens, encode
-from minibert.train.quick import twice
 from minibert.train.student import check_teacher, layers_taken, new_student
 
 TEMPERATURE = 2.0

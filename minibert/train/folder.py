@@ -16,7 +16,7 @@ import torch
 
 from minibert import __version__
 from minibert.checkpoints.load import save
-from minibert.files import write_whole
+from minibert.files import write_text_atomically
 from minibert.heads import Head
 from minibert.tasks.base import Encoded, Measure, Task
 from minibert.text.tokenizer import Tokenizer
@@ -92,7 +92,7 @@ def replace_folder(model: Head, tokenizer: Tokenizer, report: Mapping[str, Any],
         shutil.rmtree(folder, ignore_errors=True)
     save(model, new)
     tokenizer.save(new)
-    write_whole(new / REPORT, json.dumps(report, indent=1) + "\n")
+    write_text_atomically(new / REPORT, json.dumps(report, indent=1) + "\n")
     if out.exists():
         os.replace(out, old)
     os.replace(new, out)

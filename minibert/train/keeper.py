@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from minibert.files import naming, read_json, write_whole, written_whole
+from minibert.files import atomic_write, naming, read_json, write_text_atomically
 from minibert.train.distributed import ALONE, World
 from minibert.train.loop import Progress
 from minibert.vectors.growing_file import locked
@@ -82,7 +82,7 @@ class Keeper:
             for path in [*self.folder.glob(STATES), self.folder / BEST]:
                 path.unlink(missing_ok=True)
         if self.restart or not file.exists():  # last: until then what is left belongs to what was asked for before
-            write_whole(file, json.dumps(self.asked, indent=1) + "\n")
+            write_text_atomically(file, json.dumps(self.asked, indent=1) + "\n")
             return
         before, now = read_json(file), json.loads(json.dumps(self.asked))
         differs = [name for name in {**before, **now} if before.get(name) != now.get(name)]
@@ -190,7 +190,7 @@ def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 def write_state(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """A safetensors file that appears whole. Raises OSError, naming it, where the disk is full."""
     kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with written_whole(path) as temporary, naming(path):
+    with atomic_write(path) as temporary, naming(path):
         try:
             save_file(kept, temporary, metadata={"format": "pt"} | metadata)
         except SafetensorError as error:

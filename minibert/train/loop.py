@@ -27,12 +27,12 @@ from tqdm import tqdm
 
 from minibert.heads import Head
 from minibert.inputs import unchecked
+from minibert.kernels.memory import freed_memory_kept
+from minibert.kernels.quick import Quick
 from minibert.losses import IGNORED
 from minibert.train.batches import Batch
 from minibert.train.distributed import ALONE, World
 from minibert.train.packed import packed_output
-from minibert.train.quick import Quick
-from minibert.vectors.memory import freed_memory_kept
 
 # A way to compute the loss of one batch, a mean over its texts or its labelled tokens; of several objectives by name.
 Losses = Tensor | dict[str, Tensor]

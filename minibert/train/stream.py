@@ -18,13 +18,13 @@ from functools import cached_property
 from pathlib import Path
 from random import Random
 
+from minibert.kernels.prefetch import map_ahead
 from minibert.tasks.base import Example
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer
 from minibert.train.batches import Batch, collate, order
 from minibert.train.corpus import Corpus
 from minibert.train.pairs import Packing
-from minibert.vectors.prefetch import map_ahead
 
 
 @dataclass(frozen=True)

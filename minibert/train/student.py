@@ -19,7 +19,7 @@ from torch import nn
 from minibert.checkpoints.load import has_head
 from minibert.config import Config
 from minibert.heads import HEAD_CLASSES, Head
-from minibert.objectives import TokenPrediction
+from minibert.pretraining_heads import TokenPrediction
 
 STUDENT = "distilbert"
 CARRIED = (  # over to the student's config; what else there is, a DistilBERT decides or lacks

@@ -29,8 +29,8 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 from tqdm import tqdm
 
-from minibert.checkpoints.convert import check_out, folder_written_whole
-from minibert.files import write_whole
+from minibert.checkpoints.convert import atomic_folder, check_out
+from minibert.files import write_text_atomically
 from minibert.text.tables import Column, Table
 from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import MAX_WORD_LENGTH, SPECIAL_TOKENS
@@ -62,10 +62,10 @@ class Vocabulary:
         """
         out = Path(out)
         check_out(out)
-        with folder_written_whole(out) as folder:
-            write_whole(folder / "vocab.txt", "".join(f"{token}\n" for token in self.tokens))
+        with atomic_folder(out) as folder:
+            write_text_atomically(folder / "vocab.txt", "".join(f"{token}\n" for token in self.tokens))
             config = {"model_type": "bert", "vocab_size": len(self.tokens)}
-            write_whole(folder / "config.json", json.dumps(config, indent=2) + "\n")
+            write_text_atomically(folder / "config.json", json.dumps(config, indent=2) + "\n")
             load_tokenizer(folder, lowercase=self.lowercase).save(folder)
 
 

@@ -5,15 +5,8 @@ In reading order:
     recipe        which vector: pooling, layers, combination, precision, ..., said once
     cache         vectors that were computed before
     pooling       the readable way: padded batches through model.py
-    matmul        matrix products at hardware speed, proved right on this machine before they are used
-    packed        batches without padding
-    memory        used again and again, or given back
-    attention     within each text of such a batch, in three ways
-    int8          products of whole numbers, and what keeps the vectors' meaning
-    calibration   which products bear int8, measured once for a checkpoint
     forks         an error where a forked process would wait forever
     engine        the fast way: model.py step for step with the padding taken out
-    prefetch      texts in portions: one is tokenized while the device computes the one before
     embedder      a checkpoint and a recipe, called with texts
     features      the same as a scikit-learn transformer
     growing_file  a matrix on disk that grows, and survives a kill

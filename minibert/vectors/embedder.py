@@ -26,17 +26,17 @@ from minibert.checkpoints import hub
 from minibert.checkpoints.load import load
 from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.device import choose_device
+from minibert.kernels.calibration import VERSION
+from minibert.kernels.memory import give_back
+from minibert.kernels.prefetch import Portion, tokenized
 from minibert.model import Encoder
 from minibert.printing import brief
 from minibert.text.texts import Row, as_rows, portions
 from minibert.text.tokenized import Account, Tokenized
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.vectors.cache import Arrived, Matrix
-from minibert.vectors.calibration import VERSION
 from minibert.vectors.engine import Engine, NotFiniteError
-from minibert.vectors.memory import give_back
 from minibert.vectors.pooling import average_windows
-from minibert.vectors.prefetch import Portion, tokenized
 from minibert.vectors.recipe import DEFAULT, Recipe, Settings, spelled
 
 SAMPLES = 32  # texts by which int8 is calibrated

@@ -32,15 +32,14 @@ from tqdm import tqdm
 from minibert import model
 from minibert.config import Config
 from minibert.device import check_device, choose_dtype
-from minibert.vectors.attention import (
+from minibert.kernels.attention import (
     Attend,
     BatchedAttention,
     choose_attention,
     grouped_attention,
     varlen_attention,
 )
-from minibert.vectors.cache import Arrived
-from minibert.vectors.calibration import (
+from minibert.kernels.calibration import (
     SHORT,
     Calibration,
     Products,
@@ -49,11 +48,12 @@ from minibert.vectors.calibration import (
     in_words,
     roundings_of,
 )
+from minibert.kernels.int8 import Rounding, WholeLinear, choose_int8, divided
+from minibert.kernels.matmul import Linear, choose_linear
+from minibert.kernels.memory import Scratch
+from minibert.kernels.packing import TOKEN_STEP, Packed, check_rows, filler, last_step, pack
+from minibert.vectors.cache import Arrived
 from minibert.vectors.forks import check_process
-from minibert.vectors.int8 import Rounding, WholeLinear, choose_int8, divided
-from minibert.vectors.matmul import Linear, choose_linear
-from minibert.vectors.memory import Scratch
-from minibert.vectors.packed import TOKEN_STEP, Packed, check_rows, filler, last_step, pack
 from minibert.vectors.pooling import combine_layers
 from minibert.vectors.recipe import DEFAULT, Recipe
 

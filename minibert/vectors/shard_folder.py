@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from minibert.files import read_json, shown, write_whole
+from minibert.files import read_json, shown, write_text_atomically
 from minibert.text.tokenized import Account
 from minibert.vectors.cache import SECONDS
 from minibert.vectors.growing_file import WAY_OUT, locked
@@ -28,7 +28,7 @@ from minibert.vectors.shards import Record, Shard
 
 MANIFEST = "manifest.json"
 LOCK = ".lock"
-TEMPORARY = re.compile(r"\.(.+)\.\d+")  # as files.written_whole calls them
+TEMPORARY = re.compile(r"\.(.+)\.\d+")  # as files.atomic_write calls them
 PACKAGES = ("minibert-annotated", "torch", "tokenizers", "pyarrow", "ray")
 
 
@@ -135,7 +135,7 @@ class ShardFolder:
             "versions": versions(),
             "shards": shards,
         }
-        write_whole(self.out / MANIFEST, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        write_text_atomically(self.out / MANIFEST, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
         self.written = time.monotonic()
 
 

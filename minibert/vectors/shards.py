@@ -27,7 +27,7 @@ from typing import Any
 
 from minibert.checkpoints.tensor_files import sha256
 from minibert.extras import install_hint
-from minibert.files import parse_json, written_whole
+from minibert.files import atomic_write, parse_json
 from minibert.text.rows import open_parquet
 from minibert.text.tables import Column, TextFile, check_different, name_in
 from minibert.text.texts import TEXTS, Row, portions
@@ -327,7 +327,7 @@ def embed_shard(shard: Shard, columns: Columns, embedder: Embedder, settings: di
     began, source = time.time(), Source.of(shard.source)
     opened = Opened(shard.source, columns, embedder.recipe.missing)
     Path(shard.out).parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(Path(shard.out)) as temporary, closing(opened.tables()) as tables:
+    with atomic_write(Path(shard.out)) as temporary, closing(opened.tables()) as tables:
         schema = with_vectors(next(tables)[0], None, embedder.width).schema
         with parquet.ParquetWriter(temporary, schema, **storage(schema)) as writer:
             account = Account()

@@ -21,13 +21,13 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from minibert.kernels.prefetch import Portion
 from minibert.printing import brief
 from minibert.text.tables import TextFile
 from minibert.text.texts import CHARACTERS, TEXTS, Row, as_row, paired, portions
 from minibert.vectors.cache import Matrix
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.growing_file import GrowingFile
-from minibert.vectors.prefetch import Portion
 from minibert.vectors.recipe import Recipe, Settings, spelled
 
 DTYPES = ("float32", "float16")

@@ -1,0 +1,30 @@
+"""`minibert export`: a checkpoint as an ONNX file."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+
+from minibert.cli.shared import Arguments, Figures
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="NAME", help="a Hub name or a folder")
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE.onnx", help="the file; FILE.txt explains it")
+    parser.add_argument(
+        "--head", metavar="HEAD", help="a task head that the checkpoint has (default: the bare encoder)"
+    )
+
+
+def run(args: Arguments) -> Figures:
+    """Write a checkpoint as an ONNX file that takes texts of any number and length, and compare it with the model."""
+    from minibert.checkpoints.export import export
+    from minibert.printing import block
+
+    exported = export(args.model, args.out, head=args.head)
+    print(args.out.with_suffix(".txt").read_text(encoding="utf-8"))
+    tried = ", ".join(map(str, exported.shapes))
+    print(block("compared", f"by onnxruntime at {tried}: largest difference {exported.difference:.1e}"))
+    print(block("written", f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB, and {args.out.with_suffix('.txt')}"))
+    return asdict(exported)

@@ -1,0 +1,26 @@
+"""`minibert inspect`: what is in a checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+
+from minibert.cli.shared import Arguments, Figures
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="a Hub name or a folder (default: all that are known)"
+    )
+
+
+def run(args: Arguments) -> Figures:
+    """What is in a checkpoint on this machine, or which known checkpoints are here; downloads nothing."""
+    from minibert.checkpoints import inspection
+
+    if args.model is None:
+        known = inspection.known_checkpoints()
+        print(inspection.known_text(known))
+        return {"checkpoints": known}
+    figures = inspection.inspect(args.model)
+    print(inspection.checkpoint_text(figures))
+    return figures

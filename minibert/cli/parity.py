@@ -1,0 +1,25 @@
+"""`minibert parity`: proof against transformers."""
+
+from __future__ import annotations
+
+import argparse
+
+from minibert.cli.shared import Arguments, Figures
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("model", nargs="?", metavar="MODEL", help="one checkpoint (default: the real one and many random ones)")
+    add("--full", action="store_true", help="BERT-large as well: some minutes and 8 GB of memory")
+    add("--golden", action="store_true", help="stored references instead of transformers, which need not be installed")
+    add("--device", default="cpu", metavar="NAME", help="cuda, mps: against our own float32 on the CPU, within bounds")
+    add("--dtype", default="float32", choices=("float32", "float64", "float16", "bfloat16"), help="the same in it")
+    add("--attention", default="eager", choices=("eager", "sdpa"), help="the same for torch's fused attention")
+    add("--report", action="append", default=[], metavar="FILE", help="write a page, FILE.html or FILE.md (repeatable)")
+
+
+def run(args: Arguments) -> Figures:
+    """Every tensor, gradient and decision against transformers, bit for bit; exit status 1 if one differs."""
+    from minibert.parity import command
+
+    return command.run(args)

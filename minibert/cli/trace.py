@@ -1,0 +1,33 @@
+"""`minibert trace`: the journey of a sentence."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, whole_numbers
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("text", metavar="TEXT", help="the text to follow")
+    add("text_b", nargs="?", metavar="TEXT_B", help="a second text, to make a pair")
+    add("--out", type=Path, metavar="FILE.html", help="the page")
+    add("--model", metavar="NAME", help=f"a Hub name or a folder (default: the classifier's, or {DEFAULT_MODEL})")
+    add("--classifier", metavar="FOLDER", help="what `minibert classify train` wrote: shows what decides")
+    add("--layers", type=whole_numbers, metavar="N,N", help="layers of the page, from 0 (default: all that have room)")
+    add("--heads", type=whole_numbers, metavar="N,N", help="heads of the page, from 0 (default: all that have room)")
+    add("--truncation", default="warn", metavar="HOW", help="a text that is too long is cut (warn) or refused (error)")
+    add("--annotated", type=Path, metavar="FOLDER", help="pages of `make annotated` to link to (default: if there)")
+    add("--png", type=Path, metavar="FILE", help="the attention of one layer and head as a picture")
+    add("--svg", type=Path, metavar="FILE", help="the same as vector graphics")
+    add("--layer", type=int, default=-1, metavar="N", help="layer of the picture, from 0 (default: the last)")
+    add("--head", default="mean", metavar="N", help="head of the picture, from 0, or mean or rollout (%(default)s)")
+    add("--words", action="store_true", help="join word pieces in the picture")
+
+
+def run(args: Arguments) -> Figures:
+    """Follow a text through the model, on a page or as a picture of its attention."""
+    from minibert.tracing import command
+
+    return command.run(args, DEFAULT_MODEL)

@@ -1,0 +1,8 @@
+"""Experiments that measure minibert: is fine-tuning as good as that of transformers, is pretraining as good as can be?
+
+In reading order:
+
+    toy_language  a language whose entropy is known
+    possible      pretraining measured against what is possible
+    quality       fine-tuning beside that of transformers
+"""

@@ -1,0 +1,442 @@
+"""A language whose entropy is known: how well masked words and next sentences can be guessed at best, exactly.
+
+    these old boats near every island drift slowly .        a subject, and what it stands near; the verb agrees with
+    this captain loads many young sailors .                 the subject: "boats ... drift", whatever stands between
+
+On real text the loss of pretraining falls, and nobody knows how far it could. Here it is known. Sentences come from a
+finite automaton, state by state, a word in each; a document has one topic of eight, from which most of its nouns and
+verbs are taken. So what a hidden word can be is told by its neighbours, by a subject further away, and by all the text
+of the row; and a next sentence by its topic.
+
+What the best model would say is computed by going through all there could have been, which is quick, since an
+automaton forgets all but its state (the forward-backward algorithm: Rabiner 1989, section III). k state, t topic,
+x_i what is seen at i, w_i what stood there, e(k, t, x) = sum over w of p(w | k, t) p(x | w):
+
+    before_i(k)  =  p(x_1 ... x_i-1, k at i | t)          from the left, state by state
+    behind_i(k)  =  p(x_i+1 ... x_n | k at i, t)          from the right
+    p(w_i | x)   ~  sum over t, k of  p(t, the other text)  before_i(k) behind_i(k) p(w_i | k, t) p(x_i | w_i, chosen)
+
+Which tokens were chosen is not seen but for [MASK], so every token may be a wrong one: p(x | w) is that of masking. At
+a place that counts it is that of a chosen token. R rows, S tokens, n words, K states, T topics, W words.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from minibert.files import atomic_write
+from minibert.losses import IGNORED
+from minibert.text.masking import MASKED, RATE, REPLACED
+from minibert.text.wordpiece import SPECIAL_TOKENS
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Table = tuple[list[int], list[float]]  # what can be drawn, and the sums of the probabilities up to each
+
+NUMBERS = ("singular", "plural")
+STOP = "."
+ROWS = 32  # that are read together
+COLOUR = 0.86  # of nouns and verbs are of the document's topic
+SAME_FOR_ALL = {  # topics
+    "determiner singular": "this every",
+    "determiner plural": "these many",
+    "adjective": "old new small big red quiet strange young bright heavy proud lonely gentle clever",
+    "preposition": "near behind beside above below without",
+    "adverb": "slowly often again soon today loudly gladly",
+    STOP: STOP,
+}
+TOPICS = {  # nouns, verbs that take an object, verbs that take none; the other number has an s
+    "sea": ("boat captain sailor island whale harbour", "steer load repair", "drift sink float"),
+    "kitchen": ("baker spoon oven pan kettle recipe", "stir taste serve", "boil simmer steam"),
+    "garden": ("gardener flower hedge beetle lawn pond", "plant trim rake", "bloom grow wilt"),
+    "music": ("singer violin drum choir piano song", "play tune hear", "hum resound rehearse"),
+    "school": ("teacher pupil book lesson pencil desk", "read explain learn", "listen whisper think"),
+    "farm": ("farmer horse goat barn tractor field", "feed milk plough", "graze sleep gallop"),
+    "city": ("driver tram bridge tower street clerk", "enter build visit", "wait arrive turn"),
+    "space": ("planet rocket comet pilot moon star", "orbit observe measure", "shine spin explode"),
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The language
+
+
+@dataclass(frozen=True, eq=False)
+class Grammar:
+    """A finite automaton that says a word in each state, without end: after the full stop a sentence begins."""
+
+    words: tuple[str, ...]  # W
+    moves: Floats  # (K,K): p(next state | state)
+    says: Floats  # (T,K,W): p(word | topic, state)
+    stop: int  # the state of the full stop, with which a sentence ends
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """The special tokens and the words: the id of each is its place."""
+        return [*SPECIAL_TOKENS, *self.words]
+
+    @cached_property
+    def stationary(self) -> Floats:
+        """(K): how often each state is met in a long text."""
+        K = len(self.moves)
+        equations = np.vstack([self.moves.T - np.eye(K), np.ones(K)])  # it stays what it is, and sums to 1
+        found: Floats = np.linalg.lstsq(equations, np.eye(K + 1)[K], rcond=None)[0]
+        return found
+
+    def documents(
+        self, count: int, seed: int = 0, sentences: tuple[int, int] = (4, 12), first: int = 0
+    ) -> Iterator[list[str]]:
+        """Documents of sentences, each on one topic, all topics alike. sentences: the fewest and the most.
+
+        A document depends on the seed and on its number alone; first: the number of the first one.
+        """
+        for number in range(first, first + count):
+            random = np.random.default_rng([seed, number])
+            topic = int(random.integers(len(self.says)))
+            length = int(random.integers(sentences[0], sentences[1] + 1))
+            yield [" ".join(self.sentence(topic, random)) for _ in range(length)]
+
+    def sentence(self, topic: int, random: np.random.Generator) -> list[str]:
+        """The words of a sentence, the full stop with them."""
+        moves, says = self._tables
+        state = self.stop
+        words: list[str] = []
+        while not words or state != self.stop:
+            state = draw(moves[state], random)
+            words.append(self.words[draw(says[topic][state], random)])
+        return words
+
+    def write(self, path: str | Path, count: int, seed: int = 0, sentences: tuple[int, int] = (4, 12)) -> None:
+        """Documents as a corpus: a sentence a line, an empty line between documents. The file appears whole."""
+        documents = tqdm(self.documents(count, seed, sentences), "writing", count, leave=False, delay=2, disable=None)
+        with atomic_write(Path(path)) as temporary, temporary.open("w", encoding="utf-8") as file:
+            for number, document in enumerate(documents):
+                file.write("\n" * (number > 0) + "".join(f"{sentence}\n" for sentence in document))
+
+    @cached_property
+    def _tables(self) -> tuple[list[Table], list[list[Table]]]:
+        return [table(row) for row in self.moves], [[table(row) for row in topic] for topic in self.says]
+
+
+def table(probabilities: Floats) -> Table:
+    """What `draw` needs."""
+    possible = probabilities.nonzero()[0]
+    return possible.tolist(), probabilities[possible].cumsum().tolist()
+
+
+def draw(table: Table, random: np.random.Generator) -> int:
+    """One of what can be drawn."""
+    possible, sums = table
+    return possible[bisect(sums, random.random(), hi=len(sums) - 1)]
+
+
+class Language(Grammar):
+    """28 states, 8 topics, 224 words. The seed decides which words are frequent: the n-th of a kind goes by 1 / n.
+
+    topics: which of TOPICS, two at least, for a smaller language that is sooner learned.
+    """
+
+    def __init__(self, seed: int = 0, topics: Sequence[str] = tuple(TOPICS)) -> None:
+        if len(set(topics) & set(TOPICS)) != len(topics) or len(topics) < 2:
+            raise ValueError(f"topics are {', '.join(topics)}; at least two of {', '.join(TOPICS)} are needed")
+        rules, kinds = successors(), kinds_of_words(np.random.default_rng(seed))
+        kinds = {kind: {name: said[name] for name in ("all", *topics) if name in said} for kind, said in kinds.items()}
+        words = sorted({word for kind in kinds.values() for spoken in kind.values() for word in spoken})
+        states, place = list(rules), {word: number for number, word in enumerate(words)}
+        moves = np.array([[rules[state].get(other, 0.0) for other in states] for state in states])
+        says = np.zeros((len(topics), len(states), len(words)))
+        for k, state in enumerate(states):
+            for source, spoken in kinds[kind_of(state)].items():
+                frequency = 1 / np.arange(1, len(spoken) + 1)
+                other = (1 - COLOUR) / (len(topics) - 1)
+                share = [1.0 if source == "all" else COLOUR if topic == source else other for topic in topics]
+                says[:, k, [place[word] for word in spoken]] = np.outer(share, frequency / frequency.sum())
+        super().__init__(tuple(words), moves, says, states.index(STOP))
+
+
+def successors() -> dict[str, dict[str, float]]:
+    """The automaton: from each state to the next ones, with their probabilities.
+
+    A state is called by the kind of its word, the number of the subject while the verb is to come, and its own number.
+    """
+    rules = {STOP: {f"determiner {n}": 1 / 2 for n in NUMBERS}}
+    for n in NUMBERS:
+        rules[f"determiner {n}"] = {f"adjective {n}": 0.3, f"noun {n}": 0.7}
+        rules[f"adjective {n}"] = {f"noun {n}": 1.0}
+        rules[f"noun {n}"] = {f"preposition {n}": 0.4, f"transitive {n}": 0.36, f"intransitive {n}": 0.24}
+        rules[f"preposition {n}"] = {f"determiner after {n} {m}": 1 / 2 for m in NUMBERS}
+        for m in NUMBERS:  # of the noun that stands between
+            rules[f"determiner after {n} {m}"] = {f"noun after {n} {m}": 1.0}
+            rules[f"noun after {n} {m}"] = {f"transitive {n}": 0.6, f"intransitive {n}": 0.4}
+        rules[f"transitive {n}"] = {f"determiner of object {m}": 1 / 2 for m in NUMBERS}
+        rules[f"intransitive {n}"] = {"adverb": 0.5, STOP: 0.5}
+        rules[f"determiner of object {n}"] = {f"adjective of object {n}": 0.3, f"noun of object {n}": 0.7}
+        rules[f"adjective of object {n}"] = {f"noun of object {n}": 1.0}
+        rules[f"noun of object {n}"] = {"adverb": 0.25, STOP: 0.75}
+    return rules | {"adverb": {STOP: 1.0}}
+
+
+def kind_of(state: str) -> str:
+    """The kind of word that a state says, with its number where it has forms: "noun after plural singular", a noun."""
+    kind, number = state.split()[0], state.split()[-1]
+    return kind if kind in SAME_FOR_ALL else f"{kind} {number}"
+
+
+def kinds_of_words(random: np.random.Generator) -> dict[str, dict[str, list[str]]]:
+    """The words of each kind by topic, or for "all", the frequent ones first."""
+
+    def shuffled(words: str) -> list[str]:
+        return [str(word) for word in random.permutation(words.split())]
+
+    found = {kind: {"all": shuffled(words)} for kind, words in SAME_FOR_ALL.items()}
+    for place, kind in enumerate(("noun", "transitive", "intransitive")):
+        bare = {topic: shuffled(words[place]) for topic, words in TOPICS.items()}
+        with_s = {topic: [word + "s" for word in words] for topic, words in bare.items()}
+        forms = (bare, with_s) if kind == "noun" else (with_s, bare)  # a boat drifts, boats drift
+        found |= {f"{kind} {number}": form for number, form in zip(NUMBERS, forms, strict=True)}
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What can be known of it
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """How rows of pretraining come about: what a model can know of them before it reads one.
+
+    rate, masked, replaced: which share of the words is chosen, and of these becomes [MASK], or any token. is_next: the
+    share of pairs whose second text goes on with the first (1 for sentence order: both are of one document). same: how
+    often a random second text is on the topic of the first one by chance; None: as often as topics are drawn alike.
+
+    full: rows of so many tokens, special ones included, or more, may have lost words, so that each text in them may
+    begin and end inside a sentence; None: no row has; 0: any row may, as where one text fills the rows, or where one
+    sentence is divided for sentence order. cut: how often an end of a text in such a row is one. A text that was cut
+    begins in any state, as often as that is met, and ends in any. How often it is so depends on the lengths of
+    documents; the words at the end tell it mostly: in pairs of 32 tokens, of which 70 % are full, 0.25 and 0.75 give
+    losses within 0.005 nats of that of 0.5.
+
+    What the lengths of texts say of "is next" is not made use of.
+    """
+
+    rate: float = RATE
+    masked: float = MASKED
+    replaced: float = REPLACED
+    is_next: float = 0.5
+    same: float | None = None
+    full: int | None = None
+    cut: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("rate", "masked", "replaced", "is_next", "same", "cut"):
+            if (value := getattr(self, name)) is not None and not 0 <= value <= 1:
+                raise ValueError(f"{name} is {value}; it is a share, from 0 to 1")
+        if self.masked + self.replaced > 1:
+            raise ValueError(f"masked {self.masked} and replaced {self.replaced} are more than all that is chosen")
+
+    def topics(self, T: int) -> tuple[Floats, Floats]:
+        """(T,T) twice: p(is next, topics of both texts), and p(is random, topics of both texts)."""
+        same = 1 / T if self.same is None else self.same
+        equal = np.eye(T) / T
+        different = (1 - np.eye(T)) / max(1, T * (T - 1))
+        return self.is_next * equal, (1 - self.is_next) * (same * equal + (1 - same) * different)
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """What the best possible model says of M hidden words and R rows; what it scores, no model beats but by luck."""
+
+    words: Floats  # (M,W): the probability of each word at each place that counts, in the order of rows and places
+    true: Integers  # (M): which word stood there
+    is_next: Floats  # (R): the probability that the second text follows the first
+    next_labels: Integers | None = None  # (R): 0 is next, 1 is random
+
+    @property
+    def loss(self) -> float:
+        """Nats a hidden word: the mean of -log p(what stood there)."""
+        return float(-np.log(self.words[np.arange(len(self.true)), self.true]).mean())
+
+    @property
+    def entropy(self) -> float:
+        """Nats a hidden word that the loss is on average, over all that could have stood there."""
+        p = self.words
+        return float(-(p * np.log(np.where(p > 0, p, 1))).sum(axis=1).mean())
+
+    @property
+    def accuracy(self) -> float:
+        """How often the best guess is what stood there."""
+        return float((self.words.argmax(axis=1) == self.true).mean())
+
+    @property
+    def next_accuracy(self) -> float:
+        """How often the better of "is next" and "is random" is right; without labels, how often on average."""
+        if self.next_labels is None:
+            return float(np.maximum(self.is_next, 1 - self.is_next).mean())
+        return float(((self.is_next < 0.5) == self.next_labels).mean())
+
+
+def bounds(
+    grammar: Grammar,
+    ids: Sequence[Sequence[int]],
+    labels: Sequence[Sequence[int]],
+    next_labels: Sequence[int] | None = None,
+    *,
+    vocab: Mapping[str, int] | None = None,
+    procedure: Procedure | None = None,
+) -> Bounds:
+    """The best possible answers to R rows, exactly.
+
+    ids: rows as the model sees them, [CLS] a [SEP] or [CLS] a [SEP] b [SEP], perhaps [PAD] behind, each text of whole
+    sentences (but see `full` of Procedure), one token a word. labels: what stood at the places that count, -100
+    elsewhere. next_labels: 0 is next, 1 is random. vocab: the ids of tokens; None: those of `grammar.vocabulary`.
+    Raises ValueError for rows of another form, and for those that the language cannot have said.
+    """
+    procedure = procedure or Procedure()
+    reader = Reader.of(grammar, vocab, procedure)
+    parts = [
+        reader.read(ids[start : start + ROWS], labels[start : start + ROWS], start)
+        for start in tqdm(range(0, len(ids), ROWS), "bounds", leave=False, delay=2, disable=None)
+    ]
+    words, true, is_next = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return Bounds(words, true, is_next, None if next_labels is None else np.asarray(next_labels))
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """Reads rows as the language and the procedure make them. Words are called by their place in `grammar.words`."""
+
+    grammar: Grammar
+    procedure: Procedure
+    special: dict[str, int]  # the ids of special tokens
+    word_of: Integers  # (V): the word of an id; W: another token, W + 1: [MASK], W + 2: none, as behind the end
+    any_token: float  # p(one certain token | a token was replaced)
+
+    @classmethod
+    def of(cls, grammar: Grammar, vocab: Mapping[str, int] | None, procedure: Procedure) -> Reader:
+        """With the ids of a vocabulary. Raises ValueError where a word is not one token of it."""
+        vocab = vocab or {token: id for id, token in enumerate(grammar.vocabulary)}
+        if missing := [token for token in grammar.vocabulary if token not in vocab]:
+            raise ValueError(
+                f"{missing[0]!r} is not in the vocabulary, as {len(missing)} of {len(grammar.vocabulary)} tokens; the "
+                "bounds need one token a word: learn a larger vocabulary, or take that of the language"
+            )
+        W = len(grammar.words)
+        word_of = np.full(max(vocab.values()) + 1, W)
+        word_of[[vocab[word] for word in grammar.words]] = np.arange(W)
+        word_of[vocab["[MASK]"]] = W + 1
+        ordinary = len(vocab) - len(SPECIAL_TOKENS) + 1  # [UNK] takes the place of a word like any other token
+        return cls(grammar, procedure, {token: vocab[token] for token in SPECIAL_TOKENS}, word_of, 1 / ordinary)
+
+    def read(
+        self, ids: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], first: int
+    ) -> tuple[Floats, Integers, Floats]:
+        """`words`, `true` and `is_next` of Bounds for a few rows; first: the number of the first one, for errors."""
+        seen, true, full = self.texts(ids, labels, first)  # (2R,n), (2R,n), (2R)
+        context, scale, evidence = self.forward_backward(seen, np.where(full, self.procedure.cut, 0.0))
+        if not (possible := np.isfinite(evidence.max(axis=-1))).all():
+            raise ValueError(
+                f"row {first + int(possible.argmin()) // 2} has a text that is not made of whole sentences of this "
+                "language; where rows are cut, say at how many tokens: Procedure(full=...)"
+            )
+        together, apart = self.procedure.topics(len(self.grammar.says))  # (T,T)
+        likely = np.exp(evidence - evidence.max(axis=-1, keepdims=True))  # (2R,T): p(text | topic), up to a factor
+        a, b = likely[::2], likely[1::2]  # (R,T)
+        p_next, p_random = (np.einsum("rt,tu,ru->r", a, joint, b) for joint in (together, apart))
+
+        text, place = (true != IGNORED).nonzero()  # (M)
+        other = np.stack([b @ (together + apart), a @ (together + apart)], axis=1).reshape(likely.shape)[text]  # (M,T)
+        topic = np.exp(scale - scale.max(axis=-1, keepdims=True))[text, place] * other
+        p = np.tensordot(topic[:, :, None] * context[text, place], self.grammar.says, axes=2)  # (M,T,K) -> (M,W)
+        p *= self.p_seen_if_chosen(seen[text, place])
+        return p / p.sum(axis=1, keepdims=True), true[text, place], p_next / (p_next + p_random)
+
+    def texts(
+        self, ids: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], first: int
+    ) -> tuple[Integers, Integers, NDArray[np.bool_]]:
+        """The words of both texts of each row, what stood there, (2R,n) each, and whether the row is full, (2R)."""
+        W, full, texts = len(self.grammar.words), [], []
+        cls, sep, pad = (self.special[token] for token in ("[CLS]", "[SEP]", "[PAD]"))
+        for number, (row, label) in enumerate(zip(map(np.asarray, ids), map(np.asarray, labels), strict=True), first):
+            ends = (row == sep).nonzero()[0]
+            if row[0] != cls or len(ends) not in (1, 2) or (row[ends[-1] + 1 :] != pad).any():
+                raise ValueError(f"row {number} is neither [CLS] a [SEP] nor [CLS] a [SEP] b [SEP], with [PAD] behind")
+            stood = np.where(label == IGNORED, IGNORED, self.word_of[np.where(label == IGNORED, 0, label)])
+            inside = np.isin(np.arange(len(row)), [0, *ends, *range(ends[-1], len(row))], invert=True)
+            if (wrong := (stood != IGNORED) & ((stood >= W) | ~inside)).any():
+                raise ValueError(
+                    f"row {number} has the label {label[wrong][0]}, which is no word of the language there"
+                )
+            parts = [slice(1, ends[0]), slice(ends[0] + 1, ends[-1])]  # the second is empty where there is none
+            texts += [(self.word_of[row[part]], stood[part]) for part in parts]
+            full += 2 * [self.procedure.full is not None and ends[-1] + 1 >= self.procedure.full]
+        n = max(1, *(len(words) for words, _ in texts))
+        seen, true = np.full((len(texts), n), W + 2), np.full((len(texts), n), IGNORED)
+        for text, (words, stood) in enumerate(texts):
+            seen[text, : len(words)], true[text, : len(words)] = words, stood
+        return seen, true, np.array(full)
+
+    def forward_backward(self, seen: Integers, cut: Floats) -> tuple[Floats, Floats, Floats]:
+        """What the rest of a text says of the state at each place, by topic; cut: (2R), see Procedure.
+
+        Returns before x behind (2R,n,T,K) up to a factor, its logarithm (2R,n,T), and log p(text | topic), (2R,T), up
+        to a factor that is the same for all topics.
+        """
+        moves, stop, stationary = self.grammar.moves, self.grammar.stop, self.grammar.stationary
+        T, K, W = self.grammar.says.shape
+        p_seen, inside, cut = self.p_seen(), seen < W + 2, cut[:, None, None]
+        before, behind = np.empty((2, *seen.shape, T, K))
+        log_before, log_behind = np.zeros((2, *seen.shape, T))
+
+        state = np.tile((1 - cut) * moves[stop] + cut * stationary, (1, T, 1))  # (2R,T,K)
+        log = np.zeros((len(seen), T))
+        for i in range(seen.shape[1]):
+            before[:, i], log_before[:, i] = state, log
+            state, factor = scaled(p_seen[seen[:, i]] * state)
+            state, log = state @ moves, log + factor
+
+        state = np.tile((1 - cut) * np.eye(K)[stop] / stationary[stop] + cut, (1, T, 1))
+        log = np.zeros((len(seen), T))
+        for i in reversed(range(seen.shape[1])):
+            behind[:, i], log_behind[:, i] = state, log
+            earlier, factor = scaled((p_seen[seen[:, i]] * state) @ moves.T)
+            state = np.where(inside[:, i, None, None], earlier, state)  # a text that is shorter begins at its own end
+            log = np.where(inside[:, i, None], log + factor, log)
+
+        context = before * behind
+        _, factor = scaled(context[:, 0] * p_seen[seen[:, 0]])
+        evidence = np.where(inside[:, 0, None], factor + log_behind[:, 0], 0.0)  # 0 where there is no text
+        return context, log_before + log_behind, evidence
+
+    def p_seen(self) -> Floats:
+        """(W+3,T,K): p(what is seen | topic, state), where nobody knows whether it was chosen; 1 behind the end."""
+        rate, masked, replaced = self.procedure.rate, self.procedure.masked, self.procedure.replaced
+        T, K, W = self.grammar.says.shape
+        found = np.ones((W + 3, T, K))
+        found[:W] = (1 - rate * (masked + replaced)) * np.moveaxis(self.grammar.says, 2, 0)
+        found[:W] += rate * replaced * self.any_token
+        found[W], found[W + 1] = rate * replaced * self.any_token, rate * masked
+        return found
+
+    def p_seen_if_chosen(self, seen: Integers) -> Floats:
+        """(M) to (M,W): p(what is seen | the word that stood there), at a place that was chosen."""
+        masked, replaced, W = self.procedure.masked, self.procedure.replaced, len(self.grammar.words)
+        found = np.full((len(seen), W), replaced * self.any_token)
+        found[seen == W + 1] = masked
+        words = (seen < W).nonzero()[0]
+        found[words, seen[words]] += 1 - masked - replaced
+        return found
+
+
+def scaled(x: Floats) -> tuple[Floats, Floats]:
+    """Numbers of a sum of 1 in the last dimension, and the logarithm of what the sum was; 0s stay as they are."""
+    total = x.sum(axis=-1, keepdims=True)
+    with np.errstate(divide="ignore"):
+        return x / np.where(total > 0, total, 1), np.log(total[..., 0])

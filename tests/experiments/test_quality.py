@@ -1,0 +1,85 @@
+"""Quality beside transformers: both sides begin alike and learn from the same batches in the same order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from words import labelled, write_words_checkpoint
+
+from minibert.experiments import quality
+from minibert.heads import Head
+from minibert.tasks.classification import Classification
+from minibert.train import loop
+from minibert.train.finetuning import Job, Request, new_model
+from minibert.train.loop import Settings
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:all .* texts were predicted"),  # models that have hardly begun
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Without dropout, so that the packed and the padded step learn the same."""
+    folder = write_words_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def data() -> quality.Data:
+    task = Classification()
+    return quality.Data(task, task.from_labels(*labelled(24)), task.from_labels(*labelled(12)))
+
+
+def weights_after(side: Callable[[Job, Head], Head], checkpoint: Path) -> dict[str, torch.Tensor]:
+    request = Request(model=str(checkpoint), settings=Settings(epochs=2, batch_size=8, learning_rate=1e-3))
+    job = Job.of(data().task, data().learned, data().held_out, request)
+    torch.manual_seed(0)
+    model = side(job, new_model(checkpoint, job.task, job.labels))
+    # The gradient of a key's bias is zero but for rounding, of which Adam makes whole steps.
+    return {name: weight for name, weight in model.named_parameters() if not name.endswith("key.bias")}
+
+
+def test_the_two_sides_end_at_the_same_weights_without_dropout(checkpoint: Path) -> None:
+    ours, theirs = (weights_after(side, checkpoint) for side in (quality.ours, quality.theirs))
+    assert all((weight - theirs[name]).abs().max() < 1e-4 for name, weight in ours.items())
+
+
+def test_another_learning_rate_on_one_side_is_caught(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = weights_after(quality.ours, checkpoint)
+    monkeypatch.setattr(quality, "rate", lambda *args: 2 * loop.rate(*args))
+    theirs = weights_after(quality.theirs, checkpoint)
+    assert any((weight - theirs[name]).abs().max() > 1e-3 for name, weight in ours.items())
+
+
+def test_the_command_prints_both_sides_and_fails_where_they_are_apart(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(quality, "DATA", {"small": lambda folder: data()})
+    monkeypatch.setenv("MINIBERT_DATA", str(tmp_path))
+    assert quality.main(["small", "--model", str(checkpoint), "--seeds", "2", "--epochs", "1", "--json"]) == 0
+    table = capsys.readouterr().out.splitlines()[:2]
+    assert table[0].split()[:4] == ["data", "learned", "asked", "score"]
+    assert table[1].split()[:4] == ["small", "24", "12", "accuracy"]
+    apart: dict[str, Any] = {"minibert": {"mean": 0.9}, "transformers": {"mean": 0.5}, "standard_error": 0.1}
+    apart |= {"main": "accuracy", "rows": [1, 1]}
+    for side in ("minibert", "transformers"):
+        apart[side] |= {"std": 0.0}
+    monkeypatch.setattr(quality, "compare", lambda *args: apart)
+    assert quality.main(["small"]) == 1
+
+
+def test_data_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("MINIBERT_DATA", raising=False)
+    assert quality.main([]) == 2
+    assert "MINIBERT_DATA is not set" in capsys.readouterr().err
+    assert quality.main(["imdb"]) == 2
+    assert "no data imdb; there are sst2, mrpc, wnut17, xquad" in capsys.readouterr().err

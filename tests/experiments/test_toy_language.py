@@ -1,0 +1,452 @@
+"""The toy language: its bounds are exact by enumeration, no guess beats them, and its sentences agree."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from minibert.experiments.toy_language import (
+    COLOUR,
+    SAME_FOR_ALL,
+    TOPICS,
+    Bounds,
+    Grammar,
+    Language,
+    Procedure,
+    bounds,
+)
+from minibert.losses import IGNORED
+from minibert.text.masking import Masking
+from minibert.text.wordpiece import SPECIAL_TOKENS
+
+PAD, UNK, CLS, SEP, MASK = range(len(SPECIAL_TOKENS))
+LANGUAGE = Language()
+ID = {token: id for id, token in enumerate(LANGUAGE.vocabulary)}
+NOUNS, OBJECT_VERBS, OTHER_VERBS = (
+    {word: topic for topic, kinds in TOPICS.items() for word in kinds[kind].split()} for kind in range(3)
+)
+
+# Two topics, three words, sentences of two words or more.
+TINY = Grammar(
+    words=("a", "b", "."),
+    moves=np.array([[0.3, 0.3, 0.4], [0.5, 0.0, 0.5], [0.6, 0.4, 0.0]]),
+    says=np.array([[[0.9, 0.1, 0], [0.2, 0.8, 0], [0, 0, 1]], [[0.3, 0.7, 0], [0.6, 0.4, 0], [0, 0, 1]]]),
+    stop=2,
+)
+
+
+# -- by enumeration
+
+
+def p_text(grammar: Grammar, words: Sequence[int], topic: int, cut: float) -> float:
+    """The probability of words, by going through all states; p(ends | state) is up to a factor."""
+    K, total = len(grammar.moves), 0.0
+    for states in itertools.product(range(K), repeat=len(words)):
+        p = (1 - cut) * grammar.moves[grammar.stop][states[0]] + cut * grammar.stationary[states[0]]
+        for state, following in itertools.pairwise(states):
+            p *= grammar.moves[state][following]
+        for state, word in zip(states, words, strict=True):
+            p *= grammar.says[topic][state][word]
+        total += p * (cut + (1 - cut) * (states[-1] == grammar.stop) / grammar.stationary[grammar.stop])
+    return float(total)
+
+
+def p_seen(procedure: Procedure, seen: int, word: int, chosen: bool | None, vocabulary: int) -> float:
+    """Of an id, given the word that stood there, and whether it was chosen; None: nobody knows."""
+    if chosen is None:
+        parts = (p_seen(procedure, seen, word, sure, vocabulary) for sure in (True, False))
+        return float(np.dot([procedure.rate, 1 - procedure.rate], list(parts)))
+    same = float(seen == word + len(SPECIAL_TOKENS))
+    if not chosen:
+        return same
+    any_token = (seen != MASK) / (vocabulary - 4)  # [UNK] and all words
+    kept = 1 - procedure.masked - procedure.replaced
+    return procedure.masked * (seen == MASK) + procedure.replaced * any_token + kept * same
+
+
+def enumerated(
+    grammar: Grammar, procedure: Procedure, a: list[int], b: list[int], place: int, cut: float
+) -> tuple[NDArray[np.float64], float]:
+    """The posterior of the word at a place of a + b, and of "is next", by going through all texts and topics."""
+    W, T = len(grammar.words), len(grammar.says)
+    posterior, follows = np.zeros(W), np.zeros(2)
+    texts = [
+        {words: [p_text(grammar, words, t, cut) for t in range(T)] for words in itertools.product(range(W), repeat=n)}
+        for n in (len(a), len(b))
+    ]
+    for (first, of_first), (second, of_second) in itertools.product(texts[0].items(), texts[1].items()):
+        words = (*first, *second)
+        usual, counted = 1.0, 1.0
+        for i, (seen, word) in enumerate(zip([*a, *b], words, strict=True)):
+            p = p_seen(procedure, seen, word, None, W + len(SPECIAL_TOKENS))
+            usual *= p
+            counted *= p_seen(procedure, seen, word, True, W + len(SPECIAL_TOKENS)) if i == place else p
+        for t, u in itertools.product(range(T), repeat=2):
+            same = procedure.same if procedure.same is not None else 1 / T
+            p_next = procedure.is_next * (t == u) / T
+            p_random = (1 - procedure.is_next) * (same / T if t == u else (1 - same) / T / (T - 1))
+            p = of_first[t] * of_second[u]
+            posterior[words[place]] += (p_next + p_random) * p * counted
+            follows += np.array([p_next, p_random]) * p * usual
+    return posterior / posterior.sum(), follows[0] / follows.sum()
+
+
+ROWS = {
+    "a mask among words": ([5, MASK, 7], [6, 5, 7], 1),
+    "a word that may be wrong": ([5, 6, 7], [MASK, 5, 7], 0),
+    "the full stop hidden": ([5, 6, MASK], [MASK, MASK, 7], 2),
+    "a token that is no word": ([UNK, 6, 7], [5, 5, MASK, 7], 0),
+    "in the second text": ([5, 5, 7], [MASK, 6, MASK], 5),
+    "an impossible sight": ([7, 7, 7], [6, MASK], 3),
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(
+    "procedure",
+    [Procedure(), Procedure(same=0.1, is_next=0.3, rate=0.3, replaced=0.2, masked=0.6), Procedure(full=0, cut=0.4)],
+    ids=["as in BERT", "otherwise", "cut"],
+)
+def test_the_posterior_equals_that_of_going_through_all_texts(row: str, procedure: Procedure) -> None:
+    a, b, place = ROWS[row]
+    ids = [CLS, *a, SEP, *b, SEP, PAD]
+    labels = [IGNORED] * len(ids)
+    labels[place + 1 + (place >= len(a))] = 5
+    cut = 0.0 if procedure.full is None else procedure.cut
+    words, is_next = enumerated(TINY, procedure, a, b, place, cut)
+    found = bounds(TINY, [ids], [labels], procedure=procedure)
+    assert np.abs(found.words[0] - words).max() < 1e-9
+    assert abs(found.is_next[0] - is_next) < 1e-9
+
+
+def test_rows_of_different_lengths_do_not_disturb_each_other() -> None:
+    rows = [
+        ([CLS, 5, MASK, 7, SEP, 6, 5, 7, SEP], 2),
+        ([CLS, MASK, 7, SEP], 1),
+        ([CLS, *[5, 6, 7] * 9, MASK, 7, SEP], 28),
+    ]
+    ids, labels = [], []
+    for row, place in rows:
+        ids.append(row)
+        labels.append([5 if at == place else IGNORED for at in range(len(row))])
+    together = bounds(TINY, ids, labels)
+    for number in range(len(rows)):
+        alone = bounds(TINY, [ids[number]], [labels[number]])
+        assert np.abs(alone.words[0] - together.words[number]).max() < 1e-12
+        assert abs(alone.is_next[0] - together.is_next[number]) < 1e-12
+    assert together.is_next[1] == 0.5  # where there is one text, nothing tells
+
+
+def test_one_text_equals_two_of_which_one_tells_nothing() -> None:
+    row, labels = [CLS, 5, MASK, 7, SEP], [IGNORED, IGNORED, 5, IGNORED, IGNORED]
+    alone = bounds(TINY, [row], [labels])
+    apart = bounds(TINY, [[*row, 6, 5, 7, SEP]], [[*labels, *[IGNORED] * 4]], procedure=Procedure(is_next=0))
+    assert np.abs(alone.words - apart.words).max() < 1e-12
+
+
+# -- a bound that is one
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Rows as pretraining makes them."""
+
+    ids: list[list[int]]
+    labels: list[list[int]]
+    next_labels: list[int]
+
+
+def draw(count: int, seed: int = 0, same: bool = True) -> Drawn:
+    """Pairs of two sentences and two, masked; a random second text is of the next document, of whatever topic."""
+    special = np.isin(np.arange(len(ID)), [PAD, CLS, SEP, MASK])
+    masking = Masking(MASK, special, (~special).nonzero()[0], np.zeros_like(special), seed=seed)
+    documents = [[sentence.split() for sentence in one] for one in LANGUAGE.documents(2 * count, seed, (4, 4))]
+    ids, labels, next_labels = [], [], []
+    for row in range(count):
+        random = row % 2
+        a, b = documents[2 * row][:2], documents[2 * row + random][2:]
+        true = [CLS, *(ID[w] for s in a for w in s), SEP, *(ID[w] for s in b for w in s), SEP]
+        hidden, label = masking(true, 0, row)
+        ids.append(hidden)
+        labels.append(label)
+        next_labels.append(random)
+    return Drawn(ids, labels, next_labels)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> Drawn:
+    return draw(1500)
+
+
+@pytest.fixture(scope="module")
+def best(drawn: Drawn) -> Bounds:
+    return bounds(LANGUAGE, drawn.ids, drawn.labels, drawn.next_labels)
+
+
+def losses(found: Bounds) -> NDArray[np.float64]:
+    """Of each hidden word."""
+    return np.asarray(-np.log(found.words[np.arange(len(found.true)), found.true]))
+
+
+def is_beaten(best: Bounds, other: Bounds, by: float) -> bool:
+    """Whether the best is better by so many nats a word, and that is no accident: 4 standard errors."""
+    gap = losses(other) - losses(best)
+    return bool(gap.mean() > by and gap.mean() > 4 * gap.std() / len(gap) ** 0.5)
+
+
+def test_who_knows_the_posterior_loses_its_entropy(best: Bounds) -> None:
+    gap = losses(best) - (-(best.words * np.log(best.words + 1e-300)).sum(axis=1))
+    assert abs(gap.mean()) < 3 * gap.std() / len(gap) ** 0.5
+    assert best.loss == pytest.approx(losses(best).mean())
+    assert best.loss - best.entropy == pytest.approx(gap.mean())
+
+
+def test_the_best_guess_is_right_as_often_as_it_is_sure(best: Bounds) -> None:
+    sure = best.words.max(axis=1)
+    assert abs(best.accuracy - sure.mean()) < 3 * (sure * (1 - sure)).sum() ** 0.5 / len(sure)
+    sure = np.maximum(best.is_next, 1 - best.is_next)
+    assert abs(best.next_accuracy - sure.mean()) < 3 * (sure * (1 - sure)).sum() ** 0.5 / len(sure)
+    assert replace(best, next_labels=None).next_accuracy == sure.mean()
+
+
+def test_of_those_that_are_said_to_be_next_so_many_are(best: Bounds, drawn: Drawn) -> None:
+    follows = 1 - np.array(drawn.next_labels)
+    for low, high in ((0, 0.3), (0.3, 0.7), (0.7, 1.01)):
+        group = (best.is_next >= low) & (best.is_next < high)
+        p = best.is_next[group]
+        assert abs(follows[group].mean() - p.mean()) < 3 * max((p * (1 - p)).sum() ** 0.5 / len(p), 0.01)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.2])
+def test_any_other_distribution_is_worse(best: Bounds, share: float) -> None:
+    flat = np.full_like(best.words, 1 / best.words.shape[1])
+    sharper = best.words ** (1 + 5 * share)
+    for other in ((1 - share) * best.words + share * flat, sharper / sharper.sum(axis=1, keepdims=True)):
+        assert losses(replace(best, words=other)).mean() > best.loss
+
+
+def without_topics(grammar: Grammar) -> Grammar:
+    return Grammar(grammar.words, grammar.moves, grammar.says.mean(axis=0, keepdims=True), grammar.stop)
+
+
+MISTAKES: dict[str, tuple[Grammar, dict[str, Any], float]] = {
+    "topics ignored": (without_topics(LANGUAGE), {}, 0.3),
+    "no random tokens": (LANGUAGE, {"replaced": 1e-6}, 0.02),
+    "the second text always follows": (LANGUAGE, {"is_next": 1 - 1e-9}, 0.02),
+    "frequencies of another language": (Language(1), {}, 0.2),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_posterior_with_a_mistake_is_worse(mistake: str, best: Bounds, drawn: Drawn) -> None:
+    grammar, changed, by = MISTAKES[mistake]
+    other = bounds(grammar, drawn.ids, drawn.labels, procedure=Procedure(**changed))
+    assert is_beaten(best, other, by)
+
+
+def test_agreement_ignored_is_worse(best: Bounds, drawn: Drawn) -> None:
+    K = len(LANGUAGE.moves)
+    bigrams = LANGUAGE.stationary @ LANGUAGE.says.mean(axis=0)  # a word given its neighbours only: no state at all
+    flat = Grammar(LANGUAGE.words, np.full((1, 1), 1.0), bigrams[None, None], 0)
+    assert K == 28
+    other = bounds(flat, drawn.ids, drawn.labels)
+    assert is_beaten(best, other, 1.0)
+
+
+# -- rows that are cut
+
+
+def cut_rows(drawn: Drawn) -> Drawn:
+    """One text, whose first and last three words are gone."""
+    ids, labels = [], []
+    for row, label in zip(drawn.ids, drawn.labels, strict=True):
+        end = row.index(SEP)
+        ids.append([CLS, *row[4 : end - 3], SEP])
+        labels.append([IGNORED, *label[4 : end - 3], IGNORED])
+    return Drawn(ids, labels, [])
+
+
+def test_of_cut_rows_it_is_known_that_they_may_be_cut(drawn: Drawn) -> None:
+    cut = cut_rows(drawn)
+    with pytest.raises(ValueError, match=r"row \d+ has a text that is not made of whole sentences .* Procedure.full"):
+        bounds(LANGUAGE, cut.ids, cut.labels)
+    found = [bounds(LANGUAGE, cut.ids, cut.labels, procedure=Procedure(full=0, cut=p)) for p in (1.0, 0.5, 1e-6)]
+    assert found[0].loss < found[1].loss < found[2].loss  # all are cut
+    assert abs(found[0].loss - found[0].entropy) < 0.1
+
+
+def test_only_full_rows_may_be_cut() -> None:
+    row, labels = [CLS, 5, MASK, 7, SEP], [IGNORED, IGNORED, 5, IGNORED, IGNORED]
+    whole, full, longer = (bounds(TINY, [row], [labels], procedure=Procedure(full=n)).words for n in (None, 5, 6))
+    assert (whole == longer).all()
+    assert (whole != full).any()
+
+
+# -- a vocabulary that was learned
+
+
+def test_another_vocabulary_is_taken_by_its_ids(drawn: Drawn) -> None:
+    order = np.random.default_rng(3).permutation(len(ID))
+    vocab = {token: int(order[id]) for token, id in ID.items()}
+    ids = [[int(order[id]) for id in row] for row in drawn.ids[:20]]
+    labels = [[label if label == IGNORED else int(order[label]) for label in row] for row in drawn.labels[:20]]
+    found = bounds(LANGUAGE, ids, labels, vocab=vocab)
+    assert (found.words == bounds(LANGUAGE, drawn.ids[:20], drawn.labels[:20]).words).all()
+
+
+def test_more_tokens_make_a_random_word_rarer(drawn: Drawn) -> None:
+    vocab = ID | {f"##{n}": len(ID) + n for n in range(1000)}
+    found = bounds(LANGUAGE, drawn.ids, drawn.labels, vocab=vocab)
+    assert found.loss != bounds(LANGUAGE, drawn.ids, drawn.labels).loss
+    other = bounds(LANGUAGE, [[CLS, len(ID) + 5, SEP]], [[IGNORED, ID["."], IGNORED]], vocab=vocab, procedure=CUT)
+    assert other.words.sum() == pytest.approx(1)
+
+
+CUT = Procedure(full=0)
+
+
+def test_a_vocabulary_without_a_word_of_the_language_is_refused(drawn: Drawn) -> None:
+    vocab = {token: id for token, id in ID.items() if token not in ("boat", "ovens")}
+    with pytest.raises(ValueError, match="'boat' is not in the vocabulary, as 2 of 229 tokens"):
+        bounds(LANGUAGE, drawn.ids, drawn.labels, vocab=vocab)
+
+
+@pytest.mark.parametrize(
+    ("ids", "labels", "message"),
+    [
+        ([5, 6, 7, SEP], [-100] * 4, "row 0 is neither"),
+        ([CLS, 5, 6, 7], [-100] * 4, "row 0 is neither"),
+        ([CLS, 5, SEP, 6, SEP, 7, SEP], [-100] * 7, "row 0 is neither"),
+        ([CLS, 5, 7, SEP, 6], [-100] * 5, "row 0 is neither"),
+        ([CLS, 5, 7, SEP], [-100, -100, -100, 7], "has the label 7, which is no word of the language there"),
+        ([CLS, 5, 7, SEP], [-100, MASK, -100, -100], "has the label 4"),
+        ([CLS, 5, SEP], [-100] * 3, "row 0 has a text that is not made of whole sentences"),
+    ],
+    ids=["no [CLS]", "no [SEP]", "three texts", "words behind", "[SEP] counts", "[MASK] is true", "no sentence"],
+)
+def test_rows_of_another_form_are_refused(ids: list[int], labels: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        bounds(TINY, [ids], [labels])
+
+
+def test_shares_that_are_none_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"rate is 1\.5; it is a share"):
+        Procedure(rate=1.5)
+    with pytest.raises(ValueError, match=r"masked 0\.8 and replaced 0.3 are more than all"):
+        Procedure(replaced=0.3)
+
+
+# -- the language
+
+
+def parsed(sentence: str) -> list[tuple[str, str, str | None]]:
+    """(kind, number, topic) of the words of a sentence, by what the tables of words say and not by the automaton."""
+    found = []
+    for word in sentence.split():
+        kind = next((kind for kind, words in SAME_FOR_ALL.items() if word in words.split()), None)
+        if kind is not None:
+            found.append((kind.split()[0], kind.split()[-1], None))
+        elif word.removesuffix("s") in NOUNS:
+            found.append(("noun", "plural" if word.endswith("s") else "singular", NOUNS[word.removesuffix("s")]))
+        else:
+            verbs = OBJECT_VERBS | OTHER_VERBS
+            found.append(("verb", "singular" if word.endswith("s") else "plural", verbs[word.removesuffix("s")]))
+    return found
+
+
+def violations(sentences: Sequence[str]) -> Counter[str]:
+    """How often a determiner has another number than its noun, or a subject than its verb."""
+    found: Counter[str] = Counter()
+    for sentence in sentences:
+        words = parsed(sentence)
+        for at, (kind, number, _) in enumerate(words):
+            following = [other for other in words[at:] if other[0] == "noun"]
+            found["determiners"] += kind == "determiner" and following[0][1] != number
+        subject = next(word for word in words if word[0] == "noun")
+        verb = next(word for word in words if word[0] == "verb")
+        found["verbs"] += subject[1] != verb[1]
+        found["across a phrase"] += words.index(verb) - words.index(subject) == 4
+    return found
+
+
+@pytest.fixture(scope="module")
+def documents() -> list[list[str]]:
+    return list(LANGUAGE.documents(400, 7))
+
+
+def test_the_language_has_28_states_8_topics_and_224_words() -> None:
+    assert LANGUAGE.says.shape == (8, 28, 224)
+    assert len(LANGUAGE.vocabulary) == 224 + 5
+    assert np.allclose(LANGUAGE.moves.sum(axis=1), 1)
+    assert np.allclose(LANGUAGE.says.sum(axis=2), 1)
+    assert np.allclose(LANGUAGE.stationary @ LANGUAGE.moves, LANGUAGE.stationary)
+
+
+def test_numbers_agree_across_a_phrase_too(documents: list[list[str]]) -> None:
+    found = violations([sentence for document in documents for sentence in document])
+    assert found["determiners"] == found["verbs"] == 0
+    assert found["across a phrase"] > 500
+
+
+def test_a_violation_would_be_seen() -> None:
+    assert violations(["these boats near this island drifts ."])["verbs"] == 1
+    assert violations(["this boats drift ."])["determiners"] == 1
+
+
+def test_a_document_carries_its_topic(documents: list[list[str]]) -> None:
+    shares, main = [], Counter[str]()
+    for document in documents:
+        topics = Counter(topic for sentence in document for _, _, topic in parsed(sentence) if topic)
+        topic, count = topics.most_common(1)[0]
+        shares.append(count / topics.total())
+        main[topic] += 1
+    assert abs(float(np.mean(shares)) - COLOUR) < 0.02
+    assert set(main) == set(TOPICS)
+    assert min(main.values()) > 25  # 50 on average
+
+
+def test_words_are_as_frequent_as_the_automaton_says(documents: list[list[str]]) -> None:
+    counts = Counter(word for document in documents for sentence in document for word in sentence.split())
+    expected = LANGUAGE.stationary @ LANGUAGE.says.mean(axis=0) * counts.total()
+    for word, p in zip(LANGUAGE.words, expected, strict=True):
+        assert abs(counts[word] - p) < 12 * p**0.5, word  # topics come document by document
+
+
+def test_a_document_depends_on_seed_and_number_alone() -> None:
+    ten = list(LANGUAGE.documents(10, 3))
+    assert list(Language().documents(10, 3)) == ten
+    assert list(LANGUAGE.documents(4, 3, first=6)) == ten[6:]
+    assert list(LANGUAGE.documents(10, 4)) != ten
+    assert list(Language(1).documents(10, 3)) != ten
+
+
+def test_the_corpus_has_a_sentence_a_line_and_empty_lines_between_documents(tmp_path: Path) -> None:
+    LANGUAGE.write(tmp_path / "corpus.txt", 5, seed=3, sentences=(2, 3))
+    text = (tmp_path / "corpus.txt").read_text("utf-8")
+    documents = [block.split("\n") for block in text.removesuffix("\n").split("\n\n")]
+    assert documents == list(LANGUAGE.documents(5, 3, (2, 3)))
+    assert {len(document) for document in documents} == {2, 3}
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]
+
+
+def test_a_language_of_fewer_topics_says_their_words_alone() -> None:
+    small = Language(topics=("sea", "music"))
+    assert small.says.shape[0] == 2
+    assert {"boats", "songs", "this", "."} < set(small.words) < set(LANGUAGE.words)
+    assert "baker" not in small.words
+    assert np.allclose(small.says.sum(axis=2), 1)
+    assert np.array_equal(Language(topics=tuple(TOPICS)).says, LANGUAGE.says)
+
+
+@pytest.mark.parametrize("topics", [(), ("sea",), ("sea", "sea"), ("sea", "moon")])
+def test_topics_that_make_no_language_are_refused(topics: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="at least two of sea, kitchen"):
+        Language(topics=topics)

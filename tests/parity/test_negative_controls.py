@@ -1,0 +1,162 @@
+"""Mistakes made on purpose: the parity harness must find each of them, at the stage where it is made, and name it.
+
+A freshly initialised reference hides half of these (its LayerNorms are 1 and 0, its biases 0), which is why every
+reference here has all parameters random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import Pair, edited, every_family, unequal, zero_biases
+from mistakes import MISTAKES, Mistake, key_bias_not_loaded, norms_swapped, wrong_eps
+from torch import nn
+
+import minibert
+from minibert.checkpoints.names import full_name
+from minibert.families import FAMILIES
+from minibert.families.base import Family
+from minibert.families.bert import BERT
+from minibert.parity.checkpoints import make_batch
+from minibert.parity.compare import (
+    DROPOUT,
+    GRADIENTS,
+    LOGITS,
+    TENSORS,
+    Bounds,
+    compare,
+    compare_full_length,
+    first_divergent,
+)
+
+ROUNDING = 1e-5  # what a comparison by tolerance would let pass
+MakePair = Callable[..., Pair]
+NAMED = [(mistake, mistake.families[0], mistake.heads[0]) for mistake in MISTAKES]
+OTHERS = [(m, family, head) for m in MISTAKES for family in m.families for head in m.heads]
+OTHERS = [case for case in OTHERS if case not in NAMED]
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def each(cases: list[tuple[Mistake, str, str]]) -> pytest.MarkDecorator:
+    names = [f"{mistake.make.__name__}-{family}-{head}" for mistake, family, head in cases]
+    return pytest.mark.parametrize(("mistake", "family", "head"), cases, ids=names)
+
+
+@each(NAMED)
+def test_a_mistake_is_found_at_its_stage_and_named(mistake: Mistake, family: str, head: str, pair: MakePair) -> None:
+    both = pair(FAMILIES[family], head)
+    mistake.make(both.ours)
+    result = both.climb(train=mistake.place.startswith(DROPOUT))
+    assert result.first is not None
+    assert result.first.place == mistake.place
+    assert result.first.ours != result.first.theirs
+    assert mistake.cause in result.cause
+    assert max(row.largest for row in result.rows) > ROUNDING
+
+
+@each(OTHERS)
+def test_a_mistake_is_found_in_the_other_relative_and_under_other_heads_too(
+    mistake: Mistake, family: str, head: str, pair: MakePair
+) -> None:
+    both = pair(FAMILIES[family], head)
+    mistake.make(both.ours)
+    rows = both.train() if mistake.place.startswith(DROPOUT) else both.compare()
+    first = first_divergent(rows)
+    assert first is not None
+    assert first.place == mistake.place
+    assert max(row.largest for row in rows) > ROUNDING
+
+
+@every_family
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_without_a_mistake_nothing_is_found(dtype: torch.dtype, family: Family, pair: MakePair) -> None:
+    both = pair(family, "masked-lm")
+    both.ours, both.theirs = both.ours.to(dtype), both.theirs.to(dtype)
+    rows = both.compare()
+    assert {row.rung for row in rows} >= {TENSORS, LOGITS, GRADIENTS}
+    assert unequal(rows) == []
+
+
+@every_family
+def test_an_epsilon_of_1e_5_for_1e_12_hides_from_a_tolerance_of_1e_3_and_is_found_in_float64(
+    family: Family, pair: MakePair
+) -> None:
+    both = pair(family, "masked-lm")
+    wrong_eps(both.ours)
+    assert first_divergent(both.compare(Bounds(1e-3, 1e-2))) is None
+    both.ours, both.theirs = both.ours.double(), both.theirs.double()
+    found = [row.place for row in both.compare(Bounds(1e-9, 1e-9)) if not row.ok]
+    assert {"embedding norm", "layer 1 layer", "logits: logits"} <= set(found)
+
+
+@every_family
+def test_a_dropped_key_bias_hides_from_the_outputs(family: Family, pair: MakePair) -> None:
+    """Softmax cancels what is added to all scores of a query: only the keys themselves and the names can tell."""
+    both = pair(family, "masked-lm")
+    key_bias_not_loaded(both.ours)
+    rows = both.compare()
+    assert first_divergent(rows).place == "layer 0 key"
+    outputs = [row for row in rows if row.stage in ("layer", "probs", "logits")]
+    assert len(outputs) == 2 * 2 + 1 + 1
+    assert all(row.largest <= ROUNDING for row in outputs)
+
+
+@every_family
+def test_a_dropped_key_bias_is_found_by_the_account_of_names(family: Family, written: Any, tmp_path: Path) -> None:
+    folder, _ = written(family, "masked-lm")
+    lost = full_name(family, "encoder.layers.0.attention.key.bias", "masked-lm")
+    with pytest.raises(ValueError, match=r"lacks 1 tensors, layers\.0\.attention\.key\.bias"):
+        minibert.load(edited(folder, tmp_path, lambda tensors: tensors.pop(lost)))
+
+
+@every_family
+def test_two_rows_of_the_table_of_names_exchanged_are_found(
+    family: Family, pair: MakePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the harness looks for upstream's tensors by the same table."""
+    one, other = "layers.{}.attention.query", "layers.{}.attention.key"
+    names = family.modules[one], family.modules[other]
+    monkeypatch.setitem(family.modules, other, names[0])
+    monkeypatch.setitem(family.modules, one, names[1])
+    assert first_divergent(pair(family).compare()).place == "layer 0 scores"
+
+
+def test_a_reference_that_is_fresh_hides_swapped_norms_and_dropped_biases(written: Any, tmp_path: Path) -> None:
+    """The reason why every reference is drawn anew: made with a fresh model, these comparisons prove nothing."""
+    _, drawn = written(BERT, "masked-lm")
+    fresh = type(drawn)(drawn.config).eval()
+    fresh.save_pretrained(tmp_path)
+    for mistake in (norms_swapped, zero_biases):
+        ours = minibert.load(tmp_path, head="masked-lm")
+        mistake(ours)
+        assert unequal(compare(ours, fresh, make_batch(ours.config, 11))) == []
+
+
+def test_a_mistake_at_the_last_position_is_found_by_a_row_of_full_length(pair: MakePair) -> None:
+    both = pair()
+    with torch.no_grad():
+        both.ours.embeddings.position.weight[-1] += 1
+    short = make_batch(both.ours.config, 5)
+    assert first_divergent(compare(both.ours, both.theirs, short)) is None
+    full = make_batch(both.ours.config, both.ours.config.max_tokens)
+    assert first_divergent(compare_full_length(both.ours, both.theirs, full)) is not None
+
+
+@every_family
+def test_a_dropout_that_is_left_out_anywhere_is_found(family: Family, pair: MakePair) -> None:
+    """Every dropout of the encoder and of the task head, one at a time."""
+    case = {"family": family, "head": "token-classification", "num_hidden_layers": 1}
+    names = [name for name, module in pair(**case).ours.named_modules() if is_dropout(module)]
+    assert len(names) >= 4
+    for name in names:
+        both = pair(**case)
+        both.ours.get_submodule(name).p = 0.0
+        assert first_divergent(both.train()) is not None, name
+
+
+def is_dropout(module: nn.Module) -> bool:
+    return isinstance(module, nn.Dropout) and module.p > 0

@@ -1,0 +1,451 @@
+"""What each relative changed, beside transformers: positions, groups, tasks, objectives, files, the engine, limits.
+
+That every tensor of them is equal bit for bit is the ladder's matter (test_parity.py), and what a port gets wrong is
+found there on purpose (test_negative_controls.py); here is what a random batch does not reach.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import Pair, edited, small_config, unequal
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import minibert
+from minibert.checkpoints.inspection import checkpoint_text, inspect
+from minibert.checkpoints.load import has_head
+from minibert.config import Config
+from minibert.families import FAMILIES
+from minibert.families.albert import ALBERT
+from minibert.families.base import Family
+from minibert.families.bert import BERT, ERNIE
+from minibert.families.electra import ELECTRA
+from minibert.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
+from minibert.heads import HEAD_CLASSES
+from minibert.kernels.matmul import Linear
+from minibert.kernels.packing import pack
+from minibert.model import Encoder
+from minibert.parity.checkpoints import ALBERT_BASE, BERT_BASE, randomise
+from minibert.parity.compare import compare_full_length, compare_training
+from minibert.parity.stages import Batch, forward
+from minibert.vectors.engine import Engine
+from minibert.vectors.pooling import readable_vectors
+from minibert.vectors.recipe import Recipe
+
+Written = Callable[..., tuple[Path, Any]]
+MakePair = Callable[..., Pair]
+RELATIVES = [family for family in FAMILIES.values() if family.name not in ("bert", "distilbert")]
+each_relative = pytest.mark.parametrize("family", RELATIVES, ids=[family.name for family in RELATIVES])
+BOUND = 1e-5  # of the engine
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def ids(*rows: list[int]) -> Tensor:
+    return torch.tensor(rows)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# RoBERTa
+
+
+@pytest.mark.parametrize("pad", [1, 5])
+def test_positions_begin_behind_that_of_padding_and_count_only_what_is_not(pad: int) -> None:
+    embeddings = Encoder(small_config(ROBERTA, pad_token_id=pad)).embeddings
+    rows = ids([7, 8, pad, 9, pad], [7, pad, pad, pad, pad])
+    expected = ids([1, 2, 0, 3, 0], [1, 0, 0, 0, 0])
+    assert torch.equal(embeddings.positions(rows), pad + expected)
+
+
+def test_padding_inside_a_row_and_no_mask_are_computed_as_upstream(pair: MakePair) -> None:
+    both = pair(ROBERTA, "token-classification")
+    rows = ids([0, 7, 1, 8, 9, 2], [0, 7, 2, 1, 1, 1])
+    for mask in (torch.ones_like(rows), (rows != 1).long()):
+        batch = Batch(rows, mask, torch.zeros_like(rows))
+        assert (
+            unequal(Pair(both.ours, both.theirs, dataclasses.replace(both.asked, batch=batch, labels={})).compare())
+            == []
+        )
+    ours = both.ours(rows).logits
+    assert torch.equal(ours, both.ours(rows, attention_mask=(rows != 1).long()).logits)
+
+
+def test_the_rows_of_padding_begin_at_zero_and_learn_nothing(pair: MakePair) -> None:
+    both = pair(ROBERTA, "masked-lm")
+    before = both.ours.encoder.embeddings.position.weight[1].clone()
+    assert before.any()
+    forward(both.ours, both.asked.batch, both.asked.labels).loss.backward()
+    gradients = both.ours.encoder.embeddings.position.weight.grad
+    assert not gradients[:2].any()
+    assert gradients[2:-1].any(dim=1).all()  # the last is not reached: one token of the full row is [PAD]
+    assert unequal(both.train()) == []
+    fresh = Encoder(small_config(ROBERTA)).embeddings
+    assert [row for row, vector in enumerate(fresh.position.weight) if not vector.any()] == [1]
+
+
+def test_514_positions_are_512_tokens_and_the_error_says_512() -> None:
+    encoder = Encoder(small_config(ROBERTA, max_position_embeddings=512, hidden_size=6))
+    assert encoder.embeddings.position.num_embeddings == 514
+    assert encoder(torch.full((1, 512), 7)).last_hidden_state.shape == (1, 512, 6)
+    with pytest.raises(ValueError, match="513 tokens a row and the checkpoint has 512 positions"):
+        encoder(torch.full((1, 513), 7))
+    with pytest.raises(ValueError, match="row 0 has 513 tokens and the checkpoint has 512 positions"):
+        Engine(encoder).vectors([[7] * 513])
+
+
+@pytest.mark.parametrize("family", [XLM_ROBERTA, CAMEMBERT], ids=lambda family: family.name)
+def test_xlm_r_and_camembert_are_roberta_under_other_names(family: Family) -> None:
+    own = {"name": family.name, "title": family.title, "upstream": family.upstream, "defaults": family.defaults}
+    assert dataclasses.replace(ROBERTA, **own) == family
+
+
+@pytest.mark.parametrize(
+    "names", [("decoder.bias",), ("bias", "decoder.bias"), ("bias", "decoder.bias", "weight")], ids=str
+)
+def test_robertas_decoder_loads_under_its_older_names(
+    names: tuple[str, ...], pair: MakePair, written: Written, tmp_path: Path
+) -> None:
+    def rename(tensors: dict[str, Tensor]) -> None:
+        bias = tensors.pop("lm_head.bias")
+        tensors |= {f"lm_head.{name}": bias.clone() for name in names if "bias" in name}
+        if "weight" in names:
+            tensors["lm_head.decoder.weight"] = tensors["roberta.embeddings.word_embeddings.weight"].clone()
+        tensors["roberta.embeddings.position_ids"] = torch.arange(13)[None]
+        tensors["roberta.pooler.dense.weight"] = torch.ones(24, 24)
+
+    folder = edited(written(ROBERTA, "masked-lm")[0], tmp_path, rename)
+    model, report = minibert.load(folder, head="masked-lm", report=True)
+    expected = pair(ROBERTA, "masked-lm").ours
+    assert all(torch.equal(x, y) for x, y in zip(model.parameters(), expected.parameters(), strict=True))
+    assert report.ignored["roberta.embeddings.position_ids"] == "positions are counted, not stored"
+    assert report.ignored["roberta.pooler.dense.weight"] == "belongs to a head that was not asked for"
+    assert len(report.ignored) == 2 + len(names) - 1
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# ALBERT
+
+
+def test_step_i_uses_group_i_over_steps_of_a_group_and_all_of_its_layers() -> None:
+    sizes = {"num_hidden_layers": 5, "num_hidden_groups": 2, "inner_group_num": 2}
+    config = small_config(ALBERT, **sizes)
+    assert config.shared_layers == (0, 1, 0, 1, 0, 1, 2, 3, 2, 3)
+    assert [small_config(ALBERT, num_hidden_layers=7, num_hidden_groups=3).shared_layers] == [(0, 0, 0, 1, 1, 2, 2)]
+    assert len(Encoder(config).layers) == 4
+
+
+def test_another_map_of_steps_to_groups_is_caught(written: Written) -> None:
+    folder, theirs = written(ALBERT, num_hidden_layers=4, num_hidden_groups=2)
+    ours = minibert.load(folder)
+    assert unequal(compare_full_length(ours, theirs, batch_for(ours))) == []
+    object.__setattr__(ours.config, "shared_layers", (0, 1, 0, 1))
+    assert "hidden states" in {row.stage for row in compare_full_length(ours, theirs, batch_for(ours)) if not row.equal}
+
+
+def batch_for(model: Any) -> Batch:
+    rows = torch.randint(0, 101, (3, 11), generator=torch.Generator().manual_seed(0))
+    return Batch(rows, torch.ones_like(rows), torch.zeros_like(rows))
+
+
+def test_a_group_is_stored_once_and_hidden_states_begin_after_the_map(written: Written, tmp_path: Path) -> None:
+    folder, theirs = written(ALBERT, num_hidden_layers=3, inner_group_num=2, num_hidden_groups=1)
+    encoder = minibert.load(folder)
+    minibert.save(encoder, tmp_path)
+    saved = load_file(tmp_path / "model.safetensors")
+    assert saved.keys() == load_file(folder / "model.safetensors").keys()
+    assert sum("attention.query.weight" in name for name in saved) == 2
+    batch = batch_for(encoder)
+    ours, expected = (forward(m, batch, {"output_hidden_states": True}).hidden_states for m in (encoder, theirs))
+    assert len(ours) == len(expected) == 7
+    assert ours[0].shape == (3, 11, 24)
+    assert all(torch.equal(x, y) for x, y in zip(ours, expected, strict=True))
+
+
+def test_the_engine_packs_a_group_once_and_uses_it_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    used: list[int] = []
+    for kind in (Linear, *Linear.__subclasses__()):
+        monkeypatch.setattr(kind, "__init__", counting(kind.__init__, made.append))
+        monkeypatch.setattr(kind, "__call__", counting(kind.__call__, lambda product: used.append(id(product))))
+    encoder = Encoder(small_config(ALBERT, num_hidden_layers=5), pooler=False)
+    engine = Engine(encoder)
+    kept = {id(product) for layer in engine.layers for product in products(layer)}
+    assert len(kept) == 5  # query, key and value, output, expand, contract
+    used.clear()
+    engine.vectors([[5, 6, 7]], Recipe(pooling="mean"))
+    assert {used.count(product) for product in kept} == {5}
+    assert len(used) == 5 * 5 + 1  # and the map
+
+
+def counting(original: Callable[..., Any], count: Callable[[Any], Any]) -> Callable[..., Any]:
+    """The function, which says whose it is at each call from outside."""
+
+    def call(self: Any, *given: Any, **more: Any) -> Any:
+        if original.__qualname__.startswith(type(self).__name__ + "."):
+            count(self)
+        return original(self, *given, **more)
+
+    return call
+
+
+def products(layer: Any) -> list[Any]:
+    """The matrix products of a layer of the engine."""
+    attention, feed_forward = layer.attention, layer.feed_forward
+    return [attention.query, attention.key_value, attention.output, feed_forward.expand, feed_forward.contract]
+
+
+def test_albert_base_has_less_than_a_sixth_of_the_weights_of_bert_base() -> None:
+    assert ALBERT_BASE.millions == pytest.approx(11.7, abs=0.1)
+    assert ALBERT_BASE.millions < BERT_BASE.millions / 6
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (
+            {"num_hidden_groups": 2},
+            "config.json says 2 layers in all of its groups, and the file holds the weights of 4",
+        ),
+        ({"inner_group_num": 3}, "config.json says 6 layers in all of its groups, and the file holds the weights of 4"),
+        (
+            {"num_hidden_groups": 1},
+            "config.json says 1 layers in all of its groups, and the file holds the weights of 4",
+        ),
+        ({"embedding_size": 12}, r"word_embeddings.weight, \(101, 13\) in the file, \(101, 12\) by config.json"),
+        ({"num_hidden_groups": 9}, r"num_hidden_groups is 9; it must be .* at most 4 \(num_hidden_layers\)"),
+        ({"num_hidden_groups": 0}, "num_hidden_groups is 0; it must be a whole number of at least 1"),
+        ({"inner_group_num": "2"}, "inner_group_num is '2'; it must be a whole number of at least 1"),
+    ],
+    ids=str,
+)
+def test_a_config_that_contradicts_its_tensors_is_named(
+    wrong: dict[str, Any], words: str, written: Written, tmp_path: Path
+) -> None:
+    folder, _ = written(ALBERT, num_hidden_layers=4, num_hidden_groups=2, inner_group_num=2)
+    inner = (
+        {} if "inner_group_num" in wrong or wrong.get("num_hidden_groups", 2) not in (1, 2) else {"inner_group_num": 1}
+    )
+    changes = wrong if "embedding_size" in wrong else wrong | inner
+    with pytest.raises(ValueError, match=words):
+        minibert.load(edited(folder, tmp_path, lambda tensors: None, **changes))
+
+
+def test_the_order_of_sentences_has_upstreams_fields_and_two_labels(pair: MakePair, written: Written) -> None:
+    both = pair(ALBERT, "pretraining")
+    out = forward(both.ours, both.asked.batch, both.asked.labels)
+    assert out.keys() == ["loss", "prediction_logits", "sop_logits"]
+    assert out.sop_logits.shape == (6, 2)
+    with pytest.raises(ValueError, match="both labels and sentence_order_label"):
+        forward(both.ours, both.asked.batch, {"next_sentence_label": torch.zeros(6, dtype=torch.long)})
+    with pytest.raises(ValueError, match="both labels and sentence_order_label"):
+        forward(both.ours, both.asked.batch, {"sentence_order_label": torch.zeros(6, dtype=torch.long)})
+    with pytest.raises(ValueError, match=r"sentence_order_label\[0\] is 2"):
+        forward(both.ours, both.asked.batch, both.asked.labels | {"sentence_order_label": torch.full((6,), 2)})
+    three, _ = written(ALBERT, "token-classification")
+    with pytest.raises(ValueError, match="num_labels is 3; the order of sentences has 2 outputs"):
+        minibert.load(three, head="pretraining")
+    fresh = minibert.load(three, head="pretraining", new_head=True)
+    assert fresh.sentence_order.out_features == 2
+
+
+def test_a_decoder_that_reads_the_wrong_table_is_caught(pair: MakePair) -> None:
+    """As many positions as tokens, so that the shapes agree."""
+    both = pair(ALBERT, "masked-lm", vocab_size=11, max_position_embeddings=11)
+    assert unequal(both.compare()) == []
+    right = both.ours.decoder.forward
+    both.ours.decoder.forward = lambda x, _: right(x, both.ours.encoder.embeddings.position.weight)
+    assert both.climb(train=False).first.place == "decoder"
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# ERNIE
+
+
+def test_task_type_ids_are_read_as_upstream_and_are_0_by_default(pair: MakePair) -> None:
+    both = pair(ERNIE, "token-classification")
+    batch = both.asked.batch
+    tasks = torch.randint(0, 3, batch.input_ids.shape, generator=torch.Generator().manual_seed(3))
+    ours, theirs = (forward(m, batch, {"task_type_ids": tasks}).logits for m in (both.ours, both.theirs))
+    assert torch.equal(ours, theirs)
+    default, zeros = (forward(both.ours, batch, more).logits for more in ({}, {"task_type_ids": tasks * 0}))
+    assert torch.equal(default, zeros)
+    assert not torch.equal(default, ours)
+    choices = pair(ERNIE, "multiple-choice")
+    ours, theirs = (
+        forward(m, choices.asked.batch, {"task_type_ids": given}).logits
+        for m, given in ((choices.ours, tasks.view_as(choices.asked.batch.input_ids)), (choices.theirs, tasks))
+    )  # upstream wants the tasks of choices, and these alone, one text after the other
+    assert torch.equal(ours, theirs)
+
+
+def test_a_task_that_is_not_there_is_refused_and_a_model_without_tasks_ignores_them() -> None:
+    encoder, rows = Encoder(small_config(ERNIE)).eval(), ids([5, 6])
+    with pytest.raises(ValueError, match=r"task_type_ids\[0, 1\] is 3; the checkpoint has task_type_vocab_size 3"):
+        encoder(rows, task_type_ids=ids([0, 3]))
+    with pytest.raises(ValueError, match="task_type_ids has shape"):
+        encoder(rows, task_type_ids=ids([0, 0, 0]))
+    without = Encoder(small_config(ERNIE, use_task_id=False)).eval()
+    assert without.embeddings.task is None
+    out = without(rows, task_type_ids=ids([9, 9])).last_hidden_state
+    assert torch.equal(out, without(rows).last_hidden_state)
+    with pytest.raises(ValueError, match="use_task_id is 'no'; it must be true or false"):
+        small_config(ERNIE, use_task_id="no")
+
+
+def test_the_task_before_the_position_differs_in_its_last_bits(pair: MakePair) -> None:
+    """A tolerance would let it pass: the sums are the same but for rounding."""
+    both = pair(ERNIE)
+    embeddings = both.ours.embeddings
+
+    def forward(rows: Tensor, segments: Tensor, tasks: Tensor) -> Tensor:
+        x = embeddings.token(rows) + embeddings.segment(segments) + embeddings.task(tasks)
+        x = embeddings.norm(x + embeddings.position(embeddings.positions(rows)))
+        return x
+
+    embeddings.forward = forward
+    result = both.climb()
+    assert str(result.first.place) == "embedding sum"
+    assert 0 < result.first.largest < 1e-6
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# ELECTRA
+
+
+def test_detection_counts_the_tokens_that_are_attended_to(pair: MakePair) -> None:
+    both = pair(ELECTRA, "replaced-token-detection")
+    batch, labels = both.asked.batch, both.asked.labels["labels"]
+    loss = forward(both.ours, batch, both.asked.labels).loss
+    elsewhere = torch.where(batch.attention_mask == 1, labels, 1)
+    assert torch.equal(loss, forward(both.ours, batch, {"labels": elsewhere}).loss)
+    rows = batch.input_ids.clamp(min=1)  # without padding and without a mask all tokens count, as upstream
+    ours, theirs = (m(rows, labels=labels.clamp(min=0)).loss for m in (both.ours, both.theirs))
+    assert torch.equal(ours, theirs)
+    assert both.ours(rows).logits.shape == rows.shape
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (ids([0, 2]), r"labels\[0, 1\] is 2; it must be 0 or 1"),
+        (ids([0, -100]), r"labels\[0, 1\] is -100"),
+        (ids([0, 1, 0]), r"labels have shape \(1, 3\)"),
+        (torch.tensor([[0.0, 1.0]]), "whole numbers"),
+    ],
+    ids=["two", "ignored", "shape", "floats"],
+)
+def test_labels_of_detection_are_0_or_1_at_every_token(labels: Tensor, words: str) -> None:
+    model = HEAD_CLASSES["replaced-token-detection"](small_config(ELECTRA))
+    with pytest.raises(ValueError, match=words):
+        model(ids([5, 6]), labels=labels)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"summary_type": "mean"}, {"summary_use_proj": False}, {"summary_activation": "tanh"}], ids=str
+)
+def test_a_summary_that_is_not_implemented_is_refused_by_the_one_head_that_reads_it(wrong: dict[str, Any]) -> None:
+    config = small_config(ELECTRA, **wrong)
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} .* is not implemented; only"):
+        HEAD_CLASSES["multiple-choice"](config)
+    HEAD_CLASSES["sequence-classification"](config)
+
+
+def test_electra_has_a_map_only_where_the_tables_are_narrower() -> None:
+    assert Encoder(small_config(ELECTRA)).embeddings.widen.in_features == 13
+    assert Encoder(small_config(ELECTRA, embedding_size=24)).embeddings.widen is None
+    assert Encoder(small_config(ALBERT, embedding_size=24)).embeddings.widen.in_features == 24
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# All of them
+
+
+@each_relative
+def test_the_engine_equals_the_readable_path_with_padding_inside_a_row_and_with_pairs(family: Family) -> None:
+    encoder = Encoder(small_config(family, num_hidden_layers=3)).eval()
+    randomise(encoder, 4)
+    pad = encoder.config.pad_token_id
+    rows = [[5, 6, pad, 8], [9], [3, pad, pad, 4, 7, 6, 5, 4, 3, 2, 9], [3, 4, 5, 6], [pad], [8, 9, pad, pad]]
+    second = [2, 1, 5, 3, 1, 2]
+    L = len(encoder.config.shared_layers)
+    for recipe in (Recipe(), Recipe(pooling="mean", layers=tuple(range(L + 1))), Recipe(batch_tokens=12)):
+        for pairs in (None, second):
+            found = Engine(encoder).vectors(rows, recipe, second=pairs)
+            assert np.abs(found - readable_vectors(encoder, rows, recipe, second=pairs)).max() <= BOUND
+
+
+def test_padding_inside_packed_texts_takes_no_position() -> None:
+    packed = pack([[5, 1, 6, 1], [1, 1, 7, 8], [9]], torch.device("cpu"), unplaced=1)
+    assert packed.positions.tolist() == [1, 0, 2, 0, 0, 0, 1, 2, 1]
+    assert pack([[5, 1, 6], [9]], torch.device("cpu")).positions.tolist() == [0, 1, 2, 0]
+
+
+def test_an_engine_that_counts_padding_would_be_caught() -> None:
+    encoder = Encoder(small_config(ROBERTA)).eval()
+    randomise(encoder, 4)
+    rows = [[5, 6, 1, 8]]
+    engine = Engine(encoder)
+    engine.unplaced = -1
+    assert np.abs(engine.vectors(rows) - readable_vectors(encoder, rows)).max() > 1e-3
+
+
+def test_a_pair_needs_no_segments_where_special_tokens_tell_it() -> None:
+    encoder = Encoder(small_config(ROBERTA, type_vocab_size=1)).eval()
+    assert np.array_equal(Engine(encoder).vectors([[5, 6, 7]], second=[1]), Engine(encoder).vectors([[5, 6, 7]]))
+    with pytest.raises(ValueError, match="one segment; a pair needs two"):
+        Engine(Encoder(small_config(ERNIE, type_vocab_size=1))).vectors([[5, 6, 7]], second=[1])
+
+
+@each_relative
+def test_a_head_that_a_relative_lacks_is_refused_with_the_reason(family: Family) -> None:
+    for head in HEAD_CLASSES.keys() - family.heads.keys():
+        with pytest.raises(ValueError, match=f"{family.name} has no head '{head}': [a-z]"):
+            HEAD_CLASSES[head](small_config(family, num_labels=2))
+
+
+def test_a_head_within_anothers_name_is_not_taken_for_it(written: Written) -> None:
+    """The classifier of texts is classifier.dense and classifier.out_proj, that of tokens classifier alone."""
+    folder, _ = written(ROBERTA, "sequence-classification")
+    assert has_head(folder, "sequence-classification")
+    assert not has_head(folder, "token-classification")
+    assert has_head(written(ALBERT, "pretraining")[0], "masked-lm")
+    assert has_head(written(ELECTRA, "masked-lm")[0], "masked-lm")
+
+
+@pytest.mark.parametrize("name", ["deberta", "deberta-v2", "modernbert", "xlnet", "mpnet"])
+def test_a_relative_that_is_not_implemented_is_refused_with_the_list(
+    name: str, written: Written, tmp_path: Path
+) -> None:
+    folder = edited(written(BERT)[0], tmp_path, lambda tensors: None, model_type=name)
+    with pytest.raises(ValueError, match=f"model_type '{name}' is not supported; supported: {', '.join(FAMILIES)}$"):
+        minibert.load(folder)
+
+
+@each_relative
+def test_inspect_says_what_a_relative_has_otherwise(family: Family, written: Written) -> None:
+    figures = inspect(str(written(family)[0]))
+    words = {
+        "albert": "tables 13 wide; 1 layer for 2 steps",
+        "electra": "tables 13 wide",
+        "ernie": "3 tasks",
+    }.get(family.name, "positions from 2, of tokens that are not padding")
+    assert words in checkpoint_text(figures)
+    assert "11 positions" in checkpoint_text(figures)
+    json.dumps(figures)
+
+
+@pytest.mark.parametrize("family", [XLM_ROBERTA, CAMEMBERT], ids=lambda family: family.name)
+def test_what_we_save_of_xlm_r_and_camembert_transformers_loads(family: Family, pair: MakePair, tmp_path: Path) -> None:
+    both = pair(family, "sequence-classification")
+    minibert.save(both.ours, tmp_path)
+    theirs: nn.Module = type(both.theirs).from_pretrained(tmp_path, attn_implementation="eager").eval()
+    assert unequal(Pair(both.ours, theirs, both.asked).compare()) == []
+    assert unequal(compare_training(both.ours, theirs, both.asked.batch, both.asked.labels)) == []
+    assert isinstance(Config.from_file(tmp_path / "config.json"), Config)

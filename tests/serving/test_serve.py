@@ -1,0 +1,446 @@
+"""`minibert serve` as a process: OpenAI's own client, curl, bad clients among good ones, limits, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+from words import labelled, write_words_checkpoint
+
+import minibert
+from minibert import cli
+from minibert.bench.serve import clients
+from minibert.tasks.frozen import Classifier, train
+
+KEY = "a key"
+TEXTS = [f"the {a} {b}" for a in ("good", "dull", "lovely", "very") for b in ("film", "book", "play", "meal")]
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of that of all other tests: to this machine alone."""
+    connect = socket.socket.connect
+
+    def only_here(self: socket.socket, address: Any) -> None:
+        if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "::1"):
+            raise OSError(f"a test connects to {address}")
+        return connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", only_here)
+
+
+@dataclass
+class Served:
+    """A server that runs."""
+
+    process: subprocess.Popen[str]
+    folder: Path
+    log: Path
+    port: int = 0
+
+    def ready(self) -> Served:
+        """When it says where it is."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+        assert found, (line, self.log.read_text())
+        self.port = int(found[1])
+        return self
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def client(self, key: str = KEY) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=60)
+
+
+def started(folder: Path, log: Path, *options: str, **environment: str) -> Served:
+    command = [sys.executable, "-m", "minibert", "serve", "--model", str(folder), "--port", "0", *options]
+    variables = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | environment
+    with log.open("w") as errors:
+        process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=errors, text=True)
+    return Served(process, folder, log)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Served]]:
+    """One open to all, with a classifier; one with a key, small limits and little patience. Both are ended politely."""
+    place = tmp_path_factory.mktemp("served")
+    folder = write_words_checkpoint(place / "words", head="masked-lm")
+    texts, labels = labelled()
+    train(texts, labels, model=str(folder), folds=0).save(place / "sentiment")
+    limits = "--max-body 4000 --max-texts 40 --max-tokens 300 --max-queue 300 --timeout 2 --truncate --normalize"
+    both = (
+        started(folder, place / "open.log", "--pooling", "mean", "--classifier", str(place / "sentiment")),
+        started(folder, place / "locked.log", "--pooling", "mean", *limits.split(), MINIBERT_API_KEY=KEY),
+    )
+    try:
+        yield both[0].ready(), both[1].ready()
+    finally:
+        for server in both:
+            server.process.kill()
+            server.process.communicate()
+
+
+@pytest.fixture
+def server(servers: tuple[Served, Served]) -> Served:
+    return servers[0]
+
+
+@pytest.fixture
+def locked(servers: tuple[Served, Served]) -> Served:
+    return servers[1]
+
+
+@pytest.fixture(scope="module")
+def expected(servers: tuple[Served, Served]) -> Any:
+    return minibert.embed(TEXTS, servers[0].folder, pooling="mean")
+
+
+# -- real clients
+
+
+def test_openais_client_gets_the_vectors_of_embed(server: Served, expected: Any) -> None:
+    with server.client() as client:
+        reply = client.embeddings.create(model="words", input=TEXTS)  # it asks for base64
+        floats = client.embeddings.create(model="words", input=TEXTS[0], encoding_format="float")
+        ids = client.embeddings.create(model="words", input=minibert.load_tokenizer(server.folder).ids(TEXTS[:3]))
+        assert [one.id for one in client.models.list()] == ["words", "sentiment"]
+        assert client.models.retrieve("words").owned_by == "minibert"
+    np.testing.assert_allclose([row.embedding for row in reply.data], expected, atol=1e-5)
+    np.testing.assert_allclose(floats.data[0].embedding, expected[0], atol=1e-5)
+    np.testing.assert_allclose([row.embedding for row in ids.data], expected[:3], atol=1e-5)
+    assert reply.usage.prompt_tokens == 5 * len(TEXTS)
+
+
+def test_openais_client_understands_the_errors(server: Served, locked: Served) -> None:
+    with server.client() as client, locked.client("wrong") as stranger:
+        with pytest.raises(openai.NotFoundError, match="not served here") as missing:
+            client.embeddings.create(model="text-embedding-3-small", input="a")
+        assert missing.value.code == "model_not_found"
+        with pytest.raises(openai.BadRequestError, match="--normalize"):
+            client.embeddings.create(model="words", input="a", dimensions=2)
+        with pytest.raises(openai.UnprocessableEntityError, match="row 1 has 62 tokens"):
+            client.embeddings.create(model="words", input=["a", "good " * 60])
+        with pytest.raises(openai.AuthenticationError):
+            stranger.embeddings.create(model="words", input="a")
+
+
+def test_a_server_with_a_key_normalizes_shortens_and_truncates_as_it_was_told(locked: Served, expected: Any) -> None:
+    with locked.client() as client:
+        reply = client.embeddings.create(model="words", input=[*TEXTS[:3], "good " * 60], dimensions=5)
+    found = np.array([row.embedding for row in reply.data])
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)
+    first = expected[:3, :5]
+    np.testing.assert_allclose(found[:3], first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-5)
+    assert reply.usage.model_extra == {"truncated_texts": 1}
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not on this machine")
+def test_curl_gets_vectors_labels_masked_words_and_numbers(server: Served, expected: Any) -> None:
+    def curl(path: str, body: Any = None) -> str:
+        given = [] if body is None else ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
+        command = ["curl", "-sS", "--fail-with-body", "--noproxy", "*", *given, server.url + path]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    reply = json.loads(curl("/v1/embeddings", {"model": "words", "input": TEXTS[0]}))
+    np.testing.assert_allclose(reply["data"][0]["embedding"], expected[0], atol=1e-5)
+    (row,) = json.loads(curl("/classify", {"input": "a lovely film"}))["data"]
+    assert row["label"] == Classifier.load(server.folder.with_name("sentiment")).predict(["a lovely film"])[0]
+    assert len(json.loads(curl("/fill-mask", {"input": "a [MASK] film"}))["data"][0]["masks"][0]) == 5
+    assert json.loads(curl("/health")) == {"status": "ok"}
+    assert 'minibert_requests_total{path="embeddings",status="200"}' in curl("/metrics")
+
+
+# -- bad clients among good ones
+
+
+async def exchange(port: int, sent: bytes, hang_up: bool = False) -> int:
+    """Send bytes; the status of the answer, 0 where there is none."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    try:
+        await writer.drain()
+        if hang_up:
+            return 0
+        line = await asyncio.wait_for(reader.readline(), 30)
+        return int(line.split()[1]) if line else 0
+    except ConnectionError:
+        return 0
+    finally:
+        writer.transport.abort()
+
+
+def post(body: bytes, kind: str = "application/json", path: str = "/v1/embeddings", more: str = "") -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: {kind}\r\n{more}content-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def of(input: str) -> bytes:
+    """A body around some JSON."""
+    return b'{"model": "words", "input": ' + input.encode("utf-8", "surrogatepass") + b"}"
+
+
+BAD: dict[str, tuple[int, bytes]] = {  # the status that there is to be, and what is sent
+    "no JSON": (400, post(b"{")),
+    "nothing": (400, post(b"")),
+    "bytes that are no UTF-8": (400, post(b'{"model": "words", "input": "\xff\xfe"}')),
+    "deep JSON": (400, post(of("[" * 100_000 + "]" * 100_000))),
+    "deep objects": (400, post(of('{"a":' * 50_000 + "1" + "}" * 50_000))),
+    "an integer of 5,000 digits": (400, post(of("9" * 5000))),
+    "one among ids": (422, post(of("[5, " + "9" * 300 + "]"))),
+    "NaN": (400, post(of("[NaN]"))),
+    "half a surrogate pair": (400, post(of('"\\ud800"'))),
+    "surrogates as bytes": (400, post(of('"\udc80"'))),
+    "a list as the body": (400, post(b"[1, 2]")),
+    "no input": (400, post(b'{"model": "words"}')),
+    "null": (400, post(of("null"))),
+    "an empty list": (400, post(of("[]"))),
+    "an object as input": (400, post(of('{"a": 1}'))),
+    "a number among texts": (422, post(of('["a", 1]'))),
+    "a list among texts": (422, post(of('["a", ["b"]]'))),
+    "an empty row of ids": (422, post(of("[[5], []]"))),
+    "a negative id": (422, post(of("[[5], [-1]]"))),
+    "an id beyond the vocabulary": (422, post(of("[[5], [100000]]"))),
+    "an id that is true": (422, post(of("[[5, true]]"))),
+    "a text of 10,000 words": (422, post(of('["a", "' + "good " * 10_000 + '"]'))),
+    "2,049 texts": (422, post(of("[" + '"a",' * 2048 + '"a"]'))),
+    "an unknown field": (400, post(b'{"model": "words", "input": "a", "dimension": 3}')),
+    "an unknown encoding": (400, post(b'{"model": "words", "input": "a", "encoding_format": "int8"}')),
+    "true for a number": (400, post(b'{"model": "words", "input": "a", "dimensions": true}')),
+    "another model": (404, post(b'{"model": "gpt", "input": "a"}')),
+    "a form": (415, post(b"input=a", "application/x-www-form-urlencoded")),
+    "compressed": (415, post(of('"a"'), more="content-encoding: gzip\r\n")),
+    "5 MiB": (413, post(of('"' + "a" * (5 << 20) + '"'))),
+    "5 MiB in chunks": (
+        413,
+        b"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        + b"transfer-encoding: chunked\r\n\r\n"
+        + (b"10000\r\n" + b"a" * 65536 + b"\r\n") * 80
+        + b"0\r\n\r\n",
+    ),
+    "another path": (404, post(b"{}", path="/v1/completions")),
+    "another method": (405, b"DELETE /v1/embeddings HTTP/1.1\r\nhost: x\r\n\r\n"),
+    "no HTTP": (400, b"\x16\x03\x01 hello\r\n\r\n"),
+    "a head of 200 KiB": (431, b"GET /health HTTP/1.1\r\nx: " + b"a" * 200_000),
+    "no mask": (422, post(b'{"input": "a film"}', path="/fill-mask")),
+    "pairs for a classifier of texts": (422, post(b'{"input": [["a", "b"]]}', path="/classify")),
+}
+
+
+def test_bad_requests_of_every_kind_are_refused_and_disturb_nobody(server: Served, expected: Any) -> None:
+    """Good clients go on all the while, and get what they get alone; some bad ones hang up half-way."""
+    assert len(BAD) >= 20
+    load = clients.Load("127.0.0.1", server.port, "words", TEXTS, 4, 0, encoding="float")
+    requests = [clients.request_of(load, text) for text in TEXTS]
+    wrong: list[Any] = []
+    busy = True
+
+    async def good(number: int) -> int:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        sent = 0
+        while busy:
+            place = (number * 5 + sent) % len(TEXTS)
+            writer.write(requests[place])
+            status, body = await clients.answer_of(reader)
+            found = json.loads(body)["data"][0]["embedding"] if status == 200 else None
+            if found is None or not np.allclose(found, expected[place], atol=1e-5):
+                wrong.append((place, status))
+            sent += 1
+        writer.close()
+        return sent
+
+    async def bad() -> dict[str, int]:
+        nonlocal busy
+        try:
+            await asyncio.gather(*(exchange(server.port, sent[: len(sent) // 2], True) for _, sent in BAD.values()))
+            return {name: await exchange(server.port, sent) for name, (_, sent) in BAD.items()}
+        finally:
+            busy = False
+
+    async def together() -> tuple[list[int], dict[str, int]]:
+        *sent, found = await asyncio.gather(*(good(number) for number in range(4)), bad())
+        return sent, found
+
+    sent, found = asyncio.run(together())
+    assert found == {name: status for name, (status, _) in BAD.items()}
+    assert not wrong
+    assert min(sent) >= 3, "the good ones were served all the while"
+
+
+def test_no_text_is_ever_logged(server: Served, locked: Served) -> None:
+    """After all that the other tests have sent."""
+    secret = "averysecretword"
+    for body in (of(f'"{secret}"'), of(f'["{secret}", 1]'), of(f'"{secret} {"good " * 60}"'), of(f'"{secret}')):
+        asyncio.run(exchange(server.port, post(body, more=f"x: {secret}\r\n")))
+        asyncio.run(exchange(server.port, post(body, path=f"/{secret}?{secret}")))
+    assert secret not in server.log.read_text() + locked.log.read_text()
+    assert "Traceback" not in server.log.read_text() + locked.log.read_text()
+
+
+def test_clients_that_go_away_are_dropped_from_the_queue(server: Served) -> None:
+    """Each asks for 2,048 vectors, and all hang up as soon as some of them wait."""
+    many = post(of(json.dumps(["good film " * 8] * 2048)))
+    metrics = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n"
+
+    async def number(name: str) -> float:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(metrics)
+        _, page = await clients.answer_of(reader)
+        writer.close()
+        (found,) = re.findall(rf"(?m)^minibert_{name} (.+)$", page.decode())
+        return float(found)
+
+    async def come_and_go() -> tuple[float, float]:
+        pairs = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(8)]
+        for _, writer in pairs:
+            writer.write(many)
+        while not await number("queue_tokens"):
+            await asyncio.sleep(0.01)
+        for _, writer in pairs:
+            writer.transport.abort()
+        while await number("queue_tokens"):
+            await asyncio.sleep(0.01)
+        return await number("dropped_total"), await number("texts_total")
+
+    dropped, texts = asyncio.run(asyncio.wait_for(come_and_go(), 60))
+    assert dropped >= 1
+    assert texts < 8 * 2048
+
+
+# -- limits and patience
+
+
+def test_the_limits_are_those_of_the_command_line(locked: Served) -> None:
+    key = f"authorization: Bearer {KEY}\r\n"
+    ask = lambda body: asyncio.run(exchange(locked.port, post(body, more=key)))  # noqa: E731
+    assert ask(of('"' + "a" * 4000 + '"')) == 413
+    assert ask(of("[" + '"a",' * 40 + '"a"]')) == 422
+    assert ask(of("[" + ",".join(['"' + "good " * 18 + '"'] * 16) + "]")) == 422
+    assert ask(of('"a"')) == 200
+
+
+def test_a_client_that_is_slow_to_send_is_let_go(locked: Served) -> None:
+    """One sends nothing, one half a head, one half a body."""
+    head = f"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n".encode()
+    slow = (b"", head, head + b"content-type: application/json\r\ncontent-length: 100\r\n\r\n" + b"x" * 40)
+
+    async def all_at_once() -> list[int]:
+        return await asyncio.gather(*(exchange(locked.port, sent) for sent in slow))
+
+    assert asyncio.run(all_at_once()) == [408, 408, 408]
+
+
+def test_a_client_that_does_not_read_is_let_go(locked: Served) -> None:
+    """It asks again and again; what it does not read fills the buffers, until the server hangs up."""
+    one = post(of("[" + ",".join(['"a"'] * 40) + "]"), more=f"authorization: Bearer {KEY}\r\n")
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.settimeout(20)
+        deaf.connect(("127.0.0.1", locked.port))
+        with pytest.raises(ConnectionError):
+            for _ in range(3000):
+                deaf.sendall(one)
+                time.sleep(0.005)
+    with locked.client() as client:
+        assert client.embeddings.create(model="words", input="a").data
+
+
+# -- the beginning and the end
+
+
+def test_a_port_that_is_in_use_is_one_clear_error(server: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "--model", str(server.folder), "--port", str(server.port)]) == 2
+    assert capsys.readouterr().err.strip() == (
+        f"minibert: error: port {server.port} of 127.0.0.1 is in use; choose another one with --port"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--port", "70000"], "--port is 70000"),
+        (["--host", "300.1.1.1"], "--host is '300.1.1.1'"),
+        (["--host", "203.0.113.7", "--port", "0"], "cannot be listened to"),
+        (["--max-texts", "0"], "texts is 0"),
+        (["--max-queue", "5"], "queue_tokens is 5"),
+        (["--timeout", "nan"], "timeout is nan"),
+        (["--wait-ms", "-1"], "--wait-ms is -1"),
+        (["--threads", "0"], "--threads is 0"),
+        (["--pooling", "best"], "pooling is 'best'"),
+        (["--classifier", "nowhere"], "nowhere"),
+        (["--model", "nowhere/at/all"], "nowhere/at/all"),
+    ],
+    ids=lambda value: value[0][2:] if isinstance(value, list) else "",
+)
+def test_a_wrong_request_to_serve_is_one_clear_error(
+    options: Sequence[str], said: str, server: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["serve", "--model", str(server.folder), "--port", "0", *options]) == 2
+    error = capsys.readouterr().err.strip()
+    assert said in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("key", ["", "  ", "a\tb", " a", "clé"])
+def test_a_key_that_no_request_could_have_is_refused(
+    key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MINIBERT_API_KEY", key)
+    assert cli.main(["serve", "--port", "0"]) == 2
+    assert "MINIBERT_API_KEY is set and" in capsys.readouterr().err
+
+
+def test_without_its_packages_the_command_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "uvicorn" else True)
+    assert cli.main(["serve"]) == 1
+    error = capsys.readouterr().err
+    assert "needs uvicorn" in error
+    assert "pip install" in error
+
+
+def test_sigterm_finishes_what_is_in_flight_and_exits_0(locked: Served) -> None:
+    """The last test of this server, which it ends."""
+    many = ["good film"] * 40
+    requests = [post(of(json.dumps(many)), more=f"authorization: Bearer {KEY}\r\n") for _ in range(8)]
+
+    async def in_flight() -> list[int]:
+        pairs = [await asyncio.open_connection("127.0.0.1", locked.port) for _ in requests]
+        idle = await asyncio.open_connection("127.0.0.1", locked.port)
+        for (_, writer), request in zip(pairs, requests, strict=True):
+            writer.write(request[:-1])
+        await asyncio.sleep(0.3)  # all but their last bytes are there
+        locked.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.3)
+        for (_, writer), request in zip(pairs, requests, strict=True):
+            writer.write(request[-1:])
+        found = [await clients.answer_of(reader) for reader, _ in pairs]
+        assert len(json.loads(found[0][1])["data"]) == len(many)
+        for _, writer in [*pairs, idle]:
+            writer.close()
+        return [status for status, _ in found]
+
+    found = asyncio.run(in_flight())
+    assert set(found) <= {200, 429}, found
+    assert found.count(200) >= 1
+    printed, _ = locked.process.communicate(timeout=20)
+    assert locked.process.returncode == 0
+    assert "ended; " in printed

@@ -1,0 +1,76 @@
+"""Pictures of tensors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import matplotlib
+import numpy as np
+import pytest
+
+from minibert.extras import install_hint
+from minibert.plotting import DIVERGING, SEQUENTIAL, head_grid, heat_map
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+def test_a_heat_map_draws_the_numbers_it_was_given_under_their_labels() -> None:
+    axes = heat_map([[0.0, 0.5, 1.0], [0.25, 0.5, 0.25]], ["the", "cat"], ["a", "b", "c"], title="probs")
+    image = axes.get_images()[0]
+    assert np.array_equal(image.get_array(), [[0.0, 0.5, 1.0], [0.25, 0.5, 0.25]])
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["a", "b", "c"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["the", "cat"]
+    assert axes.get_title() == "probs"
+
+
+def test_numbers_of_both_signs_get_colours_around_a_white_zero() -> None:
+    image = heat_map([[-2.0, 1.0]]).get_images()[0]
+    assert image.get_cmap().name == DIVERGING
+    assert image.get_clim() == (-2.0, 2.0)
+
+
+def test_numbers_from_zero_up_get_colours_from_zero_to_the_limit() -> None:
+    image = heat_map([[0.25, 0.5]], limit=1.0).get_images()[0]
+    assert image.get_cmap().name == SEQUENTIAL
+    assert image.get_clim() == (0.0, 1.0)
+
+
+def test_a_matrix_of_zeros_can_be_drawn() -> None:
+    assert heat_map(np.zeros((2, 2))).get_images()[0].get_clim() == (0.0, 1.0)
+
+
+def test_labels_that_do_not_fit_the_matrix_are_refused() -> None:
+    with pytest.raises(ValueError, match="columns has 1 labels for 2 columns"):
+        heat_map([[1.0, 2.0]], ["a"], ["a"])
+
+
+def test_a_cube_is_no_heat_map_and_a_matrix_no_head_grid() -> None:
+    with pytest.raises(ValueError, match=r"shape \(1, 2, 2\)"):
+        heat_map(np.ones((1, 2, 2)))
+    with pytest.raises(ValueError, match=r"shape \(2, 2\)"):
+        head_grid(np.ones((2, 2)), ["a", "b"])
+
+
+def test_a_head_grid_has_one_map_for_each_head_and_labels_at_its_edges_only() -> None:
+    probs = np.random.default_rng(0).dirichlet(np.ones(2), size=(5, 2))
+    figure = head_grid(probs, ["a", "b"], across=3)
+    drawn = [axes.get_images()[0].get_array() for axes in figure.axes]
+    assert np.array_equal(drawn, probs)
+    assert [axes.get_title() for axes in figure.axes] == [f"head {number}" for number in range(5)]
+    assert [len(axes.get_yticks()) for axes in figure.axes] == [2, 0, 0, 2, 0]
+    assert [len(axes.get_xticks()) for axes in figure.axes] == [0, 0, 2, 2, 2]
+
+
+def test_without_matplotlib_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError) as caught:
+        heat_map([[1.0]])
+    assert str(caught.value) == f"pictures need matplotlib: {install_hint('tutorials')}"

@@ -1,0 +1,426 @@
+"""The loop: transformers' bits step for step, the same bits twice, batches that add up, weights that must not move."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import HEADS, assert_equal, every_family, every_head
+from torch import Tensor, nn
+from training import Found, batch_of, batches_of, upstream_loss, upstream_training
+
+import minibert
+from minibert.families.albert import ALBERT
+from minibert.families.base import Family
+from minibert.families.bert import BERT
+from minibert.families.distilbert import DISTILBERT
+from minibert.heads import Head
+from minibert.losses import IGNORED
+from minibert.parity.compare import parameter_pairs
+from minibert.train.batches import Batch, Batches
+from minibert.train.loop import (
+    Loss,
+    NotFiniteError,
+    Settings,
+    learn,
+    new_optimizer,
+    one_step,
+    packed_loss,
+    rate,
+    readable_loss,
+    train,
+)
+
+Written = Callable[..., tuple[Path, Any]]
+MakeBoth = Callable[..., tuple[Head, Any]]
+TWENTY = Settings(epochs=4, batch_size=4, learning_rate=1e-3, warmup=0.3)  # steps, with 18 rows
+pytestmark = pytest.mark.usefixtures("one_thread")
+both_steps = pytest.mark.parametrize("loss_of", [packed_loss, readable_loss], ids=["packed", "readable"])
+
+
+@pytest.fixture
+def both(written: Written) -> MakeBoth:
+    """A random checkpoint in minibert and in transformers, both for the test to change."""
+
+    def both(family: Family = BERT, head: str = "sequence-classification", **changes: Any) -> tuple[Head, Any]:
+        folder, theirs = written(family, head, **changes)
+        return minibert.load(folder, head=head), copy.deepcopy(theirs)
+
+    return both
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def one(
+    model: Head, parts: Sequence[Batch], settings: Settings = TWENTY, loss_of: Loss = packed_loss, step: int = 1
+) -> float:
+    """A single step with an optimizer of its own."""
+    return float(one_step(model, parts, new_optimizer(model, settings), loss_of, settings, step)["loss"])
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Beside transformers
+
+
+def assert_trains_as_upstream(ours: Head, theirs: Any, batches: Batches, settings: Settings, **how: Any) -> None:
+    """Gradients of the first batch, losses of twenty steps and the weights after them: every bit."""
+    pairs = parameter_pairs(ours, theirs)
+    batch = next(batches.of_epoch(0))
+    for model, loss_of in ((ours.train(), readable_loss), (theirs.train(), upstream_loss)):
+        torch.manual_seed(3)
+        loss_of(model, batch).backward()
+    assert_equal({name: p.grad for name, p, _ in pairs}, {name: p.grad for name, _, p in pairs})
+    for model in (ours, theirs):
+        model.zero_grad()
+    torch.manual_seed(3)
+    progress = train(ours, batches, settings, loss_of=readable_loss)
+    torch.manual_seed(3)
+    losses = upstream_training(theirs, batches, settings, **how)
+    assert progress.curve == losses
+    assert_equal({name: p.data for name, p, _ in pairs}, {name: p.data for name, _, p in pairs})
+
+
+WAYS = [(False, 1), (True, 1), (True, 2)]
+OURS = [(family, head, *way) for family, head in HEADS for way in (WAYS if family in (BERT, DISTILBERT) else WAYS[1:2])]
+
+
+@pytest.mark.parametrize(
+    ("family", "head", "fused", "accumulate"),
+    OURS,
+    ids=[f"{family.name}-{head}-{fused}-{count}" for family, head, fused, count in OURS],
+)
+def test_twenty_readable_steps_are_those_of_a_transformers_loop_bit_for_bit(
+    family: Family, head: str, fused: bool, accumulate: int, both: MakeBoth
+) -> None:
+    """Dropout, warm-up, decay of the rate and of matrices, clipping.
+
+    To clip, the squares of all gradients are summed in the order of the parameters. The bias of BERT's decoder stands
+    before the transform upstream and after it here, and float32 sums depend on their order in the last bit: with
+    masked language models the other loop is given the parameters in our order.
+    """
+    ours, theirs = both(family, head)
+    relative = family not in (BERT, DISTILBERT)  # which list norms or tables in another order
+    how = (
+        {"parameters": [p for _, _, p in parameter_pairs(ours, theirs)]} if hasattr(ours, "decoder") or relative else {}
+    )
+    settings = replace(TWENTY, fused=fused, accumulate=accumulate, epochs=TWENTY.epochs * (2 if accumulate > 1 else 1))
+    assert_trains_as_upstream(ours, theirs, batches_of(head, 18, 4, family=family), settings, **how)
+
+
+@pytest.mark.parametrize("kind", ["multi_label_classification", "regression"])
+@every_family
+def test_several_labels_and_numbers_are_learned_as_upstream_bit_for_bit(
+    kind: str, family: Family, both: MakeBoth
+) -> None:
+    head = "sequence-classification"
+    ours, theirs = both(family, head, problem_type=kind, num_labels=1 if kind == "regression" else 3)
+    in_our_order = [p for _, _, p in parameter_pairs(ours, theirs)]
+    batches = batches_of(head, 18, 4, kind=kind, family=family)
+    assert_trains_as_upstream(ours, theirs, batches, TWENTY, parameters=in_our_order)
+
+
+@pytest.mark.parametrize("change", [{"weight_decay": 0.0}, {"clip": 1e9}, {"warmup": 0.2}, {"learning_rate": 1.001e-3}])
+def test_a_recipe_that_differs_in_one_thing_leaves_other_bits(change: dict[str, float], both: MakeBoth) -> None:
+    ours, theirs = both()
+    batches = batches_of("sequence-classification", 18, 4)
+    torch.manual_seed(3)
+    train(ours, batches, replace(TWENTY, **change), loss_of=readable_loss)
+    torch.manual_seed(3)
+    upstream_training(theirs, batches, TWENTY)
+    assert not all(torch.equal(p, other) for _, p, other in parameter_pairs(ours, theirs))
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 100, 651])
+@pytest.mark.parametrize("warmup", [0.0, 0.06, 0.1, 1 / 3, 1.0])
+def test_the_rate_of_every_step_is_that_of_the_linear_schedule_of_transformers(steps: int, warmup: float) -> None:
+    from transformers import get_linear_schedule_with_warmup
+
+    for highest in (5e-5, 3e-5, 2e-3):
+        settings = Settings(learning_rate=highest, warmup=warmup)
+        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=highest)
+        schedule = get_linear_schedule_with_warmup(optimizer, math.ceil(warmup * steps), steps)
+        theirs = []
+        for _ in range(steps):
+            theirs.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            schedule.step()
+        assert [rate(step, steps, settings) for step in range(steps)] == theirs
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is trained
+
+
+def decays(model: nn.Module) -> dict[str, list[float]]:
+    """By the name of each parameter, the weight decay of every group that it is in."""
+    groups = new_optimizer(model, Settings(weight_decay=0.25)).param_groups
+    return {
+        name: [group["weight_decay"] for group in groups for p in group["params"] if p is parameter]
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+    }
+
+
+@every_head
+def test_matrices_decay_and_biases_and_norms_do_not_each_in_one_group(
+    family: Family, head: str, both: MakeBoth
+) -> None:
+    model, _ = both(family, head)
+    found = decays(model)
+    norms = {name for name, module in model.named_modules() if isinstance(module, nn.LayerNorm)}
+    assert len(norms) >= 1 + 2 * len(model.encoder.layers)
+    for name, parameter in model.named_parameters():
+        plain = parameter.dim() < 2 or name.endswith("bias") or name.rpartition(".")[0] in norms
+        assert found[name] == [0.0 if plain else 0.25], name
+
+
+def test_a_tied_parameter_is_in_one_group_once(both: MakeBoth) -> None:
+    model, _ = both(BERT, "masked-lm")
+    model.again = model.encoder.embeddings.token  # type: ignore[assignment]  # a second name for one parameter
+    assert decays(model)["again.weight"] == decays(model)["encoder.embeddings.token.weight"] == [0.25]
+
+
+@every_family
+def test_what_is_frozen_is_in_no_group_has_no_dropout_and_keeps_its_bits(family: Family, both: MakeBoth) -> None:
+    groups = {"num_hidden_groups": 2} if family is ALBERT else {}  # two layers, as the others have
+    model, _ = both(family, **groups)
+    frozen = (model.encoder.embeddings, model.encoder.layers[0])
+    for part in frozen:
+        part.requires_grad_(False)
+    assert {name for name, found in decays(model).items() if not found} == {
+        name for name, p in model.named_parameters() if not p.requires_grad
+    }
+    learn(model)
+    for part in frozen:
+        assert not any(module.training for module in part.modules())
+    for part in (model.encoder.layers[1], model.dropout):
+        assert all(module.training for module in part.modules())
+    before = weights_of(model)
+    train(model, batches_of("sequence-classification", 18, 4), TWENTY)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(before[name], parameter) == (not parameter.requires_grad), name
+
+
+def test_an_encoder_that_is_all_frozen_is_in_eval_mode_and_the_task_head_is_not(both: MakeBoth) -> None:
+    model, _ = both(DISTILBERT)
+    model.encoder.requires_grad_(False)
+    learn(model)
+    assert model.dropout.training and model.classifier.training
+    assert not any(module.training for module in model.encoder.modules())
+
+
+def test_training_ends_in_eval_mode_with_a_head_that_is_trained_and_no_gradients(both: MakeBoth) -> None:
+    model, _ = both()
+    model.head_is_trained = False
+    train(model, batches_of("sequence-classification", 6, 4), replace(TWENTY, epochs=1))
+    assert model.head_is_trained
+    assert not any(module.training for module in model.modules())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@every_head
+def test_a_few_rows_are_learned_by_heart(family: Family, head: str, both: MakeBoth) -> None:
+    model, _ = both(family, head)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    settings = Settings(epochs=60, batch_size=4, learning_rate=1e-2, weight_decay=0.0)
+    batches = batches_of(head, 4, 4, family=family)
+    for example in batches.examples if not model.config.padding_has_position else ():
+        example.ids[:] = [id if id != model.config.pad_token_id else 7 for id in example.ids]  # [PAD]s look all alike
+    progress = train(model, batches, settings)
+    narrow = hasattr(model, "decoder") and model.encoder.embeddings.widen is not None
+    learned = 0.6 if narrow else 0.05  # to tell 101 tokens apart by 13 numbers takes longer
+    assert progress.curve[-1] < learned < progress.curve[0]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The same bits
+
+
+@both_steps
+def test_the_same_seed_gives_the_same_bits_and_another_one_does_not(loss_of: Loss, both: MakeBoth) -> None:
+    def run(seed: int) -> tuple[list[float], dict[str, Tensor]]:
+        model, _ = both(BERT, "masked-lm")
+        torch.manual_seed(seed)
+        progress = train(model, batches_of("masked-lm", 18, 4), TWENTY, loss_of=loss_of)
+        return progress.curve, weights_of(model)
+
+    (curve, weights), (again, same), (other, _) = run(1), run(1), run(2)
+    assert curve == again != other
+    assert_equal(weights, same)
+
+
+def test_progress_counts_steps_epochs_tokens_and_keeps_every_loss_and_score(both: MakeBoth) -> None:
+    model, _ = both()
+    batches = batches_of("sequence-classification", 18, 4)
+    told: list[tuple[int, int]] = []
+    progress = train(
+        model,
+        batches,
+        replace(TWENTY, accumulate=2),
+        score=lambda model: {"training": model.training},
+        after_step=lambda progress: told.append((progress.step, progress.batch)),
+    )
+    assert progress.step == len(progress.curve) == 4 * 3  # five batches an epoch, two to a step
+    assert told[:4] == [(1, 2), (2, 4), (3, 5), (4, 2)]
+    assert progress.epoch == 4 and progress.batch == 0
+    assert progress.tokens == 4 * sum(len(example.ids) for example in batches.examples)
+    assert progress.scores == [{"training": False}] * 4
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Several batches in one step
+
+
+NAMES = ("input_ids", "attention_mask", "token_type_ids")
+
+
+def in_two(batch: Batch) -> list[Batch]:
+    """A batch in two, the first a third of it; padding that neither needs is left in."""
+    third, width = len(batch.rows) // 3, max(batch.choices, 1)
+
+    def part(rows: slice, places: slice) -> Batch:
+        tensors = {name: getattr(batch, name)[places] for name in NAMES}
+        labels = {name: values[rows] for name, values in batch.labels.items()}
+        return replace(batch, **tensors, labels=labels, rows=batch.rows[rows])
+
+    return [part(slice(third), slice(third * width)), part(slice(third, None), slice(third * width, None))]
+
+
+def found_by(model: Head, parts: Sequence[Batch], loss_of: Loss) -> Found:
+    """The loss and the gradients of one step, before they are clipped, in float64."""
+    kept: dict[str, Tensor] = {}
+    model.double()
+    optimizer = new_optimizer(model, TWENTY)
+    optimizer.register_step_pre_hook(
+        lambda *_: kept.update({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+    )
+    loss = one_step(model, parts, optimizer, loss_of, replace(TWENTY, clip=1e9), 1)["loss"]
+    return Found(loss, kept)
+
+
+# The loss of pretraining is a mean over tokens and one over texts, which no single weight can put together.
+@both_steps
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [case for case in HEADS if case[1] != "pretraining"],
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_uneven_parts_of_a_batch_make_the_step_of_the_whole(
+    loss_of: Loss, family: Family, head: str, both: MakeBoth
+) -> None:
+    """A mean of means would count what the smaller part holds for more."""
+    batch = batch_of(head, [3, 7, 11, 5, 9, 2, 4], seed=1, family=family)
+    whole = found_by(both(family, head)[0], [batch], loss_of)
+    assert max(found_by(both(family, head)[0], in_two(batch), loss_of).apart(whole).values()) < 1e-6
+    first, second = (Found.of(loss_of, both(family, head)[0].double(), part) for part in in_two(batch))
+    middle = {name: (first.gradients[name] + second.gradients[name]) / 2 for name in whole.gradients}
+    assert max(Found((first.loss + second.loss) / 2, middle).apart(whole).values()) > 1e-2
+
+
+@both_steps
+def test_a_part_without_a_label_is_left_out(loss_of: Loss, both: MakeBoth) -> None:
+    head = "token-classification"
+    batch, empty = (batch_of(head, [3, 7, 11], seed=seed) for seed in (1, 2))
+    empty.labels["labels"][:] = IGNORED
+    whole = found_by(both(BERT, head)[0], [batch], loss_of)
+    assert max(found_by(both(BERT, head)[0], [empty, batch], loss_of).apart(whole).values()) == 0
+    model, _ = both(BERT, head)
+    before = weights_of(model)
+    assert one(model, [empty], loss_of=loss_of) == 0
+    assert_equal(weights_of(model), before)
+
+
+def test_gradients_that_someone_left_behind_do_not_count(both: MakeBoth) -> None:
+    batch = batch_of("sequence-classification", [3, 7, 11])
+    (model, _), (other, _) = both(), both()
+    for parameter in other.parameters():
+        parameter.grad = torch.full_like(parameter, float("nan"))
+    assert one(model, [batch]) == one(other, [batch])
+    assert_equal(weights_of(model), weights_of(other))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What cannot be learned, and bfloat16
+
+
+@both_steps
+def test_a_loss_that_is_not_finite_stops_with_step_and_rows_and_leaves_the_weights(
+    loss_of: Loss, both: MakeBoth
+) -> None:
+    model, _ = both()
+    with torch.no_grad():
+        model.classifier.bias[1] = float("nan")
+    before = weights_of(model)
+    batch = replace(batch_of("sequence-classification", [3, 7, 11]), rows=(40, 2, 31))
+    with pytest.raises(
+        NotFiniteError, match=r"the loss of step 7 or its gradient is not finite \(nan\).*rows 40, 2, 31;"
+    ):
+        one(model, [batch], loss_of=loss_of, step=7)
+    torch.testing.assert_close(weights_of(model), before, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_gradient_that_is_not_finite_under_a_finite_loss_stops_too(both: MakeBoth) -> None:
+    """Clipped by a length that is not a number, it would make every weight NaN."""
+
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(context: Any, gradient: Tensor) -> Tensor:
+            return gradient * float("inf")
+
+    model, _ = both()
+    before = weights_of(model)
+    with pytest.raises(NotFiniteError, match="gradient is not finite"):
+        one(
+            model,
+            [batch_of("sequence-classification", [3, 7])],
+            loss_of=lambda model, batch: Broken.apply(packed_loss(model, batch)),
+        )
+    assert_equal(weights_of(model), before)
+
+
+def test_training_names_the_step_whose_loss_is_not_finite_and_keeps_what_was_before(both: MakeBoth) -> None:
+    model, _ = both()
+    calls: list[int] = []
+    kept: list[dict[str, Tensor]] = []
+
+    def loss_of(model: Head, batch: Batch) -> Tensor:
+        calls.append(1)
+        return packed_loss(model, batch) * (float("inf") if len(calls) == 7 else 1)
+
+    with pytest.raises(NotFiniteError, match="step 7"):
+        train(
+            model,
+            batches_of("sequence-classification", 18, 4),
+            TWENTY,
+            loss_of=loss_of,
+            after_step=lambda progress: kept.append(weights_of(model)),
+        )
+    assert len(kept) == 6
+    assert_equal(weights_of(model), kept[-1])
+
+
+@both_steps
+def test_bfloat16_is_of_the_products_alone_and_learns_alike(loss_of: Loss, both: MakeBoth) -> None:
+    settings = Settings(epochs=30, batch_size=4, learning_rate=5e-3, precision="bfloat16")
+    model, _ = both()
+    optimizer = new_optimizer(model, settings)
+    dtypes: set[torch.dtype] = set()
+    model.encoder.layers[0].feed_forward.expand.register_forward_hook(lambda *given: dtypes.add(given[2].dtype))
+    progress = train(model, batches_of("sequence-classification", 4, 4), settings, loss_of=loss_of, optimizer=optimizer)
+    assert dtypes == {torch.bfloat16}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert {value.dtype for state in optimizer.state.values() for value in state.values()} == {torch.float32}
+    assert progress.curve[-1] < 0.3 < progress.curve[0]

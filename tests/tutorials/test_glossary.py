@@ -1,0 +1,126 @@
+"""The glossary: each word is taught where it says, and each of its twelve questions is answered in one place."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import nbformat
+import pytest
+
+TUTORIALS = Path(__file__).parents[2] / "tutorials"
+NOTEBOOKS = sorted(TUTORIALS.glob("*.ipynb"))
+PAGE = (TUTORIALS / "GLOSSARY.md").read_text("utf-8")
+WORDS, _, QUESTIONS = PAGE.partition("## Twelve questions")
+
+HEADING = re.compile(r"(?m)^#{1,4} (.+)$")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+ENTRY = re.compile(r"(?m)^\*\*(.+?)\.\*\* ((?:.+\n)+?)(\[.+\]\(\S+\))$")  # the word, what it is, where it is taught
+QUESTION = re.compile(r"(?m)^\d+\. \[(.+\?)\]\((\S+)\)$")
+CODE = re.compile(r"(?ms)^```.*?^```")
+ENTRIES = {word: said for word, said, _ in ENTRY.findall(WORDS)}
+ASKED = dict(QUESTION.findall(QUESTIONS))
+
+
+class Section(NamedTuple):
+    """What stands in a notebook's prose from one heading to the next."""
+
+    place: str  # file#anchor, as a link of the glossary says it
+    prose: str
+
+
+def sections(name: str, prose: str) -> list[Section]:
+    """The sections of a notebook; its anchors are headings with - for spaces, as Jupyter makes them."""
+    text = CODE.sub("", prose)
+    parts = HEADING.split(text)[1:]  # heading, text, heading, text, ...
+    return [
+        Section(f"{name}#{heading.replace(' ', '-')}", part)
+        for heading, part in zip(parts[::2], parts[1::2], strict=True)
+    ]
+
+
+@cache
+def taught() -> tuple[Section, ...]:
+    """All sections of all tutorials."""
+    found: list[Section] = []
+    for path in NOTEBOOKS:
+        cells = nbformat.read(path, as_version=4).cells
+        found += sections(path.name, "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown"))
+    return tuple(found)
+
+
+@cache
+def everything() -> str:
+    """The prose of all tutorials, on one line."""
+    return " ".join(" ".join(section.prose for section in taught()).split()).lower()
+
+
+def broken(page: str) -> list[str]:
+    """The links of a page in tutorials/ that lead nowhere: no such file, or no such heading in it."""
+    known = {section.place for section in taught()}
+    own = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(page)}
+
+    def leads(target: str) -> bool:
+        file, _, anchor = target.partition("#")
+        if not file:
+            return anchor in own
+        return target in known if anchor and file.endswith(".ipynb") else (TUTORIALS / file).exists()
+
+    return [target for target in LINK.findall(page) if not target.startswith("http") and not leads(target)]
+
+
+def answers(question: str, found: tuple[Section, ...]) -> list[str]:
+    """Where a question stands in bold, with its answer behind it."""
+    return [section.place for section in found if f"**{question}**" in " ".join(section.prose.split())]
+
+
+def test_there_are_about_sixty_words_and_twelve_questions() -> None:
+    assert 60 <= len(ENTRIES) == len(re.findall(r"(?m)^\*\*", WORDS)) <= 80
+    assert len(ASKED) == 12
+
+
+def test_every_link_leads_to_a_file_and_a_heading() -> None:
+    assert broken(PAGE) == []
+
+
+@pytest.mark.parametrize(
+    "link", ["13_nothing.ipynb", "2_through_the_encoder.ipynb#Poolers", "../minibert/modal.py", "#thirteen-questions"]
+)
+def test_a_link_that_leads_nowhere_would_be_found(link: str) -> None:
+    assert broken(f"[a word]({link})") == [link]
+
+
+def test_words_stand_in_the_order_of_the_alphabet() -> None:
+    words = [re.sub(r"\W", "", word).lower() for word in ENTRIES]
+    assert words == sorted(words)
+
+
+@pytest.mark.parametrize("word", list(ENTRIES))
+def test_a_word_is_said_in_two_or_three_sentences_and_used_in_a_tutorial(word: str) -> None:
+    assert 2 <= len(re.findall(r"[.?](?=\s|$)", ENTRIES[word])) <= 3
+    assert len(ENTRIES[word].split()) <= 60
+    assert word.lower() in everything()
+
+
+@pytest.mark.parametrize("question", list(ASKED))
+def test_a_question_is_answered_in_one_place_and_the_glossary_links_it(question: str) -> None:
+    assert answers(question, taught()) == [ASKED[question]]
+
+
+def test_a_question_that_is_answered_twice_or_never_would_be_found() -> None:
+    prose = "## One\n\n**Why?** So.\n\n## Two\n\n**Why?** Otherwise.\n\n```sh\n# no heading\n```"
+    found = tuple(sections("a.ipynb", prose))
+    assert answers("Why?", found) == ["a.ipynb#One", "a.ipynb#Two"]
+    assert answers("How?", found) == []
+    assert [section.place for section in found] == ["a.ipynb#One", "a.ipynb#Two"]
+
+
+@pytest.mark.parametrize("path", [*NOTEBOOKS, TUTORIALS / "README.md"], ids=lambda path: path.name)
+def test_readers_are_led_to_the_glossary(path: Path) -> None:
+    assert "](GLOSSARY.md" in path.read_text("utf-8")
+
+
+def test_the_front_page_leads_to_the_glossary() -> None:
+    assert "](tutorials/GLOSSARY.md)" in (TUTORIALS.parent / "README.md").read_text("utf-8")

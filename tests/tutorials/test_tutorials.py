@@ -1,0 +1,270 @@
+"""The tutorials: each notebook and its solutions run top to bottom without a network, and are kept as they ran.
+
+The figures in their prose are read against the outputs that are kept, so that text and output cannot part.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+TUTORIALS = Path(__file__).parents[2] / "tutorials"
+
+
+def by_number(folder: Path) -> list[Path]:
+    """The notebooks of a folder, 2 before 10."""
+    return sorted(folder.glob("*.ipynb"), key=lambda path: int(path.name.partition("_")[0]))
+
+
+NOTEBOOKS = by_number(TUTORIALS)
+ALL = NOTEBOOKS + by_number(TUTORIALS / "solutions")
+NAMES = [str(path.relative_to(TUTORIALS)) for path in ALL]
+# Runs before the first cell: whoever opens a connection from the notebook fails, loudly.
+NO_NETWORK = """
+import socket
+def refuse(self, address):
+    raise AssertionError(f"the notebook connects to {address}")
+socket.socket.connect = socket.socket.connect_ex = refuse
+"""
+
+# What is not prose, and numbers in prose that are addresses in papers.
+NOT_PROSE = re.compile(r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|\]\([^)]*\)", re.DOTALL)
+PLACE = re.compile(r"(?:[Ss]ections?|figures?|tables?|footnote|et al\.(?: \d{4},?)?) \d+(?:\.\d+)*")
+# A figure is a number with decimals, an exponent, a comma for thousands, or a percent sign; not "12 sentences".
+FIGURE = re.compile(
+    r"(?<![\w.,])(?:\d[\d,]*\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d{1,3}(?:,\d{3})+|\d+(?= to \d+ ?%))"
+    r"(?![\w,]*\d)(?: ?%)?|(?<![\w.,])\d+ ?%"
+)
+NUMBER = re.compile(r"\d[\d,_]*(?:\.\d+)?(?:e[+-]?\d+)?")
+NEAR = 6  # cells before and after a paragraph, in which its figures must stand
+# Figures that the notebook does not compute near by: where they are from.
+ELSEWHERE = {
+    "1_first_contact.ipynb": {"0.824": "the tutorial that the notebook follows"},
+    "2_through_the_encoder.ipynb": {"3.4e38": "the largest float32", "88.7": "its logarithm"},
+    "3_wordpiece.ipynb": {"30,000": "Devlin et al. 2018, section 3"},
+    "5_is_it_right.ipynb": {
+        "5.66": "the root of 32",
+        "1e-5": "a tolerance as people choose it",
+        "1e-8": "the last cell of section 2, by its power of ten",
+    },
+    "6_what_is_in_a_vector.ipynb": {
+        "0.8": "a threshold as people choose it",
+        "94.9": "Devlin et al. 2018, table 7",
+        "95.6": "Devlin et al. 2018, table 7",
+        "96.1": "Devlin et al. 2018, table 7",
+        "96.4": "Devlin et al. 2018, table 7",
+    },
+    "8_making_it_fast.ipynb": {"2,000": "the tutorial's number of sentences"},
+    "9_fine_tuning.ipynb": {
+        "2e-5": "Devlin et al. 2018, appendix A.3",
+        "5e-5": "Devlin et al. 2018, appendix A.3",
+        "0.808": "README, minibert classify on all of SST-2",
+        "0.88": "README, Training: the mean of three seeds on all of SST-2",
+        **dict.fromkeys(("91.0", "94.9", "95.5", "95.6", "95.9", "96.1", "96.4"), "Devlin et al. 2018, table 7"),
+        **dict.fromkeys(("8,500", "67,000", "3,700"), "Wang et al. 2018, table 1"),
+        **dict.fromkeys(("364,000", "393,000", "108,000", "2,500"), "Wang et al. 2018, table 1"),
+    },
+    "10_the_family.ipynb": {
+        **dict.fromkeys(("52.1", "93.5", "90.5", "66.4"), "BERT-base, README of ERNIE"),
+        **dict.fromkeys(("55.2", "95.0", "89.8", "86.1", "74.8"), "ERNIE 2.0 base, README of ERNIE"),
+        **dict.fromkeys(("56.3", "92.7", "89.6", "84.7", "91.8", "69.3"), "BERT-base, README of DistilBERT"),
+        **dict.fromkeys(("51.3", "91.3", "88.5", "82.1", "59.9"), "DistilBERT, README of DistilBERT"),
+        **dict.fromkeys(("63.6", "94.8", "91.9", "87.6", "92.8", "78.7"), "RoBERTa-base, README of RoBERTa"),
+        **dict.fromkeys(("57.0", "91.2", "89.0", "81.3", "88.4", "66.7"), "ELECTRA-small, README of ELECTRA"),
+        **dict.fromkeys(("67.7", "95.1", "91.5", "88.8", "93.2", "82.7"), "ELECTRA-base, README of ELECTRA"),
+        "84.6": "BERT-base on MNLI, README of ERNIE; ALBERT-base-v2, README of ALBERT",
+        "89.2": "BERT-base on QQP, README of ERNIE; DistilBERT on QNLI, README of DistilBERT",
+        "92.9": "ERNIE 2.0 base on QNLI, README of ERNIE; ALBERT-base-v2 on SST-2, README of ALBERT",
+        "90.2": "ALBERT-base-v2 on SQuAD 1.1, README of ALBERT",
+        "86.9": "DistilBERT on SQuAD 1.1, as BERT-base's 88.5, README of DistilBERT",
+        "2,500": "Wang et al. 2018, table 1",
+    },
+}
+
+
+def run(book: NotebookNode, folder: Path) -> None:
+    """Execute all cells in a kernel of its own that cannot reach the network."""
+    book = new_notebook(cells=[new_code_cell(NO_NETWORK), *book.cells])
+    client = NotebookClient(book, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(folder)}})
+    client.execute()
+
+
+def read(path: Path) -> NotebookNode:
+    book = nbformat.read(path, as_version=4)
+    nbformat.validate(book)
+    return book
+
+
+def links(path: Path) -> list[str]:
+    """The targets in a page's or notebook's prose that are files."""
+    prose = (
+        path.read_text("utf-8")
+        if path.suffix == ".md"
+        else "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+    )
+    targets = re.findall(r"\]\(([^)\s]+)\)", prose)
+    return [target.partition("#")[0] for target in targets if not target.startswith(("http", "#"))]
+
+
+def printed(cell: NotebookNode) -> str:
+    """What a cell says in words; pictures say nothing here."""
+    text = "".join(output.get("text", "") + "\n" for output in cell.get("outputs", []))
+    shown = [output.get("data", {}) for output in cell.get("outputs", [])]
+    return text + "\n".join(str(data.get("text/markdown", data.get("text/plain"))) for data in shown if len(data) < 3)
+
+
+def numbers(text: str) -> set[Decimal]:
+    """All numbers in a text, without their signs."""
+    return {Decimal(re.sub("[,_]", "", number)) for number in NUMBER.findall(text)}
+
+
+def decimals(number: Decimal) -> int:
+    """How many digits stand after the point; below 0 where the last ones are not known, as in 2e5."""
+    return -int(number.as_tuple().exponent)
+
+
+def is_stated(figure: str, said: set[Decimal], written: set[Decimal]) -> bool:
+    """Whether an output, rounded as the figure is, or a number in the code, is that figure; 0.83 is 83 % too."""
+    value = Decimal(figure.rstrip(" %").replace(",", ""))
+    half = Decimal(1).scaleb(-decimals(value)) / 2
+    of_share = {share * 100 for share in said} if figure.endswith("%") or value == int(value) else set()
+    exact = {number for number in said | of_share if decimals(number) >= decimals(value)}
+    return value in written or any(abs(number - value) <= half for number in exact)
+
+
+def unstated_figures(book: NotebookNode) -> Iterator[tuple[str, str]]:
+    """The figures in the prose that neither an output nor the code near by has, each with its cell."""
+    for place, cell in enumerate(book.cells):
+        if cell.cell_type == "markdown":
+            near = [c for c in book.cells[max(0, place - NEAR) : place + NEAR + 1] if c.cell_type == "code"]
+            said = numbers("\n".join(map(printed, near)))
+            written = numbers("\n".join(c.source for c in near))
+            for figure in FIGURE.findall(PLACE.sub("", NOT_PROSE.sub("", cell.source))):
+                if not is_stated(figure, said, written):
+                    yield figure, cell.id
+
+
+def test_there_are_twelve_notebooks_each_with_its_solutions() -> None:
+    assert [path.name.partition("_")[0] for path in NOTEBOOKS] == [str(number) for number in range(1, 13)]
+    assert [path.name for path in ALL[12:]] == [path.name for path in NOTEBOOKS]
+
+
+# These time the engine, or train models: minutes together, so that they run with `make test-notebooks`, as CI does too.
+LONG = ("8_", "9_", "11_", "12_")
+
+
+def marked(path: Path) -> object:
+    """The notebook, marked where it is a long one."""
+    return pytest.param(path, marks=pytest.mark.full) if path.name.startswith(LONG) else path
+
+
+@pytest.mark.parametrize("path", [marked(path) for path in ALL], ids=NAMES)
+def test_a_notebook_runs_from_top_to_bottom_without_a_network(path: Path) -> None:
+    run(read(path), path.parent)
+
+
+@pytest.mark.parametrize("code", ["1 / 0", "import urllib.request as r; r.urlopen('http://127.0.0.1:9')"])
+def test_a_cell_that_fails_or_connects_would_be_caught(code: str, tmp_path: Path) -> None:
+    with pytest.raises(CellExecutionError, match=r"ZeroDivisionError|the notebook connects"):
+        run(new_notebook(cells=[new_code_cell(code)]), tmp_path)
+
+
+@pytest.mark.parametrize("path", ALL, ids=NAMES)
+def test_a_notebook_is_kept_with_the_outputs_of_one_run_in_order(path: Path) -> None:
+    cells = [cell for cell in read(path).cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    kinds = {output.output_type for cell in cells for output in cell.outputs}
+    assert "stream" in kinds
+    assert "error" not in kinds
+
+
+@pytest.mark.parametrize("path", ALL, ids=NAMES)
+def test_every_figure_in_the_prose_stands_in_an_output_near_by(path: Path) -> None:
+    known = ELSEWHERE.get(path.relative_to(TUTORIALS).as_posix(), {})
+    unstated = list(unstated_figures(read(path)))
+    assert [one for one in unstated if one[0] not in known] == []
+    assert {figure for figure, _ in unstated} == known.keys(), "ELSEWHERE names figures that stand in the notebook"
+
+
+@pytest.mark.parametrize(
+    ("prose", "output", "missing"),
+    [
+        ("It is 0.69 in the end.", "0.6941", []),
+        ("It is 0.70 in the end.", "0.6941", ["0.70"]),
+        ("It is 0.6941 in the end.", "0.69", ["0.6941"]),  # not known so exactly
+        ("Half: 83.4 % and 17 %.", "shares 0.834, 0.171", []),
+        ("Half: 83.5 % and 18 %.", "shares 0.834, 0.171", ["83.5 %", "18 %"]),
+        ("From 93 to 99 % of it.", "92.7%  98.9%", []),
+        ("From 92 to 99 % of it.", "92.7%  98.9%", ["92"]),
+        ("A difference of 3.6e-06.", "3.55e-06", []),
+        ("A difference of 3.7e-06.", "3.55e-06", ["3.7e-06"]),
+        ("There are 6,920 rows.", "6920", []),
+        ("There are 6,921 rows.", "6920", ["6,921"]),
+        ("A bound of 0.25.", "", []),  # in the code
+        ("See section 3.2 and Vaswani et al. 2017, 3.1, `0.5`, $0.7$ and 12 others.", "", []),
+    ],
+)
+def test_a_wrong_figure_would_be_found(prose: str, output: str, missing: list[str]) -> None:
+    code = new_code_cell("print(0.25)", outputs=[new_output("stream", text=output)])
+    book = new_notebook(cells=[new_markdown_cell(prose), code])
+    assert [figure for figure, _ in unstated_figures(book)] == missing
+
+
+@pytest.mark.parametrize("path", ALL, ids=NAMES)
+def test_a_notebook_is_small_and_names_no_folder_of_the_machine_it_ran_on(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert len(text) < 1e6
+    assert not re.search(r"/(work|tmp|root|home|Users)/", text)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[: len(NOTEBOOKS)])
+def test_a_notebook_ends_with_three_exercises_and_opens_with_versions(path: Path) -> None:
+    cells = read(path).cells
+    first = next(cell for cell in cells if cell.cell_type == "code")
+    assert "__version__" in first.source
+    prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    assert "## Exercises" in prose
+    exercises = prose.partition("## Exercises")[2]
+    assert all(re.search(rf"(?m)^\W*(Exercise )?{number}\b", exercises) for number in (1, 2, 3))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[: len(NOTEBOOKS)])
+def test_a_notebook_asks_three_questions_and_its_solutions_answer_them(path: Path) -> None:
+    prose = "\n\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
+    asked = re.findall(r"(?m)^\d\. (.+)$", prose.partition("## Questions")[2])
+    answers = read(TUTORIALS / "solutions" / path.name).cells[-1].source
+    assert answers.startswith("## Answers to the questions")
+    answered = re.findall(r"(?m)^\*\*\d\. (.+?)\*\* (.+)$", answers)
+    assert [question for question, _ in answered] == asked
+    assert len(asked) == 3
+    assert all(len(answer.split()) >= 20 for _, answer in answered)
+
+
+@pytest.mark.parametrize("path", [*ALL, TUTORIALS / "README.md"], ids=[*NAMES, "README.md"])
+def test_links_lead_to_files_that_exist(path: Path) -> None:
+    built = ("build/",)  # pages that `make annotated` makes
+    missing = [one for one in links(path) if not (path.parent / one).exists() and not any(b in one for b in built)]
+    assert not missing
+
+
+def test_the_map_names_every_notebook() -> None:
+    assert {path.name for path in NOTEBOOKS} <= set(links(TUTORIALS / "README.md"))
+
+
+def test_the_course_says_of_each_step_how_long_it_takes_what_one_can_do_then_and_what_to_read() -> None:
+    page = (TUTORIALS / "README.md").read_text("utf-8")
+    steps = re.findall(r"(?m)^\| \d+ \| \[.+\]\((.+)\) \| (\d+) \| [\w, ]*\| (.+) \|$", page)
+    assert [name for name, _, _ in steps] == [path.name for path in NOTEBOOKS]
+    assert sum(int(minutes) for _, minutes, _ in steps) in range(330, 391)  # "about six hours"
+    assert all(len(able.split()) >= 10 for _, _, able in steps)
+    reading = re.findall(r"(?m)^\| (\d+) \| ([^|]+) \| ([^|]+) \|$", page.partition("## What else there is to read")[2])
+    assert [number for number, _, _ in reading] == [str(number) for number in range(1, 13)]

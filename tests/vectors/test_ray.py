@@ -1,0 +1,316 @@
+"""Corpora by Ray: the vectors of `embed`, whatever is killed on the way. One Ray for all tests but the last ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from test_shards import TEXTS, matrix, write_shard
+from words import write_words_checkpoint
+
+import minibert
+from minibert.text.tokenized import TruncationWarning
+from minibert.vectors import ray as room
+from minibert.vectors import shards
+from minibert.vectors.ray import embed_dataset, embed_shards
+
+pytestmark = [
+    # Ray Data sets these settings of its own when it makes its context, and warns of them.
+    pytest.mark.filterwarnings("ignore:.use_\\w+. is deprecated:DeprecationWarning"),
+]
+LONG = 40  # times TEXTS in a shard that takes a while
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_words_checkpoint(tmp_path_factory.mktemp("words")))
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Any]:
+    """Ray as embed_shards starts it, with which all these tests work."""
+    with room.session():
+        import ray
+
+        yield ray
+    assert [process for process in psutil.Process().children(recursive=True) if "ray" in process.name()] == []
+
+
+def write_corpus(folder: Path, count: int = 3, times: int = 1) -> str:
+    for number in range(count):
+        write_shard(folder / "corpus" / f"{number}.parquet", TEXTS[number:] * times, rows=100)
+    return f"{folder}/corpus/*.parquet"
+
+
+def assert_whole(folder: Path, checkpoint: str, count: int = 3, times: int = 1) -> None:
+    """Every shard is there with all columns, rows and vectors, each once and in order, and nothing else."""
+    names = [f"{number}.parquet" for number in range(count)]
+    assert sorted(os.listdir(folder / "out")) == [*names, "manifest.json"]
+    vectors = minibert.embed(TEXTS, checkpoint)
+    for number, name in enumerate(names):
+        made = pq.read_table(folder / "out" / name)
+        assert made.drop_columns("vector") == pq.read_table(folder / "corpus" / name)
+        np.testing.assert_allclose(matrix(made), np.concatenate([vectors[number:]] * times), rtol=0, atol=1e-5)
+    found = json.loads((folder / "out" / "manifest.json").read_text())
+    assert found["done"]
+    assert (
+        found["rows"]
+        == sum(shard["rows"] for shard in found["shards"])
+        == sum(times * (len(TEXTS) - number) for number in range(count))
+    )
+
+
+# -- files
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("running")
+def test_shards_get_the_vectors_of_embed_and_a_second_run_has_nothing_to_do(
+    tmp_path: Path, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pattern = write_corpus(tmp_path)
+    done = embed_shards(pattern, tmp_path / "out", checkpoint, text="body", keep_order=True)
+    assert_whole(tmp_path, checkpoint)
+    assert (done.shards, done.rows, done.width, done.resumed_shards, done.truncated) == (3, 78, 24, 0, 0)
+    assert done.rows_per_second > 0
+    monkeypatch.setattr(room, "session", None)  # a call would fail
+    again = embed_shards(pattern, tmp_path / "out", checkpoint, text="body")
+    assert (again.rows, again.resumed_shards, again.workers) == (78, 3, 0)
+
+
+@contextmanager
+def killing(out: Path, most: int) -> Iterator[list[int]]:
+    """SIGKILL workers while they write a shard, up to so many: a temporary file carries the number of its process."""
+    killed: list[int] = []
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.01) and len(killed) < most:
+            for path in out.glob(".*.parquet.*"):
+                if (pid := int(path.suffix[1:])) not in killed and len(killed) < most and path.stat().st_size:
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield killed
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("running")
+def test_where_workers_are_killed_nothing_is_lost_or_doubled(tmp_path: Path, checkpoint: str) -> None:
+    pattern = write_corpus(tmp_path, 4, LONG)
+    with killing(tmp_path / "out", 2) as killed:
+        embed_shards(pattern, tmp_path / "out", checkpoint, text="body")
+    assert len(killed) == 2
+    assert_whole(tmp_path, checkpoint, 4, LONG)
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("running")
+def test_what_only_a_worker_finds_is_one_clear_error_and_what_is_done_stays(tmp_path: Path, checkpoint: str) -> None:
+    pattern = write_corpus(tmp_path)
+    pq.write_table(pa.table({"body": ["good", None]}), tmp_path / "corpus" / "bad.parquet", write_statistics=False)
+    with pytest.raises(ValueError, match=r"bad\.parquet, row 2, has null as 'body', not a text") as caught:
+        embed_shards(pattern, tmp_path / "out", checkpoint, text="body", workers=1)
+    assert "\n" not in str(caught.value)
+    assert "0.parquet" in os.listdir(tmp_path / "out")  # the largest first
+    write_shard(tmp_path / "corpus" / "bad.parquet", ["good " * 40, "bad"])
+    with pytest.warns(TruncationWarning, match="^1 of 80 texts are longer"):
+        done = embed_shards(pattern, tmp_path / "out", checkpoint, text="body")
+    assert 0 < done.resumed_shards < 4
+
+
+def test_a_shard_that_has_changed_is_computed_again_with_a_warning(
+    tmp_path: Path, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(folder: Any, embedder: Any, columns: Any, *more: Any) -> int:
+        ran.append(folder.todo)
+        for number in folder.todo:
+            folder.add(number, shards.embed_shard(folder.shards[number], columns, embedder, folder.settings))
+        return 1
+
+    ran: list[list[int]] = []
+    monkeypatch.setattr(room, "session", nullcontext)
+    monkeypatch.setattr(room, "run", run)
+    pattern = write_corpus(tmp_path)
+    embed_shards(pattern, tmp_path / "out", checkpoint, text="body")
+    write_shard(tmp_path / "corpus" / "1.parquet", TEXTS[2:])
+    with pytest.warns(UserWarning, match=r"have changed are computed again: 1, the first is .*corpus/1\.parquet"):
+        done = embed_shards(pattern, tmp_path / "out", checkpoint, text="body")
+    assert (ran, done.changed_shards, done.resumed_shards) == ([[0, 1, 2], [1]], 1, 2)
+    with pytest.raises(ValueError, match="was begun with pooling 'cls', and now it is 'mean'"):
+        embed_shards(pattern, tmp_path / "out", checkpoint, text="body", pooling="mean")
+
+
+# -- datasets
+
+
+@pytest.mark.full
+def test_a_dataset_gets_a_column_of_vectors_in_its_order(running: Any, checkpoint: str) -> None:
+    table = pa.table({"id": range(len(TEXTS)), "body": TEXTS})
+    dataset = running.data.from_arrow([table.slice(0, 9), table.slice(9, 9), table.slice(18)])
+    made = embed_dataset(dataset, "body", checkpoint, keep_order=True)
+    found = pa.concat_tables(made.iter_batches(batch_size=None, batch_format="pyarrow"))
+    assert found.schema.field("vector").type == pa.list_(pa.float32(), 24)
+    assert found.select(["id", "body"]) == table
+    np.testing.assert_allclose(matrix(found), minibert.embed(TEXTS, checkpoint), rtol=0, atol=1e-5)
+
+
+@pytest.mark.full
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("columns", "text", "message"),
+    [
+        ({"txt": ["good"], "id": [1]}, "body", "the dataset has no column 'body'; choose as text one of: 'txt', 'id'"),
+        ({"body": [1]}, "body", "the dataset has int64 as 'body', not texts"),
+        ({"body": ["good"], "vector": [1]}, "body", "the dataset has a column 'vector' already"),
+    ],
+)
+def test_a_dataset_without_texts_is_refused_before_a_worker_starts(
+    running: Any, checkpoint: str, columns: dict[str, Any], text: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        embed_dataset(running.data.from_arrow(pa.table(columns)), text, checkpoint)
+
+
+# -- Ray
+
+
+@pytest.mark.full
+def test_workers_leave_a_core_for_those_that_read(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def share(nodes: list[dict[str, int]], device: str = "cpu", *given: int | None) -> tuple[int, int, float, float]:
+        monkeypatch.setattr(running, "nodes", lambda: [{"Alive": True, "Resources": node} for node in nodes])
+        found = room.Share.of(device, *given)
+        return found.workers, found.threads, found.resources["num_cpus"], found.resources["num_gpus"]
+
+    assert share([{"CPU": 1}]) == (1, 1, 0.0, 0)
+    assert share([{"CPU": 2}]) == (2, 1, 0.5, 0)
+    assert share([{"CPU": 2}], "cpu", None, 1) == (1, 2, 1.0, 0)
+    assert share([{"CPU": 8}, {"CPU": 8}, {"CPU": 0}]) == (16, 1, 0.875, 0)
+    assert share([{"CPU": 8}, {"CPU": 4}], "cpu", 3) == (3, 4, 3.0, 0)
+    assert share([{"CPU": 8, "GPU": 2}], "cuda") == (2, 4, 3.5, 1)
+    for cores in (1, 2, 3, 7, 64):  # negative control: with a core for each worker none is left
+        workers, _, num_cpus, _ = share([{"CPU": cores}])
+        assert cores - workers * num_cpus >= 0.99
+    with pytest.raises(ValueError, match="workers is 3, and Ray has 2 cores, one for each"):
+        share([{"CPU": 2}], "cpu", 3)
+    with pytest.raises(ValueError, match="device is cuda, and Ray has 0 GPUs"):
+        share([{"CPU": 2}], "cuda")
+
+
+@pytest.mark.full
+def test_ray_listens_to_this_machine_alone_and_asks_for_a_token(running: Any) -> None:
+    servers = [process for process in psutil.Process().children(recursive=True)]
+    listening = [c.laddr for p in servers for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    assert listening
+    assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("package", ["ray", "pyarrow"])
+def test_without_the_extra_the_error_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    for call in (lambda: embed_shards("corpus/*", tmp_path), lambda: embed_dataset(None)):
+        with pytest.raises(ImportError, match=rf"need {package}, which is not installed: .*pip install"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--dtype", "float16"], "--dtype is float16, and --engine ray writes float32"),
+        (["--text", "title"], r"has no column 'title'; choose as text one of: 'id', 'body'"),
+        (["--pooling", "best"], "pooling is 'best'"),
+        (["--out", "x.npy"], "out is x.npy; shards go to a folder"),
+    ],
+)
+def test_the_command_refuses_what_is_wrong_before_ray_starts(
+    tmp_path: Path,
+    checkpoint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    given: list[str],
+    message: str,
+) -> None:
+    from minibert.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(room, "session", None)
+    command = ["embed", write_corpus(tmp_path), "--engine", "ray", "--out", "out", "--model", checkpoint]
+    assert main([*command, *(["--text", "body"] if "--text" not in given else []), *given]) == 2
+    assert message in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["corpus"]
+
+
+def test_what_is_about_many_files_needs_the_engine_for_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from minibert.cli.main import main
+
+    for option in (["--keep-order"], ["--workers", "2"]):
+        assert main(["embed", "-", "--out", str(tmp_path / "x.npy"), *option]) == 2
+        assert "add --engine ray" in capsys.readouterr().err
+
+
+# -- killed for real
+
+
+def command(folder: Path, checkpoint: str, *more: str) -> list[str]:
+    given = ["embed", f"{folder}/corpus/*.parquet", "--text", "body", "--out", str(folder / "out")]
+    return [sys.executable, "-m", "minibert", *given, "--engine", "ray", "--model", checkpoint, "--json", *more]
+
+
+@pytest.mark.full
+def test_a_command_that_is_killed_goes_on_with_the_shards_that_are_missing(tmp_path: Path, checkpoint: str) -> None:
+    write_corpus(tmp_path, 6, LONG)
+    with subprocess.Popen(command(tmp_path, checkpoint)) as process:
+        while not (done := list((tmp_path / "out").glob("*.parquet"))) and process.poll() is None:
+            time.sleep(0.01)
+        assert done, "it ended before it was killed"
+        ours = {child: child.name() for child in psutil.Process(process.pid).children(recursive=True)}
+        process.kill()
+    assert ours
+    alive = psutil.wait_procs(ours, timeout=30)[1]
+    for child in alive:
+        child.kill()
+    # Ray's agents look after their raylet once in a while; all others, and the workers with them, end at once.
+    assert {ours[child] for child in alive} <= {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.parquet")}
+    assert 0 < len(kept) < 6
+    last = subprocess.run(command(tmp_path, checkpoint), check=True, capture_output=True, text=True)
+    assert last.stderr == ""
+    assert f"; {len(kept)} shards were done before" in last.stdout
+    assert json.loads(last.stdout.splitlines()[-1])["resumed_shards"] == len(kept)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert_whole(tmp_path, checkpoint, 6, LONG)
+
+
+@pytest.mark.full
+def test_a_cluster_is_taken_by_its_address(running: Any, tmp_path: Path, checkpoint: str) -> None:
+    write_corpus(tmp_path)
+    from ray._private import state
+
+    jobs = len(state.jobs())
+    address = running.get_runtime_context().gcs_address
+    environment = os.environ | {"RAY_ADDRESS": address}  # with the token of this one
+    subprocess.run(command(tmp_path, checkpoint, "--keep-order"), check=True, env=environment)
+    assert_whole(tmp_path, checkpoint)
+    assert len(state.jobs()) == jobs + 1
