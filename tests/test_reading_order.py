@@ -69,8 +69,11 @@ def test_readmes_reading_order_is_a_page_of_a_dozen_lines() -> None:
 
 
 def test_an_import_from_below_would_be_seen() -> None:
-    source = (
-        "def f():\n    from minibert.cli.main import main\n    from minibert import model\nimport minibert.bench.run\n"
-    )
+    source = """
+def f():
+    from minibert.cli.main import main
+    from minibert import model
+    import minibert.bench.run
+"""
     assert set(imported(source, "minibert")) == {"cli", "model", "bench"}
     assert set(imported("from minibert.tracing.run import trace", "minibert.tracing")) == {"run"}

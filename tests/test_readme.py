@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from words import labelled
 
-from minibert import cli
+from minibert.cli import main as cli
 
 README = Path(__file__).parent.parent / "README.md"
 NOT_RUN = re.compile(r"<!-- not run: .+ -->")
@@ -98,7 +98,7 @@ def test_every_line_for_the_shell_is_one_that_minibert_understands() -> None:
     lines = [argv for example in SHELL for argv, _ in commands(example)]
     assert len(lines) > 8
     for argv in lines:
-        cli.parser().parse_args(cli.joined(argv))
+        cli.parser(argv).parse_args(cli.join_negatives(argv))
 
 
 @pytest.mark.parametrize("example", [example for example in SHELL if example.runs], ids=str)
@@ -168,6 +168,6 @@ minibert not at all
     ]
     assert run(*next(commands(first)), monkeypatch) == 2
     with pytest.raises(SystemExit):
-        cli.parser().parse_args(next(commands(second))[0])
+        cli.parser(argv := next(commands(second))[0]).parse_args(argv)
     with pytest.raises(AssertionError, match="1, 2"):
         run_python(third.code, {})

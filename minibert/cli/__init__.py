@@ -2,6 +2,7 @@
 
 In reading order:
 
+    options    flags from settings
     shared     what several commands take
     demo       the main job
     embed      one vector for each text of a file

@@ -100,8 +100,8 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of all COMMANDS."""
+def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of all COMMANDS; options are made for the one that argv names, since that may import torch."""
     top = Parser(prog="minibert", description="BERT and DistilBERT, to be read, checked and used.")
     top.add_argument("--version", action="version", version=f"minibert {__version__}")
     places = {"": top.add_subparsers(metavar="COMMAND", required=True)}
@@ -111,13 +111,14 @@ def parser() -> argparse.ArgumentParser:
             grouped = places[""].add_parser(group, help=GROUPS[group], description=GROUPS[group])
             places[group] = grouped.add_subparsers(metavar="COMMAND", required=True)
         one = places[group].add_parser(last, help=command.help, description=command.run.__doc__)
-        command.arguments(one)
+        if list(argv[: len(name.split())]) == name.split():
+            command.arguments(one)
         one.add_argument("--json", action="store_true", help="print the figures as one JSON object, the last line")
         one.set_defaults(run=command.run)
     return top
 
 
-def joined(argv: Sequence[str]) -> list[str]:
+def join_negatives(argv: Sequence[str]) -> list[str]:
     """`--layers -4,-1` as `--layers=-4,-1`: argparse would take a list that begins with a minus for an option."""
     whole: list[str] = []
     for argument in argv:
@@ -133,7 +134,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # names of files may be anything
-    args = parser().parse_args(joined(sys.argv[1:] if argv is None else argv))
+    argv = join_negatives(sys.argv[1:] if argv is None else argv)
+    args = parser(argv).parse_args(argv)
     with warnings.catch_warnings():
         warnings.showwarning = show_warning
         try:

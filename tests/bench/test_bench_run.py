@@ -18,10 +18,10 @@ import pytest
 from words import write_words_checkpoint
 
 import minibert
-from minibert import cli
 from minibert.bench import growth, run, session
 from minibert.bench.backends import ON_CPU, Backend, Loaded, Setting, load_ours
 from minibert.bench.processes import LostError, Worker
+from minibert.cli import main as cli
 
 TINY = dataclasses.replace(session.QUICK, rounds=2, short=1, starts=0, threads=1)
 NAMED = {backend.name: backend for backend in ON_CPU}

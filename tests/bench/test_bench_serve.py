@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from words import write_words_checkpoint
 
-from minibert import cli
 from minibert.bench.serve import clients, report, run, servers
 from minibert.bench.serve.clients import Found, Load
 from minibert.bench.serve.run import Plan, Result, Row, Soak, Turn
 from minibert.bench.serve.servers import MINIBERT, Contestant
+from minibert.cli import main as cli
 
 TORCH, ONNX = Contestant("torch", "infinity, torch", []), Contestant("onnx", "infinity, ONNX", [])
 

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from words import write_words_checkpoint
 
 import minibert
-from minibert import cli
 from minibert.bench.backends import Backend, Setting
 from minibert.bench.results import Middle, Result, Row, Sample
 from minibert.bench.train import equality, report, run, ways
@@ -27,6 +26,7 @@ from minibert.bench.train.equality import CLOSE, Check, check
 from minibert.bench.train.results import Training, goals_of
 from minibert.bench.train.ways import BATCH, LENGTH, InOurOrder, Ours, Theirs, examples_of, ways_of
 from minibert.cli import bench
+from minibert.cli import main as cli
 from minibert.config import Config
 from minibert.families import FAMILIES
 from minibert.families.bert import BERT

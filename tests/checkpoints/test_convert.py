@@ -18,9 +18,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import minibert
-from minibert import cli
 from minibert.checkpoints.convert import Converted, convert
 from minibert.checkpoints.tensor_files import PICKLES
+from minibert.cli import main as cli
 from minibert.config import Config
 from minibert.families.base import Family
 from minibert.families.bert import BERT

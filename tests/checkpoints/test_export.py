@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.export import Dim
 
 import minibert
-from minibert import cli
 from minibert.checkpoints import export as room
 from minibert.checkpoints.export import Positional, export, inputs_of
+from minibert.cli import main as cli
 from minibert.config import Config
 from minibert.heads import HEAD_CLASSES
 from minibert.model import Encoder

@@ -14,8 +14,9 @@ import pytest
 from mistakes import Model, mask_ignored, norms_swapped, segments_ignored, wrong_activation, wrong_eps
 
 import minibert
-from minibert import cli, model
+from minibert import model
 from minibert.checkpoints import hub
+from minibert.cli import main as cli
 from minibert.parity import command, golden, ladder
 from minibert.parity.checkpoints import (
     TINY,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minibert import cli
+from minibert.cli import main as cli
 from minibert.parity import command
 from minibert.parity.checkpoints import BERT_BASE, DISTILBERT_BASE, RELATIVES, TINY
 from minibert.parity.command import Climb, Report, expected, in_words_of_time, ladders, probe

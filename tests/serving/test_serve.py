@@ -23,8 +23,8 @@ import pytest
 from words import labelled, write_words_checkpoint
 
 import minibert
-from minibert import cli
 from minibert.bench.serve import clients
+from minibert.cli import main as cli
 from minibert.tasks.frozen import Classifier, train
 
 KEY = "a key"

@@ -20,7 +20,7 @@ from training import CLOSE, Found, upstream_training
 from words import BAD, GOOD, OTHER, write_words_checkpoint
 
 import minibert
-from minibert import cli
+from minibert.cli import main as cli
 from minibert.heads import Head
 from minibert.losses import IGNORED
 from minibert.parity.compare import parameter_pairs

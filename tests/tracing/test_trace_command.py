@@ -12,7 +12,7 @@ import pytest
 from words import labelled, write_words_checkpoint
 
 import minibert
-from minibert import cli
+from minibert.cli import main as cli
 from minibert.extras import install_hint
 from minibert.tasks.frozen import train
 from minibert.tracing import command

@@ -23,8 +23,8 @@ from training import CLOSE, Found, batch_of
 from words import OTHER, WORDS, labelled, write_tsv, write_words_checkpoint
 
 import minibert
-from minibert import cli
 from minibert.checkpoints.tensor_files import weights_sha256
+from minibert.cli import main as cli
 from minibert.families.albert import ALBERT
 from minibert.families.base import Family
 from minibert.families.bert import BERT, ERNIE

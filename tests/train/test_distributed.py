@@ -15,7 +15,7 @@ from training import CHOICES, batches_of
 from words import write_tsv, write_words_checkpoint
 
 import minibert
-from minibert import cli
+from minibert.cli import main as cli
 from minibert.train import distributed, finetune, pretraining
 from minibert.train.corpus import Corpus
 from minibert.train.distributed import ALONE, Ranks, check, here

@@ -17,7 +17,8 @@ from sklearn.pipeline import make_pipeline
 from words import labelled, write_tsv, write_words_checkpoint
 
 import minibert
-from minibert import FineTunedClassifier, cli
+from minibert import FineTunedClassifier
+from minibert.cli import main as cli
 from minibert.tasks.base import Measure
 from minibert.train import finetune
 from minibert.train import finetuning as room

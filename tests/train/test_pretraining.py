@@ -16,7 +16,7 @@ from training import CLOSE, Found, upstream_training
 from words import OTHER, WORDS, write_words_checkpoint
 
 import minibert
-from minibert import cli
+from minibert.cli import main as cli
 from minibert.losses import IGNORED
 from minibert.parity.compare import parameter_pairs
 from minibert.train import pretrain

@@ -1,0 +1,51 @@
+"""Flags from settings: each field of a settings dataclass becomes one option of a command, and back."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from minibert.settings import type_of
+
+Settings = TypeVar("Settings")
+
+
+def add_options(parser: argparse.ArgumentParser, settings: type, skip: Collection[str] = ()) -> None:
+    """One option for each field that has a help text: --learning-rate for learning_rate, a switch for a bool."""
+    for one in fields(settings):
+        if one.name in skip or "help" not in one.metadata:
+            continue
+        kind, _ = type_of(settings, one.name)
+        flag, help = f"--{one.name.replace('_', '-')}", help_of(one.default, one.metadata)
+        if kind is bool:
+            parser.add_argument(flag, action="store_true", default=one.default, help=help)
+            continue
+        metavar = one.metadata["metavar"] or {int: "N", float: "X"}.get(kind, "NAME")
+        parse = one.metadata["parse"] or (kind if kind in (int, float) else str)
+        parser.add_argument(flag, type=parse, default=one.default, metavar=metavar, help=help)
+
+
+def help_of(default: Any, metadata: Any) -> str:
+    """The help text of a setting, with its choices and, where it has one, its default."""
+    *choices, last = metadata["choices"] or ("",)
+    text = metadata["help"].replace("{choices}", f"{', '.join(choices)} or {last}").replace("%", "%%")
+    if default is None or default is False or default == "":
+        return text
+    shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
+    return f"{text} ({shown})"
+
+
+def read_options(args: argparse.Namespace, settings: type[Settings], **more: Any) -> Settings:
+    """The settings from the flags of a command, and `more`. Raises what the settings raise when they are checked."""
+    named = {one.name: getattr(args, one.name) for one in fields(settings) if hasattr(args, one.name)}  # type: ignore[arg-type]  # a dataclass
+    return settings(**(named | more))
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """ "-2,-1" as (-2, -1)."""
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of integers such as -2,-1") from None

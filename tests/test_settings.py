@@ -1,0 +1,61 @@
+"""Settings are written once: the fields of a dataclass say the limits, and the command line's flags come from them."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from minibert.cli.options import add_options, read_options
+from minibert.settings import check, setting
+
+
+@dataclass(frozen=True)
+class Example:
+    steps: int = setting(10, "steps of the run", minimum=1)
+    learning_rate: float = setting(5e-5, "the highest", minimum=0.0, maximum=1.0)
+    step: str = setting("packed", "{choices}", choices=("packed", "readable"))
+    dev: str | None = setting(None, "held-out data", metavar="FILE")
+    whole_words: bool = setting(False, "mask whole words")
+    hidden: int = 3
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@pytest.fixture
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    add_options(parser, Example)
+    return parser
+
+
+def test_flags_give_back_the_settings(parser: argparse.ArgumentParser) -> None:
+    assert read_options(parser.parse_args([]), Example) == Example()
+    args = parser.parse_args(["--steps", "5", "--learning-rate", "0.1", "--step", "readable", "--whole-words"])
+    assert read_options(args, Example, hidden=4) == Example(5, 0.1, "readable", None, True, 4)
+
+
+def test_help_has_choices_and_defaults(parser: argparse.ArgumentParser) -> None:
+    text = parser.format_help()
+    assert "packed or readable (packed)" in text
+    assert "steps of the run (10)" in text
+    assert "--hidden" not in text
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        ({"steps": 0}, ValueError, "steps is 0; it must be at least 1"),
+        ({"steps": 2.5}, TypeError, "steps is 2.5; it must be an int"),
+        ({"steps": True}, TypeError, "steps is True"),
+        ({"learning_rate": float("nan")}, ValueError, "learning_rate is nan; it must be finite"),
+        ({"learning_rate": 5}, ValueError, "learning_rate is 5; it must be at least 0 and at most 1"),
+        ({"step": "fast"}, ValueError, "step is 'fast'; choose from packed, readable"),
+    ],
+)
+def test_a_value_out_of_its_limits_is_refused(values: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Example(**values)
