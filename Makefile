@@ -1,6 +1,6 @@
 # make demo   the main job: sentences, [CLS] vectors, logistic regression
-# make test   style, types and the test suite, but for what takes minutes: `make test-notebooks` runs the long tutorials,
-#             `make test-processes` what needs several processes, `make test-all` all and the full-size checkpoints too
+# make test        style, types and the quick tests
+# make test-slow   the second tier: notebooks, several processes, ONNX, a browser
 # make pretrain      a BERT and a DistilBERT from nothing, measured against what is possible: 20 minutes of one core
 # make quality        fine-tuning beside that of transformers, on the data of MINIBERT_DATA: an hour or two
 # make tutorials      the notebooks in the browser
@@ -16,7 +16,7 @@ ifneq ($(wildcard ../shared/data/README.md),)
 export MINIBERT_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo pretrain quality test test-notebooks test-processes test-all check tutorials annotated bench parity-oldest clean
+.PHONY: demo pretrain quality test test-slow test-all check tutorials annotated bench parity-oldest clean
 
 demo: .venv/installed
 	$(BIN)/minibert demo
@@ -33,16 +33,13 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 test: check
 	$(PYTEST)
 
-test-notebooks: .venv/installed-for-tests
-	$(PYTEST) -m full tests/tutorials/test_tutorials.py
-
-# torchrun with a rank that is killed, Ray with a worker and then all of it killed, a server under full load: one after
-# the other, since each has the machine to itself. The load lasts for MINIBERT_SOAK seconds, 300 unless set.
-test-processes: .venv/installed-for-tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m full tests/train/test_torchrun.py tests/vectors/test_ray.py tests/bench/test_bench_serve.py
+# The second tier: notebooks, torchrun with a rank that is killed, Ray with a worker killed, a server under load, ONNX, pages
+# in a browser.
+test-slow: .venv/installed-for-tests
+	$(PYTEST) -m slow
 
 test-all: check
-	$(PYTEST) -m "full or not full"
+	$(PYTEST) -m "slow or not slow"
 
 check: .venv/installed-for-tests
 	$(BIN)/ruff check .

@@ -145,7 +145,7 @@ def suppressed(answer: Any) -> Any:
 # -- all of it
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_whole_measurement_with_a_soak_of_five_minutes(no_network: None, minilm: Path) -> None:
     """MINIBERT_SOAK: other seconds. Memory is flat within 5 %, and there is no error."""
     seconds = float(os.environ.get("MINIBERT_SOAK", "300"))
@@ -158,7 +158,7 @@ def test_a_whole_measurement_with_a_soak_of_five_minutes(no_network: None, minil
     assert result.equal
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_server_that_does_not_start_is_told_with_its_last_words(
     no_network: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from minibert.checkpoints import hub
 from minibert.parity import ladder
 from minibert.parity.checkpoints import BERT_BASE, BERT_LARGE, DISTILBERT_BASE, RELATIVES, Size
 
-pytestmark = pytest.mark.full
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("size", [DISTILBERT_BASE, BERT_BASE, *RELATIVES, BERT_LARGE], ids=lambda size: size.name)

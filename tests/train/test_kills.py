@@ -16,7 +16,7 @@ import pytest
 from words import BAD, GOOD, OTHER, write_words_checkpoint
 
 pytestmark = [
-    pytest.mark.full,
+    pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="SIGKILL, and memory is read from /proc"),
 ]
 

@@ -34,7 +34,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 QUIET = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 CLOSE, CLOSE_DOUBLE = 1e-6, 1e-12
 FAR = 1e-4  # what a mistake makes
-full = pytest.mark.full
+slow = pytest.mark.slow
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -120,7 +120,7 @@ def test_a_rank_whose_gradients_are_not_summed_would_be_seen(equal: Launched) ->
     assert apart(equal.weights("never summed", 0), equal.weights("never summed", 1)) > FAR
 
 
-@full
+@slow
 @pytest.mark.parametrize("name", SHARDED)
 def test_a_model_that_is_dealt_out_learns_the_same(name: str, sharded: Launched) -> None:
     case = SHARDED[name]
@@ -178,7 +178,7 @@ def test_two_processes_resume_to_the_same_bits(equal: Launched) -> None:
     assert_resumed(equal)
 
 
-@full
+@slow
 def test_a_model_that_is_dealt_out_is_resumed_to_the_same_bits(sharded: Launched) -> None:
     assert_resumed(sharded)
     kept = load_file(max((sharded.folder / "kept").glob("state-*")))
@@ -250,7 +250,7 @@ def pretrain(words: Path, out: Path, *more: str) -> list[str]:
     return [*command, "--out", str(out), *how, *more]
 
 
-@full
+@slow
 @pytest.mark.skipif(sys.platform != "linux", reason="SIGKILL, and the processes of torchrun are found in /proc")
 @pytest.mark.parametrize(("command", "rank", "shard"), [(finetune, 1, "none"), (pretrain, 0, "full")])
 def test_a_rank_that_is_killed_ends_all_and_the_same_command_resumes_to_the_same_bits(

@@ -164,7 +164,7 @@ LONG = ("8_", "9_", "11_", "12_")
 
 def marked(path: Path) -> object:
     """The notebook, marked where it is a long one."""
-    return pytest.param(path, marks=pytest.mark.full) if path.name.startswith(LONG) else path
+    return pytest.param(path, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("path", [marked(path) for path in ALL], ids=NAMES)

@@ -77,7 +77,7 @@ def assert_whole(folder: Path, checkpoint: str, count: int = 3, times: int = 1) 
 # -- files
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.usefixtures("running")
 def test_shards_get_the_vectors_of_embed_and_a_second_run_has_nothing_to_do(
     tmp_path: Path, checkpoint: str, monkeypatch: pytest.MonkeyPatch
@@ -114,7 +114,7 @@ def killing(out: Path, most: int) -> Iterator[list[int]]:
         thread.join()
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.usefixtures("running")
 def test_where_workers_are_killed_nothing_is_lost_or_doubled(tmp_path: Path, checkpoint: str) -> None:
     pattern = write_corpus(tmp_path, 4, LONG)
@@ -124,7 +124,7 @@ def test_where_workers_are_killed_nothing_is_lost_or_doubled(tmp_path: Path, che
     assert_whole(tmp_path, checkpoint, 4, LONG)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 @pytest.mark.usefixtures("running")
 def test_what_only_a_worker_finds_is_one_clear_error_and_what_is_done_stays(tmp_path: Path, checkpoint: str) -> None:
     pattern = write_corpus(tmp_path)
@@ -164,7 +164,7 @@ def test_a_shard_that_has_changed_is_computed_again_with_a_warning(
 # -- datasets
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_dataset_gets_a_column_of_vectors_in_its_order(running: Any, checkpoint: str) -> None:
     table = pa.table({"id": range(len(TEXTS)), "body": TEXTS})
     dataset = running.data.from_arrow([table.slice(0, 9), table.slice(9, 9), table.slice(18)])
@@ -175,8 +175,8 @@ def test_a_dataset_gets_a_column_of_vectors_in_its_order(running: Any, checkpoin
     np.testing.assert_allclose(matrix(found), minibert.embed(TEXTS, checkpoint), rtol=0, atol=1e-5)
 
 
-@pytest.mark.full
-@pytest.mark.full
+@pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("columns", "text", "message"),
     [
@@ -195,7 +195,7 @@ def test_a_dataset_without_texts_is_refused_before_a_worker_starts(
 # -- Ray
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_workers_leave_a_core_for_those_that_read(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def share(nodes: list[dict[str, int]], device: str = "cpu", *given: int | None) -> tuple[int, int, float, float]:
         monkeypatch.setattr(running, "nodes", lambda: [{"Alive": True, "Resources": node} for node in nodes])
@@ -217,7 +217,7 @@ def test_workers_leave_a_core_for_those_that_read(running: Any, monkeypatch: pyt
         share([{"CPU": 2}], "cuda")
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_ray_listens_to_this_machine_alone_and_asks_for_a_token(running: Any) -> None:
     servers = [process for process in psutil.Process().children(recursive=True)]
     listening = [c.laddr for p in servers for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
@@ -278,7 +278,7 @@ def command(folder: Path, checkpoint: str, *more: str) -> list[str]:
     return [sys.executable, "-m", "minibert", *given, "--engine", "ray", "--model", checkpoint, "--json", *more]
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_command_that_is_killed_goes_on_with_the_shards_that_are_missing(tmp_path: Path, checkpoint: str) -> None:
     write_corpus(tmp_path, 6, LONG)
     with subprocess.Popen(command(tmp_path, checkpoint)) as process:
@@ -303,7 +303,7 @@ def test_a_command_that_is_killed_goes_on_with_the_shards_that_are_missing(tmp_p
     assert_whole(tmp_path, checkpoint, 6, LONG)
 
 
-@pytest.mark.full
+@pytest.mark.slow
 def test_a_cluster_is_taken_by_its_address(running: Any, tmp_path: Path, checkpoint: str) -> None:
     write_corpus(tmp_path)
     from ray._private import state
