@@ -9,10 +9,14 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+if sys.platform != "win32":
+    import fcntl
 
 MOST_BYTES = 100_000_000  # of a JSON file; the limit that safetensors sets its headers
 MOST_DIGITS = 40  # of a whole number: transformers writes "no limit" as 10^30
@@ -126,3 +130,22 @@ def write_text_atomically(path: Path, text: str) -> None:
     """Write a text file so that it appears whole or not at all."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def lock_file(path: Path) -> BinaryIO:
+    """The file, made if need be, open and locked until it is closed or the process ends.
+
+    Raises RuntimeError while another process holds the lock. Windows and file systems without locks refuse nobody.
+    """
+    if path.exists():
+        regular(path)
+    file = path.open("ab")
+    try:
+        if sys.platform != "win32":
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise RuntimeError(f"another process is writing {path.parent}; wait for it, or use another output") from None
+    except OSError:
+        pass  # a file system without locks
+    return file

@@ -1,0 +1,148 @@
+"""Work in parts that survives a kill: each part is a file that appears by a rename, in a folder of one run at a time.
+
+    vectors.npy.parts/manifest.json   the settings: everything that determines a row except its text
+    vectors.npy.parts/part-0.npy      the first rows
+    vectors.npy.parts/part-0.json     the hash of their texts and their token counts, written last: the part is done
+
+The texts alone decide where a part ends, so a run that was interrupted and one that was not give the same bits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minibert.files import atomic_write, lock_file, read_json, write_text_atomically
+from minibert.text.texts import Row
+from minibert.text.tokenized import Account
+from minibert.vectors.cache import Matrix
+
+MANIFEST, LOCK = "manifest.json", ".lock"
+START_AGAIN = "or start again (--restart, restart=True)"
+
+
+@contextmanager
+def work_folder(folder: Path, settings: dict[str, Any], restart: bool) -> Iterator[None]:
+    """A folder of unfinished work, locked inside `with`: a new or an empty one, or one begun with the same settings.
+
+    Raises ValueError for a folder of other files, and, unless restart, for other settings, naming the first that
+    differs; RuntimeError while another process works in the folder.
+    """
+    manifest = folder / MANIFEST
+    begun = manifest.exists()
+    others = [path.name for path in folder.iterdir() if path.name != LOCK] if folder.is_dir() and not begun else []
+    if others:
+        raise ValueError(f"{folder} holds other files, such as {min(others)}; choose a folder that is new or empty")
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock_file(folder / LOCK):
+        before = read_json(manifest).get("settings") if begun and not restart else settings
+        for name, now in settings.items():
+            if (then := before.get(name)) != now:
+                raise ValueError(
+                    f"{folder} was begun with {name} {then!r}, and now it is {now!r}; use the earlier settings, "
+                    f"{START_AGAIN}"
+                )
+        for path in folder.glob("part-*") if restart else ():
+            path.unlink()
+        write_text_atomically(manifest, json.dumps({"settings": settings}, indent=1) + "\n")
+        try:
+            yield
+        finally:
+            (folder / LOCK).unlink(missing_ok=True)
+
+
+@contextmanager
+def part_folder(out: Path, settings: dict[str, Any], restart: bool) -> Iterator[Parts]:
+    """The parts of a matrix whose file will be `out`, in a folder beside it, which is removed when all is joined.
+
+    Raises what work_folder raises.
+    """
+    folder = out.with_name(out.name + ".parts")
+    with work_folder(folder, settings, restart):
+        parts = Parts(folder)
+        try:
+            yield parts
+        finally:
+            if parts.joined or not any(folder.glob("part-*.json")):
+                shutil.rmtree(folder)
+
+
+class Parts:
+    """The parts of a matrix (N, D): for each chunk of texts `holds` or `add`, in their order, then `join`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.joined = folder, False
+        self.counts: list[Account] = []  # of the parts that are done
+
+    @property
+    def rows(self) -> int:
+        """How many rows are done."""
+        return sum(counts.texts for counts in self.counts)
+
+    def path(self, number: int, suffix: str) -> Path:
+        """A file of a part."""
+        return self.folder / f"part-{number}{suffix}"
+
+    def holds(self, texts: Sequence[Row]) -> bool:
+        """Whether the next part, that of these texts, was done by an earlier run.
+
+        Raises ValueError if it was done with other texts.
+        """
+        done = self.path(len(self.counts), ".json")
+        if not done.exists():
+            return False
+        part = read_json(done)
+        if part.get("sha256") != sha256_of(texts):
+            raise self.other_texts()
+        self.counts.append(Account(**part["counts"]))
+        return True
+
+    def other_texts(self) -> ValueError:
+        """The error for work that was begun with other texts."""
+        return ValueError(
+            f"{self.folder} was begun with other texts: those from row {self.rows:,} on have changed; "
+            f"use the earlier texts, {START_AGAIN}"
+        )
+
+    def add(self, vectors: Matrix, texts: Sequence[Row], counts: Account, dtype: str) -> None:
+        """Write the next part, (n, D). Raises ValueError for a number beyond this dtype."""
+        with np.errstate(over="ignore"):
+            rows = vectors.astype(dtype)
+        for row, column in np.argwhere(np.isinf(rows)):
+            raise ValueError(
+                f"row {self.rows + row} has the number {vectors[row, column]:.6g}, and {dtype} ends at "
+                f"{np.finfo(dtype).max:.6g}; use dtype float32"
+            )
+        number = len(self.counts)
+        with atomic_write(self.path(number, ".npy")) as temporary, temporary.open("wb") as file:
+            np.save(file, rows)
+        content = {"sha256": sha256_of(texts), "counts": asdict(counts)}
+        write_text_atomically(self.path(number, ".json"), json.dumps(content))
+        self.counts.append(counts)
+
+    def join(self, out: Path, width: int, dtype: str) -> None:
+        """Write all parts as one numpy file (N, D), part by part, so that memory stays flat.
+
+        Raises ValueError if an earlier run had more texts.
+        """
+        if self.path(len(self.counts), ".json").exists():
+            raise self.other_texts()
+        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False}
+        with atomic_write(out) as temporary, temporary.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, header | {"shape": (self.rows, width)})
+            for number in range(len(self.counts)):
+                file.write(np.load(self.path(number, ".npy")).tobytes())
+        self.joined = True
+
+
+def sha256_of(texts: Sequence[Row]) -> str:
+    """The hash of texts or pairs; no others have the same."""
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
