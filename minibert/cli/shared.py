@@ -32,6 +32,11 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     add_options(parser, Recipe, skip={one.name for one in fields(Recipe)} - {"batch_tokens"})
 
 
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    """Permission to replace an output that exists."""
+    parser.add_argument("--overwrite", action="store_true", help="replace what minibert wrote there before, no more")
+
+
 def features_settings(args: Arguments) -> dict[str, Any]:
     """The options of add_features, as the keyword arguments of TextFeatures. Raises what Recipe raises."""
     return {"model": args.model, "device": args.device, **asdict(read_options(args, Recipe))}

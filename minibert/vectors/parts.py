@@ -100,7 +100,7 @@ class Parts:
         if not done.exists():
             return False
         part = read_json(done)
-        if part.get("sha256") != sha256_of(texts):
+        if part.get("sha256") != texts_sha256(texts):
             raise self.other_texts()
         self.counts.append(Account(**part["counts"]))
         return True
@@ -124,7 +124,7 @@ class Parts:
         number = len(self.counts)
         with atomic_write(self.path(number, ".npy")) as temporary, temporary.open("wb") as file:
             np.save(file, rows)
-        content = {"sha256": sha256_of(texts), "counts": asdict(counts)}
+        content = {"sha256": texts_sha256(texts), "counts": asdict(counts)}
         write_text_atomically(self.path(number, ".json"), json.dumps(content))
         self.counts.append(counts)
 
@@ -143,6 +143,6 @@ class Parts:
         self.joined = True
 
 
-def sha256_of(texts: Sequence[Row]) -> str:
+def texts_sha256(texts: Sequence[Row]) -> str:
     """The hash of texts or pairs; no others have the same."""
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from minibert.files import check_output
 from minibert.printing import brief
 from minibert.text.tables import TextFile
 from minibert.text.texts import CHARACTERS, TEXTS, Row, as_row, paired, portions
@@ -76,15 +77,16 @@ def embed_stream(
     device: str | torch.device = "auto",
     dtype: str = "float32",
     restart: bool = False,
+    overwrite: bool = False,
     part_rows: int = TEXTS,
     **settings: Any,
 ) -> Written:
     """One vector for each text, in their order, as a numpy file (N, D).
 
     pairs: a stream of second texts, one for each text.
-    out: a name that ends in .npy; it appears, or is replaced, when all is done. Until then OUT.npy.parts holds the
-    parts that are done. A later call resumes them if texts and settings are the same, and refuses them if not;
-    restart=True discards them.
+    out: a name that ends in .npy; it appears when all is done. Until then OUT.npy.parts holds the parts that are done.
+    A later call resumes them if texts and settings are the same, and refuses them if not; restart=True discards them.
+    overwrite: replace a numpy file that exists; else it is refused before anything is computed.
     dtype: of the numbers in the file, "float32" or "float16". part_rows: the maximum number of texts in a part.
     model is a Hub name or a folder, device as for `embed`; settings: those of a Recipe.
     Raises what `embed` raises, FileNotFoundError for a folder that does not exist, ValueError for unfinished work of
@@ -93,7 +95,7 @@ def embed_stream(
     """
     if isinstance(texts, str) or isinstance(pairs, str):
         raise TypeError("texts is one str; embed_stream needs a stream of texts, embed_file the name of a file")
-    out = check_out(out)
+    out = check_out(out, overwrite, model)
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {brief(dtype)}; choose from {', '.join(DTYPES)}")
     if part_rows < 1:
@@ -110,6 +112,7 @@ def embed_stream(
     rows = checked(texts if pairs is None else paired(texts, pairs), embedder.recipe.missing, are_pairs)
     with part_folder(out, identity, restart) as parts:
         resumed, cosine = fill(parts, portions(rows, part_rows), texts, embedder, dtype)
+        check_output(out, overwrite)  # it may have appeared meanwhile
         parts.join(out, embedder.width, dtype)
     counts = sum(parts.counts, Account())
     embedder.warn(counts)
@@ -128,13 +131,14 @@ def embed_stream(
     )
 
 
-def check_out(out: str | os.PathLike[str]) -> Path:
-    """The path, or ValueError or FileNotFoundError if a numpy file cannot be put there."""
+def check_out(out: str | os.PathLike[str], overwrite: bool, model: str | os.PathLike[str]) -> Path:
+    """The path, or ValueError or FileNotFoundError if no numpy file can be put there, or what is there must be kept."""
     path = Path(out)
     if path.suffix != ".npy" or path.is_dir():
         raise ValueError(f"out is {path}; it must be a file that ends in .npy")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"out is {path}, and there is no folder {path.parent}")
+    check_output(path, overwrite, apart=[model])
     return path
 
 
