@@ -62,7 +62,9 @@ def run(args: Arguments) -> Figures:
     figures = embed_many(args) if args.engine == "ray" else embed_one(args)
     if figures["windowed"]:
         print(windows_text(figures["windowed"], figures["rows"], figures["windows"]))
-    return figures | {"seconds": round(time.perf_counter() - begin, 3)}
+    seconds = round(time.perf_counter() - begin, 3)
+    print(f"{seconds:.2f} s with loading")
+    return figures | {"seconds": seconds}
 
 
 def embed_one(args: Arguments) -> Figures:

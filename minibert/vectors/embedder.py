@@ -41,7 +41,6 @@ from minibert.vectors.recipe import DEFAULT, Recipe, with_settings
 
 SAMPLES = 32  # texts by which int8 is calibrated
 COMPARED = 64  # texts whose int8 vectors are compared with those in float32
-CHECKPOINT_FILES = (".safetensors", ".json", ".txt")
 
 
 @with_settings
@@ -253,15 +252,14 @@ class LoadedCheckpoint:
     @cached_property
     def weights(self) -> str:
         """sha256 of the weights, computed when it is first used, since that takes a while."""
-        if files_in(self.folder) != self.files:
+        if not set(self.files) <= set(files_in(self.folder)):
             raise ValueError(f"the files in {self.folder} were changed while they were in use; start again")
         return weights_sha256(self.folder)
 
 
 def files_in(folder: Path) -> Files:
-    """The state of a checkpoint's files, by which a changed folder is recognised."""
-    files = sorted(file for file in folder.iterdir() if file.suffix in CHECKPOINT_FILES)
-    return tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
+    """The state of a folder, by which a change is recognised."""
+    return tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(folder.iterdir()))
 
 
 def load_shared(model: str | os.PathLike[str], device: str, precision: str) -> LoadedCheckpoint:

@@ -36,27 +36,27 @@ def work_folder(folder: Path, settings: dict[str, Any], restart: bool) -> Iterat
     Raises ValueError for a folder of other files, and, unless restart, for other settings, naming the first that
     differs; RuntimeError while another process works in the folder.
     """
-    manifest = folder / MANIFEST
+    manifest, lock = folder / MANIFEST, folder / LOCK
     begun = manifest.exists()
-    others = [path.name for path in folder.iterdir() if path.name != LOCK] if folder.is_dir() and not begun else []
-    if others:
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() and not begun else []
+    if others := [name for name in names if not name.startswith(".")]:
         raise ValueError(f"{folder} holds other files, such as {min(others)}; choose a folder that is new or empty")
     folder.mkdir(parents=True, exist_ok=True)
-    with lock_file(folder / LOCK):
-        before = read_json(manifest).get("settings") if begun and not restart else settings
-        for name, now in settings.items():
-            if (then := before.get(name)) != now:
-                raise ValueError(
-                    f"{folder} was begun with {name} {then!r}, and now it is {now!r}; use the earlier settings, "
-                    f"{START_AGAIN}"
-                )
-        for path in folder.glob("part-*") if restart else ():
-            path.unlink()
-        write_text_atomically(manifest, json.dumps({"settings": settings}, indent=1) + "\n")
+    with lock_file(lock):
         try:
+            before = read_json(manifest).get("settings", {}) if begun and not restart else settings
+            if differing := [name for name in settings if before.get(name) != settings[name]]:
+                name = differing[0]
+                raise ValueError(
+                    f"{folder} was begun with {name} {before.get(name)!r}, and now it is {settings[name]!r}; "
+                    f"use the earlier settings, {START_AGAIN}"
+                )
+            if restart:
+                remove_parts(folder)
+            write_text_atomically(manifest, json.dumps({"settings": settings}, indent=1) + "\n")
             yield
         finally:
-            (folder / LOCK).unlink(missing_ok=True)
+            lock.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -72,7 +72,14 @@ def part_folder(out: Path, settings: dict[str, Any], restart: bool) -> Iterator[
             yield parts
         finally:
             if parts.joined or not any(folder.glob("part-*.json")):
+                remove_parts(folder)  # before the manifest, so that a kill leaves a folder that is known
                 shutil.rmtree(folder)
+
+
+def remove_parts(folder: Path) -> None:
+    """Remove all parts."""
+    for path in folder.glob("part-*"):
+        path.unlink()
 
 
 class Parts:
@@ -96,8 +103,8 @@ class Parts:
 
         Raises ValueError if it was done with other texts.
         """
-        done = self.path(len(self.counts), ".json")
-        if not done.exists():
+        done, rows = (self.path(len(self.counts), suffix) for suffix in (".json", ".npy"))
+        if not done.exists() or not rows.exists():
             return False
         part = read_json(done)
         if part.get("sha256") != texts_sha256(texts):

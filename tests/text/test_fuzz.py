@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from minibert.vectors.growing_file import Journal
 from safetensors.numpy import save
 
 from minibert.checkpoints.tensor_files import INDEX_FILE, WEIGHTS_FILE, list_tensors, read_tensors
@@ -28,7 +29,6 @@ from minibert.config import Config
 from minibert.tasks import saved
 from minibert.text.tokenizer import Account, load_tokenizer
 from minibert.text.wordpiece import SPECIAL_TOKENS
-from minibert.vectors.growing_file import Journal
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # a vocabulary with upper case among them
 MUTATIONS = 2000  # of each kind of file

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from minibert.vectors.shard_folder import ShardFolder
 from words import BAD, GOOD, OTHER, write_words_checkpoint
 
 import minibert
@@ -20,7 +21,6 @@ from minibert.text import texts as text_room
 from minibert.vectors import shards as room
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.recipe import Recipe
-from minibert.vectors.shard_folder import ShardFolder
 from minibert.vectors.shards import Columns, Record, Shard, Source, check_shard, embed_shard, find_shards
 
 D = 24
