@@ -14,7 +14,7 @@ from minibert.bench.results import Middle
 from minibert.bench.serve.run import GOALS, MEMORY, Plan, Result, Row
 from minibert.printing import block, table
 
-PACKAGES = ("torch", "tokenizers", "starlette", "uvicorn", "httptools", "orjson", "uvloop")
+PACKAGES = ("torch", "tokenizers", "starlette", "uvicorn", "httptools", "msgspec", "uvloop")
 HEADER = ("", "requests/s", "spread", "p50 ms", "p99 ms", "CPU ms", "MB", "ours is", "spread")
 LEGEND = (
     "one sentence a request, tokenizing included, vectors as base64; each client sends its next request when it has "
