@@ -49,7 +49,7 @@ from minibert.device import choose_device
 from minibert.text.texts import TEXTS
 from minibert.text.tokenized import Account
 from minibert.vectors.embedder import Embedder
-from minibert.vectors.parts import work_folder
+from minibert.vectors.parts import LOCK, MANIFEST, work_folder
 from minibert.vectors.recipe import Recipe, with_settings
 from minibert.vectors.shards import (
     Columns,
@@ -139,6 +139,9 @@ def embed_shards(
             path.unlink()
         for shard in shards if restart else ():
             Path(shard.out).unlink(missing_ok=True)
+        ours = {Path(shard.out) for shard in shards} | {folder.absolute() / name for name in (MANIFEST, LOCK)}
+        if others := sorted(set(filter(Path.is_file, folder.absolute().rglob("*"))) - ours):
+            raise ValueError(f"{others[0]} is not the output of any input now; move it away, or put its source back")
         found = {shard: shard.counts(identity) for shard in shards}
         counts = {shard: count for shard, count in found.items() if count is not None}
         resumed, used, began = len(counts), 0, time.perf_counter()

@@ -91,7 +91,7 @@ def test_texts_that_fit_have_the_very_vectors_of_those_that_would_be_cut(checkpo
 
 def test_every_way_to_ask_for_windows_gives_the_same(checkpoint: Path, tmp_path: Path) -> None:
     expected = embed(TEXTS, checkpoint, long="windows", stride=7)
-    written = embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, long="windows", stride=7, portion=2)
+    written = embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, long="windows", stride=7, part_rows=2)
     embedder = Embedder(checkpoint, Recipe(long="windows", stride=7))
     features = TextFeatures(checkpoint, long="windows", stride=7, cache=tmp_path / "rows").fit(TEXTS)
     some = features.transform(TEXTS[:2])
@@ -278,7 +278,7 @@ ASKING: dict[str, Callable[[list[str], Path, Path], object]] = {
     "pairs": lambda texts, folder, _: embed(GOOD * 7, folder, pairs=texts),
     "windows": lambda texts, folder, _: embed([LONG, *texts[1:]], folder, long="windows"),
     "prefetched": lambda texts, folder, _: Embedder(folder).prefetched(texts),
-    "stream": lambda texts, folder, out: embed_stream(texts, out / "x.npy", folder, portion=4),
+    "stream": lambda texts, folder, out: embed_stream(texts, out / "x.npy", folder, part_rows=4),
     "features": lambda texts, folder, _: TextFeatures(folder).fit_transform(texts),
 }
 
