@@ -163,7 +163,7 @@ def public_calls(folder: Path, tmp_path: Path) -> dict[str, Callable[..., Any]]:
         "Recipe": partial(Recipe, **recipe),
         "TextFeatures": partial(fit, X=texts, y=labels, model=folder, cache=tmp_path / "cache", **recipe),
         "embed_stream": partial(
-            stream.embed_stream, texts=texts, out=tmp_path / "x.npy", model=folder, dtype="float32", portion=9
+            stream.embed_stream, texts=texts, out=tmp_path / "x.npy", model=folder, dtype="float32", part_rows=9
         ),
         "embed_file": partial(stream.embed_file, path=tmp_path / "in.txt", out=tmp_path / "x.npy", model=folder),
         "train": partial(frozen.train, texts=texts, labels=labels, model=folder, grid=[1.0], C=1.0, folds=2),

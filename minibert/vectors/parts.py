@@ -63,13 +63,16 @@ def work_folder(folder: Path, settings: dict[str, Any], restart: bool) -> Iterat
 def part_folder(out: Path, settings: dict[str, Any], restart: bool) -> Iterator[Parts]:
     """The parts of a matrix whose file will be `out`, in a folder beside it, which is removed when all is joined.
 
-    Raises what work_folder raises.
+    Raises what work_folder raises; an interrupt inside `with` becomes one that says how many rows are kept.
     """
     folder = out.with_name(out.name + ".parts")
     with work_folder(folder, settings, restart):
         parts = Parts(folder)
         try:
             yield parts
+        except KeyboardInterrupt:
+            kept = f"{parts.rows:,} rows are kept; the same command continues" if parts.rows else ""
+            raise KeyboardInterrupt(kept) from None
         finally:
             if parts.joined or not any(folder.glob("part-*.json")):
                 remove_parts(folder)  # before the manifest, so that a kill leaves a folder that is known

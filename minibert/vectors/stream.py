@@ -159,21 +159,16 @@ def fill(
     total = file.size if file else len(source) if isinstance(source, Sized) else None
     bar = tqdm(desc="embed", total=total, unit="B" if file else "text", unit_scale=True, delay=2, disable=None)
     cosine, left = None, chunks
-    try:
-        for chunk in chunks:
-            if not parts.holds(chunk):
-                left = chain([chunk], chunks)
-                break
+    for chunk in chunks:
+        if not parts.holds(chunk):
+            left = chain([chunk], chunks)
+            break
+        bar.update((file.position if file else parts.rows) - bar.n)
+    resumed = parts.rows
+    with bar, closing(embedder.tokenized(left, first=resumed)) as tokenized:
+        for new in tokenized:
+            if cosine is None and embedder.engine.precision == "int8":
+                cosine = embedder.float32_cosine(new.tokens)
+            parts.add(embedder.vectors(new.tokens, new.rows), new.texts, new.tokens.account, dtype)
             bar.update((file.position if file else parts.rows) - bar.n)
-        resumed = parts.rows
-        with bar, closing(embedder.tokenized(left, first=resumed)) as tokenized:
-            for new in tokenized:
-                if cosine is None and embedder.engine.precision == "int8":
-                    cosine = embedder.float32_cosine(new.tokens)
-                parts.add(embedder.vectors(new.tokens, new.rows), new.texts, new.tokens.account, dtype)
-                bar.update((file.position if file else parts.rows) - bar.n)
-    except KeyboardInterrupt:
-        if not parts.rows:
-            raise
-        raise KeyboardInterrupt(f"{parts.rows:,} rows are kept; the same command continues") from None
     return resumed, cosine
