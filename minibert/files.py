@@ -1,44 +1,40 @@
-"""Files read without trust and written whole.
+"""Files: untrusted input is read within limits, and output is written atomically.
 
-Read: a regular file, of a size that can be meant, and JSON that is what it should be. Written: under a temporary name,
-then renamed, so that a file appears whole or not at all.
+Input is a regular file of bounded size, and JSON is one object. Output is written under a temporary name, then renamed,
+so that no reader ever sees half a file.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
-import stat
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 100_000_000  # of a JSON file; the limit that safetensors sets its headers
-MOST_DIGITS = 40  # of a whole number: transformers writes "no limit" as 10^30
-MOST_LEVELS = 100  # of lists and objects in each other; the files of checkpoints have seven
-NESTED = (dict, list)
-KINDS = {  # what opens like a file and need not end
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
+if sys.platform != "win32":
+    import fcntl
+
+MOST_BYTES = 100_000_000  # of a JSON file; safetensors sets its headers the same limit
 
 
 def regular(path: Path, what: str = "file") -> Path:
-    """`path` itself if a regular file is there: to open a pipe or a device could wait for ever.
+    """`path` itself if it is a regular file: opening a pipe or a device could block forever.
 
     Raises ValueError, saying that it is not a `what`, for anything else; FileNotFoundError where nothing is.
     """
-    if kind := KINDS.get(stat.S_IFMT(path.stat().st_mode)):
-        raise ValueError(f"{path} is {kind}, not a {what}")
+    path.stat()
+    if not path.is_file():
+        kind = "folder" if path.is_dir() else "pipe" if path.is_fifo() else "device"
+        raise ValueError(f"{path} is a {kind}, not a {what}")
     return path
 
 
 def read_small(path: Path) -> bytes:
-    """All bytes of a file that is read at once. Raises ValueError for one that is far too long for that."""
+    """All bytes of a file that is read at once. Raises ValueError for more than MOST_BYTES."""
     if (size := regular(path).stat().st_size) > MOST_BYTES:
         raise ValueError(f"{path} has {size:,} bytes; a file of this kind has at most {MOST_BYTES:,}")
     return path.read_bytes()
@@ -57,46 +53,28 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parse_json(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """JSON as Python has it; `pairs` makes the objects. Raises ValueError for what only an attacker would write.
+    """JSON text as Python objects; `pairs` builds each object. Raises ValueError for anything else.
 
-    That is: numbers of thousands of digits, lists in lists without end, and half characters, which cannot be printed.
+    Deep nesting and lone surrogates, which could not be printed or written, are refused too.
     """
     try:
-        content = json.loads(text, parse_int=whole_number, object_pairs_hook=pairs)
+        content = json.loads(text, object_pairs_hook=pairs)
+        if "\\u" in text:  # UTF-8 cannot encode half of a surrogate pair, but an escape can
+            json.dumps(content, ensure_ascii=False).encode()
     except RecursionError:
-        raise ValueError("its lists and objects stand too deep in each other") from None
-    check_levels(content)
-    if "\\u" in text:  # UTF-8 holds no half of a surrogate pair, and only an escape can smuggle one in
-        json.dumps(content, ensure_ascii=False).encode()
+        raise ValueError("its lists and objects are nested too deeply") from None
     return content
 
 
-def whole_number(digits: str) -> int:
-    """A whole number of JSON. The time to read one grows with the square of its length."""
-    if len(digits) > MOST_DIGITS:
-        raise ValueError(f"it has a number of {len(digits):,} digits, {digits[:12]}...; none needs over {MOST_DIGITS}")
-    return int(digits)
-
-
-def check_levels(content: Any) -> None:
-    """Raise ValueError for lists and objects too deep in each other: Python fails at what is hardly deeper."""
-    level = [content]
-    for _ in range(MOST_LEVELS):
-        values = [value.values() if isinstance(value, dict) else value for value in level if isinstance(value, NESTED)]
-        level = [value for inside in values for value in inside if isinstance(value, NESTED)]
-    if level:
-        raise ValueError(f"its lists and objects stand more than {MOST_LEVELS} deep in each other")
-
-
 def shown(value: Any, most: int = 60) -> str:
-    """A value that JSON held, as it stood there and cut where it is long, for an error message."""
+    """A JSON value as it was written, shortened, for an error message."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= most else text[:most] + "..."
 
 
 @contextmanager
 def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
-    """Give an OSError that names no file, such as that of a full disk, or only the temporary one, the name of this."""
+    """Put `path` into an OSError that names no file, such as that of a full disk, or only the temporary one."""
     try:
         yield
     except OSError as error:
@@ -118,11 +96,35 @@ def atomic_write(path: Path) -> Iterator[Path]:
                 temporary.chmod(mode)
             os.replace(temporary, path)
     finally:
-        with suppress(OSError):  # it was never there, or its folder is not
+        with suppress(OSError):  # it was never created, or its folder is gone
             temporary.unlink()
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write a text file so that it appears whole or not at all."""
+    """Write a UTF-8 text file that appears complete or not at all."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def lock_file(path: Path) -> io.FileIO:
+    """The file, created if need be, open to read and write and locked until it is closed or the process ends.
+
+    Raises RuntimeError while another process holds the lock. Windows and file systems without locks refuse nobody.
+    """
+    while True:
+        if path.exists():
+            regular(path)
+        file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "r+")
+        if sys.platform == "win32":
+            return file
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise RuntimeError(f"another process is writing {path}; wait for it, or choose another output") from None
+        except OSError:
+            return file
+        with suppress(FileNotFoundError):  # the other process may have renamed the file before this lock was taken
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import minibert
-from minibert.checkpoints.fill import LoadReport
+from minibert.checkpoints.load import LoadReport
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
 from minibert.heads import Head

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from minibert.checkpoints import hub
-from minibert.checkpoints.fill import LoadReport
-from minibert.checkpoints.load import load
+from minibert.checkpoints.load import LoadReport, load
 from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.config import Config
 from minibert.printing import block, table

@@ -22,10 +22,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from minibert.files import atomic_write, naming, read_json, write_text_atomically
+from minibert.files import atomic_write, lock_file, naming, read_json, write_text_atomically
 from minibert.train.distributed import ALONE, World
 from minibert.train.loop import Progress
-from minibert.vectors.growing_file import locked
 
 STATES = "state-*.safetensors"
 BEST = "best.safetensors"
@@ -57,7 +56,7 @@ class Keeper:
     def opened(self) -> Path:
         """The folder, which nobody else has from now on."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.lock = locked(self.folder / "lock")
+        self.lock = lock_file(self.folder / "lock")
         try:
             self.begin()
         except BaseException:

@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import minibert
-from minibert.checkpoints.fill import LoadReport, UnknownTensors
-from minibert.checkpoints.names import bare_name, full_name, name_in_file
+from minibert.checkpoints.load import LoadReport, UnknownTensors, bare_name, full_name, name_in_file
 from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.families.bert import BERT
@@ -201,7 +200,7 @@ def test_the_encoder_of_a_file_with_a_head_loads_without_a_warning(family: Famil
     for name, x in encoder.state_dict().items():
         assert torch.equal(x, expected[name_in_file(family, name)])
     assert (encoder.pooler is not None) == any(name.startswith("pooler") for name in expected)
-    assert set(report.ignored.values()) == {"belongs to a head that was not asked for"}
+    assert set(report.ignored.values()) == {"belongs to a head that was not requested"}
 
 
 def test_a_masked_lm_file_with_both_names_of_the_decoder_bias_loads(bert: Path, tmp_path: Path) -> None:
