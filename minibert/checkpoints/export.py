@@ -77,9 +77,7 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None, overwr
     computes.
     """
     out = Path(out)
-    check_request(out)
-    for file in (out, out.with_suffix(".txt")):
-        check_output(file, overwrite, apart=[name])
+    check_request(out, overwrite, name)
     model = load(name, head=head)
     bytes_needed = sum(parameter.numel() * 4 for parameter in model.parameters())
     if bytes_needed > LARGEST:
@@ -108,7 +106,7 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None, overwr
     return Exported(out, wrapped.inputs, outputs, tuple(shape_of(model, shape) for shape in SHAPES), difference)
 
 
-def check_request(out: Path) -> None:
+def check_request(out: Path, overwrite: bool, name: str | Path) -> None:
     """Raise before anything is loaded."""
     absent = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
     if absent:
@@ -117,6 +115,8 @@ def check_request(out: Path) -> None:
         raise ValueError(f"out is {out}; it must be a file that ends in .onnx")
     if not out.absolute().parent.is_dir():
         raise FileNotFoundError(f"out is {out}, and there is no folder {out.absolute().parent}")
+    for file in (out, out.with_suffix(".txt")):
+        check_output(file, overwrite, apart=[name])
 
 
 def dynamic(model: Encoder | Head) -> dict[int, Any]:
