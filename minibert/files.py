@@ -1,16 +1,19 @@
 """Files: untrusted input is read within limits, and output is written atomically.
 
 Input is a regular file of bounded size, and JSON is one object. Output is written under a temporary name, then renamed,
-so that no reader ever sees half a file.
+so that no reader ever sees half a file. check_output refuses, before any work begins, an output that would replace
+something; with overwrite, only files that minibert itself wrote are replaced.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
+import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,20 @@ if sys.platform != "win32":
     import fcntl
 
 MOST_BYTES = 100_000_000  # of a JSON file; safetensors sets its headers the same limit
+LIST_FILE = "minibert.json"  # in a folder that minibert wrote: its files, each with the sha256 of what was written
+OTHER = "name another --out"
+# What a file that minibert wrote has near its beginning, by the ending of its name.
+MARKS = {
+    ".npy": b"\x93NUMPY",
+    ".html": b"minibert trace</title>",
+    ".md": b"# Parity",
+    ".png": b"\x89PNG",
+    ".svg": b"<svg",
+    ".pdf": b"%PDF",
+    ".onnx": b"pytorch",
+    ".txt": b"in   input_ids: int64",
+    ".tsv": b"label\tprobability\ttext",
+}
 
 
 def regular(path: Path, what: str = "file") -> Path:
@@ -128,3 +145,145 @@ def lock_file(path: Path) -> io.FileIO:
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 return file
         file.close()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Outputs that must not replace anything
+
+
+def check_output(
+    out: Path,
+    overwrite: bool = False,
+    *,
+    files: Iterable[str] | None = None,
+    apart: Iterable[str | os.PathLike[str] | None] = (),
+) -> None:
+    """Raise ValueError, before any work begins, for an output that would replace something that must be kept.
+
+    files: the names of the files to be written into the folder `out`; None: `out` is a file itself. apart: folders that
+    are read; `out` may not be one of them, contain one or lie in one. overwrite: files of minibert may be replaced.
+    """
+    check_place(out, apart)
+    if not out.exists() or (files is not None and out.is_dir() and not any(out.iterdir())):
+        return
+    if out.is_dir() != (files is not None):
+        kinds = ("folder", "file") if out.is_dir() else ("file", "folder")
+        raise ValueError(f"{out} is a {kinds[0]}, and a {kinds[1]} is to be written; {OTHER}")
+    if not overwrite:
+        held = "" if files is None else f" and holds {some_names(out)}"
+        raise ValueError(
+            f"{out} is there already{held}; {OTHER}, or replace what minibert wrote there: --overwrite, overwrite=True"
+        )
+    if files is None:
+        check_is_own_file(out)
+    else:
+        check_are_own(out, files)
+
+
+def check_place(out: Path, apart: Iterable[str | os.PathLike[str] | None]) -> None:
+    """Raise ValueError for a link, the current folder or a parent of it, and for a folder that overlaps an input."""
+    if out.is_symlink():
+        raise ValueError(f"{out} is a symbolic link; {OTHER}")
+    place = out.resolve()
+    if Path.cwd().is_relative_to(place):
+        raise ValueError(f"{out} is the folder in which the command runs, or one around it; {OTHER}")
+    for other in (Path(one).resolve() for one in apart if one is not None and Path(one).is_dir()):
+        if place.is_relative_to(other) or other.is_relative_to(place):
+            raise ValueError(f"{out} is the same as, inside or around {other}, which is read; {OTHER}")
+
+
+def some_names(folder: Path) -> str:
+    """The first names in a folder."""
+    names = sorted(path.name for path in folder.iterdir())
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def check_is_own_file(path: Path) -> None:
+    """Raise ValueError for a file that does not begin as minibert writes files of this suffix."""
+    with regular(path).open("rb") as file:
+        head = file.read(4096)
+    if MARKS[path.suffix.lower()] not in head and b"<title>minibert parity</title>" not in head:
+        raise ValueError(f"{path} is not a file that minibert wrote, so it is not replaced; {OTHER}")
+
+
+def check_are_own(folder: Path, files: Iterable[str]) -> None:
+    """Raise ValueError where the folder has a file of one of these names that is not as minibert wrote it."""
+    listed = listed_files(folder)
+    if not listed:
+        raise ValueError(
+            f"{folder} holds {some_names(folder)}, and no {LIST_FILE} that names files which minibert wrote, so "
+            f"nothing there is replaced; {OTHER}"
+        )
+    for name in files:
+        if os.path.lexists(folder / name) and not is_own(folder, name, listed.get(name, [])):
+            raise ValueError(f"{folder / name} is not as minibert wrote it, so it is not replaced; {OTHER}")
+
+
+def listed_files(folder: Path) -> dict[str, list[str]]:
+    """The files that minibert wrote into a folder, by the list there, each with the SHA-256 values that it may have."""
+    if not (folder / LIST_FILE).exists():
+        return {}
+    listed: dict[str, list[str]] = {}
+    content = read_json(folder / LIST_FILE)
+    for part in (content.get("before", {}), content.get("files")):
+        if not isinstance(part, dict):
+            raise ValueError(f"{folder / LIST_FILE} is no list of files that minibert wrote; {OTHER}")
+        for name, digest in part.items():
+            listed.setdefault(name, []).append(str(digest))
+    return listed
+
+
+def is_own(folder: Path, name: str, digests: list[str]) -> bool:
+    """Whether a file inside the folder, not elsewhere through a link, has one of these SHA-256 values."""
+    place, path = folder.resolve(), (folder / name).resolve()
+    return path == place / name and path.is_relative_to(place) and path.is_file() and sha256_of(path) in digests
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def atomic_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
+    """A temporary folder beside `out`: its files move there when all are written, and it is removed on failure.
+
+    Raises what check_output raises where `out` has been filled since it was checked.
+    """
+    temporary = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        with naming(out, temporary):
+            temporary.mkdir(parents=True)
+            yield temporary
+            move_into(out, temporary, overwrite)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # it was renamed, or not finished
+
+
+def move_into(out: Path, temporary: Path, overwrite: bool) -> None:
+    """Rename the temporary folder to `out`, or move its files one by one into an `out` that exists."""
+    paths = sorted(path for path in temporary.rglob("*") if path.is_file())
+    files = {path.relative_to(temporary).as_posix(): sha256_of(path) for path in paths}
+    check_output(out, overwrite, files=files)
+    if not out.exists() or not any(out.iterdir()):
+        write_list(temporary, files)
+        if out.exists():
+            out.rmdir()
+        os.rename(temporary, out)
+        return
+    before = listed_files(out)
+    old = {name: sha256_of(out / name) for name, digests in before.items() if is_own(out, name, digests)}
+    write_list(out, files, old)  # a kill from here on leaves old and new files, all of them named in the list
+    for name in files:
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(temporary / name, out / name)
+    for name in old.keys() - files.keys():  # of a checkpoint of other parts
+        (out / name).unlink()
+    write_list(out, files)
+
+
+def write_list(folder: Path, files: dict[str, str], before: dict[str, str] | None = None) -> None:
+    """Write the list of the files that minibert wrote; before: the files that they are replacing."""
+    content = {"files": files} | ({"before": before} if before else {})
+    write_text_atomically(folder / LIST_FILE, json.dumps(content, indent=1) + "\n")

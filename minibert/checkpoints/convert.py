@@ -10,12 +10,10 @@ folder is written atomically.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,9 +33,10 @@ from minibert.checkpoints.tensor_files import (
     write_tensors,
 )
 from minibert.config import Config
-from minibert.files import naming, read_json, regular, write_text_atomically
+from minibert.files import atomic_folder, check_output, read_json, regular, write_text_atomically
 from minibert.printing import brief
 
+FILES = (WEIGHTS_FILE, "config.json", *TOKENIZER_FILES)  # of the new folder
 OTHER_FRAMEWORKS = {"*.h5": "TensorFlow", "*.ckpt*": "TensorFlow", "*.msgpack": "Flax"}
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)  # of weights
 DTYPES += (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)  # of positions and the like
@@ -56,21 +55,22 @@ class Converted:
     left_out: dict[str, str] = field(default_factory=dict)
 
 
-def convert(name: str | Path, out: str | Path, *, model_type: str | None = None) -> Converted:
+def convert(name: str | Path, out: str | Path, *, model_type: str | None = None, overwrite: bool = False) -> Converted:
     """Write a checkpoint, a folder or the name of a local one, as safetensors into the new folder `out`.
 
-    model_type: for a config.json that has none; the new one has it. The tensors keep their names. Raises
-    FileNotFoundError where there is nothing to convert, FileExistsError for an existing `out`, ValueError for a
-    pickle that would run code, is damaged or holds no tensors, and for what Config refuses.
+    model_type: for a config.json that has none; the new one has it. overwrite: replace files of minibert in `out`. The
+    tensors keep their names. Raises FileNotFoundError where there is nothing to convert, ValueError for an `out` that
+    is not empty, for a pickle that would run code, is damaged or holds no tensors, and for what Config refuses.
     """
     out = Path(out)
-    check_out(out)
+    check_out(out, overwrite, FILES, apart=[name])
     refuse_other_frameworks(Path(name))
     folder = locate(name, download=False).folder
+    check_output(out, overwrite, files=FILES, apart=[folder])
     refuse_other_frameworks(folder)
     config, stated = Config.from_file(folder / "config.json", model_type), read_json(folder / "config.json")
     done = Converted(folder, out, config.model_type)
-    with atomic_folder(out) as temporary:
+    with atomic_folder(out, overwrite) as temporary:
         if any((folder / file).exists() for file in (WEIGHTS_FILE, INDEX_FILE)):
             if stated.get("model_type"):
                 raise ValueError(f"{folder} has safetensors and a model_type: nothing to convert, minibert loads it")
@@ -89,6 +89,13 @@ def convert(name: str | Path, out: str | Path, *, model_type: str | None = None)
     return done
 
 
+def check_out(out: Path, overwrite: bool, files: Iterable[str], apart: Iterable[str | Path] = ()) -> None:
+    """Raise FileNotFoundError for a folder without a parent, and what check_output raises."""
+    check_output(out, overwrite, files=files, apart=apart)
+    if not out.absolute().parent.is_dir():
+        raise FileNotFoundError(f"--out is {out}, and there is no folder {out.absolute().parent}")
+
+
 def refuse_other_frameworks(folder: Path) -> None:
     """Raise ValueError for a folder whose only weights are those of TensorFlow or Flax."""
     if any((folder / name).exists() for name in (WEIGHTS_FILE, INDEX_FILE, *PICKLES)):
@@ -96,7 +103,9 @@ def refuse_other_frameworks(folder: Path) -> None:
     for pattern, framework in OTHER_FRAMEWORKS.items():
         for file in folder.glob(pattern):
             way_out = "convert it with transformers 4: from_pretrained(..., from_tf=True or from_flax=True)"
-            raise ValueError(f"{file} is a checkpoint of {framework}, which is not read here; {way_out}, save_pretrained")
+            raise ValueError(
+                f"{file} is a checkpoint of {framework}, which is not read here; {way_out}, save_pretrained"
+            )
 
 
 def read_pickles(folder: Path, config: Config, done: Converted) -> dict[str, Tensor]:
