@@ -196,7 +196,7 @@ def check_complete(report: LoadReport, config: Config, head: str, new_head: bool
     only_head = all(map(in_head, missing)) and all(name.startswith(modules) for name in report.wrong_shape)
     if missing or report.wrong_shape:
         problems = [f"tensor {name} has shape {shapes}" for name, shapes in report.wrong_shape.items()]
-        problems += [f"it lacks {len(missing)} tensors of a {config.family.title}, {missing[:1]} the first"]
+        problems += [f"it lacks {len(missing)} tensors of a {config.family.title}, such as {', '.join(missing[:3])}"]
         way_out = f"; head {head!r} is not in it, new_head=True makes a fresh one" if head and only_head else ""
         raise ValueError(f"{report.source}: {problems[0]}{way_out}")
     if unknown := [name for name, why in report.ignored.items() if why == UNKNOWN]:

@@ -432,10 +432,10 @@ def test_a_relative_that_is_not_implemented_is_refused_with_the_list(
 def test_inspect_says_what_a_relative_has_otherwise(family: Family, written: Written) -> None:
     figures = inspect(str(written(family)[0]))
     words = {
-        "albert": "tables 13 wide; 1 layer for 2 steps",
+        "albert": "1 distinct layers for 2 steps",
         "electra": "tables 13 wide",
         "ernie": "3 tasks",
-    }.get(family.name, "positions from 2, of tokens that are not padding")
+    }.get(family.name, "positions from 2, of real tokens only")
     assert words in checkpoint_text(figures)
     assert "11 positions" in checkpoint_text(figures)
     json.dumps(figures)
