@@ -213,9 +213,10 @@ def answers(address: str, seconds: float = 4.0) -> bool:
     answered = threading.Event()
 
     def request() -> None:
-        with suppress(urllib.error.HTTPError):  # which is an answer too
-            urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=seconds).close()
-        answered.set()
+        with suppress(OSError, ValueError):
+            with suppress(urllib.error.HTTPError):  # which is an answer too
+                urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=seconds).close()
+            answered.set()
 
     thread = threading.Thread(target=request, daemon=True)
     thread.start()
