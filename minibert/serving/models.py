@@ -23,7 +23,7 @@ from minibert.tasks.base import Encoded, Example
 from minibert.tasks.classification import Classification
 from minibert.tasks.frozen import Classifier, check_finite
 from minibert.tasks.labels import Answer, SeveralAnswer
-from minibert.text.tokenized import Account, Tokenized
+from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.finetuning import Reader
 from minibert.train.folder import REPORT
@@ -41,7 +41,7 @@ Prepared = tuple[list[Item], list[int], int]  # items, the tokens of each, and h
 def prepared(tokens: Tokenized) -> Prepared[Tokenized]:
     """An item for each text, with all its windows."""
     items = [tokens.take([text]) for text in range(len(tokens.windows or tokens.ids))]
-    return items, [sum(map(len, item.ids)) for item in items], tokens.account.truncated
+    return items, [sum(map(len, item.ids)) for item in items], tokens.stats.truncated
 
 
 def vectors_of(embedder: Embedder, items: Sequence[Tokenized]) -> Matrix:
@@ -54,7 +54,7 @@ def vectors_of(embedder: Embedder, items: Sequence[Tokenized]) -> Matrix:
         ids += extra
         second = second and second + [0] * len(extra)
         windows = windows and windows + [1] * len(extra)
-    return embedder.vectors(Tokenized(ids, Account(), second, windows))[: len(items)]
+    return embedder.vectors(Tokenized(ids, TokenStats(), second, windows))[: len(items)]
 
 
 def filler(tokens: int) -> list[list[int]]:
@@ -69,10 +69,10 @@ def filler(tokens: int) -> list[list[int]]:
 
 def check_length(tokens: Tokenized, texts: Texts | Pairs, tokenizer: Tokenizer) -> None:
     """Raise RequestError, 422 with the row and its number of tokens, for a text that was cut."""
-    for number in range(len(texts)) if tokens.account.truncated else ():
-        account = tokenizer.counted(texts[number : number + 1]).account
-        if account.truncated:
-            raise too_long(number, f"{'at least ' if account.uncounted else ''}{account.longest:,}", tokenizer)
+    for number in range(len(texts)) if tokens.stats.truncated else ():
+        stats = tokenizer.encode_texts(texts[number : number + 1]).stats
+        if stats.truncated:
+            raise too_long(number, f"{'at least ' if stats.uncounted else ''}{stats.longest:,}", tokenizer)
 
 
 def too_long(number: int, tokens: str, tokenizer: Tokenizer) -> RequestError:
@@ -113,15 +113,15 @@ class Vectors:
             raise RequestError(400, f"dimensions must be {possible}", "dimensions")
         if isinstance(rows[0], list):
             return self.prepare_ids(rows)
-        tokens = self.tokenizer.counted(rows, long="cut")
+        tokens = self.tokenizer.encode_texts(rows, long="cut")
         if not self.truncate:
             check_length(tokens, rows, self.tokenizer)
         return prepared(tokens)
 
     def prepare_ids(self, rows: Ids) -> Prepared[Tokenized]:
         """Rows of token ids; [CLS] and [SEP] are put around those that have none."""
-        framing, vocab_size = self.tokenizer.framing, self.embedder.engine.config.vocab_size
-        before, after, special = framing.before, framing.after, framing.specials(False)
+        template, vocab_size = self.tokenizer.template, self.embedder.engine.config.vocab_size
+        before, after, special = template.before, template.after, template.specials(False)
         whole, truncated = [], 0
         for number, ids in enumerate(rows):
             if wrong := [id for id in ids if not 0 <= id < vocab_size]:
@@ -132,8 +132,8 @@ class Vectors:
             if len(ids) > room and not self.truncate:
                 raise too_long(number, f"{len(ids) + special:,}", self.tokenizer)
             truncated += len(ids) > room
-            whole.append(framing.row(ids[:room]))
-        return prepared(Tokenized(whole, Account(truncated=truncated)))
+            whole.append(template.row(ids[:room]))
+        return prepared(Tokenized(whole, TokenStats(truncated=truncated)))
 
     def compute(self, items: list[Tokenized]) -> Matrix:
         """(N, width)."""
@@ -174,7 +174,7 @@ class FrozenLabels:
             raise row_error(0, f"is not a {'pair' if self.classifier.pairs else 'text'}, as the classifier reads")
         recipe, tokenizer = self.embedder.recipe, self.embedder.tokenizer
         strict = recipe.long == "error"
-        tokens = tokenizer.counted(rows, long="cut" if strict else recipe.long, stride=recipe.stride)
+        tokens = tokenizer.encode_texts(rows, long="cut" if strict else recipe.long, stride=recipe.stride)
         if strict:
             check_length(tokens, rows, tokenizer)
         return prepared(tokens)
@@ -205,12 +205,12 @@ class TunedLabels:
 
     def prepare(self, rows: Texts | Pairs, body: ClassifyBody) -> Prepared[Example]:
         """Examples without labels."""
-        tokens = self.reader.tokenizer.counted(rows, max_length=self.reader.max_length)
+        tokens = self.reader.tokenizer.encode_texts(rows, max_length=self.reader.max_length)
         starts = tokens.second or map(len, tokens.ids)
         examples = [
             Example(ids, [0] * start + [1] * (len(ids) - start)) for ids, start in zip(tokens.ids, starts, strict=True)
         ]
-        return examples, [len(example.ids) for example in examples], tokens.account.truncated
+        return examples, [len(example.ids) for example in examples], tokens.stats.truncated
 
     def compute(self, items: list[Example]) -> list[dict[str, Any]]:
         """The decoded answers of the task."""
@@ -262,7 +262,7 @@ class Masks:
         top_k = 5 if body.top_k is None else body.top_k
         if not 1 <= top_k <= vocab_size:
             raise RequestError(400, f"top_k must be from 1 to {vocab_size:,}, the size of the vocabulary", "top_k")
-        tokens = self.tokenizer.counted(rows, long="cut")
+        tokens = self.tokenizer.encode_texts(rows, long="cut")
         check_length(tokens, rows, self.tokenizer)
         for number in (number for number, ids in enumerate(tokens.ids) if mask not in ids):
             raise row_error(number, f"has no {self.tokenizer.id_to_token(mask)}")

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from minibert.text.texts import Row
+from minibert.text.texts import TextOrPair
 
 Matrix = NDArray[np.float32]
 ROWS_FILE = "rows.sqlite"
@@ -89,13 +89,13 @@ class DiskRows:
 MEMORY = MemoryRows()
 
 
-def as_bytes(text: Row) -> bytes:
+def as_bytes(text: TextOrPair) -> bytes:
     """A text in UTF-8; between the texts of a pair a byte that UTF-8 never has, so that no text has the same bytes."""
     return text.encode() if isinstance(text, str) else b"\xff".join(part.encode() for part in text)
 
 
 def cached(
-    texts: Sequence[Row],
+    texts: Sequence[TextOrPair],
     identity: list[object],
     width: int,
     store: MemoryRows | DiskRows,

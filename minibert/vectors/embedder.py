@@ -31,8 +31,8 @@ from minibert.kernels.memory import give_back
 from minibert.kernels.prefetch import Portion, tokenized
 from minibert.model import Encoder
 from minibert.printing import brief
-from minibert.text.texts import Row, as_rows, portions
-from minibert.text.tokenized import Account, Tokenized
+from minibert.text.texts import TextOrPair, as_texts_or_pairs, portions
+from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.vectors.cache import Matrix
 from minibert.vectors.engine import Engine, NotFiniteError
@@ -74,12 +74,12 @@ class Embedder:
 
     model, device, tokenizer: as for `embed`. A checkpoint is loaded when it is first needed, once for all embedders of
     the process; an Encoder is used with the weights that it has then: after further training, make a new Embedder.
-    account: counts of the last call: how many texts were cut, or read in how many windows.
+    stats: counts of the last call: how many texts were cut, or read in how many windows.
     A pickle holds the model's name and hashes, no weights; loaded where the name has other weights or another
     tokenizer, it refuses them.
     """
 
-    account = Account()
+    stats = TokenStats()
 
     def __init__(
         self,
@@ -153,33 +153,33 @@ class Embedder:
 
     def __call__(self, texts: object, pairs: object = None) -> Matrix:
         """One vector for each text or pair, (N, width) float32, in order. Raises TypeError for a row without text."""
-        rows = as_rows(texts, pairs, missing=self.recipe.missing)
+        rows = as_texts_or_pairs(texts, pairs, missing=self.recipe.missing)
         if self.engine.device.type == "cpu":  # one batch order for all texts; there is nothing to prefetch
             return self.vectors(self.tokenize(rows), progress=True)
-        stats, vectors = Account(), np.empty((len(rows), self.width), np.float32)
+        stats, vectors = TokenStats(), np.empty((len(rows), self.width), np.float32)
         bar = tqdm(total=len(rows), unit="text", unit_scale=True, delay=2, disable=None)
         with bar, closing(self.tokenized(portions(rows))) as chunks:
             for chunk in chunks:
                 vectors[chunk.rows.start : chunk.rows.stop] = self.vectors(chunk.tokens, chunk.rows)
-                stats += chunk.tokens.account
+                stats += chunk.tokens.stats
                 bar.update(len(chunk.rows))
         self.warn(stats)
         return vectors
 
-    def tokenize(self, rows: Sequence[Row]) -> Tokenized:
+    def tokenize(self, rows: Sequence[TextOrPair]) -> Tokenized:
         """Texts or pairs as ids, with a warning if any was cut."""
-        tokens = self.tokenizer.counted(rows, long=self.recipe.long, stride=self.recipe.stride)
-        self.warn(tokens.account)
+        tokens = self.tokenizer.encode_texts(rows, long=self.recipe.long, stride=self.recipe.stride)
+        self.warn(tokens.stats)
         return tokens
 
-    def tokenized(self, texts: Iterable[list[Row]], first: int = 0) -> Generator[Portion, None, None]:
+    def tokenized(self, texts: Iterable[list[TextOrPair]], first: int = 0) -> Generator[Portion, None, None]:
         """Chunks of texts with their ids, tokenized one chunk ahead on a GPU; `first`: the row of the first text."""
         recipe = self.recipe
         return tokenized(texts, self.tokenizer, self.engine.device, long=recipe.long, stride=recipe.stride, first=first)
 
-    def warn(self, stats: Account) -> None:
+    def warn(self, stats: TokenStats) -> None:
         """Keep the counts of all texts of a call, and warn of texts that were cut."""
-        self.account = stats
+        self.stats = stats
         self.tokenizer.warn(stats, self.tokenizer.max_length)
 
     def vectors(self, tokens: Tokenized, rows: Sequence[int] | None = None, *, progress: bool = False) -> Matrix:
@@ -285,4 +285,4 @@ def samples(tokenizer: Tokenizer, precision: str) -> list[list[int]] | None:
         return None
     shipped = resources.files("minibert") / "data" / "reviews.tsv"
     lines = shipped.read_text("utf-8").splitlines()[:SAMPLES]
-    return tokenizer.counted([line.partition("\t")[0] for line in lines]).ids  # cut without a warning
+    return tokenizer.encode_texts([line.partition("\t")[0] for line in lines]).ids  # cut without a warning

@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
-from minibert.text.texts import TEXTS, Row, are_pairs, as_rows, columns_of
+from minibert.text.texts import TEXTS, TextOrPair, are_pairs, as_texts_or_pairs, columns_of
 from minibert.vectors.cache import MEMORY, DiskRows, Matrix, MemoryRows, cached
 from minibert.vectors.embedder import Embedder, Hashes
 from minibert.vectors.recipe import Recipe, with_settings
@@ -35,7 +35,7 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     no weights; it refuses other weights or another tokenizer than it was fitted with.
 
     After fit: n_features_out_ (the width), weights_sha256_, tokenizer_fingerprint_, pairs_ (whether they are pairs).
-    After a transform that computed anything: account_, with the counts .truncated, .windowed and .windows.
+    After a transform that computed anything: stats_, with the counts .truncated, .windowed and .windows.
     """
 
     @with_settings
@@ -96,7 +96,7 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
         def compute(numbers: list[int]) -> Iterator[Matrix]:
             tokens = embedder.tokenize(rows)  # all, so that the tokenizer's warnings count the caller's rows
-            self.account_ = tokens.account
+            self.stats_ = tokens.stats
             for start in range(0, len(numbers), TEXTS):
                 some = numbers[start : start + TEXTS]
                 yield embedder.vectors(tokens.take(some), some, progress=True)
@@ -137,9 +137,9 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.n_features_out_ = embedder.width
         self.weights_sha256_, self.tokenizer_fingerprint_ = embedder.hashes.weights, embedder.hashes.tokenizer
 
-    def _rows(self, X: object) -> Sequence[Row]:
+    def _rows(self, X: object) -> Sequence[TextOrPair]:
         """Texts or pairs; a data frame of one column, as ColumnTransformer makes of ["text"], holds texts."""
-        return as_rows(*columns_of(X), missing=self.missing)
+        return as_texts_or_pairs(*columns_of(X), missing=self.missing)
 
     def _store(self) -> MemoryRows | DiskRows:
         return MEMORY if self.cache is None else DiskRows(self.cache)

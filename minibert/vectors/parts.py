@@ -2,7 +2,7 @@
 
     vectors.npy.parts/manifest.json   the settings: everything that determines a row except its text
     vectors.npy.parts/part-0.npy      the first rows
-    vectors.npy.parts/part-0.json     the hash of their texts and their token counts, written last: the part is done
+    vectors.npy.parts/part-0.json     the hash of their texts and their token stats, written last: the part is done
 
 The texts alone decide where a part ends, so a run that was interrupted and one that was not give the same bits.
 """
@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from minibert.files import atomic_write, lock_file, read_json, write_text_atomically
-from minibert.text.texts import Row
-from minibert.text.tokenized import Account
+from minibert.text.texts import TextOrPair
+from minibert.text.tokenized import TokenStats
 from minibert.vectors.cache import Matrix
 
 MANIFEST, LOCK = "manifest.json", ".lock"
@@ -90,29 +90,29 @@ class Parts:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.joined = folder, False
-        self.counts: list[Account] = []  # of the parts that are done
+        self.stats: list[TokenStats] = []  # of the parts that are done
 
     @property
     def rows(self) -> int:
         """How many rows are done."""
-        return sum(counts.texts for counts in self.counts)
+        return sum(stats.texts for stats in self.stats)
 
     def path(self, number: int, suffix: str) -> Path:
         """A file of a part."""
         return self.folder / f"part-{number}{suffix}"
 
-    def holds(self, texts: Sequence[Row]) -> bool:
+    def holds(self, texts: Sequence[TextOrPair]) -> bool:
         """Whether the next part, that of these texts, was done by an earlier run.
 
         Raises ValueError if it was done with other texts.
         """
-        done, rows = (self.path(len(self.counts), suffix) for suffix in (".json", ".npy"))
+        done, rows = (self.path(len(self.stats), suffix) for suffix in (".json", ".npy"))
         if not done.exists() or not rows.exists():
             return False
         part = read_json(done)
         if part.get("sha256") != texts_sha256(texts):
             raise self.other_texts()
-        self.counts.append(Account(**part["counts"]))
+        self.stats.append(TokenStats(**part["stats"]))
         return True
 
     def other_texts(self) -> ValueError:
@@ -122,7 +122,7 @@ class Parts:
             f"use the earlier texts, {START_AGAIN}"
         )
 
-    def add(self, vectors: Matrix, texts: Sequence[Row], counts: Account, dtype: str) -> None:
+    def add(self, vectors: Matrix, texts: Sequence[TextOrPair], stats: TokenStats, dtype: str) -> None:
         """Write the next part, (n, D). Raises ValueError for a number beyond this dtype."""
         with np.errstate(over="ignore"):
             rows = vectors.astype(dtype)
@@ -131,28 +131,28 @@ class Parts:
                 f"row {self.rows + row} has the number {vectors[row, column]:.6g}, and {dtype} ends at "
                 f"{np.finfo(dtype).max:.6g}; use dtype float32"
             )
-        number = len(self.counts)
+        number = len(self.stats)
         with atomic_write(self.path(number, ".npy")) as temporary, temporary.open("wb") as file:
             np.save(file, rows)
-        content = {"sha256": texts_sha256(texts), "counts": asdict(counts)}
+        content = {"sha256": texts_sha256(texts), "stats": asdict(stats)}
         write_text_atomically(self.path(number, ".json"), json.dumps(content))
-        self.counts.append(counts)
+        self.stats.append(stats)
 
     def join(self, out: Path, width: int, dtype: str) -> None:
         """Write all parts as one numpy file (N, D), part by part, so that memory stays flat.
 
         Raises ValueError if an earlier run had more texts.
         """
-        if self.path(len(self.counts), ".json").exists():
+        if self.path(len(self.stats), ".json").exists():
             raise self.other_texts()
         header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False}
         with atomic_write(out) as temporary, temporary.open("wb") as file:
             np.lib.format.write_array_header_1_0(file, header | {"shape": (self.rows, width)})
-            for number in range(len(self.counts)):
+            for number in range(len(self.stats)):
                 file.write(np.load(self.path(number, ".npy")).tobytes())
         self.joined = True
 
 
-def texts_sha256(texts: Sequence[Row]) -> str:
+def texts_sha256(texts: Sequence[TextOrPair]) -> str:
     """The hash of texts or pairs; no others have the same."""
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()

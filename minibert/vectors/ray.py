@@ -47,7 +47,7 @@ from tqdm import tqdm
 
 from minibert.device import choose_device
 from minibert.text.texts import TEXTS
-from minibert.text.tokenized import Account
+from minibert.text.tokenized import TokenStats
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.parts import LOCK, MANIFEST, work_folder
 from minibert.vectors.recipe import Recipe, with_settings
@@ -142,14 +142,14 @@ def embed_shards(
         ours = {Path(shard.out) for shard in shards} | {folder.absolute() / name for name in (MANIFEST, LOCK)}
         if others := sorted(set(filter(Path.is_file, folder.absolute().rglob("*"))) - ours):
             raise ValueError(f"{others[0]} is not the output of any input now; move it away, or put its source back")
-        found = {shard: shard.counts(identity) for shard in shards}
-        counts = {shard: count for shard, count in found.items() if count is not None}
-        resumed, used, began = len(counts), 0, time.perf_counter()
-        if left := [shard for shard in shards if shard not in counts]:
+        found = {shard: shard.stats(identity) for shard in shards}
+        stats = {shard: count for shard, count in found.items() if count is not None}
+        resumed, used, began = len(stats), 0, time.perf_counter()
+        if left := [shard for shard in shards if shard not in stats]:
             job = {"embedder": embedder, "columns": columns, "settings": identity}
             with session():
-                used = run(left, counts, job, workers, keep_order)
-    total, before = sum(counts.values(), Account()), sum(count.texts for count in found.values() if count)
+                used = run(left, stats, job, workers, keep_order)
+    total, before = sum(stats.values(), TokenStats()), sum(count.texts for count in found.values() if count)
     embedder.warn(total)
     return Embedded(
         out=str(out),
@@ -167,9 +167,9 @@ def embed_shards(
 
 
 def run(
-    shards: list[Shard], counts: dict[Shard, Account], job: dict[str, Any], workers: int | None, keep_order: bool
+    shards: list[Shard], stats: dict[Shard, TokenStats], job: dict[str, Any], workers: int | None, keep_order: bool
 ) -> int:
-    """Let Ray's workers embed the shards, adding to the counts of those that are done. Returns how many workers."""
+    """Let Ray's workers embed the shards, adding to the stats of those that are done. Returns how many workers."""
     from ray import data, exceptions
 
     number_of_workers, threads, resources = share_of_cluster(job["embedder"].device, workers, len(shards))
@@ -183,14 +183,14 @@ def run(
     )
     rows.context.execution_options.preserve_order = keep_order
     rows.context.enable_progress_bars = False
-    total = len(shards) + len(counts)
-    bar = tqdm(total=total, initial=len(counts), desc="embed", unit="shard", delay=2, disable=None)
+    total = len(shards) + len(stats)
+    bar = tqdm(total=total, initial=len(stats), desc="embed", unit="shard", delay=2, disable=None)
     try:
         with bar:
             for row in rows.iter_rows():
                 if row["error"]:
                     raise ValueError(row["error"])
-                counts[Shard(row["source"], row["out"])] = Account(**json.loads(row["counts"]))
+                stats[Shard(row["source"], row["out"])] = TokenStats(**json.loads(row["stats"]))
                 bar.update()
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"{bar.n:,} of {total:,} shards are kept; the same command continues") from None
@@ -207,16 +207,16 @@ class ShardWorker:
         self.embedder, self.columns, self.settings = embedder, columns, settings
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
-        """Embed a shard and add its counts, or the error: raised, it would be pages of Ray's text."""
-        shard, counts, error = Shard(str(batch["source"][0]), str(batch["out"][0])), Account(), ""
+        """Embed a shard and add its stats, or the error: raised, it would be pages of Ray's text."""
+        shard, stats, error = Shard(str(batch["source"][0]), str(batch["out"][0])), TokenStats(), ""
         try:
-            counts = embed_shard(shard, self.columns, self.embedder, self.settings)
+            stats = embed_shard(shard, self.columns, self.embedder, self.settings)
         except (ValueError, TypeError, OSError) as caught:
             error = str(caught)
         return {
             "source": [shard.source],
             "out": [shard.out],
-            "counts": [json.dumps(asdict(counts))],
+            "stats": [json.dumps(asdict(stats))],
             "error": [error],
         }
 
@@ -284,7 +284,7 @@ class TableWorker:
         names = text_columns(table.schema, self.columns, where)
         chunks = in_chunks(table, names, self.embedder.recipe.missing, where)
         made = list(embedded(chunks, self.embedder, where))
-        self.embedder.warn(sum((counts for _, _, counts in made), Account()))
+        self.embedder.warn(sum((stats for _, _, stats in made), TokenStats()))
         empty = with_vectors(table.schema.empty_table(), None, width)
         return pyarrow.concat_tables([empty, *(with_vectors(part, vectors, width) for part, vectors, _ in made)])
 

@@ -22,10 +22,9 @@ from typing import Any
 
 from minibert.extras import install_hint
 from minibert.files import atomic_write
-from minibert.text.rows import open_parquet
-from minibert.text.tables import Column, TextFile, check_different, name_in
-from minibert.text.texts import TEXTS, Row, portions
-from minibert.text.tokenized import Account
+from minibert.text.tables import Column, TextFile, find_columns, open_parquet
+from minibert.text.texts import TEXTS, TextOrPair, portions
+from minibert.text.tokenized import TokenStats
 from minibert.vectors.cache import Matrix
 from minibert.vectors.embedder import Embedder
 
@@ -53,14 +52,14 @@ class Shard:
         status = os.stat(self.source)
         return [status.st_size, status.st_mtime_ns]
 
-    def counts(self, settings: dict[str, Any]) -> Account | None:
-        """The token counts of a finished shard; None if it is missing, damaged or outdated."""
+    def stats(self, settings: dict[str, Any]) -> TokenStats | None:
+        """The token stats of a finished shard; None if it is missing, damaged or outdated."""
         import pyarrow.parquet as parquet
 
         try:
             footer = json.loads(parquet.read_metadata(self.out).metadata[FOOTER])
             done = footer["settings"] == settings and footer["source"] == self.source_state
-            return Account(**footer["counts"]) if done else None
+            return TokenStats(**footer["stats"]) if done else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -110,7 +109,7 @@ def find_shards(pattern: str, out: Path) -> list[Shard]:
 # Read
 
 
-def read_shard(path: str, columns: Columns, missing: str = "error") -> Iterator[tuple[Any, list[Row]]]:
+def read_shard(path: str, columns: Columns, missing: str = "error") -> Iterator[tuple[Any, list[TextOrPair]]]:
     """Chunks of a shard: an arrow table of n rows that is kept, and its texts or pairs.
 
     The first chunk is empty: it has the schema. It is enough to read that one to check a shard: it raises ValueError,
@@ -130,8 +129,7 @@ def read_shard(path: str, columns: Columns, missing: str = "error") -> Iterator[
     with TextFile(path, columns.text, columns.format, columns.pair) as source:
         chunks = portions(iter(source))
         chunk = next(chunks, [])
-        by_name = source.names and not any(column.number for column in source.columns)
-        names = list(source.names or ()) if by_name else ["text", "pair"][: len(source.columns)]
+        names = list(source.names) if source.names and source.header else ["text", "pair"][: len(source.columns)]
         schema = pyarrow.schema([(name, pyarrow.string()) for name in names])
         yield schema.empty_table(), []
         while chunk:
@@ -142,7 +140,7 @@ def read_shard(path: str, columns: Columns, missing: str = "error") -> Iterator[
 
 def in_chunks(
     table: Any, names: list[str], missing: str, where: str, first: int = 0
-) -> Iterator[tuple[Any, list[Row]]]:
+) -> Iterator[tuple[Any, list[TextOrPair]]]:
     """The table and its texts or pairs, in several chunks if they are long; a null is refused or an empty text.
 
     first: the row of the table's first row in `where`.
@@ -153,7 +151,7 @@ def in_chunks(
             row = first + column.is_null().to_pylist().index(True) + 1
             raise ValueError(f"{where}, row {row}, has null as {name!r}, not a text; leave the row out, or fill it")
     columns = [[text or "" for text in table.column(name).to_pylist()] for name in names]
-    rows: list[Row] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))  # type: ignore[arg-type,assignment]
+    rows: list[TextOrPair] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))  # type: ignore[arg-type,assignment]
     start = 0
     for chunk in portions(rows):
         yield table.slice(start, len(chunk)), chunk
@@ -165,9 +163,7 @@ def text_columns(schema: Any, columns: Columns, where: str) -> list[str]:
     if VECTOR in schema.names:
         raise ValueError(f"{where} has a column {VECTOR!r} already, which the vectors would replace; rename it")
     requested = [Column("text", columns.text)] + [Column("pair", columns.pair, ())] * (columns.pair is not None)
-    alone = len(schema.names) == 1 == len(requested)
-    names = [name_in(schema.names, column, where, alone, in_table=False) for column in requested]
-    check_different(requested, names)
+    names = list(find_columns(requested, schema.names, where))
     for name in names:
         kind = str(schema.field(name).type)
         if not kind.removeprefix("dictionary<values=").startswith(("string", "large_string")):
@@ -179,15 +175,15 @@ def text_columns(schema: Any, columns: Columns, where: str) -> list[str]:
 # Embedded
 
 
-def embed_shard(shard: Shard, columns: Columns, embedder: Embedder, settings: dict[str, Any]) -> Account:
-    """Write the vectors of a shard beside its columns, and return its token counts.
+def embed_shard(shard: Shard, columns: Columns, embedder: Embedder, settings: dict[str, Any]) -> TokenStats:
+    """Write the vectors of a shard beside its columns, and return its token stats.
 
     settings: everything that determines a vector except its text, for the footer. Raises ValueError, naming the file,
     for what read_shard and `embed` refuse; OSError if the output cannot be written.
     """
     import pyarrow.parquet as parquet
 
-    source, counts = shard.source_state, Account()
+    source, stats = shard.source_state, TokenStats()
     Path(shard.out).parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(Path(shard.out)) as temporary:
         chunks = read_shard(shard.source, columns, embedder.recipe.missing)
@@ -196,21 +192,21 @@ def embed_shard(shard: Shard, columns: Columns, embedder: Embedder, settings: di
         with parquet.ParquetWriter(temporary, schema, use_dictionary=others, write_statistics=others) as writer:
             for table, vectors, more in embedded(chunks, embedder, shard.source):
                 writer.write_table(with_vectors(table, vectors, embedder.width))
-                counts += more
-            footer = {"settings": settings, "source": source, "counts": asdict(counts)}
+                stats += more
+            footer = {"settings": settings, "source": source, "stats": asdict(stats)}
             writer.add_key_value_metadata({FOOTER: json.dumps(footer).encode()})
-    return counts
+    return stats
 
 
 def embedded(
-    chunks: Iterable[tuple[Any, list[Row]]], embedder: Embedder, where: str
-) -> Iterator[tuple[Any, Matrix, Account]]:
-    """Chunks with their vectors, (n, D), and token counts, in order. Raises ValueError, naming `where` it happened."""
+    chunks: Iterable[tuple[Any, list[TextOrPair]]], embedder: Embedder, where: str
+) -> Iterator[tuple[Any, Matrix, TokenStats]]:
+    """Chunks with their vectors, (n, D), and token stats, in order. Raises ValueError, naming `where` it happened."""
     kept, read = tee(chunks)  # on a GPU the next chunk is tokenized meanwhile
     try:
         with closing(embedder.tokenized(rows for _, rows in read)) as tokenized:
             for (table, _), chunk in zip(kept, tokenized, strict=False):
-                yield table, embedder.vectors(chunk.tokens, chunk.rows), chunk.tokens.account
+                yield table, embedder.vectors(chunk.tokens, chunk.rows), chunk.tokens.stats
     except (ValueError, OSError) as error:
         raise error if where in str(error) else ValueError(f"{where}: {error}") from None
 

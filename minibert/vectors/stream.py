@@ -21,8 +21,8 @@ from tqdm import tqdm
 from minibert.files import check_output
 from minibert.printing import brief
 from minibert.text.tables import TextFile
-from minibert.text.texts import CHARACTERS, TEXTS, Row, as_row, paired, portions
-from minibert.text.tokenized import Account
+from minibert.text.texts import CHARACTERS, TEXTS, TextOrPair, as_text, portions
+from minibert.text.tokenized import TokenStats
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.parts import Parts, part_folder
 from minibert.vectors.recipe import Recipe, with_settings
@@ -109,23 +109,23 @@ def embed_stream(
         "dtype": dtype,
         "kernels": embedder.engine.kernels,
     }
-    rows = checked(texts if pairs is None else paired(texts, pairs), embedder.recipe.missing, are_pairs)
+    rows = checked(texts if pairs is None else zip(texts, pairs, strict=True), embedder.recipe.missing, are_pairs)
     with part_folder(out, identity, restart) as parts:
         resumed, cosine = fill(parts, portions(rows, part_rows), texts, embedder, dtype)
         check_output(out, overwrite)  # it may have appeared meanwhile
         parts.join(out, embedder.width, dtype)
-    counts = sum(parts.counts, Account())
-    embedder.warn(counts)
+    stats = sum(parts.stats, TokenStats())
+    embedder.warn(stats)
     return Written(
         str(out),
-        (counts.texts, embedder.width),
+        (stats.texts, embedder.width),
         dtype,
-        counts.texts,
+        stats.texts,
         resumed,
-        counts.tokens,
-        counts.truncated,
-        counts.windowed,
-        counts.windows,
+        stats.tokens,
+        stats.truncated,
+        stats.windowed,
+        stats.windows,
         embedder.engine.kernels,
         cosine,
     )
@@ -142,14 +142,15 @@ def check_out(out: str | os.PathLike[str], overwrite: bool, model: str | os.Path
     return path
 
 
-def checked(rows: Iterable[Any], missing: str, pairs: bool) -> Iterator[Row]:
+def checked(rows: Iterable[Any], missing: str, pairs: bool) -> Iterator[TextOrPair]:
     """Each row as a text or a pair. Raises TypeError or ValueError, naming the row, for anything else."""
     for number, row in enumerate(rows):
-        yield as_row(row, number, missing, pairs)
+        texts = [as_text(text, number, missing) for text in (row if pairs else [row])]
+        yield (texts[0], texts[1]) if pairs else texts[0]
 
 
 def fill(
-    parts: Parts, chunks: Iterator[list[Row]], source: object, embedder: Embedder, dtype: str
+    parts: Parts, chunks: Iterator[list[TextOrPair]], source: object, embedder: Embedder, dtype: str
 ) -> tuple[int, float | None]:
     """Compute the parts that are not done. Returns how many rows were done, and Written.cosine of the first new ones.
 
@@ -169,6 +170,6 @@ def fill(
         for new in tokenized:
             if cosine is None and embedder.engine.precision == "int8":
                 cosine = embedder.float32_cosine(new.tokens)
-            parts.add(embedder.vectors(new.tokens, new.rows), new.texts, new.tokens.account, dtype)
+            parts.add(embedder.vectors(new.tokens, new.rows), new.texts, new.tokens.stats, dtype)
             bar.update((file.position if file else parts.rows) - bar.n)
     return resumed, cosine

@@ -77,7 +77,7 @@ def test_it_gives_what_embed_gives(folder: Path) -> None:
     vectors = embedder(TEXTS)
     assert vectors.shape == (4, embedder.width) == (4, 2 * D) and vectors.dtype == np.float32
     np.testing.assert_array_equal(vectors, embed(TEXTS, folder, pooling="mean", layers=(0, -1)))
-    np.testing.assert_array_equal(vectors, embedder.vectors(embedder.tokenizer.counted(TEXTS)))
+    np.testing.assert_array_equal(vectors, embedder.vectors(embedder.tokenizer.encode_texts(TEXTS)))
 
 
 def test_every_way_to_compute_vectors_gives_the_same(folder: Path, tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_long_texts_are_cut_with_one_warning_or_refused(words: Path) -> None:
         ({"pooling": "avg"}, "pooling is 'avg'; choose from cls, mean, max, pooler"),
         ({"batch_tokens": 0}, "batch_tokens is 0; it must be at least 1"),
         ({"layers": (7,)}, "layers has 7; the encoder has 2 layers, so it must be -3 to 2"),
-        ({"device": "gpu"}, "device is 'gpu'; choose from auto, cpu, cuda, mps"),
+        ({"device": "gpu"}, "device 'gpu' is not known; choose from"),
     ],
 )
 def test_a_setting_that_is_not_possible_is_a_value_error(words: Path, settings: dict[str, Any], message: str) -> None:
@@ -323,7 +323,7 @@ def test_auto_is_cuda_if_there_is_one_and_cuda_without_one_is_refused(
     assert module.choose_device("auto") == "cuda"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert module.choose_device("auto") == "cpu"
-    with pytest.raises(ValueError, match="torch sees no CUDA device"):
+    with pytest.raises(ValueError, match="torch sees no cuda devices"):
         embed(TEXTS, words, device="cuda")
 
 

@@ -122,7 +122,7 @@ def test_missing_and_wrong_columns_are_named_before_anything_is_computed(tmp_pat
         "a.parquet has no column 'text'; choose as text one of: 'id', 'b"
     )
     assert refused(source, Columns("body", "title")).startswith("a.parquet has no column 'title'; choose as pair")
-    assert "are both the column 'body'" in refused(source, Columns("body", "body"))
+    assert "has only one column 'body'" in refused(source, Columns("body", "body"))
     assert refused(source, Columns("id")) == "a.parquet has int64 as 'id', not texts; choose a column of strings"
     assert "has list<" in refused(source, Columns("lists"))
     assert "has a column 'vector' already" in refused(write_shard(tmp_path / "b.parquet", ["good"], vector=[1.0]))
@@ -248,15 +248,15 @@ def test_a_shard_is_done_if_it_is_whole_and_of_these_settings_and_this_source(
     tmp_path: Path, embedder: Embedder
 ) -> None:
     shard = Shard(str(write_shard(tmp_path / "a.parquet")), str(tmp_path / "out.parquet"))
-    assert shard.counts(SETTINGS) is None  # not there
+    assert shard.stats(SETTINGS) is None  # not there
     write_shard(tmp_path / "out.parquet")
-    assert shard.counts(SETTINGS) is None  # another file
+    assert shard.stats(SETTINGS) is None  # another file
     counts = embed_shard(shard, BODY, embedder, SETTINGS)
-    assert shard.counts(SETTINGS) == counts and counts.texts == len(TEXTS)
-    assert shard.counts({"pooling": "mean"}) is None
+    assert shard.stats(SETTINGS) == counts and counts.texts == len(TEXTS)
+    assert shard.stats({"pooling": "mean"}) is None
     os.utime(shard.source, ns=(0, 0))
-    assert shard.counts(SETTINGS) is None  # its source has changed
+    assert shard.stats(SETTINGS) is None  # its source has changed
     whole = Path(shard.out).read_bytes()
     embed_shard(shard, BODY, embedder, SETTINGS)
     Path(shard.out).write_bytes(whole[:-1])
-    assert shard.counts(SETTINGS) is None  # torn
+    assert shard.stats(SETTINGS) is None  # torn

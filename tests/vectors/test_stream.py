@@ -109,7 +109,7 @@ def test_a_number_beyond_float16_is_refused_and_never_becomes_infinite(tmp_path:
 
 
 def minibert_counts(texts: int) -> Any:
-    return parts_module.Account(texts=texts)
+    return parts_module.TokenStats(texts=texts)
 
 
 @pytest.mark.parametrize(
