@@ -341,7 +341,7 @@ def new_text_job(task: Classification, data: Any, dev: Any, request: TextRequest
     folder = hub.locate(request.model).folder
     config = check_teacher(folder, task.head)
     layers_taken(config.num_hidden_layers, request.layers, request.take)
-    known, given = sorted(config.id2label.values()), task.settled(data).labels_of(data)
+    known, given = sorted(config.id2label.values()), task.resolve(data).labels_of(data)
     if known != sorted(given):
         raise ValueError(
             f"the data has the labels {', '.join(given[:9])}, and the teacher tells {', '.join(known[:9])} apart; "

@@ -29,13 +29,10 @@ from minibert.config import Config
 from minibert.device import choose_device, choose_dtype
 from minibert.files import read_json
 from minibert.heads import Head
-from minibert.tasks.answering import Answering
+from minibert.tasks import task_class
 from minibert.tasks.base import Encoded, Measure, Task
-from minibert.tasks.choice import Choice
 from minibert.tasks.classification import Classification
 from minibert.tasks.labels import class_weights
-from minibert.tasks.masked_text import MaskedText
-from minibert.tasks.tagging import Tagging
 from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train import distributed
@@ -92,7 +89,7 @@ class Job:
             raise ValueError(f"step is {request.step!r}; choose packed or readable")
         loss_function(request)
         distributed.check(request.settings.batch_size, request.settings.shard)
-        task, labels = task.settled(data), task.labels_of(data)
+        task, labels = task.resolve(data), task.labels_of(data)
         source = hub.locate(request.model)
         limit = Config.from_file(source.folder / "config.json").max_tokens
         if request.max_length is not None and request.max_length > limit:
@@ -137,7 +134,7 @@ class Job:
     def batches(self, pad_id: int) -> Batches:
         """The data, in batches of every epoch, of which this rank has its rows."""
         size, seed, world = self.settings.batch_size, self.settings.seed, distributed.here()
-        change = self.task.change(self.tokenizer, seed)
+        change = self.task.augment(self.tokenizer, seed)
         examples, choices = self.encoded.examples, self.encoded.choices
         return Batches(examples, size, seed, pad_id, choices, change, world.rank, world.size)
 
@@ -145,7 +142,7 @@ class Job:
         """How good the model is on dev; `states`, where its encoder is frozen and they are known."""
         assert self.held_out is not None  # whoever asks has looked
         task, precision = self.task, self.settings.precision
-        logits = states.logits(model) if states else outputs(model, self.held_out, precision, task.keep)
+        logits = states.logits(model) if states else outputs(model, self.held_out, precision, task.reduce)
         found = task.decode(logits, self.held_out, self.dev, self.labels)
         return task.measure(found, self.dev, self.labels)
 
@@ -277,7 +274,7 @@ def answers(
     task: Task, model: Head, encoded: Encoded, data: Any, labels: Sequence[str], precision: str = "float32"
 ) -> list[Any]:
     """One answer for each row of the data."""
-    return task.decode(outputs(model, encoded, precision, task.keep), encoded, data, labels)
+    return task.decode(outputs(model, encoded, precision, task.reduce), encoded, data, labels)
 
 
 def own_loss(output_of: Output, model: Head, batch: Batch) -> Tensor:
@@ -306,14 +303,10 @@ class WeightedLoss:
 # ---------------------------------------------------------------------------------------------------------------
 # From Python
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Classification, Tagging, Answering, Choice, MaskedText)}
-
 
 def new_task(name: str, **settings: Any) -> Task:
     """The task of this name with these settings. Raises ValueError for a name that is none."""
-    if name not in TASKS:
-        raise ValueError(f"task {name!r} is not known; choose from {', '.join(TASKS)}")
-    return TASKS[name](**settings)
+    return task_class(name)(**settings)
 
 
 def finetune(
@@ -407,7 +400,8 @@ class Reader:
             raise FileNotFoundError(f"{place} has no {REPORT}: it is no folder that `minibert finetune` wrote")
         report = read_json(place / REPORT)
         try:
-            task = new_task(report["task"], **report["settings"])
+            settings = {"mask_rate" if name == "rate" else name: value for name, value in report["settings"].items()}
+            task = new_task(report["task"], **settings)  # an earlier minibert wrote "rate"
             labels, max_length = list(map(str, report["labels"])), int(report["asked"]["max_length"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"{place / REPORT} is damaged ({error!r}); train again") from None
