@@ -131,7 +131,7 @@ def choose(args: Arguments) -> Figures:
 def mask(args: Arguments) -> Figures:
     """Masked LM goes on, on texts of a field of your own."""
     settings = {name: getattr(args, name) for name in ("whole_words", "text", "format")}
-    return run(args, "mask", {"rate": args.mask_rate} | settings)
+    return run(args, "mask", {"mask_rate": args.mask_rate} | settings)
 
 
 def run(args: Arguments, name: str, settings: dict[str, Any]) -> Figures:

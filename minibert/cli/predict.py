@@ -32,7 +32,7 @@ def run(args: Arguments) -> Figures:
         columns = [line.split("\t", 1) for line in portion]
         pairs = [row[1] for row in columns] if all(len(row) == 2 for row in columns) else None
         data = reader.task.from_texts([row[0] for row in columns] if pairs else portion, pairs)
-        told = reader.task.lines(reader.answer(data), data)
+        told = reader.task.format_predictions(reader.answer(data), data)
         print("\n".join(told), flush=True)
         printed += told if args.json else []
     return {"predictions": printed}

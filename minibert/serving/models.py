@@ -246,7 +246,7 @@ class TunedLabels(Labels[Example]):
         """What the answers of the task say."""
         reader, encoded = self.reader, Encoded(items)
         data = reader.task.from_texts([""] * len(items))
-        logits = outputs(reader.model, encoded, keep=reader.task.keep)
+        logits = outputs(reader.model, encoded, keep=reader.task.reduce)
         return [answer_of(answer, reader.labels) for answer in reader.task.decode(logits, encoded, data, reader.labels)]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from minibert.losses import IGNORED
-from minibert.tasks.base import Change, Example
+from minibert.tasks.base import Augmentation, Example
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Batches:
     seed: int
     pad_id: int
     choices: int = 0
-    augment: Change | None = None
+    augment: Augmentation | None = None
     rank: int = 0  # the rank whose rows of each batch are given
     ranks: int = 1
 
