@@ -15,7 +15,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: Arguments) -> Figures:
     """Answers of any trained folder, frozen or fine-tuned, for texts from arguments or standard input."""
-    from minibert.train.folder import REPORT
+    from minibert.train.run import REPORT
 
     if not (Path(args.folder) / REPORT).exists():
         return classify.predict(args)

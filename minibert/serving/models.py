@@ -28,8 +28,8 @@ from minibert.text.texts import as_rows
 from minibert.text.tokenized import Account, Tokenized
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.finetuning import Reader
-from minibert.train.folder import REPORT
 from minibert.train.outputs import outputs
+from minibert.train.run import REPORT
 from minibert.vectors.cache import Matrix
 from minibert.vectors.embedder import Embedder
 

@@ -27,7 +27,13 @@ from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.loop import Progress
 from minibert.vectors.growing_file import locked
 
-RUN_CONFIG, LOCK, STATES, BEST, WINDOWS = "run_config.json", "lock", "state-*.safetensors", "best.safetensors", "windows*"
+RUN_CONFIG, LOCK, STATES, BEST, WINDOWS = (
+    "run_config.json",
+    "lock",
+    "state-*.safetensors",
+    "best.safetensors",
+    "windows*",
+)
 KEPT = 2  # states: the second one in case the last cannot be read
 
 
@@ -57,7 +63,11 @@ class Checkpointer:
 
     def open(self) -> None:
         """Lock the folder, and compare or write its config."""
-        if self.folder.is_dir() and any(self.folder.iterdir()) and not any((self.folder / name).exists() for name in (LOCK, RUN_CONFIG)):
+        if (
+            self.folder.is_dir()
+            and any(self.folder.iterdir())
+            and not any((self.folder / name).exists() for name in (LOCK, RUN_CONFIG))
+        ):
             raise ValueError(f"{self.folder} holds files that are not of a run; move them, or choose another output")
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = locked(self.folder / LOCK)
@@ -76,7 +86,10 @@ class Checkpointer:
     def compare_config(self) -> None:
         """Raise ValueError for a run with another config; write the config of a new run."""
         file = self.folder / RUN_CONFIG
-        for pattern in (".*.*.*", *((STATES, BEST, WINDOWS) if self.restart else ())):  # .*: half written by a killed run
+        for pattern in (
+            ".*.*.*",
+            *((STATES, BEST, WINDOWS) if self.restart else ()),
+        ):  # .*: half written by a killed run
             for path in self.folder.glob(pattern):
                 path.unlink(missing_ok=True)
         if self.restart or not file.exists():  # last: until then the files belong to the earlier run
@@ -141,7 +154,9 @@ class Checkpointer:
                 tensors[f"{kind} {name}"] = self.context.gather(value)
 
         def write() -> None:
-            write_tensors(self.folder / f"state-{progress.step:08d}.safetensors", tensors, {"progress": json.dumps(values)})
+            write_tensors(
+                self.folder / f"state-{progress.step:08d}.safetensors", tensors, {"progress": json.dumps(values)}
+            )
             for old in sorted(self.folder.glob(STATES))[:-KEPT]:
                 old.unlink(missing_ok=True)
 

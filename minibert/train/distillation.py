@@ -21,7 +21,8 @@ The student begins with some layers of its teacher:
     student, 3 layers     embeddings   0       1           2   task head
 
 A layer changes the vector of a token by adding to it, so the layers fit each other well enough to begin with. Segments
-and the pooler are dropped; all else is as wide as in the teacher, whose weights fit unchanged. Beside model.py's letters:
+and the pooler are dropped; all else is as wide as in the teacher, whose weights fit unchanged.
+Beside the letters of model.py:
 
     T  tokens of all texts in the batch        N  tokens whose logits are needed
 """
@@ -29,9 +30,9 @@ and the pooler are dropped; all else is as wide as in the teacher, whose weights
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -49,7 +50,6 @@ from minibert.kernels.quick import twice
 from minibert.losses import IGNORED, cross_entropy, token_cross_entropy
 from minibert.model import EncoderOutput
 from minibert.pretraining_heads import TokenPrediction
-from minibert.tasks.base import Example
 from minibert.tasks.classification import Classification
 from minibert.text.tokenizer import load_tokenizer
 from minibert.train.batches import Batch
@@ -59,12 +59,19 @@ from minibert.train.objectives import MaskedLanguageModel
 from minibert.train.outputs import outputs
 from minibert.train.packed import Output, Tokens, encode
 from minibert.train.pretraining import PretrainRun
+from minibert.train.run import check_out
 from minibert.train.settings import DistillClassifierSettings, DistillSettings
 
 AT_ONCE = 256  # tokens whose logits (N,V) are in memory at a time; on a CPU fewer or more are slower
 CARRIED = (  # from the teacher's config to the student's
     *("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings", "hidden_act"),
-    *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range", "pad_token_id", "tie_word_embeddings"),
+    *(
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+        "initializer_range",
+        "pad_token_id",
+        "tie_word_embeddings",
+    ),
 )
 NO_HEAD = {
     "masked-lm": "predicts no masked tokens, which a student learns; a pretrained checkpoint does (bert-base-uncased, "
@@ -158,7 +165,7 @@ def cosine_loss(student: Tensor, teacher: Tensor) -> Tensor:
 class Distillation(MaskedLanguageModel):
     """The three losses of a student; by `places` its teacher's predictions are learned at all tokens or masked ones."""
 
-    over = {"distillation": "tokens", "cosine": "tokens"}
+    over: Mapping[str, str] = {"distillation": "tokens", "cosine": "tokens"}
 
     def __init__(self, teacher: Head, settings: DistillSettings) -> None:
         super().__init__(settings.step)
@@ -226,7 +233,9 @@ class DistillRun(PretrainRun):
     def of(cls, corpus: str | os.PathLike[str], settings: Any) -> Self:
         """Check and prepare. Raises ValueError, FileNotFoundError for what cannot be learned."""
         teacher = hub.locate(settings.init)
-        take = layers_taken(check_teacher(teacher.folder, "masked-lm").num_hidden_layers, settings.layers, settings.take)
+        take = layers_taken(
+            check_teacher(teacher.folder, "masked-lm").num_hidden_layers, settings.layers, settings.take
+        )
         if settings.objective != "mlm":
             raise ValueError(f"objective is {settings.objective!r}; a DistilBERT has no pooler, and learns mlm alone")
         if settings.tokenizer and load_tokenizer(settings.tokenizer).vocab != load_tokenizer(teacher.folder).vocab:
@@ -287,7 +296,9 @@ class DistillClassifierRun(FinetuneRun):
     def soft_labels(self) -> Tensor:
         """The teacher's logits of each text, (N,K), computed once; columns as in `labels`."""
         theirs = list(self.teacher.config.id2label.values())
-        logits = torch.stack([torch.from_numpy(x) for x in outputs(self.teacher, self.encoded, self.settings.precision)])
+        logits = torch.stack(
+            [torch.from_numpy(x) for x in outputs(self.teacher, self.encoded, self.settings.precision)]
+        )
         return logits[:, [theirs.index(label) for label in self.labels]]
 
     def new_model(self) -> Head:
@@ -325,6 +336,7 @@ def distill(
     task: str = "language",
     dev: Any = None,
     restart: bool = False,
+    overwrite: bool = False,
     **settings: Any,
 ) -> Head:
     """Train a student of a teacher and return it, in eval mode; `out` is an ordinary checkpoint of a DistilBERT.
@@ -333,8 +345,11 @@ def distill(
     teacher; or "classify", with a table of texts and labels, or the result of Classification.from_labels, and a teacher
     that was fine-tuned on these labels. dev: the same, for evaluation. settings: layers, take, temperature, weights,
     steps, batch_size, ... (settings.DistillSettings, DistillClassifierSettings). The same call resumes a killed run.
-    Raises ValueError for what cannot be learned, before anything is trained, and what Run.train raises.
+    overwrite: replace an earlier result of minibert in `out`.
+    Raises ValueError for an `out` that is taken and for what cannot be learned, before anything is trained, and what
+    Run.train raises.
     """
+    check_out(Path(out), overwrite, teacher)
     name, how = os.fspath(teacher), {"precision": "float32"} | settings
     run: DistillRun | DistillClassifierRun
     if task == "language":
@@ -348,4 +363,4 @@ def distill(
         )
     else:
         raise ValueError(f"task is {task!r}; choose language or classify")
-    return cast(Head, run.finish(Path(out), restart=restart).model)
+    return cast(Head, run.finish(Path(out), restart=restart, overwrite=overwrite).model)

@@ -56,7 +56,7 @@ class DistributedContext:
         return self.rank == 0
 
     def start(self, device: str) -> str:
-        """Join the process group and return this rank's device. Raises ValueError for a device that ranks would share."""
+        """Join the process group; returns this rank's device. Raises ValueError for a device that ranks would share."""
         own = choose_device(device)
         if self.size == 1:
             return own

@@ -8,6 +8,8 @@ Devlin et al. 2018, section 3: every task is trained in the same way, only its i
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,7 +40,7 @@ from minibert.train.frozen_encoder import States, can_be_kept
 from minibert.train.loop import Loss, readable_loss
 from minibert.train.outputs import outputs
 from minibert.train.packed import Output, packed_output
-from minibert.train.run import REPORT, Run, resolve_precision
+from minibert.train.run import REPORT, Run, check_out, resolve_precision
 from minibert.train.settings import FinetuneSettings
 
 
@@ -97,8 +99,8 @@ class FinetuneRun(Run):
             "class_weights": self.class_weights,
             "labels": self.labels,
             "weights_sha256": weights_sha256(self.source.folder),
-            "train_sha256": self.encoded.sha256,
-            "dev_sha256": None if self.held_out is None else self.held_out.sha256,
+            "train_sha256": sha256_of(self.encoded),
+            "dev_sha256": sha256_of(self.held_out),
         }
 
     @property
@@ -106,6 +108,11 @@ class FinetuneRun(Run):
         """What TrainedFolder reads, and notes on the data."""
         settings = {name: value for name, value in vars(self.task).items() if not name.startswith("_")}
         return {"task": self.task.name, "settings": settings, "labels": self.labels, "notes": self.notes}
+
+    @property
+    def inputs(self) -> list[str | os.PathLike[str] | None]:
+        """The checkpoint."""
+        return [self.source.folder]
 
     def new_model(self) -> Head:
         """The checkpoint with a task head."""
@@ -144,6 +151,14 @@ class FinetuneRun(Run):
         assert encoded is not None
         logits = states.logits(model) if states else outputs(model, encoded, self.settings.precision, task.reduce)
         return task.measure(task.decode(logits, encoded, self.dev, self.labels), self.dev, self.labels)
+
+
+def sha256_of(encoded: Encoded | None) -> str | None:
+    """The identity of examples."""
+    digest = hashlib.sha256()
+    for one in encoded.examples if encoded else ():
+        digest.update(json.dumps([list(one.ids), list(one.segments), dict(one.labels)], default=list).encode())
+    return digest.hexdigest() if encoded else None
 
 
 def new_model(folder: Path, task: Task, labels: Sequence[str]) -> Head:
@@ -215,23 +230,28 @@ def finetune(
     out: str | os.PathLike[str] | None = None,
     model: str | os.PathLike[str] = "distilbert-base-uncased",
     restart: bool = False,
+    overwrite: bool = False,
     **settings: Any,
 ) -> Head:
     """Train a checkpoint for a task and return the model with its head, in eval mode, its labels in config.id2label.
 
     task: "classify", "tag", "answer", "choose", "mask", or a Task with settings of its own. data: a file, the result of
     the task's `read`, or for "classify" texts, with labels and optional pairs. dev: the same, a file or (texts,
-    labels); the best epoch on it is kept. out: a folder for the finished checkpoint; the same call resumes a killed
-    run. settings: epochs, batch_size, learning_rate, ... (settings.FinetuneSettings).
-    Raises ValueError for settings and data that cannot be learned, before anything is loaded, and what Run.train raises.
+    labels); the best epoch on it is kept. out: a new folder for the finished checkpoint; the same call resumes a killed
+    run. overwrite: replace an earlier result of minibert in `out`. settings: epochs, batch_size, learning_rate, ...
+    (settings.FinetuneSettings).
+    Raises ValueError for an `out` that is taken, and for settings and data that cannot be learned, before anything is
+    loaded, and what Run.train raises.
     """
+    if out is not None:
+        check_out(Path(out), overwrite, model)
     asked = FinetuneSettings(model=os.fspath(model), **{"precision": "float32"} | settings)
     task = task_class(task)() if isinstance(task, str) else task
     learned = as_data(task, data, labels, pairs)
     held_out = None if dev is None else as_data(task, *(dev if isinstance(dev, tuple) else (dev,)))
     run = FinetuneRun.of(task, learned, held_out, asked)
     if out is not None:
-        trained: Head = run.finish(Path(out), restart=restart).model
+        trained: Head = run.finish(Path(out), restart=restart, overwrite=overwrite).model
         return trained
     with tempfile.TemporaryDirectory(prefix="minibert-finetune-") as folder:
         return run.train(Path(folder)).model  # type: ignore[no-any-return]
@@ -264,7 +284,7 @@ class Reader:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Reader:
-        """A folder written by finetune. Raises FileNotFoundError without training.json, ValueError for a damaged one."""
+        """A folder written by finetune. Raises FileNotFoundError without training.json, ValueError if it is damaged."""
         path = Path(folder)
         if not (path / REPORT).is_file():
             raise FileNotFoundError(f"{path} has no {REPORT}: it was not written by `minibert finetune`")

@@ -232,7 +232,10 @@ class ReplacedTokens(MaskedLanguageModel):
 
         The generator's likeliest tokens are filled in, so that the figures are deterministic.
         """
-        sums, detected = torch.zeros(3, dtype=torch.float64), torch.zeros(2, 2, dtype=torch.float64)  # (original or replaced, all or found)
+        sums, detected = (
+            torch.zeros(3, dtype=torch.float64),
+            torch.zeros(2, 2, dtype=torch.float64),
+        )  # (original or replaced, all or found)
         for batch in batches:
             logits, labels = self.generate(model, batch)
             sums += summed(logits, labels)

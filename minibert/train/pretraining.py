@@ -28,7 +28,7 @@ from minibert.train import distributed
 from minibert.train.corpus import Corpus
 from minibert.train.loop import Loss
 from minibert.train.objectives import OBJECTIVES, MaskedLanguageModel
-from minibert.train.run import Run, resolve_precision
+from minibert.train.run import Run, check_out, resolve_precision
 from minibert.train.settings import PretrainSettings
 from minibert.train.stats import CorpusStats, baselines, examine
 from minibert.train.stream import Packing, Stream, masked
@@ -104,6 +104,11 @@ class PretrainRun(Run):
         """The statistics of the corpus."""
         return {"corpus": asdict(self.stats), "baselines": self.baselines}
 
+    @property
+    def inputs(self) -> list[str | os.PathLike[str] | None]:
+        """Tokenizer and checkpoint."""
+        return [self.settings.tokenizer, self.source.folder if self.source else None]
+
     def new_model(self) -> Any:
         """The model of the objective."""
         return self.objective.new_model(self.model_config, self.source.folder if self.source else None)
@@ -145,7 +150,9 @@ def config_of(settings: PretrainSettings, source: hub.Source | None, tokenizer: 
     if source is not None:
         config = Config.from_file(source.folder / "config.json")
         if size > config.vocab_size:
-            raise ValueError(f"{settings.init} has {config.vocab_size:,} tokens and the tokenizer {size:,}; use its own")
+            raise ValueError(
+                f"{settings.init} has {config.vocab_size:,} tokens and the tokenizer {size:,}; use its own"
+            )
         return config
     given = read_json(Path(str(settings.config)))
     if given.get("vocab_size", size) != size:
@@ -162,6 +169,7 @@ def pretrain(
     init: str | os.PathLike[str] | None = None,
     dev: str | os.PathLike[str] | None = None,
     restart: bool = False,
+    overwrite: bool = False,
     **settings: Any,
 ) -> Head:
     """Learn a language from a text file and return the model, in eval mode; `out` is an ordinary checkpoint.
@@ -169,9 +177,12 @@ def pretrain(
     corpus: one sentence a line, an empty line between documents. config: a config.json for a new model, or init: a
     checkpoint to continue from. settings: objective, steps, max_length, batch_size, ... (settings.PretrainSettings). Of
     ELECTRA the discriminator is returned; its generator is in out/generator. The same call resumes a killed run.
-    Raises ValueError for what cannot be learned, before anything is trained, and what Run.train raises.
+    overwrite: replace an earlier result of minibert in `out`.
+    Raises ValueError for an `out` that is taken and for what cannot be learned, before anything is trained, and what
+    Run.train raises.
     """
+    check_out(Path(out), overwrite, tokenizer, init)
     paths = {"config": config, "tokenizer": tokenizer, "init": init, "dev": dev}
     given = {name: None if path is None else os.fspath(path) for name, path in paths.items()}
     run = PretrainRun.of(corpus, PretrainSettings(**{"precision": "float32"} | given | settings))
-    return run.models(run.finish(Path(out), restart=restart).model)[""]
+    return run.models(run.finish(Path(out), restart=restart, overwrite=overwrite).model)[""]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import shutil
 import time
 import warnings
 from abc import ABC, abstractmethod
@@ -22,10 +21,11 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-import minibert
+from minibert import __version__
 from minibert.checkpoints.load import save
+from minibert.checkpoints.tensor_files import WEIGHTS_FILE
 from minibert.device import choose_device, choose_dtype
-from minibert.files import atomic_write, write_text_atomically
+from minibert.files import atomic_folder, atomic_write, check_output, write_text_atomically
 from minibert.heads import Head
 from minibert.plotting import pyplot
 from minibert.tasks.base import Measure
@@ -36,6 +36,7 @@ from minibert.train.loop import BatchSource, Loss, Progress, new_optimizer, trai
 from minibert.train.settings import TrainSettings
 
 REPORT = "training.json"
+FILES = (WEIGHTS_FILE, "config.json", "tokenizer.json", "tokenizer_config.json", REPORT)  # of a result
 # Settings that do not change the result, or that the config of a run has in another form: hashes of files.
 NOT_IN_CONFIG = {"device", "save_every", "model", "tokenizer", "config", "init", "dev", "phrases", "class_weight"}
 DEGENERATE = (
@@ -90,11 +91,16 @@ class Run(ABC):
     def report(self) -> dict[str, Any]:
         """What training.json has of this kind of run."""
 
+    @property
+    def inputs(self) -> list[str | os.PathLike[str] | None]:
+        """Folders that are read, which the result must not overwrite."""
+        return []
+
     @abstractmethod
     def new_model(self) -> Any:
         """The model before training."""
 
-    def freeze(self, model: Any) -> None:
+    def freeze(self, model: Any) -> None:  # noqa: B027  # nothing by default
         """Freeze the parameters that are not trained."""
 
     @abstractmethod
@@ -123,7 +129,9 @@ class Run(ABC):
             torch.manual_seed(settings.seed)
             model = self.new_model().to(device)
             self.freeze(model)
-            trained, size = (sum(p.numel() for p in model.parameters() if p.requires_grad or all) for all in (False, True))
+            trained, size = (
+                sum(p.numel() for p in model.parameters() if p.requires_grad or all) for all in (False, True)
+            )
             sizes = {"parameters": {"trained": trained, "frozen": size - trained}}
             context.wrap(model, settings.shard)
             context.seed(settings.seed)
@@ -135,7 +143,9 @@ class Run(ABC):
 
             def evaluated(progress: Progress, **more: Any) -> None:
                 if evaluate is not None:
-                    progress.scores.append(more | context.evaluate_on_main(model, lambda model: evaluate(model).figures))
+                    progress.scores.append(
+                        more | context.evaluate_on_main(model, lambda model: evaluate(model).figures)
+                    )
                 scores = [score[self.main] for score in progress.scores] if self.main else []
                 if self.main and (progress.best < 0 or not scores or scores[-1] > scores[progress.best]):
                     progress.best = progress.epoch - 1
@@ -174,7 +184,7 @@ class Run(ABC):
         """The content of training.json, without sizes and speed."""
         last = progress.scores[-1] if progress.scores else None
         return {
-            "minibert": minibert.__version__,
+            "minibert": __version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
             "asked": self.config,
@@ -189,35 +199,41 @@ class Run(ABC):
         }
 
     def finish(
-        self, out: Path, *, restart: bool = False, report: Callable[[Progress], None] = lambda progress: None
+        self,
+        out: Path,
+        *,
+        restart: bool = False,
+        overwrite: bool = False,
+        report: Callable[[Progress], None] = lambda progress: None,
     ) -> Trained:
-        """Train, write the result to `out`, and delete the checkpoints of the run."""
+        """Train, write the result to `out`, and delete the checkpoints of the run.
+
+        Raises ValueError, before training, for an `out` that holds something else than an earlier result of minibert.
+        """
+        check_out(out, overwrite, *self.inputs)
         state = out.with_name(out.name + ".training")
         trained = self.train(state, restart=restart, report=report)
-        write(trained, out)
+        write(trained, out, overwrite)
         remove_run(state)
         return trained
 
 
-def write(trained: Trained, out: Path) -> None:
+def check_out(out: Path, overwrite: bool, *inputs: str | os.PathLike[str] | None) -> None:
+    """Raise ValueError for an output folder that holds something, or overlaps one of the inputs."""
+    check_output(out, overwrite, files=FILES, apart=inputs)
+
+
+def write(trained: Trained, out: Path, overwrite: bool = False) -> None:
     """Write checkpoint, tokenizer and training.json to a folder, which appears whole; the main process does it."""
-    models = trained.run.models(trained.model)
-    distributed.context().on_main(lambda: replace_folder(models, trained.run.tokenizer, trained.figures, out))
 
+    def write_models() -> None:
+        with atomic_folder(out, overwrite) as folder:
+            for name, model in trained.run.models(trained.model).items():
+                save(model, folder / name)
+                trained.run.tokenizer.save(folder / name)
+                write_text_atomically(folder / name / REPORT, json.dumps(trained.figures, indent=1) + "\n")
 
-def replace_folder(models: Mapping[str, Head], tokenizer: Tokenizer, report: Mapping[str, Any], out: Path) -> None:
-    """Write beside `out`, then rename."""
-    new, old = (out.with_name(f".{out.name}.{state}") for state in ("new", "old"))
-    for folder in (new, old):
-        shutil.rmtree(folder, ignore_errors=True)
-    for name, model in models.items():
-        save(model, new / name)
-        tokenizer.save(new / name)
-        write_text_atomically(new / name / REPORT, json.dumps(report, indent=1) + "\n")
-    if out.exists():
-        os.replace(out, old)
-    os.replace(new, out)
-    shutil.rmtree(old, ignore_errors=True)
+    distributed.context().on_main(write_models)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -236,7 +252,7 @@ def check_picture(path: Path) -> None:
 
 
 def plot_runs(runs: Sequence[Mapping[str, Any]], main: str, path: Path) -> None:
-    """Plot the loss of every step of some runs, given by their training.json, and their scores, named `main`, on dev."""
+    """Plot the loss of every step of some runs, given by their training.json, and their scores `main` on dev."""
     plt, panels = pyplot(), 2 if any(run["epochs"] for run in runs) else 1
     with plt.rc_context(STYLE), atomic_write(path) as temporary:
         figure, axes = plt.subplots(1, panels, figsize=(4.25 * panels, 3.2), layout="constrained", squeeze=False)

@@ -1,4 +1,4 @@
-"""The settings of every training: each is written once, and `minibert finetune`, `pretrain` and `distill` have its flag.
+"""The settings of every training. Each is written once; the flags of `minibert finetune`, `pretrain`, `distill` follow.
 
 Nothing here imports torch, so that `--help` is fast. All numbers are checked when a settings object is made, which is
 before anything is read or written.
@@ -28,7 +28,7 @@ def floats(text: str) -> tuple[float, ...]:
     return tuple(float(number) for number in text.split(","))
 
 
-def redefault(settings: type, name: str, default: Any) -> Any:
+def redefault(settings: Any, name: str, default: Any) -> Any:
     """A setting of a base class with another default."""
     return field(default=default, metadata=settings.__dataclass_fields__[name].metadata)
 

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from random import Random
-from typing import Any
 
 from minibert.losses import IGNORED
 from minibert.printing import block

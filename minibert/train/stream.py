@@ -10,13 +10,13 @@ Documents become rows of one text or two, of as many sentences as fit:
 
 Devlin et al. 2018, appendix A.2, and the authors' script: a row is filled with sentences up to max_length, except for
 10 % of the rows, which are shorter, so that the model sees short texts too; half of all second texts come from another
-document; pairs that are too long lose tokens of the longer text, at its beginning or its end. Sentence order is ALBERT's
-(Lan et al. 2019, section 3.1).
+document; pairs that are too long lose tokens of the longer text, at its beginning or its end. Sentence order is that
+of ALBERT (Lan et al. 2019, section 3.1).
 
 Every window of the corpus is read once in a pass, in an order that the seed determines, and its rows are shuffled. A
-thread prepares the rows of the next window while the model computes. Each batch is a function of its number, so a killed
-run resumes where it was: the number of rows of each window is written to a journal, and no window before the first
-batch that is needed is read again. Of several ranks (distributed.py) each reads its own windows and gives its shard of
+thread prepares the rows of the next window while the model computes. Each batch is a function of its number, so a
+killed run resumes where it was: the number of rows of each window is written to a journal, and windows of earlier
+batches are not read again. Of several ranks (distributed.py) each reads its own windows and gives its shard of
 each batch, so the batches depend on the number of ranks.
 """
 
