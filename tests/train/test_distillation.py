@@ -18,6 +18,7 @@ import transformers
 from helpers import edited
 from hypothesis import given
 from hypothesis import strategies as st
+from minibert.train.student import check_teacher, layers_taken, new_student
 from torch import Tensor
 from training import CLOSE, Found, batch_of
 from words import OTHER, WORDS, labelled, write_tsv, write_words_checkpoint
@@ -39,7 +40,6 @@ from minibert.train.batches import Batch, collate
 from minibert.train.distillation import LOSSES, OF_LABELS, Job, Request, TextJob, TextRequest
 from minibert.train.loop import Losses, Settings, one_step
 from minibert.train.packed import packed_output
-from minibert.train.student import check_teacher, layers_taken, new_student
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

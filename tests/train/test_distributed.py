@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from minibert.train.keeper import Keeper
 from training import CHOICES, batches_of
 from words import write_tsv, write_words_checkpoint
 
@@ -20,7 +21,6 @@ from minibert.train import distributed, finetune, pretraining
 from minibert.train.corpus import Corpus
 from minibert.train.distributed import ALONE, Ranks, check, here
 from minibert.train.finetuning import Job, Request, new_task
-from minibert.train.keeper import Keeper
 from minibert.train.loop import Settings
 
 
