@@ -181,6 +181,7 @@ def photographed(folder: Path, album: Path, patch: pytest.MonkeyPatch) -> Iterat
         yield pictures
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_at_any_write_is_resumed_bit_for_bit(
     checkpoint: Path, whole: Ended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +200,7 @@ def test_a_run_that_was_killed_at_any_write_is_resumed_bit_for_bit(
     assert set(begins) == {0, 2, 3, 4, 6, 8, 9}
 
 
-def test_a_run_begun_again_and_killed_at_any_write_goes_on_as_what_it_says_it_is(
+def test_a_restarted_run_that_was_killed_at_any_write_resumes_as_its_config_says(
     checkpoint: Path, whole: Ended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No state of the run that was dropped may be taken for one of the new run."""
@@ -321,7 +322,7 @@ def states(folder: Path) -> list[str]:
 def test_the_last_two_states_and_the_best_weights_are_kept(checkpoint: Path, tmp_path: Path) -> None:
     run(checkpoint, tmp_path, every=2)
     assert states(tmp_path) == ["state-00000008.safetensors", "state-00000009.safetensors"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run_config.json", BEST, "lock", *states(tmp_path)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [BEST, "lock", "run_config.json", *states(tmp_path)]
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "of something else", "without progress"])

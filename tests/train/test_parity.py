@@ -104,7 +104,9 @@ def test_several_labels_and_numbers_are_learned_as_upstream_bit_for_bit(
     assert_trains_as_upstream(ours, theirs, batches, TWENTY, parameters=in_our_order)
 
 
-@pytest.mark.parametrize(("family", "name"), [(BERT, "mlm"), (BERT, "mlm+nsp"), (ALBERT, "mlm+sop")], ids=str)
+@pytest.mark.parametrize(
+    ("family", "name"), [(BERT, "mlm"), (BERT, "mlm+nsp"), (ALBERT, "mlm+sop")], ids=["mlm", "nsp", "sop"]
+)
 def test_an_objective_is_learned_as_upstream_bit_for_bit(family: Family, name: str, both: MakeBoth) -> None:
     """The losses of an objective are added up in the order of transformers."""
     objective = OBJECTIVES[name]("readable")
