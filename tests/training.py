@@ -50,6 +50,7 @@ def write_corpus(path: Path, documents: int = 60) -> Path:
 
 def write_home(folder: Path) -> Path:
     """Checkpoints with a tokenizer: an encoder, a teacher of four layers and a classifier; texts, labels, configs."""
+    torch.set_num_threads(1)  # fixtures that train with these files come before one_thread
     write_words_checkpoint(folder / "words")
     write_words_checkpoint(folder / "teacher", head="masked-lm", num_hidden_layers=4)
     names = {"id2label": {0: "neg", 1: "pos"}, "label2id": {"neg": 0, "pos": 1}}
