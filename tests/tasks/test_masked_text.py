@@ -32,7 +32,7 @@ from minibert.text.masking import Masking, unmasked
 from minibert.text.tokenized import UnknownTokensWarning
 from minibert.text.tokenizer import Tokenizer
 from minibert.train import finetune
-from minibert.train.batches import Batch, Batches
+from minibert.train.batches import Batches
 from minibert.train.finetuning import FinetuneRun, Reader
 from minibert.train.loop import packed_loss, readable_loss, train
 from minibert.train.outputs import outputs

@@ -43,7 +43,7 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stats_of(words: Path, path: Path, text: str) -> CorpusStats:
     path.write_text(text)
     tokenizer = load_tokenizer(words)
-    packing = Packing("next-sentence", 16, tokenizer.framing)
+    packing = Packing("next-sentence", 16, tokenizer.template)
     return examine(Corpus.of(path), tokenizer, packing, Masking.of(tokenizer))[0]
 
 

@@ -15,8 +15,8 @@ from words import write_words_checkpoint
 
 from minibert.losses import IGNORED
 from minibert.tasks.base import Example
-from minibert.text.framing import Framing
 from minibert.text.masking import Masking
+from minibert.text.template import SpecialTokenTemplate
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.batches import Batch
 from minibert.train.corpus import Corpus
@@ -41,7 +41,7 @@ def texts(row: Example) -> list[list[int]]:
 
 
 def packing(pairing: str | None, max_length: int = LONG) -> Packing:
-    return Packing(pairing, max_length, Framing((CLS,), (SEP,), (SEP,)))
+    return Packing(pairing, max_length, SpecialTokenTemplate((CLS,), (SEP,), (SEP,)))
 
 
 @settings(deadline=None, max_examples=80)
@@ -132,7 +132,7 @@ def stream(
     """Sixty batches of four rows, of many small windows."""
     tokenizer: Tokenizer = load_tokenizer(folder)
     corpus = replace(Corpus.of(folder / "corpus.txt"), window=window)
-    packing = Packing(pairing, 16, tokenizer.framing)
+    packing = Packing(pairing, 16, tokenizer.template)
     return Stream(corpus, tokenizer, packing, Masking.of(tokenizer), 4, 60, 0, tokenizer.pad_id, journal)
 
 
