@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from minibert.files import lock_file, read_json, shown, write_text_atomically
-from minibert.text.tokenized import Account
+from minibert.text.tokenized import TokenStats
 from minibert.vectors.cache import SECONDS
 from minibert.vectors.growing_file import WAY_OUT
 from minibert.vectors.shards import Record, Shard
@@ -85,9 +85,9 @@ class ShardFolder:
             self.write()
 
     @property
-    def account(self) -> Account:
+    def account(self) -> TokenStats:
         """What became of the texts of all shards that are done."""
-        return sum((record.account for record in self.records if record is not None), Account())
+        return sum((record.account for record in self.records if record is not None), TokenStats())
 
     def known(self, present: set[str]) -> set[str]:
         """The shards that the manifest of an earlier run names; ValueError for a folder that is not this job's."""

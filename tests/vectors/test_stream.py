@@ -34,7 +34,7 @@ from minibert import files
 from minibert.kernels.prefetch import map_ahead, tokenized
 from minibert.text import texts as text_room
 from minibert.text.texts import portions
-from minibert.text.tokenized import Account, TruncationWarning
+from minibert.text.tokenized import TokenStats, TruncationWarning
 from minibert.vectors import embedder as room
 from minibert.vectors import growing_file, stream
 from minibert.vectors.embedder import Embedder
@@ -99,8 +99,8 @@ def test_a_number_beyond_float16_is_refused_and_never_becomes_infinite(tmp_path:
         pytest.raises(ValueError, match=r"row 2 has the number 65520, and float16 ends at 65504; use dtype float32"),
         GrowingFile(tmp_path / "x.npy", 2, "float16", {}) as matrix,
     ):
-        matrix.append(np.array([[65519, -65519]], np.float32), ["a"], Account(1))
-        matrix.append(np.array([[0, 1], [1, 65520]], np.float32), ["b", "c"], Account(2))
+        matrix.append(np.array([[65519, -65519]], np.float32), ["a"], TokenStats(1))
+        matrix.append(np.array([[0, 1], [1, 65520]], np.float32), ["b", "c"], TokenStats(2))
     assert json.loads((tmp_path / "x.npy.partial.json").read_text())["done"]["texts"] == 1
 
 
