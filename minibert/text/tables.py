@@ -47,8 +47,10 @@ DIALECTS: dict[str, dict[str, Any]] = {
 FORMATS = ("txt", *DIALECTS, "jsonl", "json", "parquet")
 TEXT_COLUMNS = ("sentence", "text")  # the usual names of a column of texts
 STANDARD_INPUT = "standard input"
-JSON_TYPES: dict[type, str] = {type(None): "null", bool: "true or false", int: "a number", float: "a number"}
-JSON_TYPES |= {list: "a list", dict: "an object", str: "a string"}
+JSON_TYPES: dict[type, str] = {
+    **{type(None): "null", bool: "true or false", int: "a number", float: "a number"},
+    **{list: "a list", dict: "an object", str: "a string"},
+}
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,7 @@ class Table:
             self.names = find_columns(self.columns, keys, place, self.header)
             for at, row in rows if self.header else chain([(place, first)], rows):
                 if len(row) != len(keys):
-                    raise ValueError(f"{at} has {len(row)} columns, {len(keys)} are expected, as in the first row")
+                    raise ValueError(f"{at} has another number of columns, {len(row)}, than the first row, {len(keys)}")
                 yield at, dict(zip(keys, row, strict=True))
 
 
@@ -269,7 +271,8 @@ def read_json_array(stream: BinaryIO, name: str) -> Iterator[tuple[str, object]]
     place = f"{name}, read as one JSON array (with one object per line, its format is jsonl: --format jsonl),"
     items = parsed(content, place) if len(content) <= JSON_LIMIT else None
     if not isinstance(items, list):
-        raise ValueError(f"{place} is {kind_of(items)}, or longer than {JSON_LIMIT / 1e6:g} MB")
+        what = kind_of(items) if len(content) <= JSON_LIMIT else f"longer than {JSON_LIMIT / 1e6:g} MB"
+        raise ValueError(f"{place} is {what}")
     yield from ((f"{name}, item {number},", item) for number, item in enumerate(items, 1))
 
 
