@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from words import write_words_checkpoint
 
 import minibert
-from minibert.checkpoints.names import full_name
+from minibert.checkpoints.load import full_name
 from minibert.config import Config
 from minibert.families import FAMILIES, family_of
 from minibert.families.base import Family

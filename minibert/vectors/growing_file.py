@@ -32,13 +32,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minibert.files import naming, read_json, regular, shown
+from minibert.files import lock_file, naming, read_json, regular, shown
 from minibert.text.texts import TextOrPair
 from minibert.text.tokenized import TokenStats
 from minibert.vectors.cache import SECONDS, Matrix
-
-if sys.platform != "win32":
-    import fcntl
 
 WAY_OUT = "or begin again (--restart, restart=True)"
 
@@ -112,7 +109,7 @@ class GrowingFile:
         self.finished = False
 
     def __enter__(self) -> GrowingFile:
-        self.file = locked(self.partial)
+        self.file = lock_file(self.partial)
         try:
             begun = self.journal_path.exists() and os.fstat(self.file.fileno()).st_size > 0
             self.journal = self._go_on() if begun and not self.restart else self._begin()
@@ -293,27 +290,6 @@ class GrowingFile:
                 f"at {np.finfo(self.dtype).max:.6g}; use dtype float32"
             )
         return narrow
-
-
-def locked(path: Path) -> io.FileIO:
-    """The file, made if need be, open to read and write and locked; RuntimeError where another process has it."""
-    while True:
-        if path.exists():
-            regular(path)
-        file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "r+")
-        if sys.platform == "win32":  # without a lock: two at once are not refused there
-            return file
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise RuntimeError(f"another process is writing {path}; wait for it, or choose another output") from None
-        except OSError:
-            return file  # a file system without locks
-        with suppress(FileNotFoundError):  # the other process may have finished and renamed it meanwhile
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return file
-        file.close()
 
 
 def write_all(file: io.FileIO, content: bytes) -> None:

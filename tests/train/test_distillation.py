@@ -593,7 +593,7 @@ def test_a_teacher_from_which_nothing_can_be_learned_is_refused(
 
 
 def test_a_tokenizer_of_another_vocabulary_is_refused(home: Path, tmp_path: Path) -> None:
-    vocabulary = (home / "vocab.txt").read_text().splitlines()
+    vocabulary = (home / "words" / "vocab.txt").read_text().splitlines()
     vocabulary[-1], vocabulary[-2] = vocabulary[-2], vocabulary[-1]
     write_words_checkpoint(tmp_path)
     (tmp_path / "vocab.txt").write_text("\n".join(vocabulary) + "\n")

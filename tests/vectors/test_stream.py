@@ -30,6 +30,7 @@ import torch
 from words import BAD, GOOD, OTHER, write_words_checkpoint
 
 import minibert
+from minibert import files
 from minibert.kernels.prefetch import map_ahead, tokenized
 from minibert.text import texts as text_room
 from minibert.text.texts import portions
@@ -406,7 +407,7 @@ def test_two_at_once_on_one_target_are_refused(checkpoint: str, tmp_path: Path) 
 def test_a_lock_on_a_file_that_was_renamed_meanwhile_is_not_taken_for_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock = growing_file.fcntl.flock
+    lock = files.fcntl.flock
     renamed: list[Path] = []
 
     def late(file: Any, how: int) -> None:
@@ -414,8 +415,8 @@ def test_a_lock_on_a_file_that_was_renamed_meanwhile_is_not_taken_for_the_new_on
             renamed.append((tmp_path / "x.partial").rename(tmp_path / "x.npy"))
         lock(file, how)
 
-    monkeypatch.setattr(growing_file.fcntl, "flock", late)
-    with growing_file.locked(tmp_path / "x.partial") as file:
+    monkeypatch.setattr(files.fcntl, "flock", late)
+    with files.lock_file(tmp_path / "x.partial") as file:
         assert os.path.samestat(os.fstat(file.fileno()), (tmp_path / "x.partial").stat())
 
 
