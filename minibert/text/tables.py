@@ -71,8 +71,7 @@ class Table:
     """Columns of a file, to be read once, inside `with`.
 
     path: - is standard input. format: one of FORMATS; None decides by the name. stream: the open file, if `path` is
-    only its name. After the first row `names` are the names of the
-    columns, or their numbers if there is no header.
+    only its name. After the first row `names` are those of the requested columns, or their numbers without a header.
     Raises FileNotFoundError for a missing file, ImportError for .parquet without pyarrow, and ValueError for a pipe or
     a device, an unknown format, a missing column, or, with its place, for content that is damaged.
     """
@@ -144,9 +143,13 @@ class Table:
             self.header = has_header(self.columns, names)
             keys = names if self.header else [str(number) for number in range(1, len(names) + 1)]
             self.names = find_columns(self.columns, keys, place, self.header)
+            for key, column in zip(self.names, self.columns, strict=True):
+                if not self.header and (name := first[int(key) - 1]).lower() in column.usual:
+                    raise ValueError(f"{place} is a header; request {column.role} as {name!r}, not by its number")
             for at, row in rows if self.header else chain([(place, first)], rows):
                 if len(row) != len(keys):
-                    raise ValueError(f"{at} has another number of columns, {len(row)}, than the first row, {len(keys)}")
+                    count = "1 column" if len(row) == 1 else f"{len(row)} columns"
+                    raise ValueError(f"{at} has {count}, {len(keys)} are expected, as in the first row")
                 yield at, dict(zip(keys, row, strict=True))
 
 
