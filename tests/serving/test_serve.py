@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
-from minibert.bench import serving as clients
 from words import labelled, write_words_checkpoint
 
 import minibert
+from minibert.bench import serving as clients
 from minibert.cli import main as cli
 from minibert.tasks.frozen import Classifier, train
 
