@@ -45,6 +45,7 @@ class Settings:
     rounds: int = setting(None, "rounds in which every contestant takes a turn (3; full: 7)", minimum=1)
     threads: int = setting(None, "threads of each contestant (all cores)", minimum=1)
     plot: str = setting("", "draw the figures", metavar="FILE.png")
+    overwrite: bool = setting(False, "replace the file of --plot")
 
     def __post_init__(self) -> None:
         if both := [pair for pair in CONFLICTS if all(getattr(self, name) for name in pair)]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -38,8 +39,8 @@ from minibert.tasks.base import Example
 from minibert.text.masking import RATE, Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train import batches, loop
-from minibert.train.pairs import Packing
-from minibert.train.stream import masked
+from minibert.train.settings import TrainSettings
+from minibert.train.stream import Packing, masked
 
 HEADS = {"classify": "sequence-classification", "mlm": "masked-lm"}  # by objective
 BATCH = 32  # rows in a step
@@ -68,24 +69,24 @@ def make_examples(objective: str, texts: Sequence[str], tokenizer: Tokenizer) ->
         rows = tokenizer.ids(texts)
         return [Example(ids, [0] * len(ids), {"labels": number % 2}) for number, ids in enumerate(rows)]
     document = [list(made.ids) for made in tokenizer.pieces(texts)]
-    return Packing("mlm", LENGTH, tokenizer.framing).rows([document], Random(SEED))
+    return Packing(None, LENGTH, tokenizer.framing).rows([document], Random(SEED))
 
 
 def make_batches(objective: str, examples: Sequence[Example], tokenizer: Tokenizer) -> batches.Batches:
     """The same batches for everyone; tokens are masked when a batch is made."""
     masking = Masking.of(tokenizer, seed=SEED) if objective == "mlm" else None
-    change = None if masking is None else lambda row, epoch, number: masked(row, masking, number)
-    return batches.Batches(examples, BATCH, SEED, tokenizer.pad_id, change=change)
+    augment = None if masking is None else lambda row, epoch, number: masked(row, masking, number)
+    return batches.Batches(examples, BATCH, SEED, tokenizer.pad_id, augment=augment)
 
 
-def recipe(precision: str, objective: str, exact: bool = False) -> loop.Settings:
+def recipe(precision: str, objective: str, exact: bool = False) -> TrainSettings:
     """One epoch as in BERT's paper. exact: bit for bit as the Trainer, with unfused AdamW.
 
     The gradient norm is a sum in the order of the parameters, which differs in transformers' masked LM: its rounding
     differs, and with it all that is clipped. So the exact recipe of a masked LM does not clip.
     """
-    clip = NO_CLIP if exact and objective == "mlm" else loop.Settings.clip
-    return loop.Settings(1, BATCH, seed=SEED, precision=precision, clip=clip, fused=not exact, exact=exact)
+    clip = NO_CLIP if exact and objective == "mlm" else TrainSettings.clip
+    return TrainSettings(1, BATCH, seed=SEED, precision=precision, clip=clip, fused=not exact, exact=exact)
 
 
 class Ours:
@@ -95,7 +96,10 @@ class Ours:
     """
 
     def __init__(self, context: Context, precision: str, objective: str, exact: bool = False) -> None:
-        self.model, self.objective = checkpoints.load(context.folder, head=HEADS[objective]), objective
+        self.model, self.objective = (
+            checkpoints.load(context.folder, device=context.device, head=HEADS[objective]),
+            objective,
+        )
         self.tokenizer, self.settings = load_tokenizer(context.folder), recipe(precision, objective, exact)
         self.loss, self.optimizer = loop.packed_loss, loop.new_optimizer(self.model, self.settings)
         if exact:
@@ -154,7 +158,7 @@ class Theirs:
             rows = [{"input_ids": list(examples[number].ids)} for number in batches.order(len(examples), SEED, 0)]
             return [dict(self.collator(rows[start : start + BATCH])) for start in range(0, len(rows), BATCH)]
         fields = ["input_ids", "attention_mask"] + ["token_type_ids"] * self.family.has_segments
-        made = make_batches(self.objective, examples, self.tokenizer).of_epoch(0)
+        made = make_batches(self.objective, examples, self.tokenizer).epoch_batches(0)
         return [{name: getattr(batch, name) for name in fields} | batch.labels for batch in made]
 
     def __call__(self, examples: Sequence[Example]) -> peers.Vectors:
@@ -238,7 +242,9 @@ def load(session: Session) -> None:
             f"{len(result.lengths)} sentences make {len(session.work)} rows; more than {BATCH} are needed, because the "
             "learning rate of the first step is 0 and nothing would be compared; increase --sentences"
         )
-    parameters, differing, packed = session.call(compare_training, session.context, session.work, objective)
+    parameters, differing, packed = session.call(
+        compare_training, replace(session.context, device="cpu"), session.work, objective
+    )
     result.notes["equality"] = (
         f"after {STEPS} readable steps, {parameters - differing} of {parameters} parameters equal the Trainer's bit "
         f"for bit (float32, unfused AdamW{', no clipping' if objective == 'mlm' else ''}); the packed step is within "
@@ -248,8 +254,8 @@ def load(session: Session) -> None:
         result.failures.append(result.notes["equality"])
     made = make_batches(objective, session.work, session.tokenizer)
     result.lengths = [len(example.ids) for example in session.work]
-    padded = sum(batch.input_ids.numel() for batch in made.of_epoch(0))
-    size = {"tokens": sum(result.lengths), "steps": made.an_epoch, "padded": padded}
+    padded = sum(batch.input_ids.numel() for batch in made.epoch_batches(0))
+    size = {"tokens": sum(result.lengths), "steps": made.batches_per_epoch, "padded": padded}
     result.rows = [Row(one, "training", size, reason=one.obstacle("cpu")) for one in contestants_for(objective)]
     session.load(result.rows)
     session.turn(result.rows, session.work[: WARM_UP * BATCH])

@@ -22,7 +22,7 @@ from torch.export import Dim
 
 from minibert.checkpoints.load import load
 from minibert.extras import install_hint
-from minibert.files import atomic_write, write_text_atomically
+from minibert.files import atomic_write, check_output, write_text_atomically
 from minibert.heads import Head, MultipleChoice
 from minibert.model import Encoder
 
@@ -68,15 +68,18 @@ class Positional(nn.Module):
         return tuple(out[name] for name in out.keys())  # noqa: SIM118  # an output is no dict
 
 
-def export(name: str | Path, out: str | Path, *, head: str | None = None) -> Exported:
+def export(name: str | Path, out: str | Path, *, head: str | None = None, overwrite: bool = False) -> Exported:
     """Write the checkpoint, or its model with a task head, as an ONNX file in float32, and compare the two.
 
-    out: a name that ends in .onnx; a .txt of the same name says what goes in. Raises ImportError without the extra
-    onnx, ValueError for another name or a model beyond 2 GB, and what `load` raises; RuntimeError where the finished
-    file does not compute what the model computes.
+    out: a name that ends in .onnx; a .txt of the same name says what goes in. overwrite: replace both, where minibert
+    wrote them. Raises ImportError without the extra onnx, ValueError for another name, for a file that is there or a
+    model beyond 2 GB, and what `load` raises; RuntimeError where the finished file does not compute what the model
+    computes.
     """
     out = Path(out)
     check_request(out)
+    for file in (out, out.with_suffix(".txt")):
+        check_output(file, overwrite, apart=[name])
     model = load(name, head=head)
     bytes_needed = sum(parameter.numel() * 4 for parameter in model.parameters())
     if bytes_needed > LARGEST:

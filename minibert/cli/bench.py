@@ -36,11 +36,12 @@ def run(args: Arguments) -> Figures:
 
     benchmark = importlib.import_module(f"minibert.bench.{settings.kind}")
     began, results = time.perf_counter(), []
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that processes and files are removed
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that measure cleans up
     print(report.heading(settings), flush=True)
     for model in settings.models:
         results.append(harness.measure(model, settings, benchmark))
         print("\n" + report.result_text(results[-1]), flush=True)
+    signal.signal(signal.SIGTERM, before)
     seconds = time.perf_counter() - began
     print("\n" + report.goals_text(results) + "\n\n" + block("legend", report.LEGEND))
     print(block("seconds", f"{seconds:.0f}"))
@@ -62,9 +63,11 @@ def check(settings: Settings) -> None:
 
     check_device(settings.device)
     if settings.plot:
+        from minibert.files import check_output
         from minibert.plotting import pyplot
 
         pyplot()
         if not settings.plot.endswith(PICTURES):
             raise ValueError(f"--plot is {settings.plot}; it must end in {', '.join(PICTURES)}")
         Path(settings.plot).absolute().parent.stat()
+        check_output(Path(settings.plot), settings.overwrite)

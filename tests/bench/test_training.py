@@ -29,6 +29,7 @@ from minibert.tasks.base import Example
 from minibert.text.tokenizer import load_tokenizer
 from minibert.train import loop
 from minibert.train.loop import new_optimizer, packed_loss
+from minibert.train.settings import TrainSettings
 
 pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate, which the extra `test` brings")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -144,7 +145,7 @@ def test_a_wrong_packed_step_is_caught(wrong: Any, context: Context, monkeypatch
 def test_the_trainer_gets_our_rows_with_our_padding(context: Context) -> None:
     theirs = Theirs(context, "float32", "classify", exact=True)
     batches = training.make_batches("classify", EXAMPLES, theirs.tokenizer)
-    for batch, ours in zip(theirs.batches(EXAMPLES), batches.of_epoch(0), strict=True):
+    for batch, ours in zip(theirs.batches(EXAMPLES), batches.epoch_batches(0), strict=True):
         for name in ("input_ids", "attention_mask"):
             assert torch.equal(batch[name], getattr(ours, name))
         assert torch.equal(batch["labels"], ours.labels["labels"])
@@ -155,7 +156,7 @@ def test_the_trainer_masks_the_same_rows_by_its_own_collator(mlm: Any) -> None:
     context, rows = mlm
     theirs = Theirs(context, "float32", "mlm")
     assert theirs.route.endswith("DataCollatorForLanguageModeling")
-    batches = training.make_batches("mlm", rows, theirs.tokenizer).of_epoch(0)
+    batches = training.make_batches("mlm", rows, theirs.tokenizer).epoch_batches(0)
     pairs = list(zip(theirs.batches(rows), batches, strict=True))
     assert not all(torch.equal(their["labels"], our.labels["labels"]) for their, our in pairs)
     for their, our in pairs:
@@ -191,7 +192,7 @@ def test_both_have_their_own_defaults(context: Context, monkeypatch: pytest.Monk
 
 
 def test_the_recipe_is_that_of_the_paper_for_one_epoch() -> None:
-    paper = dataclasses.replace(loop.Settings(), epochs=1, exact=False, seed=SEED)
+    paper = dataclasses.replace(TrainSettings(), epochs=1, exact=False, seed=SEED, precision="float32")
     assert training.recipe("float32", "classify") == training.recipe("float32", "mlm") == paper
     assert training.recipe("float32", "mlm", exact=True).clip == training.NO_CLIP
 
