@@ -17,21 +17,18 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from minibert.checkpoints.load import load
-from minibert.cli.options import add_options, read_options
 from minibert.experiments.toy_language import Bounds, Language, Procedure, bounds
 from minibert.files import atomic_write, check_output, write_text_atomically
 from minibert.heads import Head
 from minibert.losses import IGNORED
 from minibert.plotting import pyplot
 from minibert.printing import block, table
-from minibert.settings import check, setting
 from minibert.tasks.base import Example
 from minibert.train.batches import collate
 from minibert.train.distillation import DistillRun
@@ -57,21 +54,6 @@ CONFIG = {
 RECIPE: dict[str, Any] = {"batch_size": 64, "max_length": LENGTH, "precision": "float32", "learning_rate": 2e-3}
 LOSS = "masked-LM loss, times the best possible"  # the goal that is an upper bound
 SHOWN = 10  # masked tokens that are printed with their predictions
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What to run. Raises ValueError for a value out of range."""
-
-    out: str = setting("build/possible", "folder of corpus and checkpoints", metavar="FOLDER")
-    steps: int = setting(3000, "training steps of pretraining", minimum=1)
-    student_steps: int = setting(300, "training steps of distillation", minimum=1)
-    plot: str = setting("", "draw the losses", metavar="FILE.png")
-    overwrite: bool = setting(False, "replace what an earlier run wrote")
-    json: bool = setting(False, "print the figures as JSON too")
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 def prepare(folder: Path) -> Language:
@@ -161,7 +143,7 @@ def report_scores(progress: Progress) -> None:
     print(block(f"step {progress.step:,}", text), flush=True)
 
 
-def pretrain(settings: Settings) -> tuple[PretrainRun, dict[str, Any]]:
+def pretrain(settings: argparse.Namespace) -> tuple[PretrainRun, dict[str, Any]]:
     """Train the teacher, in out/bert. Returns its run and its figures."""
     out, every = Path(settings.out), max(1, settings.steps // 10)
     files = {"dev": str(out / "dev.txt"), "config": str(out / "config.json"), "tokenizer": str(out / "vocabulary")}
@@ -170,7 +152,7 @@ def pretrain(settings: Settings) -> tuple[PretrainRun, dict[str, Any]]:
     return run, run.finish(out / "bert", report=report_scores, overwrite=settings.overwrite).figures
 
 
-def distill(settings: Settings) -> tuple[DistillRun, dict[str, Any]]:
+def distill(settings: argparse.Namespace) -> tuple[DistillRun, dict[str, Any]]:
     """Train the student, in out/distilbert. Returns its run and its figures."""
     out, every = Path(settings.out), max(1, settings.student_steps // 5)
     files = {"init": str(out / "bert"), "dev": str(out / "dev.txt")}
@@ -183,8 +165,14 @@ def distill(settings: Settings) -> tuple[DistillRun, dict[str, Any]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Pretrain, distill, and print the results beside the best possible ones; exit status 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description="Pretrain and distill on a language whose entropy is known.")
-    add_options(parser, Settings)
-    settings, began = read_options(parser.parse_args(arguments), Settings), time.perf_counter()
+    add = parser.add_argument
+    add("--out", default="build/possible", metavar="FOLDER", help="of corpus and checkpoints (%(default)s)")
+    add("--steps", type=int, default=3000, metavar="N", help="training steps of pretraining (%(default)s)")
+    add("--student-steps", type=int, default=300, metavar="N", help="training steps of distillation (%(default)s)")
+    add("--plot", metavar="FILE.png", help="draw the losses")
+    add("--overwrite", action="store_true", help="replace what an earlier run wrote")
+    add("--json", action="store_true", help="print the figures as JSON too")
+    settings, began = parser.parse_args(arguments), time.perf_counter()
     out = Path(settings.out)
     for name in ("bert", "distilbert"):
         check_out(out / name, settings.overwrite)

@@ -29,10 +29,8 @@ from tqdm import tqdm
 
 from minibert.bench.machine import machine
 from minibert.checkpoints.load import load, save
-from minibert.cli.options import add_options, read_options
 from minibert.heads import Head
 from minibert.printing import table
-from minibert.settings import check, setting
 from minibert.tasks.answering import Answering
 from minibert.tasks.base import Task
 from minibert.tasks.classification import Classification
@@ -42,21 +40,6 @@ from minibert.train.loop import learning_rate_at, new_optimizer, train
 from minibert.train.settings import FinetuneSettings
 
 TRAINING_ROWS = {"mrpc": 3276, "xquad": 800}  # of data that comes in one file; the rest is held out
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What to compare. Raises ValueError for a value out of range."""
-
-    model: str = setting("all-MiniLM-L6-v2", "checkpoint")
-    seeds: int = setting(3, "number of runs", minimum=1)
-    epochs: int = setting(3, "passes over the training data", minimum=1)
-    precision: str = setting("auto", "{choices}", choices=("float32", "bfloat16", "auto"))
-    side: str | None = setting(None, "one side only: {choices}", choices=("minibert", "transformers"))
-    json: bool = setting(False, "print the figures as JSON too")
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 @dataclass(frozen=True)
@@ -179,7 +162,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train on both sides and print the table; exit status 1 if they differ by more than the standard error."""
     parser = argparse.ArgumentParser(description="Fine-tune with minibert and with transformers, and compare.")
     parser.add_argument("data", nargs="*", metavar="DATA", help=f"of {', '.join(DATA)} (default: all)")
-    add_options(parser, Settings)
+    parser.add_argument("--model", default="all-MiniLM-L6-v2", metavar="NAME", help="checkpoint (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="number of runs (%(default)s)")
+    parser.add_argument(
+        "--epochs", type=int, default=3, metavar="N", help="passes over the training data (%(default)s)"
+    )
+    parser.add_argument("--precision", default="auto", help="float32, bfloat16 or auto (%(default)s)")
+    parser.add_argument("--side", choices=tuple(SIDES), help="train one side only")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON too")
     args, folder = parser.parse_args(arguments), os.environ.get("MINIBERT_DATA")
     unknown = [name for name in args.data if name not in DATA]
     if unknown or folder is None:
@@ -188,15 +178,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         print(f"{problem}; MINIBERT_DATA names a folder with {', '.join(DATA)}", file=sys.stderr)
         return 2
-    given = read_options(args, Settings)
-    sides, found = [given.side] if given.side else list(SIDES), {}
-    settings = FinetuneSettings(model=given.model, epochs=given.epochs, precision=given.precision)
+    sides, found = [args.side] if args.side else list(SIDES), {}
+    settings = FinetuneSettings(model=args.model, epochs=args.epochs, precision=args.precision)
     for name in args.data or DATA:
-        found[name] = compare(read(name, Path(folder)), settings, given.seeds, sides)
+        found[name] = compare(read(name, Path(folder)), settings, args.seeds, sides)
         print(report({name: found[name]}, sides), flush=True)
     if len(found) > 1:
         print("\n" + report(found, sides))
-    if given.json:
+    if args.json:
         print(json.dumps(found | {"machine": machine(torch.get_num_threads())}))
     apart = (abs(one[sides[0]]["mean"] - one[sides[-1]]["mean"]) > one["standard_error"] for one in found.values())
     return int(any(apart))
