@@ -15,10 +15,9 @@ from minibert.annotated.flow import flow, weights
 from minibert.annotated.notes import NOTES
 from minibert.annotated.rooms import NAMES, ROOMS
 from minibert.annotated.source import Source
-from minibert.diagrams import STYLE, inline
 from minibert.diagrams.example import SENTENCE, TOKENS
 from minibert.files import write_text_atomically
-from minibert.templates import asset, templates
+from minibert.templates import asset, diagram, templates
 
 FOLDER = Path(__file__).parent
 PACKAGE = FOLDER.parents[1]
@@ -40,7 +39,7 @@ def build(folder: Path) -> Path:
 def page(book: Book, source: Source | None = None) -> str:
     """The page of one room, or the table of contents."""
     environment = templates(FOLDER)
-    environment.filters |= {"formula": formula, "equation": equation, "diagram": inline}
+    environment.filters |= {"formula": formula, "equation": equation, "diagram": diagram}
     return environment.get_template("page.html").render(
         book=book,
         source=source,
@@ -49,7 +48,7 @@ def page(book: Book, source: Source | None = None) -> str:
         place=list(ROOMS).index(source.room) if source else -1,
         sentence=SENTENCE,
         tokens=TOKENS,
-        style=asset(FOLDER / "page.css") + Markup("\n" + STYLE),
+        style=asset(FOLDER / "page.css"),
     )
 
 
