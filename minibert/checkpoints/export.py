@@ -98,9 +98,7 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None, overwr
         program.save(str(temporary))
         difference = compare(wrapped, temporary)
         if not difference <= BOUND:
-            raise RuntimeError(
-                f"the ONNX file differs from the model by {difference:.1g}, limit {BOUND:g}: deleted"
-            )
+            raise RuntimeError(f"the ONNX file differs from the model by {difference:.1g}, limit {BOUND:g}: deleted")
     write_text_atomically(text, program.model.doc_string)
     shapes = tuple(tuple(inputs_of(model, shape)[0].shape) for shape in SHAPES)
     return Exported(out, wrapped.inputs, outputs, shapes, difference)

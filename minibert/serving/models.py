@@ -26,8 +26,8 @@ from minibert.tasks.labels import Answer, SeveralAnswer
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.finetuning import Reader
-from minibert.train.folder import REPORT
 from minibert.train.outputs import outputs
+from minibert.train.run import REPORT
 from minibert.vectors.cache import Matrix
 from minibert.vectors.embedder import Embedder
 
@@ -216,7 +216,7 @@ class TunedLabels:
         """The decoded answers of the task."""
         reader, encoded = self.reader, Encoded(items)
         data = reader.task.from_texts([""] * len(items))
-        logits = outputs(reader.model, encoded, keep=reader.task.keep)
+        logits = outputs(reader.model, encoded, keep=reader.task.reduce)
         return [answer_of(answer, reader.labels) for answer in reader.task.decode(logits, encoded, data, reader.labels)]
 
 
