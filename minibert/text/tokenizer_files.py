@@ -167,7 +167,7 @@ def build(definition: Mapping[str, Any], literal: bool, source: str) -> tokenize
     return backend
 
 
-def assemble(model: models.Model, added: Sequence[str | AddedToken], **parts: Any) -> Definition:
+def assemble(model: models.Model, added: Sequence[Any], **parts: Any) -> Definition:
     """The content of the tokenizer.json of a model with these special tokens, normalizer, pre_tokenizer, ..."""
     backend = tokenizers.Tokenizer(model)
     backend.add_special_tokens(list(added))

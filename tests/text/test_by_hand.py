@@ -204,7 +204,7 @@ MISTAKES: list[tuple[str, Any, str, Any]] = [
     ("BPE", bpe_module, "RUN", bpe_module.re.compile(" ?L+| ?N+| ?O+|[ W]+")),
     ("unigram", Unigram, "pieces", greedy),
     ("unigram", SETTINGS["unigram"][0], "normalise", str),
-    ("unigram", SETTINGS["unigram"][0], "unknown_score", 0.0),
+    ("unigram", SETTINGS["unigram"][0], "longest", 2),
     ("unigram", unigram_module, "split_words", str.split),
 ]
 

@@ -433,7 +433,7 @@ def test_words_have_their_tags_at_their_first_tokens_as_in_transformers(folders:
 
 
 @every_relative
-def test_answers_are_cut_from_the_original_text(family: str, both: Any) -> None:
+def test_answers_are_cut_from_the_original_text_and_choices_are_pairs(family: str, both: Any) -> None:
     tokenizer, _ = both(family)
     passage = "She was born in  Genève, près du lac, 1879.  Later she left."
     for wanted in ("Genève", "1879", "près du lac"):
@@ -451,16 +451,11 @@ def test_answers_are_cut_from_the_original_text(family: str, both: Any) -> None:
         assert passage[answer.start : answer.end] == answer.text
         ids = tokenizer("Where?", passage, max_length=512).input_ids[0].tolist()
         assert len(encoded.examples) > 1 or encoded.examples[0].ids == ids
-
-
-@every_relative
-def test_choices_are_encoded_as_pairs(family: str, both: Any) -> None:
     row = {"question": "The sky is", "choices": ["blue.", "a fish."], "label": 0}
-    tokenizer, _ = both(family)
     encoded = Choice().encode(questions([("row 0", row)], labels=True), tokenizer, [], 64)
-    expected = [tokenizer(row["question"], choice) for choice in row["choices"]]
-    assert [one.ids for one in encoded.examples] == [batch.input_ids[0].tolist() for batch in expected]
-    assert [one.segments for one in encoded.examples] == [batch.token_type_ids[0].tolist() for batch in expected]
+    for one, choice in zip(encoded.examples, row["choices"], strict=True):
+        batch = tokenizer(row["question"], choice)
+        assert [one.ids, one.segments] == [batch.input_ids[0].tolist(), batch.token_type_ids[0].tolist()]
 
 
 @pytest.mark.parametrize(("family", "mask", "other"), [("roberta", "<mask>", "[MASK]"), ("albert", "[MASK]", "<mask>")])
