@@ -38,14 +38,9 @@ def heat_map(
     """Draw a matrix as colours: blue for numbers from 0 up, blue to red around a white 0 for both signs.
 
     rows, columns: labels, such as tokens. limit: the number of the strongest colour (default: the largest).
-    axes: where to draw; by default a new figure sized by the matrix. Raises ValueError where the matrix does not have
-    two axes or the labels do not fit it.
+    axes: where to draw; by default a new figure sized by the matrix. matplotlib refuses other shapes and labels.
     """
     numbers = np.asarray(matrix, dtype=float)
-    given = zip((rows, columns), numbers.shape, strict=False)
-    labelled = tuple(size if labels is None else len(labels) for labels, size in given)
-    if numbers.ndim != 2 or labelled != numbers.shape:
-        raise ValueError(f"matrix has shape {numbers.shape}; a heat map has two axes, and here labels for {labelled}")
     if axes is None:
         height, width = (min(12.0, 1.2 + 0.28 * size) for size in numbers.shape)
         axes = pyplot().subplots(figsize=(max(width, 3.0), max(height, 1.6)), layout="constrained")[1]
@@ -70,7 +65,7 @@ def head_grid(
 ) -> Figure:
     """Draw the attention of each head, (H,S,S), as a grid of heat maps: a row looks, a column is looked at.
 
-    titles: "head 0" and so on by default. across: pictures in a row. Raises ValueError as heat_map does.
+    titles: "head 0" and so on by default. across: pictures in a row.
     """
     maps = np.asarray(probs, dtype=float)
     across = min(across, len(maps))

@@ -60,7 +60,8 @@ class Head(nn.Module):
     # Which tokens of a row the head reads: the "first", those that are "labelled", the "real" ones, or "all", that is
     # padding too. Training computes the last layer for no others.
     reads: ClassVar[tuple[str, ...]]
-    read: Callable[..., Any]  # from the encoder's output, and labels, to the output of the head; each class has its own
+    build: Callable[[Config], None]  # creates the modules on top of the encoder
+    read: Callable[..., Any]  # from the encoder's output, and labels, to the output of the head
 
     def __init__(self, config: Config, attention: str = "eager") -> None:
         super().__init__()
@@ -105,10 +106,6 @@ class Head(nn.Module):
     def first_layer(cls, config: Config) -> str:
         """Of a head that reads the first token: "pooler", or the activation of its own first layer. Else ""."""
         return "pooler" if "first" in cls.reads else ""
-
-    def build(self, config: Config) -> None:
-        """Create the modules on top of the encoder."""
-        raise NotImplementedError
 
     @property
     def device(self) -> torch.device:

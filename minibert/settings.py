@@ -46,7 +46,7 @@ def type_of(settings: type, name: str) -> tuple[type, bool]:
 def check(settings: Any) -> None:
     """Raise ValueError or TypeError, naming the setting, its value and its limits, for a value outside them."""
     for one in fields(settings):
-        kind, optional = type_of(type(settings), one.name)
+        kind, optional = type_of(settings.__class__, one.name)
         value, limits = getattr(settings, one.name), one.metadata
         if optional and value is None:
             continue

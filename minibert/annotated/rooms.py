@@ -64,7 +64,6 @@ ROOMS: dict[str, tuple[Tutorial, ...]] = {
     "kernels/calibration": (FAST,),
     "vectors/engine": (FAST,),
     "train/loop": (TUNING, PRETRAINING),
-    "train/student": (DISTILLATION,),
     "train/distillation": (DISTILLATION,),
 }
 NAMES = {room.rpartition("/")[2]: room for room in ROOMS}  # as prose calls them: wordpiece.pieces, engine.py

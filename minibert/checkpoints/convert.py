@@ -13,6 +13,7 @@ import json
 import re
 import shutil
 import warnings
+import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +38,6 @@ from minibert.files import atomic_folder, check_output, read_json, regular, writ
 from minibert.printing import brief
 
 FILES = (WEIGHTS_FILE, "config.json", *TOKENIZER_FILES)  # of the new folder
-OTHER_FRAMEWORKS = {"*.h5": "TensorFlow", "*.ckpt*": "TensorFlow", "*.msgpack": "Flax"}
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)  # of weights
 DTYPES += (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)  # of positions and the like
 
@@ -64,10 +64,8 @@ def convert(name: str | Path, out: str | Path, *, model_type: str | None = None,
     """
     out = Path(out)
     check_out(out, overwrite, FILES, apart=[name])
-    refuse_other_frameworks(Path(name))
     folder = locate(name, download=False).folder
     check_output(out, overwrite, files=FILES, apart=[folder])
-    refuse_other_frameworks(folder)
     config, stated = Config.from_file(folder / "config.json", model_type), read_json(folder / "config.json")
     done = Converted(folder, out, config.model_type)
     with atomic_folder(out, overwrite) as temporary:
@@ -75,15 +73,14 @@ def convert(name: str | Path, out: str | Path, *, model_type: str | None = None,
             if stated.get("model_type"):
                 raise ValueError(f"{folder} has safetensors and a model_type: nothing to convert, minibert loads it")
             done.read = sorted({tensor.file.name for tensor in list_tensors(folder).values()})
-            for file in [*done.read, INDEX_FILE][: None if (folder / INDEX_FILE).exists() else -1]:
-                shutil.copyfile(regular(folder / file), temporary / file)
+            copied = [path.name for path in folder.glob("*.safetensors*")]
         else:
+            copied = []
             write_tensors(temporary / WEIGHTS_FILE, read_pickles(folder, config, done))
         stated = json.dumps(stated | {"model_type": config.model_type}, indent=2, ensure_ascii=False)
         write_text_atomically(temporary / "config.json", f"{stated}\n")
-        for file in TOKENIZER_FILES:
-            if (folder / file).exists():
-                shutil.copyfile(regular(folder / file), temporary / file)
+        for file in [*copied, *(file for file in TOKENIZER_FILES if (folder / file).exists())]:
+            shutil.copyfile(regular(folder / file), temporary / file)
         done.tensors = len(list_tensors(temporary))
         done.written = sorted(path.name for path in temporary.iterdir())
     return done
@@ -96,18 +93,6 @@ def check_out(out: Path, overwrite: bool, files: Iterable[str], apart: Iterable[
         raise FileNotFoundError(f"--out is {out}, and there is no folder {out.absolute().parent}")
 
 
-def refuse_other_frameworks(folder: Path) -> None:
-    """Raise ValueError for a folder whose only weights are those of TensorFlow or Flax."""
-    if any((folder / name).exists() for name in (WEIGHTS_FILE, INDEX_FILE, *PICKLES)):
-        return
-    for pattern, framework in OTHER_FRAMEWORKS.items():
-        for file in folder.glob(pattern):
-            way_out = "convert it with transformers 4: from_pretrained(..., from_tf=True or from_flax=True)"
-            raise ValueError(
-                f"{file} is a checkpoint of {framework}, which is not read here; {way_out}, save_pretrained"
-            )
-
-
 def read_pickles(folder: Path, config: Config, done: Converted) -> dict[str, Tensor]:
     """The tensors of the folder's pickle or shards; anything else in there is reported in `left_out`.
 
@@ -116,7 +101,8 @@ def read_pickles(folder: Path, config: Config, done: Converted) -> dict[str, Ten
     """
     pickle = next((name for name in PICKLES if (folder / name).exists()), None)
     if pickle is None:
-        raise FileNotFoundError(f"{folder} has no weights: none of {', '.join(PICKLES)}; it holds: {listing(folder)}")
+        others = "transformers 4 converts checkpoints of TensorFlow and Flax, by from_pretrained(..., from_tf=True)"
+        raise FileNotFoundError(f"{folder} has none of {', '.join(PICKLES)}; it holds: {listing(folder)}; {others}")
     done.read = sorted(set(read_index(folder / pickle).values())) if pickle.endswith(".json") else [pickle]
     tensors: dict[str, Tensor] = {}
     for file in done.read:
@@ -137,14 +123,10 @@ def read_pickles(folder: Path, config: Config, done: Converted) -> dict[str, Ten
 
 def unpickle(path: Path) -> dict[Any, Any]:
     """The content of a file of torch.save. Raises ValueError for one that would run code, is damaged or no dict."""
-    with regular(path, "checkpoint").open("rb") as file:
-        archive = file.read(4) == b"PK\x03\x04"  # as torch.save writes since 1.6; only that can be mapped
+    archive = zipfile.is_zipfile(regular(path, "checkpoint"))  # as torch.save writes since 1.6; only that can be mapped
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about old formats
+        with warnings.catch_warnings(action="ignore"):  # about old formats
             found = torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
-    except MemoryError:
-        raise
     except Exception as error:  # a damaged pickle makes an unpickler fail in any way
         if called := re.search(r"GLOBAL (\S+)", str(error)):
             raise ValueError(f"{path} would run {called[1]} when opened, which no weight needs: refused") from None

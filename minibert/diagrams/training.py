@@ -80,17 +80,17 @@ def features() -> Drawing:
 
 def distillation() -> Drawing:
     """Teacher and student."""
-    from minibert.train.distillation import TEMPERATURE  # imported here: all of training comes with them, which the
-    from minibert.train.student import layers_taken  # trace page, with its pictures of the forward pass, needs not
+    from minibert.train.distillation import layers_taken  # imported here: all of training comes with it, which the
+    from minibert.train.settings import DistillSettings  # trace page, with its pictures of the forward pass, needs not
 
-    taken = layers_taken(L)
+    taken, temperature = layers_taken(L), DistillSettings.temperature
     drawing = Drawing(
         "distillation",
         "A student learns from its teacher",
         f"""A teacher of {L} layers, frozen, and a student of {len(taken)}, trained, which begins as the teacher's
         embeddings and its layers {", ".join(map(str, taken))}. Both read the same text, in which
         "{TOKENS[HIDDEN]}" is hidden. Three losses teach the student: the cosine between its last vectors
-        and the teacher's; the divergence (KL) of its guesses, softened by a temperature of {TEMPERATURE:g},
+        and the teacher's; the divergence (KL) of its guesses, softened by a temperature of {temperature:g},
         from the teacher's; and masked LM, the word that was hidden.""",
     )
     text = drawing.box(Box(MARGIN, 44, WIDTH - 2 * MARGIN, 28), "a visually [MASK] rum ##ination …", "token", "mono", 4)

@@ -31,11 +31,13 @@ from minibert.losses import IGNORED
 from minibert.plotting import pyplot
 from minibert.printing import block, table
 from minibert.tasks.base import Example
-from minibert.train import distillation, pretraining
 from minibert.train.batches import collate
-from minibert.train.folder import check_out
+from minibert.train.distillation import DistillRun
 from minibert.train.loop import Progress
 from minibert.train.packed import packed_states
+from minibert.train.pretraining import PretrainRun
+from minibert.train.run import check_out
+from minibert.train.settings import DistillSettings, PretrainSettings
 from minibert.train.vocabulary import learn_vocabulary
 from minibert.vectors.pooling import inference
 
@@ -86,7 +88,7 @@ def prepare(folder: Path) -> Language:
     return language
 
 
-def best_possible(language: Language, job: pretraining.Job) -> Bounds:
+def best_possible(language: Language, job: PretrainRun) -> Bounds:
     """What the best of all models would say of the held-out rows."""
     rows = job.held_out
     random = statistics.mean(row.labels["next_sentence_label"] for row in rows)
@@ -102,25 +104,22 @@ def best_possible(language: Language, job: pretraining.Job) -> Bounds:
 
 def pretrained(
     folder: Path, steps: int, say: Callable[[Progress], None], overwrite: bool = False
-) -> tuple[pretraining.Job, dict[str, Any]]:
+) -> tuple[PretrainRun, dict[str, Any]]:
     """The teacher, in folder/bert."""
     given = {name: str(folder / file) for name, file in (("dev", "dev.txt"), ("config", "config.json"))}
     given |= {"tokenizer": str(folder / "vocabulary")}
     how = TEACHER | {"steps": steps, "save_every": max(1, steps // 10)}
-    job = pretraining.Job.of(pretraining.request_of(str(folder / "train.txt"), given | how))
-    return job, pretraining.finish(job, folder / "bert", say=say, overwrite=overwrite).figures
+    job = PretrainRun.of(folder / "train.txt", PretrainSettings(**given | how))
+    return job, job.finish(folder / "bert", report=say, overwrite=overwrite).figures
 
 
 def distilled(
     folder: Path, steps: int, say: Callable[[Progress], None], overwrite: bool = False
-) -> tuple[distillation.Job, dict[str, Any]]:
+) -> tuple[DistillRun, dict[str, Any]]:
     """The student, in folder/distilbert."""
     how = STUDENT | {"steps": steps, "save_every": max(1, steps // 5), "dev": str(folder / "dev.txt")}
-    request = distillation.request_of(
-        distillation.Request, corpus=str(folder / "train.txt"), init=str(folder / "bert"), **how
-    )
-    job = distillation.new_job(request)
-    return job, pretraining.finish(job, folder / "distilbert", say=say, overwrite=overwrite).figures
+    job = DistillRun.of(folder / "train.txt", DistillSettings(init=str(folder / "bert"), **how))
+    return job, job.finish(folder / "distilbert", report=say, overwrite=overwrite).figures
 
 
 def speed_ratio(teacher: Head, student: Head, rows: Sequence[Example], rounds: int = 5) -> float:
@@ -139,7 +138,7 @@ def speed_ratio(teacher: Head, student: Head, rows: Sequence[Example], rounds: i
     return statistics.median(seconds(teacher) / seconds(student) for _ in range(rounds))
 
 
-def shown(model: Head, job: pretraining.Job, best: Bounds) -> str:
+def shown(model: Head, job: PretrainRun, best: Bounds) -> str:
     """Some hidden words: what stood there, what the model guesses, and what the best of all models would."""
     words = {id: word for word, id in job.tokenizer.vocab.items()}
     language = Language(0).words

@@ -35,8 +35,9 @@ from minibert.tasks.answering import Answering
 from minibert.tasks.base import Task
 from minibert.tasks.classification import Classification
 from minibert.tasks.tagging import Tagging
-from minibert.train.finetuning import Job, Request, new_model
-from minibert.train.loop import Settings, new_optimizer, rate, train
+from minibert.train.finetuning import FinetuneRun, new_model
+from minibert.train.loop import learning_rate_at, new_optimizer, train
+from minibert.train.settings import FinetuneSettings
 
 SPLIT = {"mrpc": 3276, "xquad": 800}  # rows to learn from of data that comes in one file; the rest is to be answered
 
@@ -112,13 +113,13 @@ DATA: dict[str, Callable[[Path], Data]] = {"sst2": sst2, "mrpc": mrpc, "wnut17":
 # The two sides
 
 
-def ours(job: Job, start: Head) -> Head:
+def ours(job: FinetuneRun, start: Head) -> Head:
     """minibert's own way."""
-    train(start, job.batches(start.config.pad_token_id), job.settings)
+    train(start, job.batches(), job.settings)
     return start
 
 
-def theirs(job: Job, start: Head) -> Head:
+def theirs(job: FinetuneRun, start: Head) -> Head:
     """transformers' model, trained as its users train it; what came out as a model of ours, to be asked alike."""
     import transformers
 
@@ -130,16 +131,16 @@ def theirs(job: Job, start: Head) -> Head:
         return load(folder, head=start.name)
 
 
-def learn(model: Any, job: Job, *, segments: bool) -> None:
+def learn(model: Any, job: FinetuneRun, *, segments: bool) -> None:
     """A plain training loop around a model of transformers."""
-    settings, batches = job.settings, job.batches(model.config.pad_token_id)
+    settings, batches = job.settings, job.batches()
     optimizer = new_optimizer(model, settings)
-    steps = settings.epochs * batches.an_epoch
-    in_order = (batch for epoch in range(settings.epochs) for batch in batches.of_epoch(epoch))
+    steps = settings.epochs * batches.batches_per_epoch
+    in_order = (batch for epoch in range(settings.epochs) for batch in batches.epoch_batches(epoch))
     model.train()
     for step, batch in enumerate(tqdm(in_order, total=steps, unit="step", delay=2, disable=None)):
         for group in optimizer.param_groups:
-            group["lr"] = rate(step, steps, settings)
+            group["lr"] = learning_rate_at(step, steps, settings)
         given = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, **batch.labels}
         if segments:
             given["token_type_ids"] = batch.token_type_ids
@@ -152,15 +153,15 @@ def learn(model: Any, job: Job, *, segments: bool) -> None:
         optimizer.step()
 
 
-SIDES: dict[str, Callable[[Job, Head], Head]] = {"minibert": ours, "transformers": theirs}
+SIDES: dict[str, Callable[[FinetuneRun, Head], Head]] = {"minibert": ours, "transformers": theirs}
 
 
-def compare(data: Data, request: Request, seeds: Sequence[int], names: Sequence[str]) -> dict[str, Any]:
+def compare(data: Data, settings: FinetuneSettings, seeds: Sequence[int], names: Sequence[str]) -> dict[str, Any]:
     """Train on each side with each seed; scores, their means, and the standard error of one of them."""
-    job = Job.of(data.task, data.learned, data.held_out, request)
+    job = FinetuneRun.of(data.task, data.learned, data.held_out, settings)
     sides: dict[str, Side] = {name: Side([], []) for name in names}
     for seed in seeds:
-        one = replace(job, request=replace(job.request, settings=replace(job.request.settings, seed=seed)))
+        one = replace(job, settings=replace(job.settings, seed=seed))
         for name, side in sides.items():
             torch.manual_seed(seed)
             start, begin = new_model(one.source.folder, one.task, one.labels), time.perf_counter()
@@ -215,10 +216,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{told}; MINIBERT_DATA names a folder with {', '.join(DATA)}", file=sys.stderr)
         return 2
     sides = [given.side] if given.side else list(SIDES)
-    request = Request(model=given.model, settings=Settings(epochs=given.epochs, precision=given.precision))
+    settings = FinetuneSettings(model=given.model, epochs=given.epochs, precision=given.precision)
     found = {}
     for name in given.data or DATA:
-        found[name] = compare(DATA[name](Path(folder)), request, range(given.seeds), sides)
+        found[name] = compare(DATA[name](Path(folder)), settings, range(given.seeds), sides)
         print(report({name: found[name]}, sides), flush=True)
     if len(found) > 1:
         print("\n" + report(found, sides))

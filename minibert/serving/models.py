@@ -28,8 +28,8 @@ from minibert.text.texts import as_texts_or_pairs
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.finetuning import Reader
-from minibert.train.folder import REPORT
 from minibert.train.outputs import outputs
+from minibert.train.run import REPORT
 from minibert.vectors.cache import Matrix
 from minibert.vectors.embedder import Embedder
 
@@ -246,7 +246,7 @@ class TunedLabels(Labels[Example]):
         """What the answers of the task say."""
         reader, encoded = self.reader, Encoded(items)
         data = reader.task.from_texts([""] * len(items))
-        logits = outputs(reader.model, encoded, keep=reader.task.keep)
+        logits = outputs(reader.model, encoded, keep=reader.task.reduce)
         return [answer_of(answer, reader.labels) for answer in reader.task.decode(logits, encoded, data, reader.labels)]
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from tqdm import tqdm
 
 from minibert.printing import block
+from minibert.settings import setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
 from minibert.tasks.classification import one_line
 from minibert.tasks.labels import finite, softmax
@@ -155,10 +156,11 @@ def right_choice(record: dict[str, object], choices: Sequence[str], place: str) 
 class Choice(Task):
     """The right one of C choices. format: of a file whose name does not say it, jsonl or json."""
 
-    format: str | None = None
+    format: str | None = setting(None, "jsonl or json (default: by the file name)", metavar="TYPE")
 
     name = "choose"
     head = "multiple-choice"
+    data_help = 'JSON lines of {"question", "choices": [...], "label"}'
     main = "accuracy"
 
     def read(self, path: str | Path) -> list[Question]:
@@ -232,7 +234,7 @@ class Choice(Task):
         told = "{accuracy:.3f} ± {standard_error:.3f} (standard error), {rows:,} questions; chance is {chance:.3f}"
         return Measure(figures, self.main, block("accuracy", told.format(**figures)))
 
-    def lines(self, answers: Sequence[Chosen], data: Sequence[Question]) -> list[str]:
+    def format_predictions(self, answers: Sequence[Chosen], data: Sequence[Question]) -> list[str]:
         """The number of the choice, its probability, its text, and the question, by tabs."""
         return [
             one_line(str(answer.number), f"{answer.probability:.4f}", answer.choice, one.question)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from minibert.settings import check, setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
 from minibert.tasks.labels import Kind, Number, OneLabel, SeveralLabels, finite
 from minibert.tasks.reviews import LABEL_COLUMNS, PAIR_COLUMNS, check_header, check_there
@@ -66,17 +67,21 @@ class Classification(Task):
     what stands between several labels of a text; None: each has exactly one. regression: labels are numbers.
     """
 
-    text: str | int | None = None
-    pair: str | int | None = None
-    label: str | int | None = None
-    format: str | None = None
-    separator: str | None = None
-    regression: bool = False
+    text: str | int | None = setting(
+        None, "column of the texts: name, or number without a header (default: sentence or text)", metavar="COLUMN"
+    )
+    pair: str | int | None = setting(None, "column of second texts", metavar="COLUMN")
+    label: str | int | None = setting(None, "column of the labels (default: label)", metavar="COLUMN")
+    format: str | None = setting(None, "tsv, csv, jsonl, json or parquet (default: by the file name)", metavar="TYPE")
+    separator: str | None = setting(None, "between several labels of a text, such as |", metavar="CHARACTER")
+    regression: bool = setting(False, "labels are numbers")
 
     name = "classify"
     head = "sequence-classification"
+    data_help = "labelled texts: a table"
 
     def __post_init__(self) -> None:
+        check(self)
         if self.regression and self.separator is not None:
             raise ValueError(f"separator is {self.separator!r}, and a regression has one number a text; leave out one")
         if self.separator == "":
@@ -174,7 +179,7 @@ class Classification(Task):
         """What the kind of label asks for; warns where all answers are the same class."""
         return self.kind.measure(answers, data.known_labels, labels)
 
-    def lines(self, answers: Sequence[Any], data: Texts) -> list[str]:
+    def format_predictions(self, answers: Sequence[Any], data: Texts) -> list[str]:
         """The answer, its probability unless it is a number, and the text or both texts, by tabs."""
         shown = (self.kind.shown(answer) for answer in answers)
         rows = ([row] if isinstance(row, str) else row for row in data.rows)

@@ -132,6 +132,7 @@ class Tagging(Task):
 
     name = "tag"
     head = "token-classification"
+    data_help = "one word and its tag a line, an empty line between sentences (CoNLL)"
     main = "f1"
 
     def read(self, path: str | Path) -> Sentences:
@@ -211,7 +212,7 @@ class Tagging(Task):
         }
         return Measure(figures, self.main, "\n".join([entity_table(together, types), "", *said]))
 
-    def lines(self, answers: Sequence[Sequence[str]], data: Sentences) -> list[str]:
+    def format_predictions(self, answers: Sequence[Sequence[str]], data: Sentences) -> list[str]:
         """A line for each word, the tag behind a tab, and an empty line after each sentence: a file as `read` reads."""
         found = []
         for words, tags in zip(data.words, answers, strict=True):

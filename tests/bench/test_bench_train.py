@@ -35,7 +35,8 @@ from minibert.losses import IGNORED
 from minibert.tasks.base import Example
 from minibert.text.tokenizer import load_tokenizer
 from minibert.train.batches import Batches
-from minibert.train.loop import Settings, new_optimizer, packed_loss
+from minibert.train.loop import new_optimizer, packed_loss
+from minibert.train.settings import TrainSettings
 
 pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate, which the extra `test` brings")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -132,7 +133,7 @@ def test_both_are_given_the_same_rows_and_the_same_padding() -> None:
     batches = Batches(EXAMPLES, BATCH, ways.SEED, 0)
     for segments in (True, False):
         given = InOurOrder(batches, segments)
-        for theirs, ours in zip(given, batches.of_epoch(0), strict=True):
+        for theirs, ours in zip(given, batches.epoch_batches(0), strict=True):
             assert torch.equal(theirs["input_ids"], ours.input_ids)
             assert torch.equal(theirs["attention_mask"], ours.attention_mask)
             assert torch.equal(theirs["labels"], ours.labels["labels"])
@@ -171,7 +172,7 @@ def test_the_trainer_has_its_own_defaults_and_bfloat16_is_its_own_too(setting: S
 
 
 def test_the_recipe_is_that_of_the_paper_for_one_epoch() -> None:
-    assert ways.recipe("float32", exact=False) == dataclasses.replace(Settings(), epochs=1, exact=False)
+    assert ways.recipe("float32", exact=False) == dataclasses.replace(TrainSettings(precision="float32"), epochs=1, exact=False)
     assert ways.recipe("float32", False, "mlm") == ways.recipe("float32", exact=False)
     assert ways.recipe("float32", True, "mlm").clip == ways.NO_CLIP
 
@@ -405,7 +406,7 @@ def test_the_trainer_hides_words_of_the_same_rows_by_its_own_collator(hidden: Se
     theirs, rows = Theirs(hidden, "float32", None, "mlm", collator=True), rows_of_words(hidden)
     assert theirs.words.endswith("DataCollatorForLanguageModeling")
     batches = ways.batches_of("mlm", rows, theirs.tokenizer)
-    pairs = list(zip(InOurOrder(batches, True, theirs.collator), batches.of_epoch(0), strict=True))
+    pairs = list(zip(InOurOrder(batches, True, theirs.collator), batches.epoch_batches(0), strict=True))
     assert not all(torch.equal(their["labels"], our.labels["labels"]) for their, our in pairs)
     for their, our in pairs:
         for ids, labels in ((their["input_ids"], their["labels"]), (our.input_ids, our.labels["labels"])):

@@ -15,8 +15,8 @@ from minibert.experiments import quality
 from minibert.heads import Head
 from minibert.tasks.classification import Classification
 from minibert.train import loop
-from minibert.train.finetuning import Job, Request, new_model
-from minibert.train.loop import Settings
+from minibert.train.finetuning import FinetuneRun, new_model
+from minibert.train.settings import FinetuneSettings
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -39,9 +39,10 @@ def data() -> quality.Data:
     return quality.Data(task, task.from_labels(*labelled(24)), task.from_labels(*labelled(12)))
 
 
-def weights_after(side: Callable[[Job, Head], Head], checkpoint: Path) -> dict[str, torch.Tensor]:
-    request = Request(model=str(checkpoint), settings=Settings(epochs=2, batch_size=8, learning_rate=1e-3))
-    job = Job.of(data().task, data().learned, data().held_out, request)
+def weights_after(side: Callable[[FinetuneRun, Head], Head], checkpoint: Path) -> dict[str, torch.Tensor]:
+    how = {"epochs": 2, "batch_size": 8, "learning_rate": 1e-3, "precision": "float32"}
+    settings = FinetuneSettings(model=str(checkpoint), **how)
+    job = FinetuneRun.of(data().task, data().learned, data().held_out, settings)
     torch.manual_seed(0)
     model = side(job, new_model(checkpoint, job.task, job.labels))
     # The gradient of a key's bias is zero but for rounding, of which Adam makes whole steps.
@@ -55,7 +56,7 @@ def test_the_two_sides_end_at_the_same_weights_without_dropout(checkpoint: Path)
 
 def test_another_learning_rate_on_one_side_is_caught(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = weights_after(quality.ours, checkpoint)
-    monkeypatch.setattr(quality, "rate", lambda *args: 2 * loop.rate(*args))
+    monkeypatch.setattr(quality, "learning_rate_at", lambda *args: 2 * loop.learning_rate_at(*args))
     theirs = weights_after(quality.theirs, checkpoint)
     assert any((weight - theirs[name]).abs().max() > 1e-3 for name, weight in ours.items())
 

@@ -191,7 +191,7 @@ def test_the_answer_is_the_choice_with_the_largest_logit() -> None:
     assert (first.number, first.choice, first.probability) == (0, "b", pytest.approx(0.75))
     assert first.probabilities == pytest.approx((0.75, 0.25))
     assert second == Chosen(1, "f", 1.0, (0.0, 1.0))
-    assert TASK.lines([first, second], data) == ["0\t0.7500\tb\ta", "1\t1.0000\tf\td"]
+    assert TASK.format_predictions([first, second], data) == ["0\t0.7500\tb\ta", "1\t1.0000\tf\td"]
 
 
 def test_no_questions_have_no_answers(tokenizer: Tokenizer) -> None:

@@ -30,9 +30,9 @@ from minibert.tasks.base import Example
 from minibert.text.masking import RATE, Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.batches import Batches, order
-from minibert.train.loop import Loss, Settings, new_optimizer, packed_loss, train
-from minibert.train.pairs import Packing
-from minibert.train.stream import masked
+from minibert.train.loop import Loss, new_optimizer, packed_loss, train
+from minibert.train.settings import TrainSettings
+from minibert.train.stream import Packing, masked
 
 HEADS = {"classify": "sequence-classification", "mlm": "masked-lm"}  # by what is learned
 BATCH = 32  # rows in a step
@@ -58,17 +58,19 @@ def examples_of(objective: str, texts: Sequence[str], tokenizer: Tokenizer) -> l
         rows = tokenizer.ids(texts)
         return [Example(ids, [0] * len(ids), {"labels": number % 2}) for number, ids in enumerate(rows)]
     document = [list(made.ids) for made in tokenizer.encode_each(texts)]
-    return Packing("mlm", LENGTH, tokenizer.template).rows([document], Random(SEED))
+    return Packing(None, LENGTH, tokenizer.template).rows([document], Random(SEED))
 
 
-def recipe(precision: str, exact: bool, objective: str = "classify") -> Settings:
+def recipe(precision: str, exact: bool, objective: str = "classify") -> TrainSettings:
     """One epoch as in BERT's paper. exact: to the bit, with the plain AdamW.
 
     The length of all gradients is a sum over the parameters in their order, and transformers has those of a masked LM
     in another one: its last bit differs, and with it all that is clipped. So to the bit means there, without clipping.
     """
-    clip = NO_CLIP if exact and objective == "mlm" else Settings.clip
-    return Settings(epochs=1, batch_size=BATCH, seed=SEED, precision=precision, clip=clip, fused=not exact, exact=exact)
+    clip = NO_CLIP if exact and objective == "mlm" else TrainSettings.clip
+    return TrainSettings(
+        epochs=1, batch_size=BATCH, seed=SEED, precision=precision, clip=clip, fused=not exact, exact=exact
+    )
 
 
 def batches_of(objective: str, examples: Sequence[Example], tokenizer: Tokenizer) -> Batches:
@@ -80,7 +82,7 @@ def batches_of(objective: str, examples: Sequence[Example], tokenizer: Tokenizer
         def change(row: Example, epoch: int, number: int) -> Example:
             return masked(row, masking, number)
 
-    return Batches(examples, BATCH, SEED, tokenizer.pad_id, change=change)
+    return Batches(examples, BATCH, SEED, tokenizer.pad_id, augment=change)
 
 
 class Ours:
