@@ -87,9 +87,9 @@ class Table:
         self.format, self.compressed = format_of(self.name, format)
         self.columns = tuple(columns)
         if self.format == "txt" and (len(columns) > 1 or columns[0].name is not None):
-            wanted = [f"{column.role} {column.name!r}" if column.name else column.role for column in columns]
+            requested = [f"{column.role} {column.name!r}" if column.name else column.role for column in columns]
             raise ValueError(
-                f"{self.name} is read as one text per line, so it has no columns {' and '.join(wanted)}; use a .tsv, "
+                f"{self.name} is read as one text per line and has no columns {' and '.join(requested)}; use a .tsv, "
                 ".csv, .jsonl, .json or .parquet, or set its format"
             )
         self.names: tuple[str, ...] | None = None  # of the requested columns

@@ -56,7 +56,7 @@ from minibert.text.tokenizer_files import (
 
 __all__ = ["Batch", "TokenStats", "Tokenizer", "TruncationWarning", "UnknownTokensWarning", "load_tokenizer"]
 
-CHUNK = 4096  # texts per call of the library; bounds the memory of its results
+CHUNK = 4096  # texts per call of the library, which bounds the memory of its results
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -114,8 +114,8 @@ class Tokenizer:
             apart = pre_tokenizers.Split(Regex(patterns), "merged_with_previous")
             steps = [step for step in (self._backend.pre_tokenizer, apart) if step is not None]
             self._backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
-        made = self._backend.encode_batch(list(self._special.values()), add_special_tokens=False)
-        if found := self.control_ids.intersection(id for one in made for id in one.ids):
+        encodings = self._backend.encode_batch(list(self._special.values()), add_special_tokens=False)
+        if found := self.control_ids.intersection(id for one in encodings for id in one.ids):
             raise ValueError(
                 "special_tokens_in_text='literal' is not possible with this vocabulary: "
                 f"the word {self._pieces[found.pop()]!r} itself is a special token; use 'parse'"
@@ -150,7 +150,7 @@ class Tokenizer:
         ids = [row["input_ids"] for row in rows]
         stats = token_stats(lengths, ids, self.unk_id, specials, max_length, long)
         self.warn(stats, max_length)
-        fillers: dict[str, Any] = dict(attention_mask=0, token_type_ids=0, special_tokens_mask=1)
+        fillers: dict[str, Any] = {"attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}
         fillers |= {"input_ids": self.pad_id, "tokens": self._pieces[self.pad_id], "offsets": (0, 0), "word_ids": None}
         return pad(rows, fillers, stats)
 
@@ -164,9 +164,9 @@ class Tokenizer:
     ) -> list[list[int]]:
         """The ids of each text, [CLS] and [SEP] included, cut but not padded: the fast way for many texts."""
         max_length = self.resolve_max_length(max_length, pairs=False)
-        made = self.encode_texts(as_texts(texts, missing=missing), long=as_long(truncation), max_length=max_length)
-        self.warn(made.stats, max_length)
-        return made.ids
+        rows = self.encode_texts(as_texts(texts, missing=missing), long=as_long(truncation), max_length=max_length)
+        self.warn(rows.stats, max_length)
+        return rows.ids
 
     def encode_texts(
         self,
@@ -221,8 +221,8 @@ class Tokenizer:
         """The ids of each text, and whether they are complete: of a very long text `enough` of them will do."""
         for portion in portions(map(str, texts)):
             short = [text if len(text) <= PIECE else "" for text in portion]
-            made = self._backend.encode_batch_fast(short, add_special_tokens=False)
-            for text, encoding in zip(portion, made, strict=True):
+            encodings = self._backend.encode_batch_fast(short, add_special_tokens=False)
+            for text, encoding in zip(portion, encodings, strict=True):
                 yield (encoding.ids, True) if len(text) <= PIECE else self._long_ids(text, enough)
 
     def _long_ids(self, text: str, enough: int | None) -> tuple[list[int], bool]:
