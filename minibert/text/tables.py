@@ -39,7 +39,6 @@ from minibert.text.texts import TextOrPair, check_surrogates
 
 ROW_LIMIT = 64_000_000  # bytes of a line: a thousand times what BERT reads of a text
 JSON_LIMIT = 1_000_000_000  # bytes of a .json, decompressed
-ROWS_AT_ONCE = 1024  # of parquet
 DIALECTS: dict[str, dict[str, Any]] = {
     "tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
     "csv": {"delimiter": ",", "strict": True},
@@ -300,7 +299,7 @@ def open_parquet(stream: BinaryIO, name: str) -> Any:
 
 def read_parquet(file: Any, name: str, columns: Sequence[str]) -> Iterator[tuple[str, object]]:
     """The rows, as objects of these columns, each with its place."""
-    rows = (row for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns) for row in batch.to_pylist())
+    rows = (row for batch in file.iter_batches(1024, columns=columns) for row in batch.to_pylist())
     try:
         yield from ((f"{name}, row {number},", row) for number, row in enumerate(rows, 1))
     except (OSError, ValueError, RuntimeError) as error:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import repeat
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import Encoding, Regex, pre_tokenizers
+from tokenizers import Encoding
 from torch import Tensor
 
 from minibert.checkpoints import hub
@@ -104,22 +103,12 @@ class Tokenizer:
         self.max_length = min(DEFAULT_MAX_LENGTH, limit)
         self.max_length = self.resolve_max_length(max_length, pairs=False)
         if special_tokens_in_text == "literal":
-            self._read_literally()
-
-    def _read_literally(self) -> None:
-        # A unigram vocabulary has special tokens among its pieces: a typed one is split after its first character.
-        names = sorted(token for id in (*self.control_ids, self.unk_id) if len(token := self._pieces[id]) > 1)
-        if self._kind == "Unigram":
-            patterns = "|".join(f"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in names)
-            apart = pre_tokenizers.Split(Regex(patterns), "merged_with_previous")
-            steps = [step for step in (self._backend.pre_tokenizer, apart) if step is not None]
-            self._backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
-        encodings = self._backend.encode_batch(list(self._special.values()), add_special_tokens=False)
-        if found := self.control_ids.intersection(id for one in encodings for id in one.ids):
-            raise ValueError(
-                "special_tokens_in_text='literal' is not possible with this vocabulary: "
-                f"the word {self._pieces[found.pop()]!r} itself is a special token; use 'parse'"
-            )
+            encodings = self._backend.encode_batch(list(self._special.values()), add_special_tokens=False)
+            if found := self.control_ids.intersection(id for one in encodings for id in one.ids):
+                raise ValueError(
+                    "special_tokens_in_text='literal' is not possible with this vocabulary: "
+                    f"the word {self._pieces[found.pop()]!r} itself is a special token; use 'parse'"
+                )
 
     # -- texts to ids
 
@@ -274,8 +263,7 @@ class Tokenizer:
         Raises ValueError for a pair without special tokens.
         """
         if add_special_tokens:
-            ids: list[int] = self(text, pair).input_ids[0].tolist()
-            return ids
+            return list(self(text, pair).input_ids[0].tolist())
         if pair is not None:
             raise ValueError("add_special_tokens is False, and without [SEP] a pair would be one text")
         return list(next(self.encode_each(as_texts([text]))).ids)
@@ -395,8 +383,7 @@ def load_tokenizer(
     )
     if tokenizer._kind != "WordPiece":
         tokenizer._settings.setdefault("tokenizer_class", f"{relative}Tokenizer")  # transformers reads it
-    tokens = max(tokenizer._pieces) + 1
-    if tokens > config.vocab_size:
+    if (tokens := max(tokenizer._pieces) + 1) > config.vocab_size:
         raise ValueError(
             f"the tokenizer of {folder} has {tokens} tokens, the model only {config.vocab_size} "
             "(vocab_size in config.json); the files belong to different checkpoints"
