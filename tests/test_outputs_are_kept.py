@@ -46,7 +46,7 @@ FILES: dict[str, tuple[str, list[str], str]] = {  # the option, the command, the
     "export": ("--out", ["export", "HOME/words"], ".onnx"),
     "predict": ("--out", ["classify", "predict", "HOME/frozen", "the film", "a book"], ".tsv"),
     "finetune": ("--plot", [*FOLDERS["finetune"], "--out", "NEW"], ".svg"),
-    "parity": ("--report", ["parity", "--golden"], ".md"),
+    "parity": ("--report", ["parity", "HOME/words", "--attention", "sdpa"], ".md"),
 }
 NEEDED = {"export": "onnxscript", "trace picture": "matplotlib", "finetune": "matplotlib"}
 

@@ -47,8 +47,10 @@ DIALECTS: dict[str, dict[str, Any]] = {
 FORMATS = ("txt", *DIALECTS, "jsonl", "json", "parquet")
 TEXT_COLUMNS = ("sentence", "text")  # the usual names of a column of texts
 STANDARD_INPUT = "standard input"
-JSON_TYPES: dict[type, str] = {type(None): "null", bool: "true or false", int: "a number", float: "a number"}
-JSON_TYPES |= {list: "a list", dict: "an object", str: "a string"}
+JSON_TYPES: dict[type, str] = {
+    **{type(None): "null", bool: "true or false", int: "a number", float: "a number"},
+    **{list: "a list", dict: "an object", str: "a string"},
+}
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,7 @@ class Table:
     """Columns of a file, to be read once, inside `with`.
 
     path: - is standard input. format: one of FORMATS; None decides by the name. stream: the open file, if `path` is
-    only its name. After the first row `names` are the names of the
-    columns, or their numbers if there is no header.
+    only its name. After the first row `names` are those of the requested columns, or their numbers without a header.
     Raises FileNotFoundError for a missing file, ImportError for .parquet without pyarrow, and ValueError for a pipe or
     a device, an unknown format, a missing column, or, with its place, for content that is damaged.
     """
@@ -142,9 +143,13 @@ class Table:
             self.header = has_header(self.columns, names)
             keys = names if self.header else [str(number) for number in range(1, len(names) + 1)]
             self.names = find_columns(self.columns, keys, place, self.header)
+            for key, column in zip(self.names, self.columns, strict=True):
+                if not self.header and (name := first[int(key) - 1]).lower() in column.usual:
+                    raise ValueError(f"{place} is a header; request {column.role} as {name!r}, not by its number")
             for at, row in rows if self.header else chain([(place, first)], rows):
                 if len(row) != len(keys):
-                    raise ValueError(f"{at} has {len(row)} columns, {len(keys)} are expected, as in the first row")
+                    count = "1 column" if len(row) == 1 else f"{len(row)} columns"
+                    raise ValueError(f"{at} has {count}, {len(keys)} are expected, as in the first row")
                 yield at, dict(zip(keys, row, strict=True))
 
 
@@ -269,7 +274,8 @@ def read_json_array(stream: BinaryIO, name: str) -> Iterator[tuple[str, object]]
     place = f"{name}, read as one JSON array (with one object per line, its format is jsonl: --format jsonl),"
     items = parsed(content, place) if len(content) <= JSON_LIMIT else None
     if not isinstance(items, list):
-        raise ValueError(f"{place} is {kind_of(items)}, or longer than {JSON_LIMIT / 1e6:g} MB")
+        what = kind_of(items) if len(content) <= JSON_LIMIT else f"longer than {JSON_LIMIT / 1e6:g} MB"
+        raise ValueError(f"{place} is {what}")
     yield from ((f"{name}, item {number},", item) for number, item in enumerate(items, 1))
 
 

@@ -97,7 +97,7 @@ def test_an_encoder_in_hand_needs_its_tokenizer_and_has_no_hashes(folder: Path) 
 
 
 def test_one_str_is_no_list_of_texts(folder: Path) -> None:
-    with pytest.raises(TypeError, match="texts is one str"):
+    with pytest.raises(TypeError, match="texts is of type str"):
         Embedder(folder)("a good film")
 
 
