@@ -21,7 +21,7 @@ def run(args: Arguments) -> Figures:
         return classify.predict(args)
     import sys
 
-    from minibert.text.rows import read_lines
+    from minibert.text.tables import read_lines
     from minibert.train.finetuning import Reader
 
     reader = Reader.load(args.folder, args.device)

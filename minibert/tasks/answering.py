@@ -25,7 +25,7 @@ from minibert.settings import check, setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
 from minibert.tasks.squad import Gold, Question, Questions, read_squad, score_answer
 from minibert.text.texts import as_texts
-from minibert.text.tokenized import Account
+from minibert.text.tokenized import TokenStats
 from minibert.text.tokenizer import Tokenizer
 
 GOOGLES_STRIDE = 128  # tokens, with rows of 384
@@ -133,13 +133,13 @@ class Answering(Task):
 
     def encode(self, data: Questions, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
         """A row for each window. Raises ValueError where max_question or stride leave no room in max_length."""
-        max_length, framing = tokenizer.checked_length(max_length, pairs=True), tokenizer.framing
+        max_length, framing = tokenizer.resolve_max_length(max_length, pairs=True), tokenizer.template
         self.check_room(max_length, framing.specials(pairs=True))
         contexts = passages(data, tokenizer)
         examples: list[Example] = []
         back: list[Passage] = []
         seen = Seen(data, self.max_question, self.max_answer)
-        questions = tokenizer.pieces([question.question for question in data.rows])
+        questions = tokenizer.encode_each([question.question for question in data.rows])
         bar = tqdm(questions, "encoding", len(data), leave=False, unit="text", delay=2, disable=None)
         for row, asked in zip(data.rows, bar, strict=True):
             context = contexts[row.context]
@@ -156,7 +156,7 @@ class Answering(Task):
             back.append(Passage(windows, context.offsets))
             seen.add(row, len(asked), windows, answer)
         unknown = sum(one.unknown for one in contexts.values())
-        tokenizer.warn(Account(len(data), sum(len(one.ids) for one in contexts.values()), unknown), max_length)
+        tokenizer.warn(TokenStats(len(data), sum(len(one.ids) for one in contexts.values()), unknown), max_length)
         return Encoded(examples, notes=seen.notes(), back=back)
 
     def check_room(self, max_length: int, specials: int) -> None:
@@ -261,7 +261,7 @@ class Context(NamedTuple):
 def passages(data: Questions, tokenizer: Tokenizer) -> dict[str, Context]:
     """Every passage once, though many questions are asked about it."""
     texts = list(dict.fromkeys(question.context for question in data.rows))
-    bar = tqdm(tokenizer.pieces(texts), "passages", len(texts), leave=False, unit="text", delay=2, disable=None)
+    bar = tqdm(tokenizer.encode_each(texts), "passages", len(texts), leave=False, unit="text", delay=2, disable=None)
     made = zip(texts, bar, strict=True)
     return {text: Context(one.ids, one.offsets, one.ids.count(tokenizer.unk_id)) for text, one in made}
 

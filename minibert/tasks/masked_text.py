@@ -38,7 +38,7 @@ from minibert.tasks.metrics import standard_error
 from minibert.text.masking import RATE, Masking, check_rate, unmasked
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts, portions
-from minibert.text.tokenized import Account
+from minibert.text.tokenized import TokenStats
 from minibert.text.tokenizer import Tokenizer
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -164,14 +164,14 @@ class MaskedText(Task):
         for document in tqdm(data.documents, "encoding", leave=False, unit="document", delay=2, disable=None):
             for row in rows_of(document, tokenizer, max_length):
                 tokens, unknown = tokens + len(row), unknown + row.count(tokenizer.unk_id)
-                examples.append(hidden(tokenizer.framing.row(row), masking, 0, len(examples)))
+                examples.append(hidden(tokenizer.template.row(row), masking, 0, len(examples)))
         if unknown == tokens:
             what = f"all {tokens:,} tokens of {data.name} are {tokenizer.id_to_token(tokenizer.unk_id)}"
             raise ValueError(
                 f"{what if tokens else f'{data.name} has no token that can be seen'}: nothing can be learned from it; "
                 "choose a checkpoint whose vocabulary knows this language and script"
             )
-        tokenizer.warn(Account(len(data), tokens, unknown), max_length)
+        tokenizer.warn(TokenStats(len(data), tokens, unknown), max_length)
         note = (
             f"{len(data):,} lines of {len(data.documents):,} documents, {tokens:,} tokens, stand in {len(examples):,} "
             f"rows of up to {max_length}: the lines of a document follow each other, and nothing is cut off"
@@ -252,11 +252,11 @@ class MaskedText(Task):
 
 def rows_of(document: Iterable[str], tokenizer: Tokenizer, max_length: int) -> Iterator[list[int]]:
     """The ids of the lines, one after the other, in rows with room for [CLS] and [SEP]; the last may be shorter."""
-    framing = tokenizer.framing
-    room = tokenizer.checked_length(max_length, pairs=False) - framing.specials(pairs=False)
+    framing = tokenizer.template
+    room = tokenizer.resolve_max_length(max_length, pairs=False) - framing.specials(pairs=False)
     left: list[int] = []
     for portion in portions(document):
-        windows = tokenizer.counted(portion, long="windows", stride=room, max_length=max_length).ids
+        windows = tokenizer.encode_texts(portion, long="windows", stride=room, max_length=max_length).ids
         left += [id for window in windows for id in window[len(framing.before) : -len(framing.after)]]
         full = len(left) - len(left) % room
         yield from (left[start : start + room] for start in range(0, full, room))

@@ -22,10 +22,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from minibert.files import atomic_write, naming, read_json, write_text_atomically
+from minibert.files import OTHER, atomic_write, lock_file, naming, read_json, some_names, write_text_atomically
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.loop import Progress
-from minibert.vectors.growing_file import locked
 
 RUN_CONFIG, LOCK, STATES, BEST, WINDOWS = (
     "run_config.json",
@@ -63,14 +62,11 @@ class Checkpointer:
 
     def open(self) -> None:
         """Lock the folder, and compare or write its config."""
-        if (
-            self.folder.is_dir()
-            and any(self.folder.iterdir())
-            and not any((self.folder / name).exists() for name in (LOCK, RUN_CONFIG))
-        ):
-            raise ValueError(f"{self.folder} holds files that are not of a run; move them, or choose another output")
+        is_run = any((self.folder / name).exists() for name in (LOCK, RUN_CONFIG))
+        if self.folder.is_dir() and any(self.folder.iterdir()) and not is_run:
+            raise ValueError(f"{self.folder} holds {some_names(self.folder)}, and no run; move it away, or {OTHER}")
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.lock = locked(self.folder / LOCK)
+        self.lock = lock_file(self.folder / LOCK)
         try:
             self.compare_config()
         except BaseException:

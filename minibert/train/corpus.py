@@ -108,6 +108,6 @@ class Corpus:
     def tokenized(self, number: int, tokenizer: Tokenizer) -> list[Document]:
         """The documents of a window as token ids; sentences without tokens are dropped."""
         documents = self.documents(number)
-        encodings = tokenizer.pieces([line for document in documents for line in document])
+        encodings = tokenizer.encode_each([line for document in documents for line in document])
         found = [[ids for ids in (next(encodings).ids for _ in document) if ids] for document in documents]
         return [document for document in found if document]

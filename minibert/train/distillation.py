@@ -110,7 +110,7 @@ def check_teacher(folder: Path, head: str) -> Config:
         or not config.padding_has_position,
         "its layers share their weights": len(set(config.shared_layers)) < config.num_hidden_layers,
         "its embeddings are projected to the width of the layers": config.embedding_size != config.hidden_size
-        or config.always_widened,
+        or config.always_projected,
     }
     for reason, holds in reasons.items():
         if holds:

@@ -309,7 +309,7 @@ class Reader:
     def answer(self, data: Any) -> list[Any]:
         """One prediction for each row of the data."""
         encoded = self.task.encode(data, self.tokenizer, self.labels, self.max_length)
-        logits = outputs(self.model, encoded, reduce=self.task.reduce)
+        logits = outputs(self.model, encoded, "float32", self.task.reduce)
         return self.task.decode(logits, encoded, data, self.labels)
 
     def measure(self, data: Any) -> Measure:

@@ -68,7 +68,7 @@ class PretrainRun(Run):
         config = config_of(settings, source, tokenizer)
         if settings.max_length > config.max_tokens:
             raise ValueError(f"max_length is {settings.max_length}; the model has {config.max_tokens} positions")
-        packing = Packing(objective.pairing, settings.max_length, tokenizer.framing)
+        packing = Packing(objective.pairing, settings.max_length, tokenizer.template)
         phrases = [] if settings.phrases is None else regular(Path(settings.phrases)).read_text("utf-8").split("\n")
         phrases = [phrase.strip() for phrase in phrases if phrase.strip()]
         masking = objective.masking(

@@ -31,8 +31,8 @@ from random import Random
 
 from minibert.kernels.prefetch import map_ahead
 from minibert.tasks.base import Example
-from minibert.text.framing import Framing
 from minibert.text.masking import Masking
+from minibert.text.template import SpecialTokenTemplate
 from minibert.text.tokenizer import Tokenizer
 from minibert.train.batches import Batch, collate, order
 from minibert.train.corpus import Corpus, Document
@@ -47,12 +47,12 @@ class Packing:
 
     pairing: str | None  # None: rows have one text; "next-sentence" or "sentence-order": two
     max_length: int  # tokens of a row, special tokens included
-    framing: Framing
+    template: SpecialTokenTemplate
 
     @property
     def text_length(self) -> int:
         """The most tokens of text in a row."""
-        return self.max_length - self.framing.specials(self.pairing is not None)
+        return self.max_length - self.template.specials(self.pairing is not None)
 
     def rows(self, documents: Sequence[Document], random: Random) -> list[Example]:
         """The rows of these documents, shuffled."""
@@ -70,7 +70,7 @@ class Packing:
             after = end_of_text(document, first, target)
             if self.pairing is None:
                 ids = joined(document[first:after])
-                yield Example(self.framing.row(ids), self.framing.segments(len(ids)))
+                yield Example(self.template.row(ids), self.template.segments(len(ids)))
             elif self.pairing == "sentence-order":
                 yield self.ordered_or_swapped(document[first:after], random)
             elif len(documents) > 1 or after - first > 1:
@@ -107,7 +107,7 @@ class Packing:
         """[CLS] a [SEP] b [SEP], cut to max_length."""
         a, b = cut_pair(a, b, self.text_length, random)
         name = f"{str(self.pairing).replace('-', '_')}_label"
-        return Example(self.framing.row(a, b), self.framing.segments(len(a), len(b)), {name: label})
+        return Example(self.template.row(a, b), self.template.segments(len(a), len(b)), {name: label})
 
 
 def end_of_text(document: Document, first: int, target: int) -> int:

@@ -32,16 +32,16 @@ from minibert.text.masking import Masking, unmasked
 from minibert.text.tokenized import UnknownTokensWarning
 from minibert.text.tokenizer import Tokenizer
 from minibert.train import finetune
-from minibert.train.batches import Batch, Batches
-from minibert.train.finetuning import Job, Reader, Request, run
-from minibert.train.loop import Loss, Settings, packed_loss, readable_loss, train
+from minibert.train.batches import Batches
+from minibert.train.finetuning import FinetuneRun, Reader
+from minibert.train.loop import packed_loss, readable_loss, train
 from minibert.train.outputs import outputs
-from minibert.train.packed import Output
+from minibert.train.settings import FinetuneSettings, TrainSettings
 
 TASK = MaskedText()
 MINILM = minibert.load_tokenizer(minilm_folder())
 QUICK: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision": "float32"}
-TWENTY = Settings(epochs=4, batch_size=5, learning_rate=1e-3, warmup=0.3)  # steps
+TWENTY = TrainSettings(epochs=4, batch_size=5, learning_rate=1e-3, warmup=0.3)  # steps
 pytestmark = pytest.mark.usefixtures("one_thread")
 both_types = pytest.mark.parametrize("family", ["bert", "distilbert"])
 
@@ -133,8 +133,8 @@ def test_each_epoch_hides_other_tokens_of_the_same_text_and_dev_always_the_same(
 ) -> None:
     data = TASK.read(corpus)
 
-    def job(seed: int) -> Job:
-        return Job.of(TASK, data, data, Request(model=str(folders["bert"]), settings=Settings(seed=seed, **QUICK)))
+    def job(seed: int) -> FinetuneRun:
+        return FinetuneRun.of(TASK, data, data, FinetuneSettings(model=str(folders["bert"]), seed=seed, **QUICK))
 
     drawn = [job(seed).batches(0).of_rows(range(12), epoch).labels["labels"] for seed in (0, 1) for epoch in (0, 1)]
     assert len({tuple(one.flatten().tolist()) for one in drawn}) == 4
@@ -161,7 +161,7 @@ def batches(
     """Of a corpus, masked afresh in each epoch; change: a mistake."""
     tokenizer = minibert.load_tokenizer(folder)
     encoded = TASK.encode(TASK.read(corpus), tokenizer, [], 16)
-    return Batches(encoded.examples[:25], 5, 0, tokenizer.pad_id, change=change(TASK.augment(tokenizer, 0)))
+    return Batches(encoded.examples[:25], 5, 0, tokenizer.pad_id, augment=change(TASK.augment(tokenizer, 0)))
 
 
 @both_types
@@ -184,7 +184,7 @@ def test_the_packed_step_has_the_loss_and_the_gradients_of_the_readable_one(
     family: str, folders: dict[str, Path], corpus: Path
 ) -> None:
     model, _ = both(folders[family])
-    for batch in batches(folders[family], corpus).of_epoch(0):
+    for batch in batches(folders[family], corpus).epoch_batches(0):
         found, right = (Found.of(loss_of, model, batch) for loss_of in (packed_loss, readable_loss))
         assert max(found.apart(right).values()) < CLOSE
 
@@ -311,7 +311,7 @@ def test_a_text_without_a_hidden_token_cannot_measure_and_a_batch_without_one_te
     with pytest.raises(ValueError, match=r"dev\.txt is too short to be measured by"):
         TASK.measure(answers, data, [])
     before = [parameter.clone() for parameter in model.parameters()]
-    assert train(model, Batches(encoded.examples, 1, 0, 0), Settings(epochs=1)).curve == [0.0]
+    assert train(model, Batches(encoded.examples, 1, 0, 0), TrainSettings(epochs=1)).curve == [0.0]
     assert_equal(list(model.parameters()), before)
 
 
@@ -348,38 +348,11 @@ def test_transformers_loads_the_folder_with_equal_logits(learned: tuple[Head, Pa
         assert torch.equal(ours(**batch).logits, theirs(**batch).logits)
 
 
-def test_a_run_that_was_broken_off_is_resumed_to_the_same_bits_whatever_was_masked(
-    folders: dict[str, Path], corpus: Path, tmp_path: Path
-) -> None:
-    data = TASK.read(corpus)
-    request = Request(model=str(folders["bert"]), settings=Settings(epochs=3, **QUICK), max_length=16, save_every=2)
-    job = Job.of(TASK, data, data, request)
-    whole = run(job, tmp_path / "whole")
-    steps = {"left": 7}
-
-    def broken_off(request: Request, output_of: Output) -> Loss:
-        def loss(model: Head, batch: Batch) -> Tensor:
-            steps["left"] -= 1
-            if steps["left"] < 0:
-                raise KeyboardInterrupt
-            return packed_loss(model, batch)
-
-        return loss
-
-    with pytest.raises(KeyboardInterrupt):
-        run(job, tmp_path / "run", loss_of=broken_off)
-    resumed = run(Job.of(TASK, data, data, request), tmp_path / "run")
-    assert resumed.progress.curve == whole.progress.curve
-    assert_equal(list(resumed.model.parameters()), list(whole.model.parameters()))
-    with pytest.raises(ValueError, match="task_settings was"):
-        run(Job.of(MaskedText(mask_rate=0.2), data, data, request), tmp_path / "run")
-
-
 def test_a_checkpoint_without_the_task_head_gets_a_fresh_one_and_says_so(
     folders: dict[str, Path], corpus: Path
 ) -> None:
     data = TASK.read(corpus)
-    notes = [Job.of(TASK, data, None, Request(model=str(folders[name]))).encoded.notes for name in ("headless", "bert")]
+    notes = [FinetuneRun.of(TASK, data, None, FinetuneSettings(model=str(folders[name]))).encoded.notes for name in ("headless", "bert")]
     assert notes[0] == (MaskedText.fresh_head, *notes[1])
     assert "a fresh one learns from the beginning" in MaskedText.fresh_head
 
@@ -503,7 +476,7 @@ def test_rows_longer_than_the_model_has_positions_are_refused_before_weights_are
 ) -> None:
     with pytest.raises(ValueError, match="max_length is 21; the model has 20 positions"):
         finetune("mask", corpus, model=folders["bert"], max_length=21)
-    job = Job.of(TASK, TASK.read(corpus), None, Request(model=str(folders["bert"])))
+    job = FinetuneRun.of(TASK, TASK.read(corpus), None, FinetuneSettings(model=str(folders["bert"])))
     assert max(len(one.ids) for one in job.encoded.examples) == 20
 
 

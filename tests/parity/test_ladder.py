@@ -1,4 +1,4 @@
-"""The parity ladder: equal where it should be, and what it compares, counts and explains."""
+"""The parity ladder: models are equal bit for bit, and what the ladder compares, counts and explains."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from minibert.checkpoints import hub
 from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.families.bert import BERT
-from minibert.parity import compare as room
-from minibert.parity import ladder
-from minibert.parity.causes import explain
+from minibert.parity import compare, ladder
 from minibert.parity.checkpoints import (
+    BASE,
+    LARGER,
     TINY,
     Size,
     make,
@@ -63,6 +63,17 @@ def test_the_real_encoder_is_bit_identical_at_every_stage_and_at_512_tokens(mini
     assert unequal(result.rows) == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [*BASE, *LARGER], ids=lambda size: size.name)
+def test_a_full_size_checkpoint_is_bit_identical_on_every_rung(size: Size) -> None:
+    assert all(r.equal for r in ladder.climb_random(size).rows)
+
+
+@pytest.mark.slow
+def test_the_real_checkpoint_is_bit_identical_with_every_head(minilm: Path) -> None:
+    assert all(r.equal for r in ladder.climb_checkpoint(hub.locate(minilm)).rows)
+
+
 SIZES = st.fixed_dictionaries(
     {
         "num_attention_heads": st.integers(1, 4),
@@ -93,8 +104,8 @@ def test_any_configuration_and_any_batch_are_bit_identical(
         sizes["sinusoidal_pos_embds"] = data.draw(st.booleans())
     size = tiny("drawn", family, hidden_size=width * sizes["num_attention_heads"], **sizes)
     theirs = make(size, head, tmp_path)
-    asked = task(head, theirs.config, data.draw(st.integers(1, size.tokens)), seed=data.draw(st.integers(0, 99)))
-    assert unequal(Pair(minibert.load(tmp_path, head=head), theirs, asked, head).climb().rows) == []
+    drawn = task(head, theirs.config, data.draw(st.integers(1, size.tokens)), seed=data.draw(st.integers(0, 99)))
+    assert unequal(Pair(minibert.load(tmp_path, head=head), theirs, drawn, head).climb().rows) == []
 
 
 @every_family
@@ -102,7 +113,7 @@ def test_any_configuration_and_any_batch_are_bit_identical(
 def test_20_steps_of_training_with_dropout_end_at_the_same_weights(
     head: str, family: Family, pair: MakePair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "STEPS", 20)
+    monkeypatch.setattr(compare, "STEPS", 20)
     both = pair(family, head)
     start = {name: x.clone() for name, x in both.ours.state_dict().items()}
     assert unequal(both.train()) == []
@@ -269,7 +280,7 @@ def test_explaining_leaves_the_model_as_it_was(pair: MakePair) -> None:
     before, weights = settings(), {name: value.clone() for name, value in both.ours.state_dict().items()}
     first = first_divergent(both.compare())
     assert first is not None
-    explain(both.ours, both.theirs, both.asked.batch, first)
+    ladder.explain(both.ours, both.theirs, both.asked.batch, first)
     assert settings() == before
     assert_equal(dict(both.ours.state_dict()), weights)
 

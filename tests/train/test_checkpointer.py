@@ -1,4 +1,4 @@
-"""A run on the disk: killed at any moment and asked for again, it ends with the bits of one that never stopped."""
+"""A run on the disk: killed at any moment and started again, it ends with the bits of one that never stopped."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from training import WIDTH, batches_of
 import minibert
 from minibert import files
 from minibert.heads import Head
-from minibert.train import keeper as keeping
-from minibert.train.keeper import BEST, Keeper
-from minibert.train.loop import NotFiniteError, Progress, Settings, new_optimizer, packed_loss, train
+from minibert.train import checkpointer as module
+from minibert.train.checkpointer import BEST, Checkpointer
+from minibert.train.loop import NotFiniteError, Progress, new_optimizer, packed_loss, train
+from minibert.train.settings import TrainSettings
 
 HEAD = "sequence-classification"
-SETTINGS = Settings(epochs=3, batch_size=4, learning_rate=1e-2, accumulate=2)  # of 18 rows: 3 steps an epoch
-ASKED = {"seed": 0, "learning_rate": 1e-2, "labels": ("a", "b")}
+SETTINGS = TrainSettings(epochs=3, batch_size=4, learning_rate=1e-2, accumulate=2)  # of 18 rows: 3 steps an epoch
+CONFIG = {"seed": 0, "learning_rate": 1e-2, "labels": ("a", "b")}
 SCORES = [0.5, 0.9, 0.7]  # the second epoch is the best
 Written = Callable[..., tuple[Path, Any]]
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -53,19 +54,19 @@ def weights_of(model: Head) -> dict[str, Tensor]:
 
 def run(checkpoint: Path, folder: Path, every: int = 2, restart: bool = False, loss_of: Any = packed_loss) -> Ended:
     """A run as fine-tuning makes it: seeded, resumed, scored and kept after each epoch."""
-    with Keeper(folder, ASKED, every, restart) as keeper:
+    with Checkpointer(folder, CONFIG, every, restart) as checkpointer:
         torch.manual_seed(SETTINGS.seed)
         model = minibert.load(checkpoint, head=HEAD)
         optimizer = new_optimizer(model, SETTINGS)
-        progress = keeper.resume(model, optimizer)
+        progress = checkpointer.resume(model, optimizer)
         first_step = progress.step
 
         def after_epoch(progress: Progress) -> None:
             scores = [score["accuracy"] for score in progress.scores]
             if scores[-1] > max(scores[:-1], default=-1):
                 progress.best = progress.epoch - 1
-                keeper.keep_best(model)
-            keeper.save(progress, model, optimizer)
+                checkpointer.save_best(model)
+            checkpointer.save(progress, model, optimizer)
 
         train(
             model,
@@ -75,11 +76,11 @@ def run(checkpoint: Path, folder: Path, every: int = 2, restart: bool = False, l
             score=lambda model: {"accuracy": SCORES[progress.epoch - 1]},
             progress=progress,
             optimizer=optimizer,
-            after_step=lambda progress: keeper.after_step(progress, model, optimizer),
+            after_step=lambda progress: checkpointer.after_step(progress, model, optimizer),
             after_epoch=after_epoch,
         )
         last = weights_of(model)
-        keeper.take_best(model)
+        checkpointer.load_best(model)
     return Ended(progress, last, weights_of(model), first_step)
 
 
@@ -92,7 +93,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    """The run that nobody stopped."""
+    """The run that was not interrupted."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     ended = run(checkpoint, tmp_path_factory.mktemp("whole") / "run")
@@ -115,21 +116,25 @@ class Killed(BaseException):
 # Killed
 
 
-@pytest.mark.parametrize("step", range(1, 10))
-@pytest.mark.parametrize("every", [2, 100])
-def test_a_run_that_was_killed_in_any_step_is_resumed_to_the_same_bits(
-    step: int, every: int, checkpoint: Path, whole: Ended, tmp_path: Path
-) -> None:
+def killing(call: int, error: BaseException, factor: float | None = None) -> Any:
+    """A loss function that raises, or multiplies its loss by a factor, at its n-th call."""
     calls: list[int] = []
 
     def loss_of(model: Head, batch: Any) -> Tensor:
-        calls.append(len(batch.rows))
-        if len(calls) == -(-step * 5 // 3):  # five batches make three steps
-            raise Killed
-        return packed_loss(model, batch)
+        calls.append(1)
+        if len(calls) == call and factor is None:
+            raise error
+        return packed_loss(model, batch) * (factor if factor and len(calls) == call else 1)
 
+    return loss_of
+
+
+@pytest.mark.parametrize(("step", "every"), [(1, 2), (3, 2), (4, 2), (9, 2), (5, 100), (7, 100)])
+def test_a_run_that_was_killed_in_any_step_is_resumed_bit_for_bit(
+    step: int, every: int, checkpoint: Path, whole: Ended, tmp_path: Path
+) -> None:
     with pytest.raises(Killed):
-        run(checkpoint, tmp_path / "run", every, loss_of=loss_of)
+        run(checkpoint, tmp_path / "run", every, loss_of=killing(-(-step * 5 // 3), Killed()))  # 5 batches: 3 steps
     ended = run(checkpoint, tmp_path / "run", every)
     assert step - 1 - every <= ended.first_step < step
     assert_ended_alike(ended, whole)
@@ -167,16 +172,17 @@ def photographed(folder: Path, album: Path, patch: pytest.MonkeyPatch) -> Iterat
         take()
         path.write_bytes(content)
 
-    save_file = keeping.save_file
+    save_file = module.save_file
     with patch.context() as changed:
-        changed.setattr(keeping, "save_file", around(half_written))
+        changed.setattr(module, "save_file", around(half_written))
         changed.setattr(files.os, "replace", around(os.replace))
         changed.setattr(Path, "unlink", around(Path.unlink))
         changed.setattr(Path, "write_text", around(Path.write_text))
         yield pictures
 
 
-def test_a_run_that_was_killed_at_any_write_is_resumed_to_the_same_bits(
+@pytest.mark.slow
+def test_a_run_that_was_killed_at_any_write_is_resumed_bit_for_bit(
     checkpoint: Path, whole: Ended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with photographed(tmp_path / "run", tmp_path, monkeypatch) as pictures:
@@ -194,26 +200,26 @@ def test_a_run_that_was_killed_at_any_write_is_resumed_to_the_same_bits(
     assert set(begins) == {0, 2, 3, 4, 6, 8, 9}
 
 
-def test_a_run_begun_again_and_killed_at_any_write_goes_on_as_what_it_says_it_is(
+def test_a_restarted_run_that_was_killed_at_any_write_resumes_as_its_config_says(
     checkpoint: Path, whole: Ended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No state of the run that was dropped may be taken for one of the new run."""
-    other = {**ASKED, "seed": 1}
-    with Keeper(tmp_path / "run", other, every=1) as keeper:
+    other = {**CONFIG, "seed": 1}
+    with Checkpointer(tmp_path / "run", other, every=1) as checkpointer:
         model = minibert.load(checkpoint, head=HEAD)
         optimizer = new_optimizer(model, SETTINGS)
         torch.nn.init.ones_(model.classifier.weight)
         for step in (1, 2):
-            keeper.save(Progress(step=step), model, optimizer)
-        keeper.keep_best(model)
+            checkpointer.save(Progress(step=step), model, optimizer)
+        checkpointer.save_best(model)
     with (
         photographed(tmp_path / "run", tmp_path, monkeypatch) as pictures,
-        Keeper(tmp_path / "run", ASKED, every=1, restart=True),
+        Checkpointer(tmp_path / "run", CONFIG, every=1, restart=True),
     ):
         pass
     assert len(pictures) >= 5
     for picture in pictures:
-        if json.loads((picture / "asked.json").read_text())["seed"] == 1:
+        if json.loads((picture / "run_config.json").read_text())["seed"] == 1:
             with pytest.raises(ValueError, match="seed was 1 and is 0"):
                 run(checkpoint, picture)
             continue
@@ -229,7 +235,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import torch
 torch.set_num_threads(1)
-from test_keeper import run, assert_ended_alike
+from test_checkpointer import run, assert_ended_alike
 
 checkpoint, folder = Path(sys.argv[2]), Path(sys.argv[3])
 for name in ("first", "whole"):  # the first loads what is loaded when it is needed
@@ -262,6 +268,7 @@ print(killed)
 """
 
 
+@pytest.mark.slow
 def test_thirty_sigkills_at_random_moments_change_no_bit(checkpoint: Path, tmp_path: Path) -> None:
     """In processes of their own, forked from one that has loaded torch already."""
     done = subprocess.run(
@@ -291,16 +298,8 @@ def test_a_state_in_which_any_part_is_another_ends_elsewhere(
     part: str, checkpoint: Path, whole: Ended, tmp_path: Path
 ) -> None:
     """What the comparison above would not see, it would not prove."""
-    calls: list[int] = []
-
-    def loss_of(model: Head, batch: Any) -> Tensor:
-        calls.append(1)
-        if len(calls) == 10:
-            raise Killed
-        return packed_loss(model, batch)
-
     with pytest.raises(Killed):
-        run(checkpoint, tmp_path, every=1, loss_of=loss_of)
+        run(checkpoint, tmp_path, every=1, loss_of=killing(10, Killed()))
     last = tmp_path / states(tmp_path)[-1]
     with safe_open(last, framework="pt") as file:
         progress = json.loads(file.metadata()["progress"])
@@ -323,7 +322,7 @@ def states(folder: Path) -> list[str]:
 def test_the_last_two_states_and_the_best_weights_are_kept(checkpoint: Path, tmp_path: Path) -> None:
     run(checkpoint, tmp_path, every=2)
     assert states(tmp_path) == ["state-00000008.safetensors", "state-00000009.safetensors"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["asked.json", BEST, "lock", *states(tmp_path)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [BEST, "lock", "run_config.json", *states(tmp_path)]
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "of something else", "without progress"])
@@ -338,25 +337,13 @@ def test_a_last_state_that_cannot_be_read_is_told_and_the_one_before_it_counts(
     else:
         metadata = {"progress": "{}"} if damage == "of something else" else {}
         save_file({"weight classifier.weight": torch.zeros(3, 24)}, last, metadata=metadata)
-    with pytest.warns(UserWarning, match=f"{last.name} cannot be read .*the state before it counts"):
+    with pytest.warns(UserWarning, match=f"{last.name} cannot be read .*using the state before it"):
         ended = run(checkpoint, tmp_path, every=1)
     assert ended.first_step == 8
     assert_ended_alike(ended, whole)
 
 
-def test_where_no_state_can_be_read_training_begins_again(checkpoint: Path, whole: Ended, tmp_path: Path) -> None:
-    run(checkpoint, tmp_path)
-    for name in states(tmp_path):
-        (tmp_path / name).write_bytes(b"{}")
-    with pytest.warns(UserWarning, match="cannot be read"):
-        ended = run(checkpoint, tmp_path)
-    assert ended.first_step == 0
-    assert_ended_alike(ended, whole)
-
-
-def test_a_run_that_is_finished_and_asked_for_again_trains_nothing(
-    checkpoint: Path, whole: Ended, tmp_path: Path
-) -> None:
+def test_a_finished_run_that_is_started_again_trains_nothing(checkpoint: Path, whole: Ended, tmp_path: Path) -> None:
     run(checkpoint, tmp_path)
     ended = run(checkpoint, tmp_path, loss_of=None)  # which would fail if it was called
     assert ended.first_step == 9
@@ -364,14 +351,8 @@ def test_a_run_that_is_finished_and_asked_for_again_trains_nothing(
 
 
 def test_a_loss_that_is_not_finite_leaves_the_last_good_state(checkpoint: Path, whole: Ended, tmp_path: Path) -> None:
-    calls: list[int] = []
-
-    def loss_of(model: Head, batch: Any) -> Tensor:
-        calls.append(1)
-        return packed_loss(model, batch) * (float("nan") if len(calls) == 8 else 1)
-
     with pytest.raises(NotFiniteError, match="step 5"):
-        run(checkpoint, tmp_path, every=1, loss_of=loss_of)
+        run(checkpoint, tmp_path, every=1, loss_of=killing(8, Killed(), float("nan")))
     assert states(tmp_path)[-1] == "state-00000004.safetensors"
     assert_ended_alike(run(checkpoint, tmp_path), whole)
 
@@ -379,19 +360,19 @@ def test_a_loss_that_is_not_finite_leaves_the_last_good_state(checkpoint: Path, 
 def test_a_state_is_not_written_while_a_loss_that_nobody_looked_at_is_not_finite(
     checkpoint: Path, tmp_path: Path
 ) -> None:
-    """As on a GPU, where losses are looked at every twenty steps."""
+    """As on a GPU, where losses are flushed every twenty steps."""
     model = minibert.load(checkpoint, head=HEAD)
     progress = Progress(step=1, pending=[((), {"loss": torch.tensor(float("inf"))})])
-    with Keeper(tmp_path, ASKED, every=1) as keeper, pytest.raises(NotFiniteError):
-        keeper.after_step(progress, model, new_optimizer(model, SETTINGS))
+    with Checkpointer(tmp_path, CONFIG, every=1) as checkpointer, pytest.raises(NotFiniteError):
+        checkpointer.after_step(progress, model, new_optimizer(model, SETTINGS))
     assert states(tmp_path) == []
 
 
 def test_what_is_frozen_is_not_written(checkpoint: Path, tmp_path: Path) -> None:
     model = minibert.load(checkpoint, head=HEAD)
     model.encoder.requires_grad_(False)
-    with Keeper(tmp_path, ASKED, every=1) as keeper:
-        keeper.save(Progress(step=1), model, new_optimizer(model, SETTINGS))
+    with Checkpointer(tmp_path, CONFIG, every=1) as checkpointer:
+        checkpointer.save(Progress(step=1), model, new_optimizer(model, SETTINGS))
     with safe_open(tmp_path / states(tmp_path)[0], framework="pt") as file:
         assert sorted(file.keys()) == ["random", "weight classifier.bias", "weight classifier.weight"]
 
@@ -400,22 +381,15 @@ def test_what_is_frozen_is_not_written(checkpoint: Path, tmp_path: Path) -> None
 # Refused
 
 
-def test_a_folder_that_another_run_has_is_refused_and_free_when_that_one_ends(tmp_path: Path) -> None:
-    told = pytest.raises(RuntimeError, match=f"another process is writing {tmp_path}")
-    with Keeper(tmp_path, ASKED, every=1), told, Keeper(tmp_path, ASKED, every=1):
+def test_a_folder_that_another_run_uses_is_refused_and_free_when_that_one_ends(tmp_path: Path) -> None:
+    refused = pytest.raises(RuntimeError, match=f"another process is writing {tmp_path}")
+    with Checkpointer(tmp_path, CONFIG, every=1), refused, Checkpointer(tmp_path, CONFIG, every=1):
         pass
-    with Keeper(tmp_path, ASKED, every=1):
+    with pytest.raises(ValueError, match="with other settings"), Checkpointer(tmp_path, {}, every=1):
         pass
-
-
-def test_a_folder_is_free_after_an_error_too(tmp_path: Path) -> None:
-    with Keeper(tmp_path, ASKED, every=1):
-        pass
-    with pytest.raises(ValueError, match="begun otherwise"), Keeper(tmp_path, {}, every=1):
-        pass
-    with pytest.raises(Killed), Keeper(tmp_path, ASKED, every=1):
+    with pytest.raises(Killed), Checkpointer(tmp_path, CONFIG, every=1):
         raise Killed
-    with Keeper(tmp_path, ASKED, every=1):
+    with Checkpointer(tmp_path, CONFIG, every=1):
         pass
 
 
@@ -434,10 +408,10 @@ def test_a_run_that_was_begun_otherwise_is_not_resumed_and_what_differs_is_named
 ) -> None:
     run(checkpoint, tmp_path, every=4)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(ValueError, match=words + ".*--restart"), Keeper(tmp_path, ASKED | change, every=4):
+    with pytest.raises(ValueError, match=words + ".*--restart"), Checkpointer(tmp_path, CONFIG | change, every=4):
         pass
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    with Keeper(tmp_path, ASKED | change, every=4, restart=True):
+    with Checkpointer(tmp_path, CONFIG | change, every=4, restart=True):
         assert states(tmp_path) == [] and not (tmp_path / BEST).exists()
 
 
