@@ -306,7 +306,7 @@ def test_other_files_beside_the_state_of_a_run_stay(home: Path, tmp_path: Path) 
     (state / "thesis.txt").write_text("my life")
     with pytest.raises(ValueError, match=r"out\.training holds thesis\.txt, and no run"):
         finetune("classify", home / "train.tsv", **how)
-    (state / "asked.json").touch()
+    (state / "run_config.json").touch()
     finetune("classify", home / "train.tsv", restart=True, **how)
     assert hashes(state).keys() == {"thesis.txt"}
 
