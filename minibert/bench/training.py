@@ -68,7 +68,7 @@ def make_examples(objective: str, texts: Sequence[str], tokenizer: Tokenizer) ->
     if objective == "classify":
         rows = tokenizer.ids(texts)
         return [Example(ids, [0] * len(ids), {"labels": number % 2}) for number, ids in enumerate(rows)]
-    document = [list(made.ids) for made in tokenizer.encode_each(texts)]
+    document = [list(encoding.ids) for encoding in tokenizer.encode_each(texts)]
     return Packing(None, LENGTH, tokenizer.template).rows([document], Random(SEED))
 
 
