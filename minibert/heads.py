@@ -77,6 +77,7 @@ class TextClassifier(Head):
     two have dropout before it too.
     """
 
+    reads = frozenset({"first"})
     dropout_before = False
 
     @classmethod
@@ -189,6 +190,7 @@ class TokenClassification(Head):
     BertForTokenClassification and its relatives'.
     """
 
+    reads = frozenset({"labelled"})
     name = "token-classification"
     upstream = "ForTokenClassification"
     has_labels = True
@@ -214,6 +216,7 @@ class QuestionAnswering(Head):
     has dropout here. Mirrors BertForQuestionAnswering and its relatives'.
     """
 
+    reads = frozenset({"tokens", "padding"})
     name = "question-answering"
     upstream = "ForQuestionAnswering"
     has_labels = True

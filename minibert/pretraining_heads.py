@@ -67,6 +67,9 @@ class Head(nn.Module):
     name: ClassVar[str]  # as in minibert.load(..., head=name)
     upstream: ClassVar[str]  # the class in transformers, after the name of the relative
     has_labels: ClassVar[bool] = False  # whether num_labels speaks of this task head
+    # The states that the loss depends on: of the "first" token of each text, the "labelled" tokens, or all "tokens"; with
+    # "padding", also those of padding. The packed training step computes no others.
+    reads: ClassVar[frozenset[str]]
     read: Callable[..., Any]  # what the encoder returned, and labels, to the output: each task head has its own
 
     def __init__(self, config: Config, attention: str = "eager") -> None:
@@ -149,6 +152,8 @@ class TokenPrediction(Head):
     vocab_transform, vocab_layer_norm and vocab_projector of DistilBertForMaskedLM.
     """
 
+    reads = frozenset({"labelled"})
+
     def build(self, config: Config) -> None:
         """Back to the width of the token embedding, and a score for each of its rows."""
         self.transform = nn.Linear(config.hidden_size, config.embedding_size)
@@ -187,6 +192,7 @@ class NextSentence(Head):
     Mirrors BertForNextSentencePrediction.
     """
 
+    reads = frozenset({"first"})
     name = "next-sentence"
     upstream = "ForNextSentencePrediction"
 
@@ -214,6 +220,7 @@ class Pretraining(TokenPrediction):
     Beside it labels, (B, S); both or neither. Mirrors Bert- and AlbertForPreTraining.
     """
 
+    reads = frozenset({"first", "labelled"})
     name = "pretraining"
     upstream = "ForPreTraining"
 
@@ -263,6 +270,7 @@ class ReplacedTokenDetection(Head):
     ElectraForPreTraining.
     """
 
+    reads = frozenset({"tokens"})
     name = "replaced-token-detection"
     upstream = "ForPreTraining"
 

@@ -36,7 +36,7 @@ from minibert.train.batches import collate
 from minibert.train.loop import Progress
 from minibert.train.packed import packed_states
 from minibert.train.vocabulary import learn_vocabulary
-from minibert.vectors.pooling import inference
+from minibert.inputs import inference
 
 DOCUMENTS, HELD_OUT = 20_000, 800
 LENGTH = 64  # tokens of a row

@@ -24,7 +24,7 @@ from minibert.tracing.decision import decide, masked_in_turn
 from minibert.tracing.journey import Journey, LayerTrace, Prediction
 from minibert.tracing.page import frame, page
 from minibert.tracing.units import strongest_units
-from minibert.vectors.pooling import inference
+from minibert.inputs import inference
 
 GUESSES = 10  # tokens listed at each [MASK]
 MASKED = 64  # tokens that a classifier's text is tried without, the first ones: a row of the model each

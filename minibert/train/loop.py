@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from minibert.heads import Head
 from minibert.inputs import unchecked
-from minibert.kernels.memory import freed_memory_kept
+from minibert.kernels.memory import keep_freed_memory
 from minibert.kernels.quick import Quick
 from minibert.losses import IGNORED
 from minibert.train.batches import Batch
@@ -255,7 +255,7 @@ def train(
     optimizer = optimizer or new_optimizer(model, settings)
     steps, before = settings.epochs * -(-batches.an_epoch // settings.accumulate), progress.tokens
     bar = tqdm(total=steps, initial=progress.step, unit="step", delay=2, disable=None if world.first else True)
-    with bar, unchecked(), freed_memory_kept():  # the batches are our own
+    with bar, unchecked(), keep_freed_memory():  # the batches are our own
         while progress.epoch < settings.epochs:
             learn(model)
             for parts in in_parts(batches.of_epoch(progress.epoch, progress.batch), settings.accumulate):

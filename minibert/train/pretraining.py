@@ -47,7 +47,7 @@ from minibert.train.loop import Loss, Losses, Progress, Settings, new_optimizer,
 from minibert.train.packed import packed_states
 from minibert.train.pairs import LABELS, Packing
 from minibert.train.stream import Stream, masked
-from minibert.vectors.pooling import inference
+from minibert.inputs import inference
 
 HEADS = {"mlm": "masked-lm", "mlm+nsp": "pretraining", "mlm+sop": "pretraining", "electra": "replaced-token-detection"}
 SECOND = {"mlm+nsp": "next-sentence", "mlm+sop": "sentence-order"}
