@@ -67,8 +67,8 @@ class Head(nn.Module):
     name: ClassVar[str]  # as in minibert.load(..., head=name)
     upstream: ClassVar[str]  # the class in transformers, after the name of the relative
     has_labels: ClassVar[bool] = False  # whether num_labels speaks of this task head
-    # The states that the loss depends on: of the "first" token of each text, the "labelled" tokens, or all "tokens"; with
-    # "padding", also those of padding. The packed training step computes no others.
+    # The states that the loss depends on: of the "first" token of each text, the "labelled" tokens or all "tokens";
+    # with "padding" also those of padding. The packed training step computes no others.
     reads: ClassVar[frozenset[str]]
     read: Callable[..., Any]  # what the encoder returned, and labels, to the output: each task head has its own
 

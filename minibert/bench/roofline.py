@@ -49,7 +49,7 @@ def rates(D: int, F: int, precisions: Iterable[str], device: torch.device) -> di
     for precision in precisions:
         dtype = getattr(torch, precision)
         kernels: list[type[Linear]] = [Linear, choose_linear(dtype, device)]
-        found[precision] = {kernel.words: rate(kernel, D, F, dtype, device) for kernel in dict.fromkeys(kernels)}
+        found[precision] = {kernel.description: rate(kernel, D, F, dtype, device) for kernel in dict.fromkeys(kernels)}
     return found
 
 

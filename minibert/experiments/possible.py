@@ -27,6 +27,7 @@ from minibert.checkpoints.load import load
 from minibert.experiments.toy_language import Bounds, Language, Procedure, bounds
 from minibert.files import atomic_write, check_output, write_text_atomically
 from minibert.heads import Head
+from minibert.inputs import inference
 from minibert.losses import IGNORED
 from minibert.plotting import pyplot
 from minibert.printing import block, table
@@ -37,7 +38,6 @@ from minibert.train.folder import check_out
 from minibert.train.loop import Progress
 from minibert.train.packed import packed_states
 from minibert.train.vocabulary import learn_vocabulary
-from minibert.inputs import inference
 
 DOCUMENTS, HELD_OUT = 20_000, 800
 LENGTH = 64  # tokens of a row

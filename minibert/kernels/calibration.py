@@ -67,7 +67,9 @@ class Calibration:
 
     def of_layer(self, number: int) -> dict[str, Quantization]:
         """The quantizations of the products of this layer that are computed in int8, by name."""
-        return {name: one.quantization for (n, name), one in self.products.items() if n == number and one.tolerates_int8}
+        return {
+            name: one.quantization for (n, name), one in self.products.items() if n == number and one.tolerates_int8
+        }
 
     def __str__(self) -> str:
         others = [f"{name} of layer {n}" for (n, name), one in self.products.items() if not one.tolerates_int8]

@@ -76,12 +76,14 @@ class OneDNNProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """(T,in) -> (T,out)."""
         ctx.save_for_backward(x, weight)
         with onednn_allowed():
             return F.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """dy (T,out) -> dx, dW, db, as far as they are needed."""
         (dy,), (x, weight) = gradients, ctx.saved_tensors
         to_x, to_weight, to_bias = ctx.needs_input_grad
         with onednn_allowed():

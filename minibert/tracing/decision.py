@@ -18,7 +18,7 @@ from torch import Tensor
 from minibert.config import Config
 from minibert.model import Encoder, EncoderOutput
 from minibert.tasks.frozen import Classifier
-from minibert.vectors.pooling import pool, readable_vectors
+from minibert.vectors.readable import pool, readable_vectors
 
 
 @dataclass(frozen=True, eq=False)

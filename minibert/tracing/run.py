@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from minibert.config import Config
 from minibert.files import write_text_atomically
 from minibert.heads import MaskedLM
+from minibert.inputs import inference
 from minibert.model import Encoder, Layer
 from minibert.parity.stages import Batch, Place, Tensors, forward, recording
 from minibert.tasks.fill_mask import Guess
@@ -24,7 +25,6 @@ from minibert.tracing.decision import decide, masked_in_turn
 from minibert.tracing.journey import Journey, LayerTrace, Prediction
 from minibert.tracing.page import frame, page
 from minibert.tracing.units import strongest_units
-from minibert.inputs import inference
 
 GUESSES = 10  # tokens listed at each [MASK]
 MASKED = 64  # tokens that a classifier's text is tried without, the first ones: a row of the model each

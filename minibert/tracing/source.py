@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 import minibert
 from minibert import heads, model
 from minibert.text import tokenizer
-from minibert.vectors import pooling
+from minibert.vectors import readable
 
 # Step -> the function that computes it, and the name whose first mention there is the line.
 STEPS: dict[str, tuple[Callable[..., Any], str]] = {
@@ -41,7 +41,7 @@ STEPS: dict[str, tuple[Callable[..., Any], str]] = {
     "feed-forward norm": (model.Layer.forward, "feed_forward_norm"),
     "final": (model.Encoder.forward, "EncoderOutput"),
     "pooler": (model.Pooler.forward, "tanh"),
-    "pooling": (pooling.pool_tokens, "states"),
+    "pooling": (readable.pool, "pooled"),
     "masked-lm": (heads.TokenPrediction.predict_tokens, "transform_norm"),
 }
 PACKAGE = Path(minibert.__file__).parent

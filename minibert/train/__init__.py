@@ -6,8 +6,7 @@ In reading order:
     packed          the training step with the padding taken out
     distributed     several processes that train one model, started by torchrun
     loop            the training loop, every line of it
-    outputs         what a trained model says of many examples
-    frozen_encoder  the states of an encoder that is not trained, computed once
+    outputs         many examples through a model: logits, or the states of a frozen encoder
     keeper          a run on the disk, that a killed process resumes
     folder          what is kept of a training
     curve           how a training went, as a picture

@@ -23,7 +23,7 @@ from minibert.tasks.classification import Classification
 from minibert.train.batches import Batch
 from minibert.train.finetuning import Job, Request, answers, run, weights_of
 from minibert.train.loop import Settings
-from minibert.train.packed import Output
+from minibert.train.packed import OutputFunction
 
 TINY = torch.finfo(torch.float32).tiny  # where all texts of a batch weigh nothing
 
@@ -150,7 +150,7 @@ class LossBySample:
 
     weights: Tensor
     request: Request
-    output_of: Output
+    output_of: OutputFunction
 
     def __call__(self, model: Head, batch: Batch) -> Tensor:
         """The mean over the texts, ()."""

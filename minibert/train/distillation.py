@@ -37,7 +37,7 @@ from minibert.checkpoints.load import load
 from minibert.config import Config
 from minibert.device import choose_device
 from minibert.heads import Head
-from minibert.kernels.quick import twice
+from minibert.kernels.training import recompute_contexts
 from minibert.losses import IGNORED, cross_entropy, token_cross_entropy
 from minibert.model import EncoderOutput
 from minibert.pretraining_heads import TokenPrediction
@@ -50,7 +50,7 @@ from minibert.train.folder import Trained, check_out, write_folder
 from minibert.train.keeper import forget
 from minibert.train.loop import Loss, Losses, Progress, Settings
 from minibert.train.outputs import outputs
-from minibert.train.packed import Output, Tokens, encode
+from minibert.train.packed import OutputFunction, PackedBatch, encode
 from minibert.train.student import check_teacher, layers_taken, new_student
 
 TEMPERATURE = 2.0
@@ -114,16 +114,16 @@ def packed_losses(teacher: Head, request: Request, student: Head, batch: Batch) 
     Logits of all tokens, (T,V), would take more memory than both models: AT_ONCE rows of them are held at a time, and
     computed again for the gradient.
     """
-    tokens = Tokens.of(batch, every_place=False)
-    labels = tokens.places.gather(batch.labels["labels"])  # (B,S) -> (T)
-    ours = encode(student.encoder, tokens, None)  # (T,D)
+    packed = PackedBatch.of(batch)
+    labels = batch.labels["labels"][batch.attention_mask != 0]  # (B,S) -> (T)
+    ours = encode(student.encoder, packed)  # (T,D)
     with torch.no_grad():
-        theirs = encode(teacher.encoder, tokens, None)  # (T,D)
+        theirs = encode(teacher.encoder, packed)  # (T,D)
     alike = cosine_loss(ours, theirs)
     if request.places == "masked":
         told = (labels != IGNORED).nonzero().squeeze(1)  # (N)
         ours, theirs, labels = (x.index_select(0, told) for x in (ours, theirs, labels))
-    again: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False, "context_fn": twice}
+    again: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False, "context_fn": recompute_contexts}
     parts = [
         checkpoint(sums, student, teacher, request.temperature, *rows, **again)
         for rows in zip(*(torch.split(x, AT_ONCE) for x in (ours, theirs, labels)), strict=True)
@@ -315,7 +315,7 @@ class TextJob(finetuning.Job):
         student.config = replace(student.config, id2label=names, problem_type=kind)
         return student
 
-    def loss_of(self, request: finetuning.Request, output_of: Output) -> Loss:
+    def loss_of(self, request: finetuning.Request, output_of: OutputFunction) -> Loss:
         """The two losses of a batch."""
         output_of = output_of if request.step == "packed" else readable_output
         return partial(label_losses, self.soft_labels, self.request.temperature, output_of)
@@ -326,7 +326,9 @@ def readable_output(model: Head, batch: Batch) -> Any:
     return model(batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids)
 
 
-def label_losses(soft_labels: Tensor, temperature: float, output_of: Output, student: Head, batch: Batch) -> Losses:
+def label_losses(
+    soft_labels: Tensor, temperature: float, output_of: OutputFunction, student: Head, batch: Batch
+) -> Losses:
     """τ² KL to the teacher's labels and cross entropy of the true ones, means over texts."""
     logits = output_of(student, replace(batch, labels={})).logits  # (B,K)
     wanted = soft_labels[list(batch.rows)].to(logits.device)  # (N,K) -> (B,K)

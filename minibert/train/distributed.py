@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from minibert.device import choose_device
 from minibert.model import Layer
-from minibert.train.packed import STEP, layer_step
+from minibert.train.packed import PACKED_STEP, layer_step
 
 SHARDS = ("none", "full")
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what it tells each process
@@ -184,9 +184,9 @@ class Ranks(World):
         self.joined = Call(model)
         mesh = init_device_mesh(next(model.parameters()).device.type, (self.size,))
         for layer in self.layers():
-            setattr(layer, STEP, partial(layer_step, layer))
+            setattr(layer, PACKED_STEP, partial(layer_step, layer))
             fully_shard(layer, mesh=mesh)
-            register_fsdp_forward_method(layer, STEP)
+            register_fsdp_forward_method(layer, PACKED_STEP)
         fully_shard(self.joined, mesh=mesh)
 
     def layers(self) -> list[Layer]:
@@ -259,7 +259,7 @@ class Ranks(World):
 
         assert self.joined is not None
         parts = [module for module in self.joined.modules() if isinstance(module, FSDPModule)]
-        steps = {layer: vars(layer).pop(STEP) for layer in self.layers()}
+        steps = {layer: vars(layer).pop(PACKED_STEP) for layer in self.layers()}
         for part in parts:
             part.unshard()
         try:
@@ -268,7 +268,7 @@ class Ranks(World):
             for part in parts:
                 part.reshard()
             for layer, step in steps.items():
-                setattr(layer, STEP, step)
+                setattr(layer, PACKED_STEP, step)
 
     def whole(self, tensor: Tensor) -> Tensor:
         """On the CPU of the first rank; nothing on the others, which do not write it."""

@@ -40,11 +40,10 @@ from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train import distributed
 from minibert.train.batches import Batch, Batches
 from minibert.train.folder import REPORT, Trained, check_out, figures, sha256_of, write_folder
-from minibert.train.frozen_encoder import States, can_be_kept
 from minibert.train.keeper import Keeper, forget
 from minibert.train.loop import Loss, Progress, Settings, new_optimizer, readable_loss, train
-from minibert.train.outputs import outputs
-from minibert.train.packed import Output, packed_output
+from minibert.train.outputs import States, can_be_kept, outputs
+from minibert.train.packed import OutputFunction, packed_output
 
 SAVE_EVERY = 200  # steps
 
@@ -161,7 +160,7 @@ def run(
     folder: Path,
     *,
     restart: bool = False,
-    loss_of: Callable[[Request, Output], Loss] | None = None,
+    loss_of: Callable[[Request, OutputFunction], Loss] | None = None,
     say: Callable[[Progress], None] = lambda progress: None,
 ) -> Trained:
     """Train one model. The state of the run is kept in `folder`; a run that was begun there is resumed.
@@ -263,7 +262,7 @@ def freeze(model: Head, what: str) -> dict[str, int]:
     return {"trained": trained, "frozen": sum(parameter.numel() for parameter in model.parameters()) - trained}
 
 
-def loss_function(request: Request, output_of: Output = packed_output) -> Loss:
+def loss_function(request: Request, output_of: OutputFunction = packed_output) -> Loss:
     """How the loss of a batch is computed; output_of: by the packed step, or from the states of a frozen encoder."""
     if request.class_weights is None:
         return partial(own_loss, output_of) if request.step == "packed" else readable_loss
@@ -279,7 +278,7 @@ def answers(
     return task.decode(outputs(model, encoded, precision, task.keep), encoded, data, labels)
 
 
-def own_loss(output_of: Output, model: Head, batch: Batch) -> Tensor:
+def own_loss(output_of: OutputFunction, model: Head, batch: Batch) -> Tensor:
     """The loss of the task head itself."""
     loss: Tensor = output_of(model, batch).loss
     return loss
@@ -290,7 +289,7 @@ class WeightedLoss:
     """Cross entropy in which each label counts by its weight, (K)."""
 
     weights: Tensor
-    output_of: Output
+    output_of: OutputFunction
 
     def __call__(self, model: Head, batch: Batch) -> Tensor:
         """The mean over the texts, ()."""

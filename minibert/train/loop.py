@@ -28,7 +28,7 @@ from tqdm import tqdm
 from minibert.heads import Head
 from minibert.inputs import unchecked
 from minibert.kernels.memory import keep_freed_memory
-from minibert.kernels.quick import Quick
+from minibert.kernels.training import Quick
 from minibert.losses import IGNORED
 from minibert.train.batches import Batch
 from minibert.train.distributed import ALONE, World

@@ -29,7 +29,7 @@ from minibert.config import Config
 from minibert.device import choose_device, choose_dtype
 from minibert.files import read_json, regular
 from minibert.heads import HEAD_CLASSES, Head
-from minibert.inputs import unchecked
+from minibert.inputs import inference, unchecked
 from minibert.losses import cross_entropy, token_cross_entropy
 from minibert.tasks.base import Example
 from minibert.text.masking import RATE, Masking
@@ -46,7 +46,6 @@ from minibert.train.loop import Loss, Losses, Progress, Settings, new_optimizer,
 from minibert.train.packed import packed_states
 from minibert.train.pairs import LABELS, Packing
 from minibert.train.stream import Stream, masked
-from minibert.inputs import inference
 
 HEADS = {"mlm": "masked-lm", "mlm+nsp": "pretraining", "mlm+sop": "pretraining", "electra": "replaced-token-detection"}
 SECOND = {"mlm+nsp": "next-sentence", "mlm+sop": "sentence-order"}

@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ from minibert.config import Config
 from minibert.device import check_device, choose_dtype
 from minibert.kernels import calibration
 from minibert.kernels.attention import BatchedAttention, PackedAttend, choose_attention, varlen_attention
-from minibert.kernels.calibration import Calibration, Products
+from minibert.kernels.calibration import Calibration
 from minibert.kernels.int8 import Int8Linear, Quantization, choose_int8
 from minibert.kernels.matmul import Linear, choose_linear, linear_of
 from minibert.kernels.memory import Workspace
@@ -43,7 +44,9 @@ from minibert.vectors.pooling import COMBINATIONS, POOLINGS, Pooling
 from minibert.vectors.recipe import DEFAULT, Recipe
 
 CPU_TOKENS = 1024  # in a batch on a CPU: the feed-forward values of more do not fit its caches
-INT8_TOKENS = 512  # that pass through an int8 feed-forward at once, so that all between its products stays in the caches
+INT8_TOKENS = (
+    512  # that pass through an int8 feed-forward at once, so that all between its products stays in the caches
+)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -268,6 +271,8 @@ class Engine:
         *,
         second: Sequence[int] | None = None,
         progress: bool = False,
+        begun: NDArray[np.float32] | None = None,
+        arrived: Any = None,
     ) -> NDArray[np.float32]:
         """One vector for each row of token ids, (N, width), in the order of the rows.
 
@@ -282,17 +287,21 @@ class Engine:
         layers, width = self.check(recipe)
         lengths = check_rows(self.config, ids, second)
         second = second if self.config.family.pairs_in_segments else None
+        order, done = np.argsort(-lengths, kind="stable"), 0 if begun is None else len(begun)
         result = np.empty((len(ids), width), np.float32)
-        bar = tqdm(
-            total=int(lengths.sum()), unit="token", unit_scale=True, delay=2, disable=None if progress else True
-        )
+        if begun is not None:
+            result[order[:done]] = begun
+        bar = tqdm(total=int(lengths.sum()), unit="token", unit_scale=True, delay=2, disable=None if progress else True)
         with bar:
-            for rows, vectors in copied(self.batches(ids, second, lengths, recipe, layers)):
+            for rows, vectors in copied(self.batches(ids, second, lengths, recipe, layers, order[done:])):
                 finite = np.isfinite(vectors).all(axis=1)
                 if not finite.all():
                     raise NotFiniteError(int(rows[~finite].min()), self.dtype)
                 result[rows] = vectors
                 bar.update(int(lengths[rows].sum()))
+                done += len(rows)
+                if arrived is not None:
+                    arrived(order[:done], result)
         return result
 
     def batches(
@@ -302,12 +311,12 @@ class Engine:
         lengths: NDArray[np.int64],
         recipe: Recipe,
         layers: Sequence[int],
+        order: NDArray[np.int64],
     ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
         """Row numbers and their vectors on the device, the longest first, so that memory peaks in the first batch."""
         pooling, on_cpu = POOLINGS[recipe.pooling], self.device.type == "cpu"
         tokens = min(recipe.batch_tokens, CPU_TOKENS) if on_cpu else recipe.batch_tokens
         bucket_at_the_end = last_bucket(int(lengths.sum()), tokens)
-        order = np.argsort(-lengths, kind="stable")
         while len(order):
             fitting = np.searchsorted(lengths[order[:tokens]].cumsum(), tokens, side="right")
             rows = order[: max(1, int(fitting))]

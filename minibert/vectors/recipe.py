@@ -13,6 +13,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from minibert.printing import brief
+from minibert.vectors.pooling import COMBINATIONS, POOLINGS
 
 if TYPE_CHECKING:
     from minibert.config import Config
@@ -45,9 +46,9 @@ class Recipe:
     Raises ValueError for what no model can give or contradicts itself, TypeError for what is no whole number.
     """
 
-    pooling: str = one_of("cls", "mean", "max", "pooler")
+    pooling: str = one_of(*POOLINGS)
     layers: int | Sequence[int] = (-1,)  # kept as a tuple
-    combine: str = one_of("concat", "sum", "mean")
+    combine: str = one_of(*COMBINATIONS)
     precision: str = one_of("float32", "bfloat16", "float16", "int8", "auto")
     long: str = one_of("cut", "error", "windows")
     stride: int | None = None

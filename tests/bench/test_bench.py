@@ -88,7 +88,7 @@ def test_flops_of_one_text_as_counted_by_hand() -> None:
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_flops_are_those_that_torch_counts_in_the_engine(monkeypatch: pytest.MonkeyPatch, pooling: str) -> None:
     monkeypatch.setattr(engine, "choose_linear", lambda dtype, device: matmul.Linear)  # which torch knows to count
-    monkeypatch.setattr(engine, "filler", lambda *sizes: [])  # what fills a batch up is no work that must be done
+    monkeypatch.setattr(engine, "padding_texts", lambda *sizes: [])  # padding is no work that must be done
     ready = engine.Engine(Encoder(SMALL).eval())
     ids = [[1] * S for S in (5, 5, 9, 1)]
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
@@ -110,7 +110,7 @@ def test_the_padded_batch_of_the_tutorial_is_known_to_need_about_ten_gigabytes()
 def test_rates_are_of_torchs_kernel_and_of_the_one_that_the_engine_chooses() -> None:
     cpu = torch.device("cpu")
     rates = roofline.rates(24, 40, ["float32"], cpu)["float32"]
-    assert set(rates) == {matmul.Linear.words, matmul.choose_linear(torch.float32, cpu).words}
+    assert set(rates) == {matmul.Linear.description, matmul.choose_linear(torch.float32, cpu).description}
     assert all(rate > 0 for rate in rates.values())
 
 

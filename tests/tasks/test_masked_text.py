@@ -35,7 +35,7 @@ from minibert.train.batches import Batch, Batches
 from minibert.train.finetuning import Job, Reader, Request, run
 from minibert.train.loop import Loss, Settings, packed_loss, readable_loss, train
 from minibert.train.outputs import outputs
-from minibert.train.packed import Output
+from minibert.train.packed import OutputFunction
 
 TASK = MaskedText()
 MINILM = minibert.load_tokenizer(minilm_folder())
@@ -354,7 +354,7 @@ def test_a_run_that_was_broken_off_is_resumed_to_the_same_bits_whatever_was_mask
     whole = run(job, tmp_path / "whole")
     steps = {"left": 7}
 
-    def broken_off(request: Request, output_of: Output) -> Loss:
+    def broken_off(request: Request, output_of: OutputFunction) -> Loss:
         def loss(model: Head, batch: Batch) -> Tensor:
             steps["left"] -= 1
             if steps["left"] < 0:

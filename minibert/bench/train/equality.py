@@ -16,7 +16,7 @@ from torch import Tensor
 from minibert.bench.backends import Setting
 from minibert.bench.train.ways import BATCH, Ours, Theirs, batches_of
 from minibert.heads import Head
-from minibert.kernels.quick import Quick
+from minibert.kernels.training import Quick
 from minibert.parity.compare import parameter_pairs
 from minibert.tasks.base import Example
 from minibert.train.batches import Batch

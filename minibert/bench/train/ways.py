@@ -24,7 +24,7 @@ from minibert.bench.backends import SHAPES, Backend, Loaded, Setting, Vectors, w
 from minibert.bench.session import MINILM
 from minibert.checkpoints.hub import locate
 from minibert.checkpoints.load import load, save
-from minibert.kernels.products import permitted
+from minibert.kernels.training import onednn_is_float32
 from minibert.parity.checkpoints import quiet, upstream_class
 from minibert.tasks.base import Example
 from minibert.text.masking import RATE, Masking
@@ -103,7 +103,7 @@ class Ours:
 
 def load_ours(setting: Setting, precision: str, objective: str = "classify") -> Loaded:
     """Without padding, with quick products and torch's fused AdamW: the defaults of `minibert finetune`, `pretrain`."""
-    products = ", products by oneDNN" if precision == "float32" and permitted() else ""
+    products = ", products by oneDNN" if precision == "float32" and onednn_is_float32() else ""
     return Ours(setting, precision, packed_loss, False, objective), f"packed step{products}, AdamW fused"
 
 
