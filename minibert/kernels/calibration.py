@@ -49,11 +49,6 @@ class Trial:
     quantization: Quantization
     error: float  # |y' - y| / |y| of its results y' in int8, over all tokens
 
-    @property
-    def tolerates_int8(self) -> bool:
-        """Whether the product is computed in int8."""
-        return self.error <= MAX_ERROR
-
 
 Products = Mapping[tuple[int, str], Trial]  # by layer number and name of the product
 
@@ -68,11 +63,11 @@ class Calibration:
     def of_layer(self, number: int) -> dict[str, Quantization]:
         """The quantizations of the products of this layer that are computed in int8, by name."""
         return {
-            name: one.quantization for (n, name), one in self.products.items() if n == number and one.tolerates_int8
+            name: one.quantization for (n, name), one in self.products.items() if n == number and one.error <= MAX_ERROR
         }
 
     def __str__(self) -> str:
-        others = [f"{name} of layer {n}" for (n, name), one in self.products.items() if not one.tolerates_int8]
+        others = [f"{name} of layer {n}" for (n, name), one in self.products.items() if one.error > MAX_ERROR]
         count, total = len(self.products) - len(others), len(self.products)
         left_out = f" (not {', '.join(others)})" if others else ""
         if not self.short_texts_tolerate_int8:

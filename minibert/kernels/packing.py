@@ -7,7 +7,7 @@ Texts are sorted by length, so that texts of equal length are neighbours and for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
@@ -46,6 +46,15 @@ def check_rows(config: Config, ids: Sequence[Sequence[int]], second: Sequence[in
     return lengths
 
 
+def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Row numbers by length, the longest first, so that there is little padding and memory peaks at once."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+    while order:
+        count = max(1, batch_tokens // lengths[order[0]])
+        yield order[:count]
+        order = order[count:]
+
+
 @dataclass
 class Packed:
     """Texts one after the other, those of equal length next to each other."""
@@ -58,14 +67,9 @@ class Packed:
     groups: list[tuple[int, int]]  # (texts, tokens of each) of neighbours of equal length
     extra: int = 0  # rows after the first tokens of the B texts that round up their number
 
-    @property
-    def starts(self) -> Tensor:
-        """(B): the row of each [CLS]."""
-        return self.bounds[:-1]
-
     def first_tokens(self, x: Tensor) -> Tensor:
         """(T,D) -> (B + extra,D): the [CLS] of each text, and the extra rows."""
-        return x[F.pad(self.starts, (0, self.extra))]
+        return x[F.pad(self.bounds[:-1], (0, self.extra))]
 
     def by_group(self, x: Tensor) -> list[Tensor]:
         """(T, ...) as one (B, S, ...) for each group; (B, ...), one row for each text, as (B, 1, ...)."""

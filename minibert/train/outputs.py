@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from minibert.heads import Head, MaskedLM, QuestionAnswering, TokenClassification
 from minibert.inputs import inference, unchecked
+from minibert.kernels.packing import batches
 from minibert.losses import IGNORED
 from minibert.model import EncoderOutput
 from minibert.tasks.base import Encoded, Example, Logits
@@ -54,7 +55,7 @@ def in_batches(model: Head, encoded: Encoded, compute: Callable[[Batch], Any], t
     found: list[Any] = [None] * len(encoded.examples)
     bar = tqdm(total=len(found), desc=title, unit="text", delay=2, disable=None, leave=False)
     with inference(model), unchecked(), bar:
-        for numbers in by_length(encoded.examples):
+        for numbers in batches([len(one.ids) for one in encoded.examples], BATCH_TOKENS):
             examples = [encoded.examples[number] for number in numbers]
             batch = collate(examples, numbers, model.config.pad_token_id).to(model.device)
             for number, result in zip(numbers, compute(batch), strict=True):
@@ -68,29 +69,24 @@ def lower_precision(model: Head, precision: str) -> Any:
     return torch.autocast(model.device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 
-def by_length(examples: Sequence[Example]) -> Iterator[list[int]]:
-    """Numbers of examples of similar length, the longest first, in batches of up to BATCH_TOKENS positions."""
-    left = sorted(range(len(examples)), key=lambda number: len(examples[number].ids), reverse=True)
-    while left:
-        count = max(1, BATCH_TOKENS // len(examples[left[0]].ids))
-        yield left[:count]
-        left = left[count:]
-
-
 def logits_of(model: Head, batch: Batch) -> Sequence[Tensor]:
     """The logits of each row of the batch."""
     if isinstance(model, MaskedLM):
         counts = (batch.labels["labels"] != IGNORED).sum(dim=1).tolist()
         return torch.split(packed_output(model, batch).logits[0], counts)  # (1,N,V)
-    packed = PackedBatch.of(batch)
-    if "first" in model.reads:
-        rows: Tensor = model.read(first_states(model, packed)).logits  # (B,K); of multiple choice (B,1)
-        return rows.unbind()
-    out: Any = model.read(EncoderOutput(encode(model.encoder, packed)[None]))  # (1,T,D)
-    lengths = batch.attention_mask.sum(dim=1).tolist()
+    encoded, lengths = states_of(model, batch)
+    out: Any = model.read(encoded)
     if isinstance(model, QuestionAnswering):
         return torch.split(torch.cat([out.start_logits, out.end_logits]), lengths, dim=1)  # (2,T)
-    return torch.split(out.logits[0], lengths)
+    return torch.split(out.logits[0], lengths) if lengths else out.logits.unbind()  # (tokens,K), (K)
+
+
+def states_of(model: Head, batch: Batch) -> tuple[EncoderOutput, list[int]]:
+    """What the task head reads: of first tokens (B,1,D) and (B,D); of all (1,T,D), with the lengths of the rows."""
+    packed = PackedBatch.of(batch)
+    if "first" in model.reads:
+        return first_states(model, packed), []
+    return EncoderOutput(encode(model.encoder, packed)[None]), batch.attention_mask.sum(dim=1).tolist()
 
 
 @dataclass(frozen=True)
@@ -105,16 +101,12 @@ class States:
         """Read each example once, in eval mode."""
 
         def compute(batch: Batch) -> Iterator[tuple[Tensor, Tensor | None]]:
-            packed, pooled = PackedBatch.of(batch), [None] * len(batch.rows)
             with lower_precision(model, precision):
-                if "first" in model.reads:
-                    states = first_states(model, packed)  # (B,1,D), (B,D)
-                    rows: Sequence[Tensor] = states.last_hidden_state.float().unbind()
-                    pooled = pooled if states.pooler_output is None else states.pooler_output.float().unbind()
-                else:
-                    lengths = batch.attention_mask.sum(dim=1).tolist()
-                    rows = torch.split(encode(model.encoder, packed).float(), lengths)  # (tokens,D) each
-            return zip((row.clone() for row in rows), pooled, strict=True)
+                states, lengths = states_of(model, batch)
+            hidden, pooled = states.last_hidden_state.float(), states.pooler_output
+            rows = torch.split(hidden[0], lengths) if lengths else hidden.unbind()  # (tokens,D) or (1,D) each
+            pooled_rows = [None] * len(rows) if pooled is None else pooled.float().unbind()
+            return zip((row.clone() for row in rows), pooled_rows, strict=True)
 
         found = in_batches(model, encoded, compute, "frozen encoder")
         return cls([hidden for hidden, _ in found], [pooled for _, pooled in found])

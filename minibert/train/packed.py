@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -192,22 +192,16 @@ def pad_to_bucket(x: Tensor) -> Tensor:
 
 
 def embed(embeddings: Embeddings, packed: PackedBatch) -> Tensor:
-    """x = LayerNorm(token + segment + position + task 0). See model.Embeddings."""
-    ids = packed.batch.input_ids
-    x: Tensor = embeddings.token(packed.gather(ids))  # (T) -> (T,D)
-    if embeddings.segment is not None:
-        x = x + embeddings.segment(packed.gather(packed.batch.token_type_ids))
-    x = x + embeddings.position(packed.gather(embeddings.positions(ids).expand_as(ids)))  # (S) or (B,S) -> (T)
-    if embeddings.task is not None:
-        x = x + embeddings.task.weight[0]
-    x = embeddings.dropout(embeddings.norm(x))
-    return x if embeddings.widen is None else embeddings.widen(x)
+    """model.Embeddings of the tokens, each with its position in its row: (T) -> (T,D)."""
+    batch, ids = packed.batch, packed.gather(packed.batch.input_ids)
+    positions = packed.gather(embeddings.positions(batch.input_ids).expand_as(batch.input_ids))  # (S) or (B,S) -> (T)
+    x: Tensor = embeddings(ids, packed.gather(batch.token_type_ids), torch.zeros_like(ids), positions)
+    return x
 
 
 def step_of(layer: nn.Module) -> Callable[..., Tensor]:
     """layer_step of this layer, or its own method, which first fetches sharded weights (distributed.py)."""
-    own: Callable[..., Tensor] | None = getattr(layer, PACKED_STEP, None)
-    return own or partial(layer_step, cast(Layer, layer))
+    return getattr(layer, PACKED_STEP, partial(layer_step, layer))
 
 
 def layer_step(layer: Layer, x: Tensor, groups: Sequence[Group], queries: Queries | None) -> Tensor:

@@ -19,8 +19,10 @@ see kernels/int8.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -58,15 +60,10 @@ def float32(weight: Tensor, device: torch.device) -> Tensor:
     return weight.detach().to(device, torch.float32)
 
 
-class Norm:
-    """LayerNorm, in float32."""
-
-    def __init__(self, source: nn.LayerNorm, device: torch.device) -> None:
-        self.weight, self.bias, self.eps = float32(source.weight, device), float32(source.bias, device), source.eps
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """(T,D) -> (T,D)."""
-        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
+def norm_of(source: nn.LayerNorm, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """LayerNorm in float32, (T,D) -> (T,D)."""
+    weight, bias = float32(source.weight, device), float32(source.bias, device)
+    return partial(F.layer_norm, normalized_shape=weight.shape, weight=weight, bias=bias, eps=source.eps)
 
 
 class Embeddings:
@@ -84,7 +81,7 @@ class Embeddings:
         if source.segment is not None:
             self.segment_step = len(self.other)
             self.other = torch.cat([self.other + segment for segment in float32(source.segment.weight, device)])
-        self.norm, self.dtype = Norm(source.norm, device), kernels.dtype
+        self.norm, self.dtype = norm_of(source.norm, device), kernels.dtype
         self.widen = None if source.widen is None else kernels.linear([source.widen])
 
     def __call__(self, packed: Packed) -> Tensor:
@@ -133,9 +130,9 @@ class Layer:
 
     def __init__(self, source: model.Layer, kernels: Kernels) -> None:
         self.attention = SelfAttention(source.attention, kernels)
-        self.attention_norm = Norm(source.attention_norm, kernels.device)
+        self.attention_norm = norm_of(source.attention_norm, kernels.device)
         self.feed_forward = FeedForward(source.feed_forward, kernels)
-        self.feed_forward_norm = Norm(source.feed_forward_norm, kernels.device)
+        self.feed_forward_norm = norm_of(source.feed_forward_norm, kernels.device)
         self.in_parts = bool(kernels.quantizations)
 
     def __call__(self, x: Tensor, packed: Packed, first_only: bool = False) -> Tensor:
@@ -179,8 +176,12 @@ class Kernels:
     def __str__(self) -> str:
         attention = "one kernel for all lengths" if self.attend is varlen_attention else "groups of equal length"
         attention += ", two products each" if isinstance(self.attend, BatchedAttention) else ""
-        precision = str(self.dtype).removeprefix("torch.")
-        return f"{precision} on {self.device}; products: {self.product.description}; attention: {attention}"
+        return f"{name_of(self.dtype)} on {self.device}; products: {self.product.description}; attention: {attention}"
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """ "float32" of torch.float32."""
+    return str(dtype).removeprefix("torch.")
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ class Engine:
         check_device(self.device)
         int8 = choose_int8(self.device) if precision == "int8" else None
         self.dtype = choose_dtype("auto" if precision == "int8" else precision, self.device)
-        self.precision = "int8" if int8 else str(self.dtype).removeprefix("torch.")
+        self.precision = "int8" if int8 else name_of(self.dtype)
         workspace = Workspace()
         attend = choose_attention(self.dtype, self.device, workspace)
         product = choose_linear(self.dtype, self.device)
@@ -293,7 +294,9 @@ class Engine:
             result[order[:done]] = begun
         bar = tqdm(total=int(lengths.sum()), unit="token", unit_scale=True, delay=2, disable=None if progress else True)
         with bar:
-            for rows, vectors in copied(self.batches(ids, second, lengths, recipe, layers, order[done:])):
+            copies = (PendingCopy(*one) for one in self.batches(ids, second, lengths, recipe, layers, order[done:]))
+            for copy, _ in pairwise(chain(copies, (None,))):  # one batch behind: the device computes the next meanwhile
+                rows, vectors = copy.wait()
                 finite = np.isfinite(vectors).all(axis=1)
                 if not finite.all():
                     raise NotFiniteError(int(rows[~finite].min()), self.dtype)
@@ -371,11 +374,9 @@ class NotFiniteError(ValueError):
         self.row, self.dtype = row, dtype
 
     def __str__(self) -> str:
-        cause = "the weights are damaged, or so large that numbers overflow; fetch the checkpoint again"
-        if self.dtype == torch.float16:
-            cause = "float16 ends at 65,504; use precision='bfloat16' or 'float32'"
-        precision = str(self.dtype).removeprefix("torch.")
-        return f"row {self.row} has a vector with NaN or infinity in it, computed in {precision}: {cause}"
+        damaged = "the weights are damaged, or so large that numbers overflow; fetch the checkpoint again"
+        cause = "float16 ends at 65,504; use 'bfloat16' or 'float32'" if self.dtype == torch.float16 else damaged
+        return f"row {self.row} has a vector with NaN or infinity in it, computed in {name_of(self.dtype)}: {cause}"
 
 
 class PendingCopy:
@@ -391,19 +392,6 @@ class PendingCopy:
         if self.copied is not None:
             self.copied.synchronize()
         return self.rows, self.vectors.numpy()
-
-
-def copied(
-    batches: Iterator[tuple[NDArray[np.int64], Tensor]],
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """Row numbers and vectors, copied while the device computes the next batch."""
-    pending: PendingCopy | None = None
-    for rows, vectors in batches:
-        previous, pending = pending, PendingCopy(rows, vectors)
-        if previous is not None:
-            yield previous.wait()
-    if pending is not None:
-        yield pending.wait()
 
 
 computed_in: int | None = None  # the process that has computed and whose threads its forks do not have

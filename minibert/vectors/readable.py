@@ -5,7 +5,7 @@ B batch, S tokens, D hidden size, L layers; N texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from minibert.inputs import inference
-from minibert.kernels.packing import check_rows
+from minibert.kernels.packing import batches, check_rows
 from minibert.model import Encoder, EncoderOutput
 from minibert.vectors.cache import Matrix
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS
@@ -46,25 +46,10 @@ def readable_vectors(
         for rows in batches(lengths, recipe.batch_tokens):
             input_ids, keep = pad([ids[row] for row in rows], encoder.config.pad_token_id, encoder.device)
             segments = None if second is None else segments_of(keep, [second[row] for row in rows])
-            try:
-                out = encoder(input_ids, attention_mask=keep, token_type_ids=segments, output_hidden_states=True)
-            except torch.OutOfMemoryError as error:
-                raise torch.OutOfMemoryError(
-                    f"a batch of {tuple(keep.shape)} tokens does not fit on {encoder.device}; "
-                    f"use a smaller batch_tokens than {recipe.batch_tokens}"
-                ) from error
+            out = encoder(input_ids, attention_mask=keep, token_type_ids=segments, output_hidden_states=True)
             vectors[rows] = pool(out, keep, recipe, layers).cpu().numpy()
             bar.update(len(rows))
     return vectors
-
-
-def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Row numbers by length, the longest first, so that there is little padding and memory peaks at once."""
-    order = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
-    while order:
-        count = max(1, batch_tokens // lengths[order[0]])
-        yield order[:count]
-        order = order[count:]
 
 
 def pad(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:

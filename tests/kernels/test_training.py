@@ -80,9 +80,7 @@ def test_a_machine_that_computes_in_bfloat16_does_not_use_them(which: str, monke
 
 
 @pytest.mark.parametrize("error", [AttributeError, RuntimeError])
-def test_a_torch_without_the_setting_does_not_use_them(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torch_without_the_setting_does_not_use_them(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def missing() -> Iterator[None]:
         raise error("no such setting")

@@ -10,12 +10,13 @@ from helpers import minilm_folder
 import minibert
 from minibert import TextFeatures, embed
 from minibert.config import Config
+from minibert.kernels.packing import batches
 from minibert.model import Encoder
 from minibert.text.tokenizer import TruncationWarning
 from minibert.vectors import cache as row_cache
 from minibert.vectors import embedder as room
 from minibert.vectors.pooling import POOLINGS, Pooling
-from minibert.vectors.readable import batches, readable_vectors
+from minibert.vectors.readable import readable_vectors
 from minibert.vectors.recipe import Recipe
 
 NAME = "all-MiniLM-L6-v2"
