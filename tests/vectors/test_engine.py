@@ -486,7 +486,9 @@ def test_a_precision_that_is_unknown_or_impossible_here_is_refused(precision: st
 def test_a_vector_that_is_not_finite_is_an_error_with_its_row() -> None:
     encoder = random_encoder()
     encoder.embeddings.token.weight.data[7, 0] = torch.nan
-    with pytest.raises(module.NotFiniteError, match="row 1 has a vector with NaN or infinity in it, computed in float32"):
+    with pytest.raises(
+        module.NotFiniteError, match="row 1 has a vector with NaN or infinity in it, computed in float32"
+    ):
         Engine(encoder).vectors([[1, 2, 3], [7, 2], [4]])
 
 
