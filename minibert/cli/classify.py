@@ -25,7 +25,7 @@ from minibert.cli.shared import (
 from minibert.files import atomic_folder, atomic_write, check_output
 
 if TYPE_CHECKING:
-    from minibert.text.texts import Row
+    from minibert.text.texts import TextOrPair
 
 TEXTS_AT_ONCE = 64  # that predict reads before it answers
 Answer = tuple[str, float, tuple[str, ...]]  # label, its probability, the text or the two of a pair
@@ -200,7 +200,7 @@ def check_predict(args: Arguments) -> None:
     check_output(args.out, args.overwrite, apart=[args.folder])
 
 
-def answer(args: Arguments, texts: Iterable[Row], at_once: int) -> Figures:
+def answer(args: Arguments, texts: Iterable[TextOrPair], at_once: int) -> Figures:
     """Label the texts, `at_once` at a time, to standard output or into a table."""
     from minibert.text.texts import are_pairs
 
@@ -223,7 +223,7 @@ def answer(args: Arguments, texts: Iterable[Row], at_once: int) -> Figures:
     return write_labels(labelled(), args.out, classifier.pairs)
 
 
-def split_pairs(lines: Iterable[Row]) -> Iterator[Row]:
+def split_pairs(lines: Iterable[TextOrPair]) -> Iterator[TextOrPair]:
     """Lines with a tab as pairs. Raises ValueError for a line that has none, or several."""
     for number, line in enumerate(lines, 1):
         parts = line.split("\t") if isinstance(line, str) else line

@@ -15,7 +15,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: Arguments) -> Figures:
     """Measure any trained folder, frozen or fine-tuned, on data of the kind that it learned from."""
-    from minibert.train.folder import REPORT
+    from minibert.train.run import REPORT
 
     if not (Path(args.folder) / REPORT).exists():
         return classify.evaluate_classifier(args)

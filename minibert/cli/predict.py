@@ -15,13 +15,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: Arguments) -> Figures:
     """Answers of any trained folder, frozen or fine-tuned, for texts from arguments or standard input."""
-    from minibert.train.folder import REPORT
+    from minibert.train.run import REPORT
 
     if not (Path(args.folder) / REPORT).exists():
         return classify.predict(args)
     import sys
 
-    from minibert.text.rows import read_lines
+    from minibert.text.tables import read_lines
     from minibert.train.finetuning import Reader
 
     reader = Reader.load(args.folder, args.device)
@@ -32,7 +32,7 @@ def run(args: Arguments) -> Figures:
         columns = [line.split("\t", 1) for line in portion]
         pairs = [row[1] for row in columns] if all(len(row) == 2 for row in columns) else None
         data = reader.task.from_texts([row[0] for row in columns] if pairs else portion, pairs)
-        told = reader.task.lines(reader.answer(data), data)
+        told = reader.task.format_predictions(reader.answer(data), data)
         print("\n".join(told), flush=True)
         printed += told if args.json else []
     return {"predictions": printed}

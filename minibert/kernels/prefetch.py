@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-from minibert.text.texts import Row
+from minibert.text.texts import TextOrPair
 from minibert.text.tokenized import Tokenized
 from minibert.text.tokenizer import Tokenizer
 
@@ -28,7 +28,7 @@ class Portion:
     """Texts or pairs, the first of which is row `first` of all, and their ids."""
 
     first: int
-    texts: list[Row]
+    texts: list[TextOrPair]
     tokens: Tokenized
 
     @property
@@ -53,7 +53,7 @@ def map_ahead(function: Callable[[Item], Result], items: Iterable[Item]) -> Gene
 
 
 def tokenized(
-    texts: Iterable[list[Row]],
+    texts: Iterable[list[TextOrPair]],
     tokenizer: Tokenizer,
     device: torch.device,
     *,
@@ -67,9 +67,9 @@ def tokenized(
     only 1 % of the processor time (SST-2, all-MiniLM-L6-v2, float32).
     """
 
-    def tokenize(texts: list[Row]) -> Portion:
+    def tokenize(texts: list[TextOrPair]) -> Portion:
         nonlocal first
         row, first = first, first + len(texts)  # called in order, by one thread at a time
-        return Portion(row, texts, tokenizer.counted(texts, long=long, stride=stride, first_row=row))
+        return Portion(row, texts, tokenizer.encode_texts(texts, long=long, stride=stride, first_row=row))
 
     yield from map(tokenize, texts) if device.type == "cpu" else map_ahead(tokenize, texts)

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from minibert.printing import table
+from minibert.settings import check, setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
 from minibert.tasks.squad import Gold, Question, Questions, read_squad, score_answer
 from minibert.text.texts import as_texts
-from minibert.text.tokenized import Account
+from minibert.text.tokenized import TokenStats
 from minibert.text.tokenizer import Tokenizer
 
 GOOGLES_STRIDE = 128  # tokens, with rows of 384
@@ -87,28 +88,22 @@ class Answering(Task):
     is SQuAD 2.0. repair: see read_squad. Raises ValueError for settings out of range.
     """
 
-    max_question: int = 64
-    stride: int | None = None
-    max_answer: int = 30
-    n_best: int = 20
-    null_threshold: float = 0.0
+    max_question: int = setting(64, "tokens of a question", minimum=1)
+    stride: int | None = setting(None, "tokens from one window of a passage to the next (default: 128)", minimum=1)
+    max_answer: int = setting(30, "tokens of an answer", minimum=1)
+    n_best: int = setting(20, "candidate answers to keep", minimum=1)
+    null_threshold: float = setting(0.0, "how much better than the best answer no answer must score")
     unanswerable: bool | None = None
-    repair: bool = False
+    repair: bool = setting(False, "take each answer from the nearest place where its text occurs")
 
     name = "answer"
     head = "question-answering"
+    data_help = "questions on passages: SQuAD 1.1 or 2.0 JSON"
     row_length = 384
     main = "f1"
 
     def __post_init__(self) -> None:
-        for name in ("max_question", "stride", "max_answer", "n_best"):
-            number = getattr(self, name)
-            if number is None and name == "stride":
-                continue
-            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-                raise ValueError(f"{name} is {number!r}; it must be a whole number of at least 1")
-        if not math.isfinite(self.null_threshold):
-            raise ValueError(f"null_threshold is {self.null_threshold}; it must be a finite number")
+        check(self)
 
     def read(self, path: str | Path) -> Questions:
         """The questions of a SQuAD file: see read_squad."""
@@ -132,19 +127,19 @@ class Answering(Task):
             raise ValueError(f"none of the {len(data)} questions has an answer; to learn to answer, some must have one")
         return []
 
-    def settled(self, data: Questions) -> Answering:
+    def resolve(self, data: Questions) -> Answering:
         """Whoever learned that there may be no answer, as in SQuAD 2.0, may give none ever after."""
         return self if self.unanswerable is not None else replace(self, unanswerable=data.unanswerable)
 
     def encode(self, data: Questions, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
         """A row for each window. Raises ValueError where max_question or stride leave no room in max_length."""
-        max_length, framing = tokenizer.checked_length(max_length, pairs=True), tokenizer.framing
+        max_length, framing = tokenizer.resolve_max_length(max_length, pairs=True), tokenizer.template
         self.check_room(max_length, framing.specials(pairs=True))
         contexts = passages(data, tokenizer)
         examples: list[Example] = []
         back: list[Passage] = []
         seen = Seen(data, self.max_question, self.max_answer)
-        questions = tokenizer.pieces([question.question for question in data.rows])
+        questions = tokenizer.encode_each([question.question for question in data.rows])
         bar = tqdm(questions, "encoding", len(data), leave=False, unit="text", delay=2, disable=None)
         for row, asked in zip(data.rows, bar, strict=True):
             context = contexts[row.context]
@@ -161,7 +156,7 @@ class Answering(Task):
             back.append(Passage(windows, context.offsets))
             seen.add(row, len(asked), windows, answer)
         unknown = sum(one.unknown for one in contexts.values())
-        tokenizer.warn(Account(len(data), sum(len(one.ids) for one in contexts.values()), unknown), max_length)
+        tokenizer.warn(TokenStats(len(data), sum(len(one.ids) for one in contexts.values()), unknown), max_length)
         return Encoded(examples, notes=seen.notes(), back=back)
 
     def check_room(self, max_length: int, specials: int) -> None:
@@ -243,7 +238,7 @@ class Answering(Task):
             text += "\nno question was answered"
         return Measure({**figures, **found, "degenerate": none}, self.main, text)
 
-    def lines(self, answers: Sequence[Answer], data: Questions) -> list[str]:
+    def format_predictions(self, answers: Sequence[Answer], data: Questions) -> list[str]:
         """A line for each question: answer, probability, question; white space inside becomes single spaces."""
         return [
             f"{' '.join(answer.text.split())}\t{answer.probability:.4f}\t{' '.join(question.question.split())}"
@@ -266,7 +261,7 @@ class Context(NamedTuple):
 def passages(data: Questions, tokenizer: Tokenizer) -> dict[str, Context]:
     """Every passage once, though many questions are asked about it."""
     texts = list(dict.fromkeys(question.context for question in data.rows))
-    bar = tqdm(tokenizer.pieces(texts), "passages", len(texts), leave=False, unit="text", delay=2, disable=None)
+    bar = tqdm(tokenizer.encode_each(texts), "passages", len(texts), leave=False, unit="text", delay=2, disable=None)
     made = zip(texts, bar, strict=True)
     return {text: Context(one.ids, one.offsets, one.ids.count(tokenizer.unk_id)) for text, one in made}
 

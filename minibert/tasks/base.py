@@ -34,8 +34,8 @@ class Example:
     labels: Mapping[str, Any] = field(default_factory=dict)
 
 
-# Changes an example before it is learned from, given the epoch and the row: masking draws afresh each time.
-Change = Callable[[Example, int, int], Example]
+# Changes a training example, given the epoch and the row: masking draws new positions each time.
+Augmentation = Callable[[Example, int, int], Example]
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class Task(ABC):
 
     name: ClassVar[str]  # in `minibert finetune NAME`
     head: ClassVar[str]  # in minibert.load(..., head=HEAD)
+    data_help: ClassVar[str]  # the help of DATA in `minibert finetune NAME`
     row_length: ClassVar[int] = 128  # tokens of a row where nobody says how many
     fresh_head: ClassVar[str] = ""  # what a user should know where the checkpoint has no such task head
 
@@ -89,12 +90,12 @@ class Task(ABC):
         """Rows for the model, with their labels where the data has them. ValueError, naming the row, for a label that
         is not among `labels`."""
 
-    def change(self, tokenizer: Tokenizer, seed: int) -> Change | None:
-        """What becomes of an example each time that it is learned from; None: nothing."""
+    def augment(self, tokenizer: Tokenizer, seed: int) -> Augmentation | None:
+        """A function that changes each training example each time it is used; None: examples stay as they are."""
         return None
 
-    def keep(self, logits: Tensor, example: Example) -> Tensor:
-        """What `decode` needs of the logits of an example: all of them, unless they are too many to be held."""
+    def reduce(self, logits: Tensor, example: Example) -> Tensor:
+        """The part of an example's logits that `decode` needs: all of them, unless they would not fit in memory."""
         return logits
 
     @abstractmethod
@@ -105,8 +106,8 @@ class Task(ABC):
     def measure(self, answers: Sequence[Any], data: Any, labels: Sequence[str]) -> Measure:
         """The answers against the truth."""
 
-    def settled(self, data: Any) -> Task:
-        """The task with those of its settings filled in that the data to learn from decides."""
+    def resolve(self, data: Any) -> Task:
+        """The task with the settings filled in that depend on the training data."""
         return self
 
     def problem_type(self) -> str | None:
@@ -118,5 +119,5 @@ class Task(ABC):
         """Data without labels, to be answered: a text a row."""
 
     @abstractmethod
-    def lines(self, answers: Sequence[Any], data: Any) -> list[str]:
-        """What `minibert predict` prints: for each row of the data one line, columns by tab, the text last."""
+    def format_predictions(self, answers: Sequence[Any], data: Any) -> list[str]:
+        """The output of `minibert predict`: one line for each row of the data, tab-separated, the text last."""

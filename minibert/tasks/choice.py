@@ -23,13 +23,23 @@ import numpy as np
 from tqdm import tqdm
 
 from minibert.printing import block
+from minibert.settings import setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
 from minibert.tasks.classification import one_line
 from minibert.tasks.labels import finite, softmax
 from minibert.tasks.metrics import standard_error
 from minibert.tasks.reviews import check_there
-from minibert.text.rows import JsonArray, decompressed, read_json_lines
-from minibert.text.tables import STANDARD_INPUT, Column, format_of, kind_of, opened, value
+from minibert.text.tables import (
+    STANDARD_INPUT,
+    Column,
+    decompressed,
+    format_of,
+    kind_of,
+    opened,
+    read_json_array,
+    read_json_lines,
+    value,
+)
 from minibert.text.texts import as_texts
 from minibert.text.tokenized import shares
 from minibert.text.tokenizer import Tokenizer
@@ -81,7 +91,7 @@ def read_records(path: str | Path, format: str | None = None) -> Iterator[tuple[
     if found not in ("jsonl", "json"):
         raise ValueError(f"{name} is read as .{found}; questions are a .jsonl, one on each line, such as {EXAMPLE}")
     with opened(path) as file, decompressed(file, name) if compressed else nullcontext(file) as stream:
-        yield from read_json_lines(stream, name) if found == "jsonl" else JsonArray(stream, name)
+        yield from read_json_lines(stream, name) if found == "jsonl" else read_json_array(stream, name)
 
 
 def questions(records: Iterable[tuple[str, object]], labels: bool) -> list[Question]:
@@ -146,10 +156,11 @@ def right_choice(record: dict[str, object], choices: Sequence[str], place: str) 
 class Choice(Task):
     """The right one of C choices. format: of a file whose name does not say it, jsonl or json."""
 
-    format: str | None = None
+    format: str | None = setting(None, "jsonl or json (default: by the file name)", metavar="TYPE")
 
     name = "choose"
     head = "multiple-choice"
+    data_help = 'JSON lines of {"question", "choices": [...], "label"}'
     main = "accuracy"
 
     def read(self, path: str | Path) -> list[Question]:
@@ -175,12 +186,12 @@ class Choice(Task):
     def encode(self, data: Sequence[Question], tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
         """An example for each choice, all of a question one after the other, each with the number of the right one."""
         check_counts(data)
-        framing = tokenizer.framing
-        room = tokenizer.checked_length(max_length, pairs=True) - framing.specials(pairs=True)
+        framing = tokenizer.template
+        room = tokenizer.resolve_max_length(max_length, pairs=True) - framing.specials(pairs=True)
         examples: list[Example] = []
         cut = 0
-        firsts = tokenizer.pieces([one.first for one in data])
-        seconds = tokenizer.pieces([choice for one in data for choice in one.choices])
+        firsts = tokenizer.encode_each([one.first for one in data])
+        seconds = tokenizer.encode_each([choice for one in data for choice in one.choices])
         for question in tqdm(data, "encoding", unit="question", delay=2, disable=None):
             known = {} if question.label is None else {"labels": question.label}
             first = next(firsts).ids
@@ -223,7 +234,7 @@ class Choice(Task):
         told = "{accuracy:.3f} ± {standard_error:.3f} (standard error), {rows:,} questions; chance is {chance:.3f}"
         return Measure(figures, self.main, block("accuracy", told.format(**figures)))
 
-    def lines(self, answers: Sequence[Chosen], data: Sequence[Question]) -> list[str]:
+    def format_predictions(self, answers: Sequence[Chosen], data: Sequence[Question]) -> list[str]:
         """The number of the choice, its probability, its text, and the question, by tabs."""
         return [
             one_line(str(answer.number), f"{answer.probability:.4f}", answer.choice, one.question)

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
+from minibert.settings import check, setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
 from minibert.tasks.labels import Kind, Number, OneLabel, SeveralLabels, finite
 from minibert.tasks.reviews import LABEL_COLUMNS, PAIR_COLUMNS, check_header, check_there
 from minibert.text.tables import Column, Table
-from minibert.text.texts import Row, as_columns, as_rows
-from minibert.text.tokenizer import Account, Tokenizer
+from minibert.text.texts import TextOrPair, as_columns, as_texts_or_pairs
+from minibert.text.tokenizer import Tokenizer, TokenStats
 
 AT_ONCE = 4096  # texts between two steps of the progress bar
 BREAKS = re.compile(r"[\r\n\t]+")
@@ -41,9 +42,9 @@ class Texts:
         return len(self.texts)
 
     @property
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[TextOrPair]:
         """What the tokenizer is given: texts, or pairs."""
-        return as_rows(self.texts, self.pairs)
+        return as_texts_or_pairs(self.texts, self.pairs)
 
     def place(self, row: int) -> str:
         """Where a row stands, for a message."""
@@ -66,17 +67,21 @@ class Classification(Task):
     what stands between several labels of a text; None: each has exactly one. regression: labels are numbers.
     """
 
-    text: str | int | None = None
-    pair: str | int | None = None
-    label: str | int | None = None
-    format: str | None = None
-    separator: str | None = None
-    regression: bool = False
+    text: str | int | None = setting(
+        None, "column of the texts: name, or number without a header (default: sentence or text)", metavar="COLUMN"
+    )
+    pair: str | int | None = setting(None, "column of second texts", metavar="COLUMN")
+    label: str | int | None = setting(None, "column of the labels (default: label)", metavar="COLUMN")
+    format: str | None = setting(None, "tsv, csv, jsonl, json or parquet (default: by the file name)", metavar="TYPE")
+    separator: str | None = setting(None, "between several labels of a text, such as |", metavar="CHARACTER")
+    regression: bool = setting(False, "labels are numbers")
 
     name = "classify"
     head = "sequence-classification"
+    data_help = "labelled texts: a table"
 
     def __post_init__(self) -> None:
+        check(self)
         if self.regression and self.separator is not None:
             raise ValueError(f"separator is {self.separator!r}, and a regression has one number a text; leave out one")
         if self.separator == "":
@@ -151,16 +156,16 @@ class Classification(Task):
             numbers = {name: number for number, name in enumerate(labels)}
             for row, label in enumerate(data.labels):
                 targets[row]["labels"] = self.kind.target(label, numbers, data.place(row))
-        rows, account = data.rows, Account()
+        rows, account = data.rows, TokenStats()
         examples: list[Example] = []
         with tqdm(total=len(rows), desc="encoding", unit="text", delay=2, disable=None) as bar:
             for start in range(0, len(rows), AT_ONCE):
-                made = tokenizer.counted(rows[start : start + AT_ONCE], max_length=max_length)
+                made = tokenizer.encode_texts(rows[start : start + AT_ONCE], max_length=max_length)
                 second = made.second or map(len, made.ids)  # where the second text begins; there may be none
                 for ids, begin in zip(made.ids, second, strict=True):
                     segments = [0] * begin + [1] * (len(ids) - begin)
                     examples.append(Example(ids, segments, targets[len(examples)]))
-                account += made.account
+                account += made.stats
                 bar.update(len(made.ids))
         return Encoded(examples, notes=notes(account, max_length))
 
@@ -174,7 +179,7 @@ class Classification(Task):
         """What the kind of label asks for; warns where all answers are the same class."""
         return self.kind.measure(answers, data.known_labels, labels)
 
-    def lines(self, answers: Sequence[Any], data: Texts) -> list[str]:
+    def format_predictions(self, answers: Sequence[Any], data: Texts) -> list[str]:
         """The answer, its probability unless it is a number, and the text or both texts, by tabs."""
         shown = (self.kind.shown(answer) for answer in answers)
         rows = ([row] if isinstance(row, str) else row for row in data.rows)
@@ -186,7 +191,7 @@ def one_line(*cells: str) -> str:
     return "\t".join(BREAKS.sub(" ", cell) for cell in cells)
 
 
-def notes(account: Account, max_length: int) -> tuple[str, ...]:
+def notes(account: TokenStats, max_length: int) -> tuple[str, ...]:
     """What a user should know of texts that the model does not see as they were."""
     found = []
     if account.truncated:

@@ -31,7 +31,7 @@ from minibert.files import shown
 from minibert.printing import beside, block, brief, table
 from minibert.tasks import saved
 from minibert.tasks.metrics import Evaluation, compare
-from minibert.text.texts import Row, are_pairs, as_columns, as_rows, table_of
+from minibert.text.texts import TextOrPair, are_pairs, as_columns, as_texts_or_pairs, table_of
 from minibert.vectors.cache import Matrix
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.features import TextFeatures
@@ -172,7 +172,7 @@ class Classifier:
 
     def scaled(self, texts: object, pairs: object) -> NDArray[np.floating[Any]]:
         """The vectors as the regression takes them, (N, width)."""
-        rows = as_rows(texts, pairs, missing=self.features.missing)
+        rows = as_texts_or_pairs(texts, pairs, missing=self.features.missing)
         if rows and are_pairs(rows) != self.pairs:
             raise ValueError(
                 "the classifier was trained on pairs, and these are single texts; give second texts (--pair, pairs=)"
@@ -265,7 +265,8 @@ def train(
     raises.
     """
     features = TextFeatures(**recipe)
-    rows, names, candidates = as_rows(texts, pairs, missing=features.missing), as_labels(labels), as_grid(grid)
+    rows = as_texts_or_pairs(texts, pairs, missing=features.missing)
+    names, candidates = as_labels(labels), as_grid(grid)
     if folds < 0 or folds == 1 or (candidates and not folds):
         raise ValueError(f"folds is {folds}; cross-validation needs at least 2")
     check_classes(names, len(rows), folds if candidates else 1)
@@ -278,7 +279,7 @@ def train(
     return Classifier(features, new_head(best).fit(vectors, names), len(rows), folds, scores)
 
 
-def checked(vectors: NDArray[np.floating[Any]], features: TextFeatures, rows: Sequence[Row]) -> Matrix:
+def checked(vectors: NDArray[np.floating[Any]], features: TextFeatures, rows: Sequence[TextOrPair]) -> Matrix:
     """Vectors that are there already, in float32, or ValueError where they cannot be those of these texts.
 
     A matrix does not say what it was made from, so SAMPLED of its rows are computed anew.

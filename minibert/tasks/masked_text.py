@@ -30,14 +30,15 @@ from tqdm import tqdm
 
 from minibert.losses import IGNORED
 from minibert.printing import block
-from minibert.tasks.base import Change, Encoded, Example, Logits, Measure, Task
+from minibert.settings import check, setting
+from minibert.tasks.base import Augmentation, Encoded, Example, Logits, Measure, Task
 from minibert.tasks.classification import one_line
 from minibert.tasks.fill_mask import Guess, mask_places
 from minibert.tasks.metrics import standard_error
 from minibert.text.masking import RATE, Masking, check_rate, unmasked
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts, portions
-from minibert.text.tokenized import Account
+from minibert.text.tokenized import TokenStats
 from minibert.text.tokenizer import Tokenizer
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -97,22 +98,28 @@ class Filled:
 class MaskedText(Task):
     """Hidden tokens of raw text.
 
-    rate: the share of tokens that are hidden. whole_words: all tokens of a word together. text, format: the column of
-    a table, and its format where the name of the file does not say it.
+    mask_rate: the fraction of tokens to predict. whole_words: all tokens of a word together. text, format: the
+    column of a table, and its format where the file name does not give it.
     """
 
-    rate: float = RATE
-    whole_words: bool = False
-    text: str | None = None
-    format: str | None = None
+    mask_rate: float = setting(RATE, "fraction of the tokens to predict")
+    whole_words: bool = setting(False, "mask all tokens of a word together")
+    text: str | None = setting(
+        None, "of a table: name or number of the text column (default: sentence or text)", metavar="COLUMN"
+    )
+    format: str | None = setting(
+        None, "txt, tsv, csv, jsonl, json or parquet (default: by the file name)", metavar="TYPE"
+    )
 
     name = "mask"
     head = "masked-lm"
+    data_help = "raw text: one text a line, an empty line between documents; or a table"
     main = "log_likelihood"
     fresh_head = "the checkpoint has no head that guesses words ('masked-lm'): a fresh one learns from the beginning"
 
     def __post_init__(self) -> None:
-        check_rate(self.rate)
+        check(self)
+        check_rate(self.mask_rate)
 
     def read(self, path: str | Path) -> Corpus:
         """The texts of a file: of plain text one a line, an empty line between documents; in a table a document a row.
@@ -157,21 +164,21 @@ class MaskedText(Task):
         for document in tqdm(data.documents, "encoding", leave=False, unit="document", delay=2, disable=None):
             for row in rows_of(document, tokenizer, max_length):
                 tokens, unknown = tokens + len(row), unknown + row.count(tokenizer.unk_id)
-                examples.append(hidden(tokenizer.framing.row(row), masking, 0, len(examples)))
+                examples.append(hidden(tokenizer.template.row(row), masking, 0, len(examples)))
         if unknown == tokens:
             what = f"all {tokens:,} tokens of {data.name} are {tokenizer.id_to_token(tokenizer.unk_id)}"
             raise ValueError(
                 f"{what if tokens else f'{data.name} has no token that can be seen'}: nothing can be learned from it; "
                 "choose a checkpoint whose vocabulary knows this language and script"
             )
-        tokenizer.warn(Account(len(data), tokens, unknown), max_length)
+        tokenizer.warn(TokenStats(len(data), tokens, unknown), max_length)
         note = (
             f"{len(data):,} lines of {len(data.documents):,} documents, {tokens:,} tokens, stand in {len(examples):,} "
             f"rows of up to {max_length}: the lines of a document follow each other, and nothing is cut off"
         )
         return Encoded(examples, notes=(note,))
 
-    def change(self, tokenizer: Tokenizer, seed: int) -> Change:
+    def augment(self, tokenizer: Tokenizer, seed: int) -> Augmentation:
         """In each epoch other tokens are hidden."""
         masking = self.masking(tokenizer, seed)
 
@@ -182,9 +189,9 @@ class MaskedText(Task):
 
     def masking(self, tokenizer: Tokenizer, seed: int) -> Masking:
         """With these settings."""
-        return Masking.of(tokenizer, self.rate, self.whole_words, seed)
+        return Masking.of(tokenizer, self.mask_rate, self.whole_words, seed)
 
-    def keep(self, logits: Tensor, example: Example) -> Tensor:
+    def reduce(self, logits: Tensor, example: Example) -> Tensor:
         """Of the N hidden tokens, (N, V) -> (N, 3): the best token, log p of it, and log p of the label.
 
         A row of 128 tokens would otherwise keep 2 MB of logits. float32 holds ids of up to 16 million.
@@ -198,7 +205,7 @@ class MaskedText(Task):
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Corpus | Blanks, labels: Sequence[str]
     ) -> list[Any]:
-        """A Recovered for each row of a corpus, or a Filled for each text with [MASK]s; from what `keep` kept."""
+        """A Recovered for each row of a corpus, or a Filled for each text with [MASK]s; from what `reduce` kept."""
         if isinstance(data, Blanks):
             tokenizer, continues = encoded.back, encoded.back.continues
             return [filled(text, row, tokenizer, continues) for text, row in zip(data.texts, logits, strict=True)]
@@ -231,7 +238,7 @@ class MaskedText(Task):
         told = [block("perplexity", perplexity), block("accuracy", right.format(**figures))]
         return Measure(figures, self.main, "\n".join(told))
 
-    def lines(self, answers: Sequence[Filled], data: Blanks) -> list[str]:
+    def format_predictions(self, answers: Sequence[Filled], data: Blanks) -> list[str]:
         """The guesses, their probabilities, and the text that they make."""
         return [
             one_line(
@@ -245,11 +252,11 @@ class MaskedText(Task):
 
 def rows_of(document: Iterable[str], tokenizer: Tokenizer, max_length: int) -> Iterator[list[int]]:
     """The ids of the lines, one after the other, in rows with room for [CLS] and [SEP]; the last may be shorter."""
-    framing = tokenizer.framing
-    room = tokenizer.checked_length(max_length, pairs=False) - framing.specials(pairs=False)
+    framing = tokenizer.template
+    room = tokenizer.resolve_max_length(max_length, pairs=False) - framing.specials(pairs=False)
     left: list[int] = []
     for portion in portions(document):
-        windows = tokenizer.counted(portion, long="windows", stride=room, max_length=max_length).ids
+        windows = tokenizer.encode_texts(portion, long="windows", stride=room, max_length=max_length).ids
         left += [id for window in windows for id in window[len(framing.before) : -len(framing.after)]]
         full = len(left) - len(left) % room
         yield from (left[start : start + room] for start in range(0, full, room))

@@ -110,7 +110,7 @@ def labelled(table: Table) -> Labelled:
 
 def check_header(table: Table, text: str, labels: Sequence[str]) -> None:
     """Raise ValueError where the first row looks like a header: its label is the only one that no other row has."""
-    guessed = table.names is None and not any(column.name for column in table.columns)
+    guessed = not table.header and not any(column.name for column in table.columns)
     if guessed and labels.count(labels[0]) == 1 and len(set(labels)) < len(labels):
         text = text if len(text) <= 30 else "NAME"
         raise ValueError(

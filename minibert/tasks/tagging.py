@@ -24,7 +24,7 @@ from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
 from minibert.tasks.entities import OUTSIDE, entity_table, score_entities
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
-from minibert.text.tokenized import Account
+from minibert.text.tokenized import TokenStats
 from minibert.text.tokenizer import Tokenizer
 
 DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL's files; no word
@@ -132,6 +132,7 @@ class Tagging(Task):
 
     name = "tag"
     head = "token-classification"
+    data_help = "one word and its tag a line, an empty line between sentences (CoNLL)"
     main = "f1"
 
     def read(self, path: str | Path) -> Sentences:
@@ -155,16 +156,16 @@ class Tagging(Task):
 
     def encode(self, data: Sentences, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
         """An example for each sentence that has a token; the ends of those over max_length tokens are cut off."""
-        max_length = tokenizer.checked_length(max_length, pairs=False)
+        max_length = tokenizer.resolve_max_length(max_length, pairs=False)
         numbers = None if data.tags is None else label_numbers(data, labels)
         examples: list[Example] = []
         rows: list[Row] = []
         lost = Lost(len(data), max_length)
         tokens = unknown = 0
-        pieces = tokenizer.pieces(data.words, words=True)
+        pieces = tokenizer.encode_each(data.words, words=True)
         bar = tqdm(pieces, "encoding", len(data), leave=False, unit="text", delay=2, disable=None)
         for row, text in enumerate(bar):
-            ids = tokenizer.framing.row(text.ids[: max_length - 2])
+            ids = tokenizer.template.row(text.ids[: max_length - 2])
             whole = first_places(text.word_ids, len(data.words[row]))
             places = [None if place is None or place >= len(ids) - 1 else place for place in whole]
             lost.add(whole, places, len(text) + 2)
@@ -173,7 +174,7 @@ class Tagging(Task):
             if rows[-1].has_example:
                 known = {} if numbers is None else {"labels": spread(numbers[row], places, len(ids))}
                 examples.append(Example(ids, [0] * len(ids), known))
-        tokenizer.warn(Account(len(data), tokens, unknown), max_length)
+        tokenizer.warn(TokenStats(len(data), tokens, unknown), max_length)
         return Encoded(examples, notes=lost.notes(), back=rows)
 
     def decode(
@@ -211,7 +212,7 @@ class Tagging(Task):
         }
         return Measure(figures, self.main, "\n".join([entity_table(together, types), "", *said]))
 
-    def lines(self, answers: Sequence[Sequence[str]], data: Sentences) -> list[str]:
+    def format_predictions(self, answers: Sequence[Sequence[str]], data: Sentences) -> list[str]:
         """A line for each word, the tag behind a tab, and an empty line after each sentence: a file as `read` reads."""
         found = []
         for words, tags in zip(data.words, answers, strict=True):

@@ -16,9 +16,8 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from minibert.diagrams import SWITCHED, inline
 from minibert.tasks.frozen import Classifier
-from minibert.templates import asset, templates
+from minibert.templates import asset, diagram, templates
 from minibert.tracing.data import PAIR_TOKENS, choose, page_data
 from minibert.tracing.decision import Decision, Masked
 from minibert.tracing.journey import Journey
@@ -73,7 +72,7 @@ def page(
     choice = choose(journey, layers, heads)
     steps = steps_of(journey)
     environment = templates(FOLDER)
-    environment.filters |= {"seen": seen, "signed": signed, "plain": plain, "diagram": inline}
+    environment.filters |= {"seen": seen, "signed": signed, "plain": plain, "diagram": diagram}
     return environment.get_template("page.html").render(
         trace=journey,
         layers=choice.layers,
@@ -90,7 +89,7 @@ def page(
         traced=tokens_of_decision(journey),
         classifier_file=file_of(Classifier).relative_to(PACKAGE),
         data=page_data(journey, choice),
-        style=asset(FOLDER / "page.css") + Markup("\n" + SWITCHED),
+        style=asset(FOLDER / "page.css"),
         script=Markup("\n\n").join(asset(FOLDER / f"{name}.js") for name in SCRIPTS),
     )
 

@@ -136,6 +136,6 @@ def can_be_kept(model: Head, encoded: Encoded) -> bool:
 
     The loss of question answering depends on the padding of the batch, and masked text differs in each epoch.
     """
-    first = model.reads == {"first"}
+    first = model.reads == ("first",)
     rows = 2 * len(encoded.examples) if first else sum(len(one.ids) for one in encoded.examples)
     return (first or isinstance(model, TokenClassification)) and rows * model.config.hidden_size * 4 <= MAX_BYTES

@@ -135,15 +135,15 @@ def packed_output(model: Head, batch: Batch) -> Any:
 def packed_states(model: Head, batch: Batch) -> tuple[EncoderOutput, dict[str, Any]]:
     """What the task head reads of a batch, and the labels that belong to it; tokens in the order of the batch."""
     labels = dict[str, Any](batch.labels) | ({"choices": batch.choices} if batch.choices else {})
-    packed, first = PackedBatch.of(batch, "padding" in model.reads), first_tokens(batch)
-    if "padding" in model.reads:
+    packed, first = PackedBatch.of(batch, "all" in model.reads), first_tokens(batch)
+    if "all" in model.reads:
         return EncoderOutput(encode(model.encoder, packed).view(*first.shape, -1)), labels  # (B,S,D)
-    if "labelled" not in model.reads and "tokens" not in model.reads:
+    if "labelled" not in model.reads and "real" not in model.reads:
         return first_states(model, packed), labels
-    read = batch.attention_mask.bool() if "tokens" in model.reads else labels["labels"] != IGNORED  # (B,S)
+    read = batch.attention_mask.bool() if "real" in model.reads else labels["labels"] != IGNORED  # (B,S)
     labels["labels"] = labels["labels"][read][None]  # (1,N)
     if "first" not in model.reads:
-        states = encode(model.encoder, packed, None if "tokens" in model.reads else read)  # (N,D)
+        states = encode(model.encoder, packed, None if "real" in model.reads else read)  # (N,D)
         return EncoderOutput(states[None]), labels
     wanted = read | first
     states = encode(model.encoder, packed, wanted)  # (N + some,D)

@@ -82,7 +82,8 @@ class Embeddings:
             self.segment_step = len(self.other)
             self.other = torch.cat([self.other + segment for segment in float32(source.segment.weight, device)])
         self.norm, self.dtype = norm_of(source.norm, device), kernels.dtype
-        self.widen = None if source.widen is None else kernels.linear([source.widen])
+        own = source.embedding_projection
+        self.embedding_projection = None if own is None else kernels.linear([own])
 
     def __call__(self, packed: Packed) -> Tensor:
         """(T) -> (T,D)."""
@@ -90,7 +91,7 @@ class Embeddings:
         if packed.segments is not None:
             rows = rows + packed.segments * self.segment_step
         x = self.norm(F.embedding(packed.ids, self.token) + F.embedding(rows, self.other))
-        return x if self.widen is None else self.widen(x.to(self.dtype)).float()
+        return x if self.embedding_projection is None else self.embedding_projection(x.to(self.dtype)).float()
 
 
 class SelfAttention:

@@ -16,7 +16,9 @@ import minibert
 from minibert.families.bert import BERT
 from minibert.kernels import matmul, training
 from minibert.kernels.training import Quick, attention, draw, dropout, drops, linear, onednn_is_float32, threshold
-from minibert.train.loop import Settings, new_optimizer, one_step, packed_loss
+from minibert.train.loop import new_optimizer, one_step, packed_loss
+from minibert.train.run import resolve_precision
+from minibert.train.settings import TrainSettings
 
 P = 0.1
 ONES = torch.ones(400, 1000)
@@ -109,12 +111,17 @@ def test_a_step_uses_them_in_linear_layers_alone_unless_it_is_exact(
 
     monkeypatch.setattr(training, "onednn_allowed", watched)
     model = minibert.load(written(BERT, "sequence-classification")[0], head="sequence-classification")
-    settings = Settings(exact=exact)
-    batch = next(batches_of("sequence-classification", 4, 4).of_epoch(0))
+    settings = TrainSettings(exact=exact)
+    batch = next(batches_of("sequence-classification", 4, 4).epoch_batches(0))
     one_step(model, [batch], new_optimizer(model, settings), packed_loss, settings, 1)
     layers = model.config.num_hidden_layers
     forward = 4 * layers + 1 + 2  # one for query, key, value, but two in the last layer; the pooler, the classifier
     assert len(seen) == (0 if exact else 2 * forward)
+
+
+@pytest.mark.parametrize("step", ["packed", "readable"])
+def test_only_the_readable_step_is_exact(step: str) -> None:
+    assert resolve_precision(TrainSettings(step=step)).exact == (step == "readable")
 
 
 def test_a_refused_machine_and_autocast_compute_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:

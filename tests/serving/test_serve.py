@@ -23,7 +23,7 @@ import pytest
 from words import labelled, write_words_checkpoint
 
 import minibert
-from minibert.bench.serve import clients
+from minibert.bench import serving as clients
 from minibert.cli import main as cli
 from minibert.tasks.frozen import Classifier, train
 
@@ -247,8 +247,7 @@ BAD: dict[str, tuple[int, bytes]] = {  # the status that there is to be, and wha
 def test_bad_requests_of_every_kind_are_refused_and_disturb_nobody(server: Served, expected: Any) -> None:
     """Good clients go on all the while, and get what they get alone; some bad ones hang up half-way."""
     assert len(BAD) >= 20
-    load = clients.Load("127.0.0.1", server.port, "words", TEXTS, 4, 0, encoding="float")
-    requests = [clients.request_of(load, text) for text in TEXTS]
+    requests = [clients.request_of(server.port, text, "words", encoding="float") for text in TEXTS]
     wrong: list[Any] = []
     busy = True
 

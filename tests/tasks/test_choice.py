@@ -78,7 +78,7 @@ def test_an_array_a_compressed_file_and_standard_input_are_read_too(
         (SKY | {"choices": ["good"]}, "line 2, has 1 choices; at least 2 are needed"),
         (SKY | {"choices": ["good", 3, "x"]}, r"line 2, has a number as 'choices\[1\]', not a text"),
         (SKY | {"choices": ["good", "x", " "]}, r"line 2, has no text as 'choices\[2\]'"),
-        (SKY | {"choices": ["good", "x", "\ud800"]}, r"line 2, has a lone surrogate .* in 'choices\[2\]'"),
+        (SKY | {"choices": ["good", "x", "\ud800"]}, r"line 2, 'choices\[2\]' has a lone surrogate"),
         (SKY | {"context": 7}, "line 2, has a number as 'context', not a text"),
         (SKY | {"label": None}, "line 2, has no label; it is the number of the right choice, from 0, or its text"),
         (SKY | {"label": 3}, "line 2, has the label 3, and choices 0 to 2"),
@@ -191,7 +191,7 @@ def test_the_answer_is_the_choice_with_the_largest_logit() -> None:
     assert (first.number, first.choice, first.probability) == (0, "b", pytest.approx(0.75))
     assert first.probabilities == pytest.approx((0.75, 0.25))
     assert second == Chosen(1, "f", 1.0, (0.0, 1.0))
-    assert TASK.lines([first, second], data) == ["0\t0.7500\tb\ta", "1\t1.0000\tf\td"]
+    assert TASK.format_predictions([first, second], data) == ["0\t0.7500\tb\ta", "1\t1.0000\tf\td"]
 
 
 def test_no_questions_have_no_answers(tokenizer: Tokenizer) -> None:

@@ -84,7 +84,7 @@ def test_numbers_are_read_from_tables_and_from_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("task", "name", "content", "message"),
     [
-        (ONE, "x.tsv", "a\t1\nb\n", "line 2, has one column: the label is missing"),
+        (ONE, "x.tsv", "a\t1\nb\n", "line 2, has 1 column, 2 are expected"),
         (ONE, "x.tsv", "sentence\tlabel\na\t1\n\nb\t \n", "line 4, has an empty label"),
         (ONE, "x.jsonl", '{"text": "a", "label": null}\n', "line 1, has null as 'label', not a name or a whole number"),
         (ONE, "x.jsonl", '{"text": "a", "label": 0.5}\n', "line 1, has a number as 'label', not a name or a whole"),
@@ -335,7 +335,7 @@ def test_no_texts_have_no_answers(tokenizer: Tokenizer, task: Classification) ->
     data = task.from_texts([])
     encoded = task.encode(data, tokenizer, ["a"], 20)
     assert (encoded.examples, encoded.notes) == ([], ())
-    assert task.lines(task.decode([], encoded, data, ["a"]), data) == []
+    assert task.format_predictions(task.decode([], encoded, data, ["a"]), data) == []
 
 
 def test_logits_that_are_not_finite_are_refused_with_their_row() -> None:
@@ -346,10 +346,10 @@ def test_logits_that_are_not_finite_are_refused_with_their_row() -> None:
 def test_answers_are_printed_one_on_a_line_with_the_text_last() -> None:
     texts = ONE.from_texts(["good\tfilm\r\n", "bad"], ["the\nplay", ""])
     one = decode(ONE, float32([0, 9], [0, 0]), ["neg", "pos"])
-    assert ONE.lines(one, texts) == ["pos\t0.9999\tgood film \tthe play", "neg\t0.5000\tbad\t"]
+    assert ONE.format_predictions(one, texts) == ["pos\t0.9999\tgood film \tthe play", "neg\t0.5000\tbad\t"]
     several = [SeveralAnswer(("a", "b"), (0.75, 0.6), (0.75, 0.6, 0.1)), SeveralAnswer((), (), (0.1, 0.1, 0.1))]
-    assert SEVERAL.lines(several, SEVERAL.from_texts(["x", "y"])) == ["a|b\t0.7500|0.6000\tx", "\t\ty"]
-    assert NUMBER.lines([2.5, -1e-3], NUMBER.from_texts(["x", "y"])) == ["2.5\tx", "-0.001\ty"]
+    assert SEVERAL.format_predictions(several, SEVERAL.from_texts(["x", "y"])) == ["a|b\t0.7500|0.6000\tx", "\t\ty"]
+    assert NUMBER.format_predictions([2.5, -1e-3], NUMBER.from_texts(["x", "y"])) == ["2.5\tx", "-0.001\ty"]
 
 
 # -- measuring

@@ -103,7 +103,7 @@ def test_a_file_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
 
 
 def test_what_is_predicted_can_be_read_again(tmp_path: Path) -> None:
-    lines = TASK.lines(BEACH.known_tags, BEACH)
+    lines = TASK.format_predictions(BEACH.known_tags, BEACH)
     assert lines == ["Redondo\tB-location", "Beach\tI-location", "Blvd\tI-location", ".\tO", "", "me\tO", ""]
     (tmp_path / "a.conll").write_text("\n".join(lines) + "\n")
     again = TASK.read(tmp_path / "a.conll")

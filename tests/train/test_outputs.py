@@ -20,14 +20,16 @@ from minibert.families.distilbert import DISTILBERT
 from minibert.heads import Head, MaskedLM, QuestionAnswering, ReplacedTokenDetection
 from minibert.losses import IGNORED
 from minibert.parity.stages import forward
+from minibert.tasks import task_class
 from minibert.tasks.base import Encoded
 from minibert.train import finetune, finetuning
 from minibert.train import outputs as module
 from minibert.train.batches import Batch, Batches
-from minibert.train.finetuning import Job, Request, freeze, new_task, run
-from minibert.train.loop import Settings, learn
+from minibert.train.finetuning import FinetuneRun, freeze
+from minibert.train.loop import set_train_mode
 from minibert.train.outputs import States, can_be_kept, outputs
 from minibert.train.packed import packed_output
+from minibert.train.settings import FinetuneSettings
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -130,7 +132,7 @@ def test_loss_and_gradients_are_those_of_the_encoder_run_each_time(
     states = States.of(model, encoded(head))
     found = []
     for output_of in (states.output, packed_output):
-        learn(model)
+        set_train_mode(model)
         torch.manual_seed(5)  # one dropout before the task head
         model.zero_grad()
         loss = output_of(model, batch).loss
@@ -213,11 +215,10 @@ def test_training_ends_where_it_ends_without_kept_states(
     assert not torch.equal(kept.get_parameter("classifier.weight"), begun.get_parameter("classifier.weight"))
 
 
-def test_the_readable_step_runs_the_encoder_each_time(tmp_path: Path) -> None:
-    task: Any = new_task("classify")
-    data = task.from_labels(*labelled(8))
+def test_the_readable_step_runs_the_encoder_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(States, "of")
+    task: Any = task_class("classify")()
     checkpoint = write_words_checkpoint(tmp_path / "checkpoint")
-    request = Request(model=str(checkpoint), settings=Settings(epochs=1), freeze="encoder", step="readable")
-    job = Job.of(task, data, None, request)
-    model = run(job, tmp_path / "run").model
-    assert job.states(model, job.encoded) is None
+    settings = FinetuneSettings(model=str(checkpoint), epochs=1, freeze="encoder", step="readable")
+    run = FinetuneRun.of(task, task.from_labels(*labelled(8)), None, settings)
+    assert run.train(tmp_path / "run").model.head_is_trained

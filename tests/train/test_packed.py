@@ -342,7 +342,7 @@ def test_dropout_is_applied_where_the_model_has_it_and_to_no_padding(
     for module in places.values():
         module.p = 0.0
     without = Found.of(packed_loss, made, batch)
-    tokens = batch.input_ids.numel() if "padding" in made.reads else batch.tokens
+    tokens = batch.input_ids.numel() if "all" in made.reads else batch.tokens
 
     def every_second(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> Tensor:
         rows.append(inputs[0].shape[:-1].numel())

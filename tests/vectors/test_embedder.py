@@ -69,7 +69,7 @@ def test_it_gives_what_embed_gives(folder: Path) -> None:
     vectors = embedder(TEXTS)
     assert vectors.shape == (4, embedder.width) == (4, 2 * D) and vectors.dtype == np.float32
     np.testing.assert_array_equal(vectors, embed(TEXTS, folder, pooling="mean", layers=(0, -1)))
-    np.testing.assert_array_equal(vectors, embedder.vectors(embedder.tokenizer.counted(TEXTS)))
+    np.testing.assert_array_equal(vectors, embedder.vectors(embedder.tokenizer.encode_texts(TEXTS)))
 
 
 def test_every_way_to_ask_for_vectors_gives_the_same(folder: Path, tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_an_encoder_in_hand_needs_its_tokenizer_and_has_no_hashes(folder: Path) 
 
 
 def test_one_str_is_no_list_of_texts(folder: Path) -> None:
-    with pytest.raises(TypeError, match="texts is one str"):
+    with pytest.raises(TypeError, match="texts is of type str"):
         Embedder(folder)("a good film")
 
 
