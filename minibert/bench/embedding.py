@@ -133,15 +133,16 @@ def product_rates(config: Config, precisions: Iterable[str], device: str) -> dic
     D, F, T, where = config.hidden_size, config.intermediate_size, PRODUCT_TOKENS[device], torch.device(device)
     shapes = [(D, D), (D, 2 * D), (D, D), (D, F), (F, D)]  # (in, out): query, key with value, output, feed-forward
     loop, found = "for x, product in zip(inputs, products): product(x)", {}
-    kernels = [(p, kernel) for p in precisions for kernel in {Linear, choose_linear(getattr(torch, p), where)}]
-    for precision, kernel in kernels:
+    kernels: list[tuple[str, type[Linear]]] = [(precision, Linear) for precision in precisions]
+    kernels += [(precision, choose_linear(getattr(torch, precision), where)) for precision, _ in kernels]
+    for precision, kernel in dict.fromkeys(kernels):
         dtype = getattr(torch, precision)
         products = [kernel([nn.Linear(*shape)], dtype, where) for shape in shapes]
         inputs = [torch.ones(T, size, dtype=dtype, device=where) for size, _ in shapes]
         with torch.inference_mode():  # the timer warms up, and waits for a GPU
             timer = Timer(loop, globals=locals(), num_threads=torch.get_num_threads())
             seconds = timer.blocked_autorange(min_run_time=0.5).median
-        found[precision, kernel.words] = sum(2 * T * m * n for m, n in shapes) / seconds
+        found[precision, kernel.description] = sum(2 * T * m * n for m, n in shapes) / seconds
     return found
 
 

@@ -121,7 +121,7 @@ class Run(ABC):
     ) -> Trained:
         """Train. Checkpoints of the run are kept in `folder`; a run that was begun there is resumed.
 
-        report: called after each evaluation. Raises what Checkpointer and loop.train raise; warns if nothing is learned.
+        report: called after each evaluation. Raises what Checkpointer and loop.train raise; may warn DegenerateWarning.
         """
         settings, begin, context = self.settings, time.perf_counter(), distributed.context()
         device = context.start(settings.device)
