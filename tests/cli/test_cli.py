@@ -108,7 +108,7 @@ def test_python_m_minibert_is_the_same_command() -> None:
         (["embed", "-", "--out", "x.npy", "--pooling", "best"], "pooling is 'best'; choose from cls"),
         (["embed", "-", "--out", "x.npy", "--dtype", "float64"], "dtype is 'float64'; choose from float32, float16"),
         (["embed", "-", "--out", "x.npy", "--format", "xml"], "format is 'xml'; choose from txt, tsv, csv, jsonl"),
-        (["embed", "-", "--out", "x.npy", "--column", "a"], "standard input is read as one text a line"),
+        (["embed", "-", "--out", "x.npy", "--column", "a"], "standard input is read as one text per line"),
         (["classify", "train", "no/such.tsv", "--out", "x"], "no/such.tsv is not there"),
         (["classify", "train", "x.tsv", "--out", __file__], "is a file, and a folder is to be written"),
         (["classify", "train", "x.tsv", "--out", "x", "--grid", "1,b"], "is not tutorial, log or numbers"),
