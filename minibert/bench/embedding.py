@@ -142,7 +142,7 @@ def product_rates(config: Config, precisions: Iterable[str], device: str) -> dic
         with torch.inference_mode():  # the timer warms up, and waits for a GPU
             timer = Timer(loop, globals=locals(), num_threads=torch.get_num_threads())
             seconds = timer.blocked_autorange(min_run_time=0.5).median
-        found[precision, kernel.words] = sum(2 * T * m * n for m, n in shapes) / seconds
+        found[precision, kernel.description] = sum(2 * T * m * n for m, n in shapes) / seconds
     return found
 
 

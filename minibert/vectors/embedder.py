@@ -27,7 +27,7 @@ from minibert.checkpoints.load import load
 from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.device import choose_device
 from minibert.kernels.calibration import VERSION
-from minibert.kernels.memory import give_back
+from minibert.kernels.memory import release_memory
 from minibert.kernels.prefetch import Portion, tokenized
 from minibert.model import Encoder
 from minibert.printing import brief
@@ -279,7 +279,7 @@ def load_folder(folder: Path, files: Files, device: str, precision: str) -> Load
     encoder = load(folder, device=device)
     engine = Engine(encoder, precision, keep_encoder=False, samples=samples(tokenizer, precision))
     del encoder
-    give_back()  # the memory of the weights before they took the engine's form
+    release_memory()  # the memory of the weights before they took the engine's form
     return LoadedCheckpoint(engine, tokenizer, folder, files)
 
 
