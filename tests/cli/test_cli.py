@@ -165,7 +165,7 @@ def test_a_name_that_is_not_utf8_is_shown_in_the_report_and_in_json(run: Run, tm
     ],
 )
 def test_a_list_that_begins_with_a_minus_belongs_to_the_option_before_it(argv: list[str], expected: list[str]) -> None:
-    assert cli.joined(argv) == expected
+    assert cli.join_negatives(argv) == expected
 
 
 def test_a_full_disk_has_status_1_and_leaves_no_file(
