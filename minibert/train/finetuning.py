@@ -36,10 +36,9 @@ from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train import distributed
 from minibert.train.batches import Batch, Batches
-from minibert.train.frozen_encoder import States, can_be_kept
 from minibert.train.loop import Loss, readable_loss
-from minibert.train.outputs import outputs
-from minibert.train.packed import Output, packed_output
+from minibert.train.outputs import States, can_be_kept, outputs
+from minibert.train.packed import OutputFunction, packed_output
 from minibert.train.run import REPORT, Run, check_out, resolve_precision
 from minibert.train.settings import FinetuneSettings
 
@@ -139,7 +138,7 @@ class FinetuneRun(Run):
                 states = States.of(model, self.held_out, self.settings.precision)
         return self.loss_of(output_of), partial(self.measure, states=states) if self.held_out else None
 
-    def loss_of(self, output_of: Output) -> Loss:
+    def loss_of(self, output_of: OutputFunction) -> Loss:
         """The loss function, from the output of the model."""
         if self.class_weights is not None:
             return WeightedLoss(torch.tensor(self.class_weights), output_of)
@@ -193,7 +192,7 @@ def readable_output(model: Head, batch: Batch) -> Any:
     return model(batch.input_ids, **inputs, **batch.labels)
 
 
-def own_loss(output_of: Output, model: Head, batch: Batch) -> Tensor:
+def own_loss(output_of: OutputFunction, model: Head, batch: Batch) -> Tensor:
     """The loss of the task head itself."""
     loss: Tensor = output_of(model, batch).loss
     return loss
@@ -204,7 +203,7 @@ class WeightedLoss:
     """Cross entropy in which each class has a weight, (K)."""
 
     weights: Tensor
-    output_of: Output
+    output_of: OutputFunction
 
     def __call__(self, model: Head, batch: Batch) -> Tensor:
         """The weighted mean over the texts, ()."""
