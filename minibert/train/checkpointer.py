@@ -119,7 +119,8 @@ class Checkpointer:
         """Restore one state. Raises KeyError, before anything changes, where a tensor is missing."""
         with safe_open(path, framework="pt") as file:
             progress = Progress(**json.loads((file.metadata() or {})["progress"]))
-        tensors, weights, state = load_file(path), {}, {}
+        tensors, weights = load_file(path), dict[nn.Parameter, Tensor]()
+        state: dict[Any, dict[str, Tensor]] = {}
         for name, parameter in trained(model):
             weights[parameter] = self.context.shard(tensors[f"weight {name}"], parameter)
             counts = parameter.device if optimizer.defaults["fused"] else "cpu"  # where AdamW counts its steps

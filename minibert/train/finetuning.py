@@ -166,7 +166,7 @@ def new_model(folder: Path, task: Task, labels: Sequence[str]) -> Head:
     if has_head(folder, task.head) and (not labels or list(config.id2label.values()) == list(labels)):
         return load(folder, head=task.head)
     model = load(folder, head=task.head, new_head=True, num_labels=len(labels) or None)
-    names = {"id2label": dict(enumerate(labels))} if labels else {}
+    names: dict[str, Any] = {"id2label": dict(enumerate(labels))} if labels else {}
     model.config = replace(model.config, problem_type=task.problem_type(), **names)
     return model
 
@@ -300,7 +300,7 @@ class Reader:
 
     def with_columns(self, columns: Mapping[str, str | None]) -> Reader:
         """The same for a file with other column names; of tasks whose files have columns."""
-        named = {name: column for name, column in columns.items() if column is not None}
+        named: dict[str, Any] = {name: column for name, column in columns.items() if column is not None}
         if named and not isinstance(self.task, Classification):
             raise ValueError(f"files of the task {self.task.name!r} have no {', '.join(named)} to choose")
         return replace(self, task=replace(self.task, **named)) if isinstance(self.task, Classification) else self
