@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 from minibert.annotated.notes import MODULES, NOTES
 from minibert.files import write_text_atomically
 from minibert.templates import asset, diagram, templates
-from minibert.tracing.source import coloured
+from minibert.tracing.page import coloured
 
 FOLDER = Path(__file__).parent
 PACKAGE = FOLDER.parent

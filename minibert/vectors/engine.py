@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -273,8 +272,6 @@ class Engine:
         *,
         second: Sequence[int] | None = None,
         progress: bool = False,
-        begun: NDArray[np.float32] | None = None,
-        arrived: Any = None,
     ) -> NDArray[np.float32]:
         """One vector for each row of token ids, (N, width), in the order of the rows.
 
@@ -289,13 +286,10 @@ class Engine:
         layers, width = self.check(recipe)
         lengths = check_rows(self.config, ids, second)
         second = second if self.config.family.pairs_in_segments else None
-        order, done = np.argsort(-lengths, kind="stable"), 0 if begun is None else len(begun)
         result = np.empty((len(ids), width), np.float32)
-        if begun is not None:
-            result[order[:done]] = begun
         bar = tqdm(total=int(lengths.sum()), unit="token", unit_scale=True, delay=2, disable=None if progress else True)
         with bar:
-            copies = (PendingCopy(*one) for one in self.batches(ids, second, lengths, recipe, layers, order[done:]))
+            copies = (PendingCopy(*one) for one in self.batches(ids, second, lengths, recipe, layers))
             for copy, _ in pairwise(chain(copies, (None,))):  # one batch behind: the device computes the next meanwhile
                 rows, vectors = copy.wait()
                 finite = np.isfinite(vectors).all(axis=1)
@@ -303,9 +297,6 @@ class Engine:
                     raise NotFiniteError(int(rows[~finite].min()), self.dtype)
                 result[rows] = vectors
                 bar.update(int(lengths[rows].sum()))
-                done += len(rows)
-                if arrived is not None:
-                    arrived(order[:done], result)
         return result
 
     def batches(
@@ -315,12 +306,12 @@ class Engine:
         lengths: NDArray[np.int64],
         recipe: Recipe,
         layers: Sequence[int],
-        order: NDArray[np.int64],
     ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
         """Row numbers and their vectors on the device, the longest first, so that memory peaks in the first batch."""
         pooling, on_cpu = POOLINGS[recipe.pooling], self.device.type == "cpu"
         tokens = min(recipe.batch_tokens, CPU_TOKENS) if on_cpu else recipe.batch_tokens
         bucket_at_the_end = last_bucket(int(lengths.sum()), tokens)
+        order = np.argsort(-lengths, kind="stable")
         while len(order):
             fitting = np.searchsorted(lengths[order[:tokens]].cumsum(), tokens, side="right")
             rows = order[: max(1, int(fitting))]

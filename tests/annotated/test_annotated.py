@@ -16,7 +16,7 @@ import minibert.model
 from minibert.annotated.__main__ import PACKAGE, build, formula, linked, main, page_name, prose, sections
 from minibert.annotated.notes import MODULES, NOTES, TITLES, Note, Tutorial
 from minibert.templates import DIAGRAMS
-from minibert.tracing.source import coloured
+from minibert.tracing.page import coloured
 
 TUTORIALS = Path(__file__).parents[2] / "tutorials"
 SAMPLE = '"""Doc of `f`."""\n\n# why (B,S)\nx = {"a": 1}  # (B,S)\n\n\ndef f(y):\n    """What <b>."""\n    return y\n'
