@@ -34,7 +34,7 @@ from minibert.config import Config
 from minibert.model import Encoder, EncoderOutput
 from minibert.tasks.fill_mask import Guess
 from minibert.tasks.frozen import Classifier
-from minibert.vectors.pooling import pool, readable_vectors
+from minibert.vectors.readable import pool, readable_vectors
 
 UNITS = 6  # listed for each token
 

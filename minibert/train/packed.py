@@ -192,11 +192,16 @@ def pad_to_bucket(x: Tensor) -> Tensor:
 
 
 def embed(embeddings: Embeddings, packed: PackedBatch) -> Tensor:
-    """model.Embeddings of the tokens, each with its position in its row: (T) -> (T,D)."""
-    batch, ids = packed.batch, packed.gather(packed.batch.input_ids)
-    positions = packed.gather(embeddings.positions(batch.input_ids).expand_as(batch.input_ids))  # (S) or (B,S) -> (T)
-    x: Tensor = embeddings(ids, packed.gather(batch.token_type_ids), torch.zeros_like(ids), positions)
-    return x
+    """x = LayerNorm(token + segment + position + task 0). See model.Embeddings."""
+    batch, ids = packed.batch, packed.batch.input_ids
+    x: Tensor = embeddings.token(packed.gather(ids))  # (T) -> (T,D)
+    if embeddings.segment is not None:
+        x = x + embeddings.segment(packed.gather(batch.token_type_ids))
+    x = x + embeddings.position(packed.gather(embeddings.positions(ids).expand_as(ids)))  # (S) or (B,S) -> (T)
+    if embeddings.task is not None:
+        x = x + embeddings.task.weight[0]
+    x = embeddings.dropout(embeddings.norm(x))
+    return x if embeddings.embedding_projection is None else embeddings.embedding_projection(x)
 
 
 def step_of(layer: nn.Module) -> Callable[..., Tensor]:

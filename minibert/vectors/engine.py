@@ -286,11 +286,10 @@ class Engine:
         layers, width = self.check(recipe)
         lengths = check_rows(self.config, ids, second)
         second = second if self.config.family.pairs_in_segments else None
-        order = np.argsort(-lengths, kind="stable")
         result = np.empty((len(ids), width), np.float32)
         bar = tqdm(total=int(lengths.sum()), unit="token", unit_scale=True, delay=2, disable=None if progress else True)
         with bar:
-            copies = (PendingCopy(*one) for one in self.batches(ids, second, lengths, recipe, layers, order))
+            copies = (PendingCopy(*one) for one in self.batches(ids, second, lengths, recipe, layers))
             for copy, _ in pairwise(chain(copies, (None,))):  # one batch behind: the device computes the next meanwhile
                 rows, vectors = copy.wait()
                 finite = np.isfinite(vectors).all(axis=1)
@@ -307,12 +306,12 @@ class Engine:
         lengths: NDArray[np.int64],
         recipe: Recipe,
         layers: Sequence[int],
-        order: NDArray[np.int64],
     ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
         """Row numbers and their vectors on the device, the longest first, so that memory peaks in the first batch."""
         pooling, on_cpu = POOLINGS[recipe.pooling], self.device.type == "cpu"
         tokens = min(recipe.batch_tokens, CPU_TOKENS) if on_cpu else recipe.batch_tokens
         bucket_at_the_end = last_bucket(int(lengths.sum()), tokens)
+        order = np.argsort(-lengths, kind="stable")
         while len(order):
             fitting = np.searchsorted(lengths[order[:tokens]].cumsum(), tokens, side="right")
             rows = order[: max(1, int(fitting))]

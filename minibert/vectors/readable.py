@@ -46,7 +46,13 @@ def readable_vectors(
         for rows in batches(lengths, recipe.batch_tokens):
             input_ids, keep = pad([ids[row] for row in rows], encoder.config.pad_token_id, encoder.device)
             segments = None if second is None else segments_of(keep, [second[row] for row in rows])
-            out = encoder(input_ids, attention_mask=keep, token_type_ids=segments, output_hidden_states=True)
+            try:
+                out = encoder(input_ids, attention_mask=keep, token_type_ids=segments, output_hidden_states=True)
+            except torch.OutOfMemoryError as error:
+                raise torch.OutOfMemoryError(
+                    f"a batch of {tuple(keep.shape)} tokens does not fit on {encoder.device}; "
+                    f"use a smaller batch_tokens than {recipe.batch_tokens}"
+                ) from error
             vectors[rows] = pool(out, keep, recipe, layers).cpu().numpy()
             bar.update(len(rows))
     return vectors
