@@ -175,19 +175,17 @@ def test_the_engine_packs_a_group_once() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
+        # Fewer layers than the file has: a warning of tensors that were not loaded, which is an error here.
+        ({"num_hidden_groups": 2, "inner_group_num": 1}, r"32 tensors are unknown to minibert and were not loaded"),
+        ({"num_hidden_groups": 1, "inner_group_num": 1}, r"48 tensors are unknown to minibert and were not loaded"),
+        ({"inner_group_num": 3}, r"lacks 32 tensors of a ALBERT, such as layers\.2\.attention\.query"),
         (
-            {"num_hidden_groups": 2},
-            "config.json says 2 layers in all of its groups, and the file holds the weights of 4",
+            {"embedding_size": 12},
+            r"word_embeddings.weight has shape \(101, 13\) in the file, \(101, 12\) by config.json",
         ),
-        ({"inner_group_num": 3}, "config.json says 6 layers in all of its groups, and the file holds the weights of 4"),
-        (
-            {"num_hidden_groups": 1},
-            "config.json says 1 layers in all of its groups, and the file holds the weights of 4",
-        ),
-        ({"embedding_size": 12}, r"word_embeddings.weight, \(101, 13\) in the file, \(101, 12\) by config.json"),
-        ({"num_hidden_groups": 9}, r"num_hidden_groups is 9; it must be .* at most 4 \(num_hidden_layers\)"),
-        ({"num_hidden_groups": 0}, "num_hidden_groups is 0; it must be a whole number of at least 1"),
-        ({"inner_group_num": "2"}, "inner_group_num is '2'; it must be a whole number of at least 1"),
+        ({"num_hidden_groups": 9}, "num_hidden_groups is 9; it must be .* at most 4"),
+        ({"num_hidden_groups": 0}, "num_hidden_groups is 0; it must be at least 1"),
+        ({"inner_group_num": "2"}, "inner_group_num is '2'; it must be"),
     ],
     ids=str,
 )
@@ -195,12 +193,8 @@ def test_a_config_that_contradicts_its_tensors_is_named(
     wrong: dict[str, Any], words: str, written: Written, tmp_path: Path
 ) -> None:
     folder, _ = written(ALBERT, num_hidden_layers=4, num_hidden_groups=2, inner_group_num=2)
-    inner = (
-        {} if "inner_group_num" in wrong or wrong.get("num_hidden_groups", 2) not in (1, 2) else {"inner_group_num": 1}
-    )
-    changes = wrong if "embedding_size" in wrong else wrong | inner
-    with pytest.raises(ValueError, match=words):
-        minibert.load(edited(folder, tmp_path, lambda tensors: None, **changes))
+    with pytest.raises((ValueError, UserWarning), match=words):
+        minibert.load(edited(folder, tmp_path, lambda tensors: None, **wrong))
 
 
 def test_the_order_of_sentences_has_upstreams_fields_and_two_labels(pair: MakePair, written: Written) -> None:
@@ -215,7 +209,7 @@ def test_the_order_of_sentences_has_upstreams_fields_and_two_labels(pair: MakePa
     with pytest.raises(ValueError, match=r"sentence_order_label\[0\] is 2"):
         forward(both.ours, both.asked.batch, both.asked.labels | {"sentence_order_label": torch.full((6,), 2)})
     three, _ = written(ALBERT, "token-classification")
-    with pytest.raises(ValueError, match="num_labels is 3; the order of sentences has 2 outputs"):
+    with pytest.raises(ValueError, match="head 'pretraining' is not in it"):
         minibert.load(three, head="pretraining")
     fresh = minibert.load(three, head="pretraining", new_head=True)
     assert fresh.sentence_order.out_features == 2

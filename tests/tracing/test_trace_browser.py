@@ -113,7 +113,8 @@ def test_a_token_is_focused_by_keyboard_and_the_arcs_show_what_it_looks_at(visit
     largest = row.sort(descending=True).values[:8].tolist()
     assert [weight for _, weight in weights(page)] == pytest.approx(largest, abs=6e-4)
     best = traces["one"].tokens[int(row.argmax())]
-    assert re.sub(r"\s+", " ", page.locator("#said").inner_text()).startswith(f"rum looks at {best} {row.max():.2f},")
+    announced = page.locator("#announcement").inner_text()
+    assert re.sub(r"\s+", " ", announced).startswith(f"rum looks at {best} {row.max():.2f},")
     assert page.locator(".strips .of").first.inner_text() == "Vectors of rum"
 
 
