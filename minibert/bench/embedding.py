@@ -92,25 +92,21 @@ def draw_texts(count: int, tokenizer: Tokenizer, lengths: Mapping[int, int] = SS
     return [" ".join(draw.choices(words, k=size - 2)) for size in sizes]
 
 
-def compare(vectors: peers.Vectors, reference: peers.Vectors) -> dict[str, float]:
-    """Row by row, (N,D) with (N,D): the largest difference and the smallest cosine.
+def compare(vectors: peers.Vectors, reference: peers.Vectors, precision: str = "float32") -> dict[str, float]:
+    """Row by row, (N,D) with (N,D): the largest difference and the smallest cosine; equal: the same, in this precision.
 
     nearest: the share of vectors that are nearer to their own reference than to that of the next text, which falls if
     the order of the rows is wrong. Vectors of another shape or with values that are not finite have nothing in common.
     """
     if vectors.shape != reference.shape or not np.isfinite(vectors).all():
-        return {"difference": 1e30, "cosine": -1.0, "nearest": 0.0}
+        return {"difference": 1e30, "cosine": -1.0, "nearest": 0.0, "equal": False}
     a, b = vectors.astype(np.float64), reference.astype(np.float64)
     cosines = (a * b).sum(axis=1) / np.maximum(np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1), 1e-30)
     to_own, to_next = (np.linalg.norm(a - other, axis=1) for other in (b, np.roll(b, 1, axis=0)))
-    nearest = float((to_own <= to_next).mean())
-    return {"difference": float(np.abs(a - b).max()), "cosine": float(cosines.min()), "nearest": nearest}
-
-
-def is_equal(found: dict[str, float], precision: str) -> bool:
-    """Whether these are the same vectors in this precision."""
-    near = precision != "float32" or found["difference"] <= LARGEST_DIFFERENCE
-    return near and found["cosine"] >= SMALLEST_COSINE[precision] and found["nearest"] >= NEAREST
+    difference, cosine, nearest = float(np.abs(a - b).max()), float(cosines.min()), float((to_own <= to_next).mean())
+    near = nearest >= NEAREST and (precision != "float32" or difference <= LARGEST_DIFFERENCE)
+    equal = near and cosine >= SMALLEST_COSINE[precision]
+    return {"difference": difference, "cosine": cosine, "nearest": nearest, "equal": equal}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -129,26 +125,24 @@ def padded_bytes(lengths: Sequence[int], config: Config) -> int:
     return 4 * len(lengths) * max(lengths) * widths
 
 
-def product_rate(kernel: type[Linear], D: int, F: int, dtype: torch.dtype, device: str) -> float:
-    """Operations a second in the products of one layer: the median over half a second."""
-    T, where = PRODUCT_TOKENS[device], torch.device(device)
-    shapes = [(D, D), (D, 2 * D), (D, D), (D, F), (F, D)]  # (in, out): query, key with value, output, feed-forward
-    products = [kernel([nn.Linear(*shape)], dtype, where) for shape in shapes]
-    inputs = [torch.ones(T, size, dtype=dtype, device=where) for size, _ in shapes]
-    loop, names = "for x, product in zip(inputs, products): product(x)", {"inputs": inputs, "products": products}
-    with torch.inference_mode():  # the timer warms up, and waits for a GPU
-        timer = Timer(loop, globals=names, num_threads=torch.get_num_threads())
-        return sum(2 * T * m * n for m, n in shapes) / timer.blocked_autorange(min_run_time=0.5).median
-
-
 def product_rates(config: Config, precisions: Iterable[str], device: str) -> dict[tuple[str, str], float]:
-    """(precision, kernel) -> operations a second, of torch's own kernel and of the one that the engine chooses."""
-    sizes, found = (config.hidden_size, config.intermediate_size), {}
-    for precision in precisions:
+    """(precision, kernel) -> operations a second, of torch's own kernel and of the one that the engine chooses.
+
+    The products are those of one layer; the median over half a second counts.
+    """
+    D, F, T, where = config.hidden_size, config.intermediate_size, PRODUCT_TOKENS[device], torch.device(device)
+    shapes = [(D, D), (D, 2 * D), (D, D), (D, F), (F, D)]  # (in, out): query, key with value, output, feed-forward
+    loop, found = "for x, product in zip(inputs, products): product(x)", {}
+    kernels: list[tuple[str, type[Linear]]] = [(precision, Linear) for precision in precisions]
+    kernels += [(precision, choose_linear(getattr(torch, precision), where)) for precision, _ in kernels]
+    for precision, kernel in dict.fromkeys(kernels):
         dtype = getattr(torch, precision)
-        kernels: set[type[Linear]] = {Linear, choose_linear(dtype, torch.device(device))}
-        for kernel in kernels:
-            found[precision, kernel.words] = product_rate(kernel, *sizes, dtype, device)
+        products = [kernel([nn.Linear(*shape)], dtype, where) for shape in shapes]
+        inputs = [torch.ones(T, size, dtype=dtype, device=where) for size, _ in shapes]
+        with torch.inference_mode():  # the timer warms up, and waits for a GPU
+            timer = Timer(loop, globals=locals(), num_threads=torch.get_num_threads())
+            seconds = timer.blocked_autorange(min_run_time=0.5).median
+        found[precision, kernel.words] = sum(2 * T * m * n for m, n in shapes) / seconds
     return found
 
 
@@ -196,10 +190,10 @@ def stride(session: Session) -> int:
 
 def check_vectors(session: Session, row: Row, vectors: peers.Vectors) -> None:
     """Compare with the reference, and keep the worst; a row whose vectors differ is not ranked."""
-    found = compare(vectors[:: stride(session)] if len(vectors) == len(session.work) else vectors, session.reference)
+    some = vectors[:: stride(session)] if len(vectors) == len(session.work) else vectors
+    found = compare(some, session.reference, row.contestant.precision)
     row.equality = max(row.equality or found, found, key=lambda one: one["difference"])
-    if not is_equal(row.equality, row.contestant.precision):
-        row.reason = "differs from the reference"
+    row.reason = "" if row.equality["equal"] else "differs from the reference"
 
 
 def rounds(session: Session) -> None:
@@ -244,26 +238,22 @@ def growth(session: Session) -> None:
             session.load(rows, threads=at)  # in new processes
         for _ in steps(range(REPEATS + 1), f"{what}: {at}"):  # the first warms up; if it is long, it is the only one
             unfinished = [row for row in rows if not row.samples or row.samples[0].seconds <= LONG]
-            session.turn(unfinished, texts, **({"batch_tokens": at} if what == "tokens in a batch" else {}))
+            session.turn(unfinished, texts, **(dict[str, Any](batch_tokens=at) if what == "tokens in a batch" else {}))
         for row in rows:
             row.samples = row.samples[1:] or row.samples
         session.result.rows += rows
 
 
 def cold_starts(session: Session) -> None:
-    """Seconds from the start of Python to the first vector; the files have been read before."""
+    """Seconds from the start of Python to the time that the program prints; the files have been read before."""
     rows, context = pair(session, "cold start", {"sentences": 1}), session.context
     session.stop(*session.processes.keys() - {"helper"})
     for row in steps(rows * TURNS[session.settings.size][1], "cold starts"):
-        program = OURS if row.contestant.ours else THEIRS
-        row.samples.append(Sample(session.call(cold_start, program, SENTENCE, str(context.folder), context.device)))
+        arguments = [OURS if row.contestant.ours else THEIRS, SENTENCE, str(context.folder), context.device]
+        start = partial(subprocess.run, [sys.executable, "-c", *arguments], capture_output=True, check=True)
+        began = time.time()
+        row.samples.append(Sample(float(session.call(start).stdout) - began))
     session.result.rows += rows
-
-
-def cold_start(program: str, *arguments: str) -> float:
-    """Seconds from the start of Python to the time that the program prints."""
-    began, command = time.time(), [sys.executable, "-c", program, *arguments]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) - began
 
 
 STAGES = (load, rounds, one_sentence, growth, cold_starts)

@@ -49,6 +49,8 @@ def row_figures(row: Row, result: Result) -> dict[str, Any]:
     figures |= {"ranked": row.ranked, "peak": row.peak, "seconds": seconds, "roofline": result.roofline(row)}
     figures["speed"] = {unit: number / row.seconds for unit, number in row.size.items()} if row.ranked else {}
     figures["ratio"] = {} if contestant.ours else result.ratio(row)
+    for name in row.samples[0].details if row.samples else ():  # p50, p99, errors
+        figures[name] = statistics.median(sample.details[name] for sample in row.samples)
     return figures | {"samples": [asdict(sample) for sample in row.samples]}
 
 
@@ -62,11 +64,6 @@ def span(values: dict[str, float]) -> str:
     return f"{digits(values['least'])}-{digits(values['most'])}"
 
 
-def detail(name: str, digits: Callable[[float], str] = digits) -> Callable[[dict[str, Any]], str]:
-    """A cell with the median of what the samples have under a name, in milliseconds."""
-    return lambda row: digits(1000 * statistics.median(sample["details"][name] for sample in row["samples"]))
-
-
 # Columns of the table, each from the figures of a row; empty where a figure is missing.
 COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "seconds": lambda row: digits(row["seconds"]["median"]),
@@ -78,8 +75,8 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "spread ": lambda row: f"{row['ratio']['least']:.2f}-{row['ratio']['most']:.2f}",
     "roofline": lambda row: f"{row['roofline']['median']:.0%}",
     "peak MB": lambda row: f"{row['peak'] / 1e6:,.0f}" if row["peak"] else "",
-    "p50 ms": detail("p50"),
-    "p99 ms": detail("p99"),
+    "p50 ms": lambda row: digits(1000 * row["p50"]),
+    "p99 ms": lambda row: digits(1000 * row["p99"]),
     "difference": lambda row: f"{row['equality']['difference']:.1e}",
     "1-cosine": lambda row: f"{max(0.0, 1 - row['equality']['cosine']):.0e}",
 }
@@ -94,7 +91,7 @@ def cell(column: str, row: dict[str, Any]) -> str:
 
 
 def result_text(result: Result) -> str:
-    """Everything about one checkpoint: its table, and what is to be said beside it."""
+    """Everything about one checkpoint: its table and its notes."""
     config, rows = result.config, [row_figures(row, result) for row in result.rows]
     shown = [row for row in rows if row["samples"] or row["equality"]]
     columns = [column for column in COLUMNS if any(cell(column, row) for row in rows)]

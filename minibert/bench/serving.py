@@ -1,4 +1,4 @@
-"""Serving: `minibert serve` and infinity-emb, asked for vectors over HTTP by 1, 8 and 64 clients.
+"""Serving: `minibert serve` and infinity-emb answer 1, 8 and 64 clients that request vectors over HTTP.
 
 Each contestant's process starts its server as a process of its own, with the same checkpoint, pooling and threads, and
 then plays the clients: each sends a request, reads the answer and sends the next one. Requests are encoded beforehand

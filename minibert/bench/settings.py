@@ -15,8 +15,9 @@ AMOUNTS = {
     "serving": {"quick": (2000, 1), "default": (2000, 3)},
 }
 TURNS = {"quick": (6, 1), "default": (20, 3), "full": (50, 5)}  # turns with one sentence, cold starts
-CONFLICTS = [("quick", "full"), ("serve", "train"), ("serve", "full"), ("serve", "job")]
-REQUIRED = {"objective": "train", "infinity": "serve", "soak": "serve"}  # option -> the option it belongs to
+# Options that need another one (True) or exclude it (False).
+RULES = [("objective", "train", True), ("infinity", "serve", True), ("soak", "serve", True)]
+RULES += [("quick", "full", False), ("serve", "train", False), ("serve", "full", False), ("serve", "job", False)]
 
 
 def cores() -> int:
@@ -48,10 +49,9 @@ class Settings:
     overwrite: bool = setting(False, "replace the file of --plot")
 
     def __post_init__(self) -> None:
-        if both := [pair for pair in CONFLICTS if all(getattr(self, name) for name in pair)]:
-            raise ValueError(f"--{both[0][0]} and --{both[0][1]} exclude each other; leave out one of them")
-        if alone := [name for name in REQUIRED if getattr(self, name) and not getattr(self, REQUIRED[name])]:
-            raise ValueError(f"--{alone[0]} needs --{REQUIRED[alone[0]]}")
+        for option, other, needed in RULES:
+            if getattr(self, option) and bool(getattr(self, other)) != needed:
+                raise ValueError(f"--{option} {'needs' if needed else 'excludes'} --{other}")
         sentences, rounds = AMOUNTS[self.kind][self.size]
         models = (MINILM,) if self.quick or self.serve else (DISTILBERT, MINILM)
         defaults = {"models": models, "sentences": sentences, "rounds": rounds, "objective": "classify"}

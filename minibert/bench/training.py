@@ -68,8 +68,8 @@ def make_examples(objective: str, texts: Sequence[str], tokenizer: Tokenizer) ->
     if objective == "classify":
         rows = tokenizer.ids(texts)
         return [Example(ids, [0] * len(ids), {"labels": number % 2}) for number, ids in enumerate(rows)]
-    document = [list(made.ids) for made in tokenizer.pieces(texts)]
-    return Packing(None, LENGTH, tokenizer.framing).rows([document], Random(SEED))
+    document = [list(encoding.ids) for encoding in tokenizer.encode_each(texts)]
+    return Packing(None, LENGTH, tokenizer.template).rows([document], Random(SEED))
 
 
 def make_batches(objective: str, examples: Sequence[Example], tokenizer: Tokenizer) -> batches.Batches:
@@ -89,7 +89,7 @@ def recipe(precision: str, objective: str, exact: bool = False) -> TrainSettings
     return TrainSettings(1, BATCH, seed=SEED, precision=precision, clip=clip, fused=not exact, exact=exact)
 
 
-class Ours:
+class MinibertTrainer:
     """minibert's loop: examples -> the loss of each step. exact: the readable step, else the packed one.
 
     The packed step has the defaults of `minibert finetune` and `pretrain`: fast matmuls and torch's fused AdamW.
@@ -115,7 +115,7 @@ class Ours:
         return np.array(progress.curve, dtype=np.float32)
 
 
-class Theirs:
+class TransformersTrainer:
     """transformers' Trainer: examples -> the mean loss. exact: eager attention, unfused AdamW and our masking.
 
     Else it has the attention, the optimizer and the masking collator that it takes by default.
@@ -169,14 +169,17 @@ class Theirs:
 
 
 def load_side(context: Context, precision: str, side: Any, objective: str) -> peers.Loaded:
-    """Ours or Theirs, with its route."""
+    """A trainer, with its route."""
     loaded = side(context, precision, objective)
     return loaded, loaded.route
 
 
 def contestants_for(objective: str) -> list[Contestant]:
     """Both sides in both precisions."""
-    sides = (("minibert", "minibert", Ours, "minibert"), ("trainer", "transformers' Trainer", Theirs, "accelerate"))
+    sides = (
+        ("minibert", "minibert", MinibertTrainer, "minibert"),
+        ("trainer", "transformers' Trainer", TransformersTrainer, "accelerate"),
+    )
     return [
         Contestant(f"{name}-{precision}", title, precision, partial(load_side, side=side, objective=objective), package)
         for precision in ("float32", "bfloat16")
@@ -195,7 +198,7 @@ def compare_training(context: Context, examples: Sequence[Example], objective: s
     packed step.
     """
     some = examples[: STEPS * BATCH]
-    theirs, ours = (side(context, "float32", objective, exact=True) for side in (Theirs, Ours))
+    theirs, ours = (side(context, "float32", objective, exact=True) for side in (TransformersTrainer, MinibertTrainer))
     first = make_batches(objective, some, ours.tokenizer).of_rows(range(min(BATCH, len(some))))
     packed = packed_difference(ours.model, first)
     theirs(some), ours(some)

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -63,16 +63,31 @@ class LoadReport:
         return "\n".join(lines)
 
 
-@overload
-def load(name: str | Path = ..., *, head: None = ..., report: Literal[False] = ..., **how: Any) -> Encoder: ...
+class Options(TypedDict, total=False):
+    """The other arguments of `load`."""
+
+    num_labels: int | None
+    new_head: bool
+    dtype: torch.dtype
+    device: str | torch.device
+    attention: str
+    model_type: str | None
+
+
 @overload
 def load(
-    name: str | Path = ..., *, head: None = ..., report: Literal[True], **how: Any
+    name: str | Path = ..., *, head: None = ..., report: Literal[False] = ..., **how: Unpack[Options]
+) -> Encoder: ...
+@overload
+def load(
+    name: str | Path = ..., *, head: None = ..., report: Literal[True], **how: Unpack[Options]
 ) -> tuple[Encoder, LoadReport]: ...
 @overload
-def load(name: str | Path = ..., *, head: str, report: Literal[False] = ..., **how: Any) -> Head: ...
+def load(name: str | Path = ..., *, head: str, report: Literal[False] = ..., **how: Unpack[Options]) -> Head: ...
 @overload
-def load(name: str | Path = ..., *, head: str, report: Literal[True], **how: Any) -> tuple[Head, LoadReport]: ...
+def load(
+    name: str | Path = ..., *, head: str, report: Literal[True], **how: Unpack[Options]
+) -> tuple[Head, LoadReport]: ...
 def load(
     name: str | Path = "distilbert-base-uncased",
     *,

@@ -93,7 +93,7 @@ def train_classifier(args: Arguments) -> Figures:
     shape = (classifier.rows, classifier.features.n_features_out_)
     where = args.features or f"{settings['cache']}, which makes another --grid quick and may be removed"
     print(block("features", f"{shape} by {args.model}, pooling {args.pooling}, in {where}"))
-    account = getattr(classifier.features, "account_", None)  # None: all vectors came from a cache
+    account = getattr(classifier.features, "stats_", None)  # None: all vectors came from a cache
     if account and account.windowed:
         print(block("windows", windows_text(account.windowed, account.texts, account.windows)))
     print(score_table(classifier))

@@ -146,7 +146,11 @@ def report_scores(progress: Progress) -> None:
 def pretrain(settings: argparse.Namespace) -> tuple[PretrainRun, dict[str, Any]]:
     """Train the teacher, in out/bert. Returns its run and its figures."""
     out, every = Path(settings.out), max(1, settings.steps // 10)
-    files = {"dev": str(out / "dev.txt"), "config": str(out / "config.json"), "tokenizer": str(out / "vocabulary")}
+    files: dict[str, Any] = {
+        "dev": str(out / "dev.txt"),
+        "config": str(out / "config.json"),
+        "tokenizer": str(out / "vocabulary"),
+    }
     teaching = PretrainSettings(**files, **RECIPE, steps=settings.steps, save_every=every, objective="mlm+nsp")
     run = PretrainRun.of(out / "train.txt", teaching)
     return run, run.finish(out / "bert", report=report_scores, overwrite=settings.overwrite).figures
@@ -155,7 +159,7 @@ def pretrain(settings: argparse.Namespace) -> tuple[PretrainRun, dict[str, Any]]
 def distill(settings: argparse.Namespace) -> tuple[DistillRun, dict[str, Any]]:
     """Train the student, in out/distilbert. Returns its run and its figures."""
     out, every = Path(settings.out), max(1, settings.student_steps // 5)
-    files = {"init": str(out / "bert"), "dev": str(out / "dev.txt")}
+    files: dict[str, Any] = {"init": str(out / "bert"), "dev": str(out / "dev.txt")}
     run = DistillRun.of(
         out / "train.txt", DistillSettings(**files, **RECIPE, steps=settings.student_steps, save_every=every)
     )

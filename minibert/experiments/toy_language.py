@@ -3,12 +3,12 @@
     these old boats near every island drift slowly .        the verb agrees with the subject, "boats ... drift", across
     this captain loads many young sailors .                 the phrase between them
 
-On real text nobody knows how far the loss of pretraining could fall. Here it is known. Sentences come from a finite
+On real text it is unknown how far the loss of pretraining could fall. Here it is known. Sentences come from a finite
 automaton, one word in each state. A document has one topic of eight, from which most of its nouns and verbs are taken.
 So a masked word depends on its neighbours, on a subject further away and on the topic of the whole row; and a next
 sentence depends on its topic.
 
-The predictions of the best possible model are posterior probabilities over everything that could have stood there. The
+The predictions of the best possible model are posterior probabilities over all possible words. The
 forward-backward algorithm computes them exactly (Rabiner 1989, section III). k state, t topic, x_i the token seen at i,
 w_i the true word, e(k, t, x) = sum over w of p(w | k, t) p(x | w):
 
@@ -357,17 +357,17 @@ class Reader:
             ends = (row == sep).nonzero()[0]
             if row[0] != cls or len(ends) not in (1, 2) or (row[ends[-1] + 1 :] != pad).any():
                 raise ValueError(f"row {number} is neither [CLS] a [SEP] nor [CLS] a [SEP] b [SEP], followed by [PAD]")
-            stood = np.where(label == IGNORED, IGNORED, self.word_of[np.where(label == IGNORED, 0, label)])
+            truth = np.where(label == IGNORED, IGNORED, self.word_of[np.where(label == IGNORED, 0, label)])
             inside = np.isin(np.arange(len(row)), [0, *ends, *range(ends[-1], len(row))], invert=True)
-            if (wrong := (stood != IGNORED) & ((stood >= W) | ~inside)).any():
+            if (wrong := (truth != IGNORED) & ((truth >= W) | ~inside)).any():
                 raise ValueError(f"row {number} has the label {label[wrong][0]}, which is not a word at that place")
             parts = [slice(1, ends[0]), slice(ends[0] + 1, ends[-1])]  # the second may be empty
-            texts += [(self.word_of[row[part]], stood[part]) for part in parts]
+            texts += [(self.word_of[row[part]], truth[part]) for part in parts]
             full += 2 * [self.procedure.full is not None and ends[-1] + 1 >= self.procedure.full]
         n = max(1, *(len(words) for words, _ in texts))
         seen, true = np.full((len(texts), n), W + 2), np.full((len(texts), n), IGNORED)
-        for text, (words, stood) in enumerate(texts):
-            seen[text, : len(words)], true[text, : len(words)] = words, stood
+        for text, (words, truth) in enumerate(texts):
+            seen[text, : len(words)], true[text, : len(words)] = words, truth
         return seen, true, np.array(full)
 
     def forward_backward(self, seen: Integers, cut: Floats) -> tuple[Floats, Floats, Floats]:

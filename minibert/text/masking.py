@@ -65,9 +65,9 @@ class Masking:
                 "no token of this vocabulary continues a word, so every word is one token; mask tokens instead"
             )
         known: dict[int, list[tuple[int, ...]]] = {}
-        for made in sorted((tuple(made.ids) for made in tokenizer.encode_each(phrases)), key=len, reverse=True):
-            if len(made) > 1:
-                known.setdefault(made[0], []).append(made)
+        for phrase in sorted((tuple(one.ids) for one in tokenizer.encode_each(phrases)), key=len, reverse=True):
+            if len(phrase) > 1:
+                known.setdefault(phrase[0], []).append(phrase)
         return cls(tokenizer.mask_id, special, ids[~special[ids]], continues, rate, seed, phrases=known)
 
     def __call__(self, ids: Sequence[int], epoch: int, row: int) -> tuple[list[int], list[int]]:

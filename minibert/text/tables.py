@@ -39,7 +39,6 @@ from minibert.text.texts import TextOrPair, check_surrogates
 
 ROW_LIMIT = 64_000_000  # bytes of a line: a thousand times what BERT reads of a text
 JSON_LIMIT = 1_000_000_000  # bytes of a .json, decompressed
-ROWS_AT_ONCE = 1024  # of parquet
 DIALECTS: dict[str, dict[str, Any]] = {
     "tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
     "csv": {"delimiter": ",", "strict": True},
@@ -87,9 +86,9 @@ class Table:
         self.format, self.compressed = format_of(self.name, format)
         self.columns = tuple(columns)
         if self.format == "txt" and (len(columns) > 1 or columns[0].name is not None):
-            wanted = [f"{column.role} {column.name!r}" if column.name else column.role for column in columns]
+            requested = [f"{column.role} {column.name!r}" if column.name else column.role for column in columns]
             raise ValueError(
-                f"{self.name} is read as one text per line, so it has no columns {' and '.join(wanted)}; use a .tsv, "
+                f"{self.name} is read as one text per line and has no columns {' and '.join(requested)}; use a .tsv, "
                 ".csv, .jsonl, .json or .parquet, or set its format"
             )
         self.names: tuple[str, ...] | None = None  # of the requested columns
@@ -300,7 +299,7 @@ def open_parquet(stream: BinaryIO, name: str) -> Any:
 
 def read_parquet(file: Any, name: str, columns: Sequence[str]) -> Iterator[tuple[str, object]]:
     """The rows, as objects of these columns, each with its place."""
-    rows = (row for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns) for row in batch.to_pylist())
+    rows = (row for batch in file.iter_batches(1024, columns=columns) for row in batch.to_pylist())
     try:
         yield from ((f"{name}, row {number},", row) for number, row in enumerate(rows, 1))
     except (OSError, ValueError, RuntimeError) as error:

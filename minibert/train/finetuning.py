@@ -245,11 +245,11 @@ def finetune(
     """
     if out is not None:
         check_out(Path(out), overwrite, model)
-    asked = FinetuneSettings(model=os.fspath(model), **{"precision": "float32"} | settings)
+    checked = FinetuneSettings(model=os.fspath(model), **{"precision": "float32"} | settings)
     task = task_class(task)() if isinstance(task, str) else task
     learned = as_data(task, data, labels, pairs)
     held_out = None if dev is None else as_data(task, *(dev if isinstance(dev, tuple) else (dev,)))
-    run = FinetuneRun.of(task, learned, held_out, asked)
+    run = FinetuneRun.of(task, learned, held_out, checked)
     if out is not None:
         trained: Head = run.finish(Path(out), restart=restart, overwrite=overwrite).model
         return trained

@@ -236,8 +236,7 @@ def train(
                 if len(progress.pending) >= flush_every:
                     progress.flush_losses()
                     speed = (progress.tokens - before) / max(bar.format_dict["elapsed"], 1e-9)
-                    shown = {"loss": f"{progress.curve[-1]:.3f}", "tokens/s": f"{speed:,.0f}"}
-                    bar.set_postfix(epoch=progress.epoch + 1, **shown, refresh=False)
+                    bar.set_postfix_str(f"loss {progress.curve[-1]:.3f}, {speed:,.0f} tokens/s", refresh=False)
                 bar.update()
                 after_step(progress)
             progress.flush_losses()

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 
 from minibert import __version__
 from minibert.checkpoints.load import save
@@ -120,8 +121,7 @@ class Run(ABC):
     ) -> Trained:
         """Train. Checkpoints of the run are kept in `folder`; a run that was begun there is resumed.
 
-        report: called after each evaluation. Raises what Checkpointer and loop.train raise; warns of a model that has
-        learned nothing.
+        report: called after each evaluation. Raises what Checkpointer and loop.train raise; may warn DegenerateWarning.
         """
         settings, begin, context = self.settings, time.perf_counter(), distributed.context()
         device = context.start(settings.device)
@@ -129,10 +129,7 @@ class Run(ABC):
             torch.manual_seed(settings.seed)
             model = self.new_model().to(device)
             self.freeze(model)
-            trained, size = (
-                sum(p.numel() for p in model.parameters() if p.requires_grad or all) for all in (False, True)
-            )
-            sizes = {"parameters": {"trained": trained, "frozen": size - trained}}
+            trained, size = count_parameters(model)
             context.wrap(model, settings.shard)
             context.seed(settings.seed)
             optimizer = new_optimizer(model, settings)
@@ -141,13 +138,10 @@ class Run(ABC):
             with context.full_model():
                 loss_of, evaluate = self.functions(model)
 
-            def evaluated(progress: Progress, **more: Any) -> None:
+            def checkpoint(progress: Progress, **more: Any) -> None:
                 if evaluate is not None:
-                    progress.scores.append(
-                        more | context.evaluate_on_main(model, lambda model: evaluate(model).figures)
-                    )
-                scores = [score[self.main] for score in progress.scores] if self.main else []
-                if self.main and (progress.best < 0 or not scores or scores[-1] > scores[progress.best]):
+                    progress.scores.append(more | context.evaluate_on_main(model, lambda m: evaluate(m).figures))
+                if self.main and is_best(progress, self.main):
                     progress.best = progress.epoch - 1
                     checkpointer.save_best(model)
                 checkpointer.save(progress, model, optimizer)
@@ -157,19 +151,11 @@ class Run(ABC):
                 if self.main:
                     checkpointer.after_step(progress, model, optimizer)
                 elif progress.step % settings.save_every == 0 or progress.step == settings.steps:
-                    evaluated(progress, step=progress.step)
+                    checkpoint(progress, step=progress.step)
 
-            train(
-                model,
-                self.batches(folder),
-                settings,
-                loss_of=loss_of,
-                progress=progress,
-                optimizer=optimizer,
-                context=context,
-                after_step=after_step,
-                after_epoch=evaluated if self.main else lambda progress: None,
-            )
+            how: dict[str, Any] = {"progress": progress, "optimizer": optimizer, "context": context}
+            how |= {"loss_of": loss_of, "after_step": after_step} | ({"after_epoch": checkpoint} if self.main else {})
+            train(model, self.batches(folder), settings, **how)
             model = context.unwrap(model, lambda: self.new_model().to(device))
             if self.main:
                 checkpointer.load_best(model)
@@ -177,8 +163,9 @@ class Run(ABC):
         if measure and measure.figures.get("degenerate"):
             warnings.warn(DEGENERATE.format(score=measure.score), DegenerateWarning, stacklevel=2)
         seconds = time.perf_counter() - begin
+        figures = self.figures(progress, measure) | {"parameters": {"trained": trained, "frozen": size - trained}}
         speed = {"seconds": round(seconds, 3), "tokens_per_second": round((progress.tokens - tokens) / seconds, 1)}
-        return Trained(self, model, progress, measure, self.figures(progress, measure) | sizes | speed)
+        return Trained(self, model, progress, measure, figures | speed)
 
     def figures(self, progress: Progress, measure: Measure | None) -> dict[str, Any]:
         """The content of training.json, without sizes and speed."""
@@ -216,6 +203,18 @@ class Run(ABC):
         write(trained, out, overwrite)
         remove_run(state)
         return trained
+
+
+def count_parameters(model: nn.Module) -> tuple[int, int]:
+    """How many parameters are trained, and how many there are."""
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
+
+
+def is_best(progress: Progress, main: str) -> bool:
+    """Whether the last epoch has the best score so far, or there are no scores."""
+    scores = [score[main] for score in progress.scores]
+    return progress.best < 0 or not scores or scores[-1] > scores[progress.best]
 
 
 def check_out(out: Path, overwrite: bool, *inputs: str | os.PathLike[str] | None) -> None:

@@ -140,3 +140,15 @@ def check_distillation(temperature: float, weights: tuple[float, ...], losses: t
             f"weights are {','.join(map(str, weights))}; give one for each of {', '.join(losses)}: at least 0 each, "
             "and one of them above 0"
         )
+
+
+@dataclass(frozen=True)
+class VocabularySettings:
+    """Settings of learning a vocabulary."""
+
+    size: int = setting(8000, "tokens, special tokens included", minimum=6)
+    min_frequency: int = setting(2, "count that a pair of pieces needs to be joined", minimum=1)
+    by: str = setting("library", "{choices}, which is slower and gives the same tokens", choices=("library", "hand"))
+
+    def __post_init__(self) -> None:
+        check(self)

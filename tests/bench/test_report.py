@@ -97,8 +97,8 @@ def test_the_defaults_depend_on_the_benchmark_and_its_size() -> None:
         (["--objective", "mlm"], "--objective needs --train"),
         (["--soak", "5"], "--soak needs --serve"),
         (["--serve", "--soak", "-1"], "soak is -1"),
-        (["--serve", "--train"], "--serve and --train exclude each other"),
-        (["--quick", "--full"], "--quick and --full exclude each other"),
+        (["--serve", "--train"], "--serve excludes --train"),
+        (["--quick", "--full"], "--quick excludes --full"),
         (["--train", "--model", "no_such_folder/x"], "no_such_folder/x"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -126,7 +126,7 @@ def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch: pytest.Mon
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
 def test_without_cuda_its_benchmark_is_refused() -> None:
-    with pytest.raises(ValueError, match="torch sees no CUDA device"):
+    with pytest.raises(ValueError, match="CUDA"):
         bench.check(Settings(device="cuda"))
 
 

@@ -18,7 +18,16 @@ import minibert
 from minibert.bench import harness, training
 from minibert.bench.harness import Contestant, Context
 from minibert.bench.settings import Settings
-from minibert.bench.training import BATCH, LENGTH, SEED, TOLERANCE, Ours, Theirs, compare_training, make_examples
+from minibert.bench.training import (
+    BATCH,
+    LENGTH,
+    SEED,
+    TOLERANCE,
+    MinibertTrainer,
+    TransformersTrainer,
+    compare_training,
+    make_examples,
+)
 from minibert.cli import main as cli
 from minibert.families import FAMILIES
 from minibert.families.bert import BERT
@@ -82,35 +91,35 @@ def test_both_learn_masked_tokens_alike(mlm: Any) -> None:
     "change", [{"learning_rate": 5.1e-5}, {"warmup": 0.5}, {"weight_decay": 0.0}, {"clip": 0.1}], ids=str
 )
 def test_another_recipe_is_caught(change: dict[str, Any], context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Ours.__init__
+    original = MinibertTrainer.__init__
 
-    def changed(self: Ours, *given: Any, **more: Any) -> None:
+    def changed(self: MinibertTrainer, *given: Any, **more: Any) -> None:
         original(self, *given, **more)
         self.settings = dataclasses.replace(self.settings, **change)
         self.optimizer = new_optimizer(self.model, self.settings)
 
-    monkeypatch.setattr(Ours, "__init__", changed)
+    monkeypatch.setattr(MinibertTrainer, "__init__", changed)
     assert differing(context)
 
 
 def test_other_dropout_and_another_masked_token_are_caught(
     context: Context, mlm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = Theirs.batches
+    original = TransformersTrainer.batches
 
-    def one_more_draw(self: Theirs, examples: Any) -> Any:
+    def one_more_draw(self: TransformersTrainer, examples: Any) -> Any:
         batches = original(self, examples)
         torch.rand(1)
         return batches
 
-    def one_more_label(self: Theirs, examples: Any) -> Any:
+    def one_more_label(self: TransformersTrainer, examples: Any) -> Any:
         batches = original(self, examples)
         batches[0]["labels"][0, 1] = 7
         return batches
 
-    monkeypatch.setattr(Theirs, "batches", one_more_draw)
+    monkeypatch.setattr(TransformersTrainer, "batches", one_more_draw)
     assert differing(context)
-    monkeypatch.setattr(Theirs, "batches", one_more_label)
+    monkeypatch.setattr(TransformersTrainer, "batches", one_more_label)
     assert differing(*mlm, "mlm")
 
 
@@ -143,7 +152,7 @@ def test_a_wrong_packed_step_is_caught(wrong: Any, context: Context, monkeypatch
 
 
 def test_the_trainer_gets_our_rows_with_our_padding(context: Context) -> None:
-    theirs = Theirs(context, "float32", "classify", exact=True)
+    theirs = TransformersTrainer(context, "float32", "classify", exact=True)
     batches = training.make_batches("classify", EXAMPLES, theirs.tokenizer)
     for batch, ours in zip(theirs.batches(EXAMPLES), batches.epoch_batches(0), strict=True):
         for name in ("input_ids", "attention_mask"):
@@ -154,7 +163,7 @@ def test_the_trainer_gets_our_rows_with_our_padding(context: Context) -> None:
 
 def test_the_trainer_masks_the_same_rows_by_its_own_collator(mlm: Any) -> None:
     context, rows = mlm
-    theirs = Theirs(context, "float32", "mlm")
+    theirs = TransformersTrainer(context, "float32", "mlm")
     assert theirs.route.endswith("DataCollatorForLanguageModeling")
     batches = training.make_batches("mlm", rows, theirs.tokenizer).epoch_batches(0)
     pairs = list(zip(theirs.batches(rows), batches, strict=True))
@@ -167,28 +176,28 @@ def test_the_trainer_masks_the_same_rows_by_its_own_collator(mlm: Any) -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_both_continue_with_their_weights_and_their_optimizer(precision: str, context: Context) -> None:
-    for side in (Ours(context, precision, "classify"), Theirs(context, precision, "classify")):
+    for side in (MinibertTrainer(context, precision, "classify"), TransformersTrainer(context, precision, "classify")):
         states = []
         for _ in range(2):
             assert np.isfinite(side(EXAMPLES)).all()
             states.append([parameter.detach().clone() for parameter in side.model.parameters()])
         assert any(not torch.equal(x, y) for x, y in zip(*states, strict=True))
-        optimizer = side.optimizer if isinstance(side, Ours) else side.trainer.optimizer
+        optimizer = side.optimizer if isinstance(side, MinibertTrainer) else side.trainer.optimizer
         assert {float(state["step"]) for state in optimizer.state.values()} == {6.0}  # twice the steps of an epoch
 
 
 @pytest.mark.parametrize("context", [BERT.name], indirect=True)
 def test_both_have_their_own_defaults(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, lower = (Theirs(context, precision, "classify") for precision in ("float32", "bfloat16"))
+    plain, lower = (TransformersTrainer(context, precision, "classify") for precision in ("float32", "bfloat16"))
     assert plain.route == "attention sdpa, adamw_torch_fused"
     assert (plain.trainer.args.bf16, lower.trainer.args.bf16) == (False, True)
     assert next(lower.model.parameters()).dtype == torch.float32
-    assert Theirs(context, "float32", "classify", exact=True).route == "attention eager, adamw_torch"
+    assert TransformersTrainer(context, "float32", "classify", exact=True).route == "attention eager, adamw_torch"
     for right in (True, False):
         monkeypatch.setattr(training.products, "permitted", lambda right=right: right)
         route = f"packed step{', matmul by oneDNN' * right}, AdamW fused"
-        assert Ours(context, "float32", "classify").route == route
-    assert Ours(context, "bfloat16", "classify").route == "packed step, AdamW fused"
+        assert MinibertTrainer(context, "float32", "classify").route == route
+    assert MinibertTrainer(context, "bfloat16", "classify").route == "packed step, AdamW fused"
 
 
 def test_the_recipe_is_that_of_the_paper_for_one_epoch() -> None:

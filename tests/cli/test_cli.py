@@ -18,7 +18,7 @@ import minibert
 from minibert.checkpoints import hub
 from minibert.cli import classify
 from minibert.cli import main as cli
-from minibert.vectors import growing_file
+from minibert.vectors import parts
 from minibert.vectors.engine import Engine
 
 Run = Any
@@ -104,11 +104,11 @@ def test_python_m_minibert_is_the_same_command() -> None:
         (["embed", "-", "--out", "x.txt"], "must be a file that ends in .npy"),
         (["embed", "-", "--out", "no/such/x.npy"], "there is no folder no/such"),
         (["embed", "-", "--out", "x.npy", "--model", "distilbert-base-uncasd"], "did you mean distilbert-base-uncased"),
-        (["embed", "-", "--out", "x.npy", "--layers=a"], "not a list of whole numbers"),
+        (["embed", "-", "--out", "x.npy", "--layers=a"], "invalid integers value: 'a'"),
         (["embed", "-", "--out", "x.npy", "--pooling", "best"], "pooling is 'best'; choose from cls"),
         (["embed", "-", "--out", "x.npy", "--dtype", "float64"], "dtype is 'float64'; choose from float32, float16"),
         (["embed", "-", "--out", "x.npy", "--format", "xml"], "format is 'xml'; choose from txt, tsv, csv, jsonl"),
-        (["embed", "-", "--out", "x.npy", "--column", "a"], "standard input is read as one text a line"),
+        (["embed", "-", "--out", "x.npy", "--column", "a"], "standard input is read as one text per line"),
         (["classify", "train", "no/such.tsv", "--out", "x"], "no/such.tsv is not there"),
         (["classify", "train", "x.tsv", "--out", __file__], "is a file, and a folder is to be written"),
         (["classify", "train", "x.tsv", "--out", "x", "--grid", "1,b"], "is not tutorial, log or numbers"),
@@ -174,9 +174,11 @@ def test_a_full_disk_has_status_1_and_leaves_no_file(
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(growing_file, "write_all", full)
+    monkeypatch.setattr(parts.np, "save", full)
     result = run("embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, stdin=b"good\n")
-    assert complaint(result, status=1) == f"minibert: error: {tmp_path}/x.npy.partial: No space left on device\n"
+    assert (
+        complaint(result, status=1) == f"minibert: error: {tmp_path}/x.npy.parts/part-0.npy: No space left on device\n"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -191,21 +193,18 @@ def test_an_interrupt_is_quiet_and_has_status_130(run: Run, monkeypatch: pytest.
 def test_an_interrupt_says_what_is_kept(
     run: Run, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forward, batches = Engine.forward, iter(range(9))
+    def interrupt(*given: Any) -> None:
+        raise KeyboardInterrupt
 
-    def interrupt(self: Engine, *given: Any) -> Any:
-        if next(batches) == 2:
-            raise KeyboardInterrupt
-        return forward(self, *given)
-
-    monkeypatch.setattr(Engine, "forward", interrupt)
-    embed = ["embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, "--batch-tokens", 4]
-    assert run(*embed, stdin=b"good\nbad\nfine\n") == (
-        130,
-        "",
-        "minibert: interrupted: 1 rows are kept; the same command goes on\n",
-    )
-    assert "1 rows were done before" in run(*embed, stdin=b"good\nbad\nfine\n")[1]
+    embed = ["embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint]
+    with monkeypatch.context() as patch:
+        patch.setattr(parts.Parts, "join", interrupt)
+        assert run(*embed, stdin=b"good\nbad\nfine\n") == (
+            130,
+            "",
+            "minibert: interrupted: 3 rows are kept; the same command continues\n",
+        )
+    assert "3 rows were done before" in run(*embed, stdin=b"good\nbad\nfine\n")[1]
 
 
 def test_a_mistake_in_the_program_is_not_taken_for_a_wrong_request(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

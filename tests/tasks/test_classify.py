@@ -17,15 +17,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from words import GOOD, labelled, write_words_checkpoint
+from words import labelled, write_words_checkpoint
 
 from minibert.checkpoints.tensor_files import sha256
 from minibert.tasks.frozen import Classifier, evaluate, train
 from minibert.tasks.metrics import OneClassPredicted, compare
 from minibert.tasks.saved import DETAILS, DETAILS_FILE, TENSORS_FILE, read
-from minibert.vectors import cache as cache_room
 from minibert.vectors import features as features_room
-from minibert.vectors.cache import ROWS_FILE, DiskRows, MemoryRows
+from minibert.vectors.cache import ROWS_FILE, MemoryRows
 from minibert.vectors.embedder import embed
 from minibert.vectors.engine import Engine
 from minibert.vectors.features import TextFeatures
@@ -177,56 +176,6 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Engine, "batches", counting)
     return counts
-
-
-@pytest.mark.parametrize("long", ["cut", "windows"])
-def test_an_interrupt_loses_no_feature_that_was_computed(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computed: list[int], long: str
-) -> None:
-    settings: dict[str, Any] = {"model": str(checkpoint), "batch_tokens": 30, "long": long, "folds": 0}
-    texts = [f"{text} {GOOD[row % 3]} {'very ' * (row % 5)}" for row, text in enumerate(TEXTS)]
-    monkeypatch.setattr(features_room, "WINDOWED", 5)
-    forward, count = Engine.forward, iter(range(1000))
-
-    def interrupted(self: Any, *given: Any) -> Any:
-        if next(count) == 7:
-            raise KeyboardInterrupt
-        return forward(self, *given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Engine, "forward", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train(texts, LABELS, cache=tmp_path / "kept", **settings)
-    done = sum(computed)
-    kept = rows_in(tmp_path / "kept")
-    assert 0 < kept <= done < len(set(texts))
-    computed.clear()
-    again = train(texts, LABELS, cache=tmp_path / "kept", **settings)
-    assert sum(computed) == len(set(texts)) - kept
-    computed.clear()
-    train(texts, LABELS, grid=[0.1, 1.0], cache=tmp_path / "kept", **settings | {"folds": 2})
-    assert computed == []
-    whole = train(texts, LABELS, cache=tmp_path / "other", **settings)
-    np.testing.assert_array_equal(again.predict_proba(NEW), whole.predict_proba(NEW))
-
-
-@pytest.mark.parametrize("seconds", [0.0, 10.0])
-def test_features_are_saved_by_time_while_others_are_computed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float
-) -> None:
-    monkeypatch.setattr(cache_room, "SECONDS", seconds)
-    vectors, store = np.arange(12, dtype=np.float32).reshape(4, 3), DiskRows(tmp_path)
-    there: list[int] = []
-
-    def compute(numbers: list[int], arrived: Any) -> None:
-        for batch in ([3], [3, 0, 1], [3, 0, 1, 2]):
-            arrived(np.array(batch), vectors)
-            there.append(rows_in(tmp_path))
-
-    found = cache_room.cached(["a", "b", "c", "d", "a"], [], 3, store, compute)
-    np.testing.assert_array_equal(found, vectors[[0, 1, 2, 3, 0]])
-    assert there == ([1, 3, 4] if seconds == 0 else [0, 0, 0])
-    assert rows_in(tmp_path) == 4
 
 
 def test_given_vectors_train_the_same_classifier_and_nothing_but_a_sample_is_computed(

@@ -352,7 +352,8 @@ def test_a_checkpoint_without_the_task_head_gets_a_fresh_one_and_says_so(
     folders: dict[str, Path], corpus: Path
 ) -> None:
     data = TASK.read(corpus)
-    notes = [FinetuneRun.of(TASK, data, None, FinetuneSettings(model=str(folders[name]))).encoded.notes for name in ("headless", "bert")]
+    settings = [FinetuneSettings(model=str(folders[name])) for name in ("headless", "bert")]
+    notes = [FinetuneRun.of(TASK, data, None, one).encoded.notes for one in settings]
     assert notes[0] == (MaskedText.fresh_head, *notes[1])
     assert "a fresh one learns from the beginning" in MaskedText.fresh_head
 

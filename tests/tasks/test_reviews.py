@@ -81,7 +81,7 @@ def test_what_the_csv_module_writes_is_read_back(rows: list[tuple[str, str]]) ->
         ("x.tsv", "a\t1\n".encode("utf-16"), "is not UTF-8"),
         ("x.tsv", b"\x89PNG\0\0\t1", "is not UTF-8"),
         ("x.xml", b"<a/>", "x.xml would be read as 'xml', which is none of txt, tsv, csv"),
-        ("x.txt", b"a\t1\n", "x.txt is read as one text per line, so it has no columns text and label"),
+        ("x.txt", b"a\t1\n", "x.txt is read as one text per line and has no columns text and label"),
         ("x.json", b"{}", "x.json, read as one JSON array .*, is an object"),
         ("x.csv", b"review,sentiment\na,1\nb,0\nc,1\n", "the first row of x.csv has the label 'sentiment', which no"),
         ("x.tsv", b"my text\ttarget\na\t1\nb\t1\n", "--text 'my text' --label target.; if it is not, number them"),

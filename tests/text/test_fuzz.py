@@ -26,9 +26,8 @@ from safetensors.numpy import save
 from minibert.checkpoints.tensor_files import INDEX_FILE, WEIGHTS_FILE, list_tensors, read_tensors
 from minibert.config import Config
 from minibert.tasks import saved
-from minibert.text.tokenizer import TokenStats, load_tokenizer
+from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import SPECIAL_TOKENS
-from minibert.vectors.growing_file import Journal
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # a vocabulary with upper case among them
 MUTATIONS = 2000  # of each kind of file
@@ -110,11 +109,6 @@ CLASSIFIER = {
     "folds": 5,
     "scores": [{"C": 1.0, "mean": 0.5, "std": 0.1}],
 }
-JOURNAL = {
-    "done": {name: 3 for name in TokenStats.__dataclass_fields__},
-    "texts_sha256": "0" * 64,
-    "settings": {"layers": [-1], "pooling": "cls", "batch_tokens": 4096},
-}
 INDEX = {"metadata": {"total_size": 24}, "weight_map": {"a": "shard.safetensors", "b": "shard.safetensors"}}
 HEADER = {
     "__metadata__": {"format": "pt"},
@@ -173,7 +167,6 @@ KINDS = {
         saved.read,
         beside=((saved.TENSORS_FILE, save(ARRAYS)),),
     ),
-    "journal": Kind("x.npy.partial.json", JOURNAL, lambda folder: Journal.read(folder / "x.npy.partial.json")),
 }
 PIECES = [
     *(b"null", b"true", b"{}", b"[]", b'"', b"\\", b"\x00", b"\xff", b"\xed\xa0\x80", b"\\ud800", b"\n", b"\r\n"),

@@ -200,7 +200,7 @@ def test_without_pyarrow_the_way_to_install_it_is_shown(folder: Path, monkeypatc
         ("x.tsv", "text\n".encode("utf-16"), None, r"line 1, is not UTF-8 \(byte 0xFF\)"),
         ("x.tsv", b"text\na\n\xff\n", None, r"line 3, is not UTF-8"),
         ("x.jsonl", b'{"text": "\xff"}', None, r"line 1, is not UTF-8"),
-        ("x.txt", b"a\n", "text", "one text per line, so it has no columns column 'text'"),
+        ("x.txt", b"a\n", "text", "one text per line and has no columns column 'text'"),
         ("x.tsv", b"a\t1\nb\t0\n", None, "line 1, has no column sentence or text; choose as column one of: 'a', '1'"),
         ("x.csv", b"id,label\n1,2\n", "body", "has no column 'body'; choose as column one of: 'id', 'label'"),
         ("x.csv", b"text,text\n1,2\n", None, "has more than one column 'text'"),
@@ -273,8 +273,8 @@ def test_an_error_names_the_file_and_the_line(
         ("x.jsonl", b'{"text": "a", "label": 0.5}', (None, None), "a number as 'label', not a name or a whole number"),
         ("x.jsonl", b'{"text": "a", "label": ""}', (None, None), "line 1, has an empty label"),
         ("x.json", b'["a"]', (None, None), "has no column label; choose as label one of: 'text'"),
-        ("x.txt", b"a\n", (None, None), "so it has no columns text and label"),
-        ("x.txt", b"a\n", ("1", "2"), "so it has no columns text '1' and label '2'"),
+        ("x.txt", b"a\n", (None, None), "and has no columns text and label"),
+        ("x.txt", b"a\n", ("1", "2"), "and has no columns text '1' and label '2'"),
     ],
 )
 def test_an_error_of_two_columns_names_the_one_that_is_missing(
