@@ -113,13 +113,18 @@ def shape_text(shapes: set[tuple[int, ...]]) -> str:
 
 def cells(result: Result) -> list[tuple[str, ...]]:
     """The ladder of one checkpoint in the columns of HEADER."""
-    found = []
-    for one in steps(result):
-        apart = f"{one['largest']:.1e}" if one["largest"] else "0"
-        outcome = "equal" if one["equal"] else "in bounds" if one["ok"] else "DIFFERS"
-        counts = (f"{one[name]:,}" for name in ("tensors", "values"))
-        found.append((one["name"], one["shape"], *counts, apart, f"{one['ulp']:,}", outcome))
-    return found
+    return [
+        (
+            one["name"],
+            one["shape"],
+            f"{one['tensors']:,}",
+            f"{one['values']:,}",
+            f"{one['largest']:.1e}" if one["largest"] else "0",
+            f"{one['ulp']:,}",
+            "equal" if one["equal"] else "in bounds" if one["ok"] else "DIFFERS",
+        )
+        for one in steps(result)
+    ]
 
 
 def divergence(result: Result) -> list[str]:

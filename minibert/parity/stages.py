@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -111,12 +111,8 @@ def base(model: nn.Module) -> nn.Module:
 
 def find(model: nn.Module, path: str) -> nn.Module | None:
     """The module at a path, first in the encoder, then in the task head; None where it is absent."""
-    for found in (base(model), model):
-        for name in path.split("."):
-            found = getattr(found, name, None)  # type: ignore[assignment]  # a name may lead nowhere
-        if isinstance(found, nn.Module):
-            return found
-    return None
+    found = (reduce(lambda at, name: getattr(at, name, None), path.split("."), start) for start in (base(model), model))
+    return next((module for module in found if isinstance(module, nn.Module)), None)
 
 
 def head_of(model: nn.Module, family: Family) -> str:
@@ -140,8 +136,7 @@ def module_of(model: nn.Module, path: str, config: Config, layer: int | None) ->
     family, number = upstream_family(model), None if layer is None else config.shared_layers[layer]
     if family is None:
         return find(model, path if number is None else path.format(number))
-    elsewhere = find(model, family.outputs[path]) if path in family.outputs else None
-    if elsewhere is not None:
+    if elsewhere := find(model, family.outputs.get(path, "")):
         return elsewhere
     try:
         path = family.official(path, head_of(model, family))
@@ -157,12 +152,13 @@ def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str]]:
     """
     config = config_of(model)
     first = STAGES.index(IN_LAYERS[0])
-    rows: list[tuple[tuple[str, str, str], int | None]] = [(row, None) for row in STAGES[:first]]
-    rows += [(row, layer) for layer in range(len(config.shared_layers)) for row in IN_LAYERS]
-    rows += [(row, None) for row in STAGES[first + len(IN_LAYERS) :]]
+    rows: list[tuple[tuple[str, str, str], int | None]] = [
+        *((row, None) for row in STAGES[:first]),
+        *((row, layer) for layer in range(len(config.shared_layers)) for row in IN_LAYERS),
+        *((row, None) for row in STAGES[first + len(IN_LAYERS) :]),
+    ]
     for (stage, path, what), layer in rows:
-        module = module_of(model, path, config, layer)
-        if module is not None:
+        if module := module_of(model, path, config, layer):
             yield Place(stage, layer), module, what
 
 

@@ -7,8 +7,8 @@ function written() {
   const changed = FIELDS.filter((name) => String(state[name]) !== String(START[name]));
   return changed.map((name) => `${name}=${state[name]}`).join("&");
 }
-/** The state that an address asks for, null where it asks for none. What this page does not have is left out. */
-function asked(hash) {
+/** The state in an address, null if it has none. Values that this page does not have are left out. */
+function stateIn(hash) {
   const given = new URLSearchParams(hash.slice(1));
   const number = (text) => (/^\d{1,4}$/.test(text) ? Number(text) : -1);
   const among = (name, list) => list.find((one) => String(one) === given.get(name));
@@ -27,7 +27,7 @@ function asked(hash) {
 }
 /** Takes over what the address asks for, and says to which stop that belongs; "" where it asks for nothing. */
 function recall() {
-  const kept = asked(location.hash);
+  const kept = stateIn(location.hash);
   if (!kept) return "";
   Object.assign(state, START, kept);
   for (const name of ["layer", "head", "token", "part"]) {

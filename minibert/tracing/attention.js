@@ -52,10 +52,10 @@ function drawArcs(place) {
     const weight = right && from >= 0 && v.rows.includes(from) ? v.at(from, unit) : 0;
     group.append(node("rect", { x: right ? width - side - 2 : 0, y: y(order) - step / 2, width: side, height: step, rx: 4,
       class: "back", ...(right && from >= 0 ? { "fill-opacity": (0.5 * weight / v.largest).toFixed(3) } : {}) }));
-    const room = Math.max(4, Math.floor((side - (right && from >= 0 ? 44 : 8)) / (many ? 6.2 : 7.7)));
+    const space = Math.max(4, Math.floor((side - (right && from >= 0 ? 44 : 8)) / (many ? 6.2 : 7.7)));
     const name = [...v.list[unit].name];
     group.append(node("text", { x: right ? x + 4 : x - 6, y: y(order) + 4, "text-anchor": right ? "start" : "end",
-      "font-size": many ? 10 : 12.5 }, name.length > room ? name.slice(0, room - 1).join("") + "…" : name.join("")));
+      "font-size": many ? 10 : 12.5 }, name.length > space ? name.slice(0, space - 1).join("") + "…" : name.join("")));
     if (weight >= 0.005) group.append(node("text", { x: width - 6, y: y(order) + 4, "text-anchor": "end", class: "weight",
       "font-size": many ? 9 : 11.5 }, fixed(weight)));
     if (!right) {
@@ -72,8 +72,8 @@ function drawArcs(place) {
 }
 function drawMatrix(place) {
   const v = view(), from = focusedUnit(v), R = v.rows.length, C = v.columns.length;
-  const room = Math.min(place.clientWidth || 460, 620);
-  const cell = Math.max(1, Math.min(34, Math.floor((room - 100) / C)));
+  const space = Math.min(place.clientWidth || 460, 620);
+  const cell = Math.max(1, Math.min(34, Math.floor((space - 100) / C)));
   const labelled = cell >= 8;
   const canvas = paint(node("canvas", { role: "img", style: `width:${C * cell}px;height:${R * cell}px`,
     "aria-label": `Attention as a matrix of ${R} rows and ${C} columns, ${where()}; the table below has the numbers` }),

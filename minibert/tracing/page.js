@@ -30,7 +30,7 @@ function choose(token, pair = null) {
   input.parentElement.scrollIntoView({ block: "nearest", inline: "nearest" });
   draw(ofToken);
   remember();
-  $("#said").textContent = pair ? pairSaid() : $("#looks").textContent;
+  $("#announcement").textContent = pair ? pairText() : $("#looks").textContent;
 }
 document.addEventListener("change", ({ target }) => {
   if (target.name === "token") return choose(Number(target.value));
@@ -46,7 +46,7 @@ document.addEventListener("change", ({ target }) => {
   else return;
   draw(target.name === "layer" ? ["heads", "norms", "strips", "field", "units", ...ofAttention] : ofAttention);
   remember();
-  $("#said").textContent = `${where()}. ${$("#looks").textContent}`;
+  $("#announcement").textContent = `${where()}. ${$("#looks").textContent}`;
 });
 
 const dark = matchMedia("(prefers-color-scheme: dark)"), button = $("#theme");

@@ -46,14 +46,14 @@ function steppedTable(kind, caption, columns, rows) {
     node("table", { class: kind }, node("caption", {}, caption), node("thead", {}, node("tr", {}, ...head)),
       node("tbody", {}, ...rows)));
 }
-const step = (number, ...said) => node("p", { class: "step" }, node("b", {}, `${number} `), ...said);
+const step = (number, ...parts) => node("p", { class: "step" }, node("b", {}, `${number} `), ...parts);
 
 /** Query, key and products as strips: the same colours for query and key. */
 function pairStrips(s) {
   const both = extent(s.q, s.k);
   return [["q", s.q, both], ["k", s.k, both], ["q × k", s.product, extent(s.product)]].map(([name, values, limit]) => {
-    const said = `${name}: ${values.length} numbers; colours end at ±${fixed(limit)}`;
-    const canvas = node("canvas", { role: "img", "aria-label": said });
+    const label = `${name}: ${values.length} numbers; colours end at ±${fixed(limit)}`;
+    const canvas = node("canvas", { role: "img", "aria-label": label });
     paint(canvas, 1, values.length, (w) => palette.signed(values[w] / limit));
     return node("div", { class: "strip" }, node("span", { class: "name" }, name), canvas,
       node("span", { class: "norm" }, `ends at ±${fixed(limit)}`));
@@ -101,7 +101,7 @@ function drawPair(place) {
     softmaxTable(s, to));
 }
 /** What the steps come to, in words, for those who hear the page. */
-function pairSaid() {
+function pairText() {
   const pair = pairShown();
   if (!pair) return "";
   const s = steps(headOfSteps(), ...pair);

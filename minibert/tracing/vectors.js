@@ -39,15 +39,15 @@ function drawStrips(place) {
     const limit = scales.get(row.scale);
     const first = Array.from(row.values.slice(0, 6), (x) => fixed(x)).join(", ");
     const top = row.values.reduce((best, x, d) => (Math.abs(x) > Math.abs(row.values[best]) ? d : best), 0);
-    const said = `[${first}, …]  colours end at ±${fixed(limit)}; farthest from 0: dimension ${top}, ${fixed(row.values[top])}`;
+    const caption = `[${first}, …]  colours end at ±${fixed(limit)}; farthest from 0: dimension ${top}, ${fixed(row.values[top])}`;
     const canvas = node("canvas", { role: "img", "aria-label": `${row.face}: ${row.values.length} numbers, the first ${first}` });
     paint(canvas, 1, row.values.length, (d) => palette.signed(row.values[d] / limit));
-    const numbers = node("span", { class: "numbers" }, said);
+    const numbers = node("span", { class: "numbers" }, caption);
     canvas.addEventListener("pointermove", (event) => {
       const d = Math.min(row.values.length - 1, Math.floor(event.offsetX / canvas.clientWidth * row.values.length));
       numbers.textContent = `dimension ${d}: ${fixed(row.values[d], 3)}`;
     });
-    canvas.addEventListener("pointerleave", () => { numbers.textContent = said; });
+    canvas.addEventListener("pointerleave", () => { numbers.textContent = caption; });
     return node("div", { class: "strip" }, name, canvas, length, numbers);
   }));
 }

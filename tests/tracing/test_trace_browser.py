@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import shutil
 from collections.abc import Iterator
@@ -13,8 +12,6 @@ import pytest
 import torch
 
 import minibert
-from minibert.config import Config
-from minibert.model import Encoder
 from minibert.tracing.run import Trace
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
@@ -31,13 +28,9 @@ PAIR = ("A man is eating food.", "Someone's having a </script><b>meal</b> مرح
 @pytest.fixture(scope="module")
 def traces(minilm: Path) -> dict[str, Trace]:
     encoder, tokenizer = minibert.load(minilm), minibert.load_tokenizer(minilm)
-    narrow = Encoder(
-        Config(embedding_size=8, type_vocab_size=0, num_hidden_layers=2, shared_layers=(0, 0)), pooler=False
-    )
     return {
         "one": minibert.trace(encoder, tokenizer, TEXT),
         "pair": minibert.trace(encoder, tokenizer, *PAIR),
-        "narrow": minibert.trace(narrow, tokenizer, *PAIR),
         "long": minibert.trace(encoder, tokenizer, " ".join([TEXT] * 4)),
     }
 
@@ -99,31 +92,13 @@ def weights(page: Any) -> list[tuple[str, float]]:
     return [(row.locator("th").inner_text(), float(row.locator("td").first.inner_text())) for row in rows]
 
 
-def test_it_draws_every_stop_and_a_screenshot_is_not_blank(visit, browser):
+def test_it_draws_every_stop(visit):
     page = visit()
     assert page.title() == f"{TEXT} · minibert trace"
     assert page.locator("section.stop").count() == 13
     for selector in (".strips canvas", ".field canvas", ".heads canvas", ".matrix canvas", ".cube canvas", "path"):
         assert page.locator(selector).count() > 0
     assert page.locator(".draw:empty").count() == 0
-    page.locator("#attention").scroll_into_view_if_needed()
-    empty = browser.new_page()
-    assert len(page.screenshot()) > 5 * len(empty.screenshot())
-    empty.close()
-
-
-def test_a_relative_with_narrow_tables_and_no_segments_is_drawn_too(visit, traces):
-    page = visit("narrow")
-    assert page.locator(".draw:empty").count() == 0
-    strips = page.locator(".strips").first
-    assert strips.locator(".name").all_inner_texts() == ["token", "+position", "=sum", "→widened"]
-    assert [canvas.evaluate("canvas => canvas.width") for canvas in strips.locator("canvas").all()] == [8, 8, 8, 768]
-    choose(page, "part", "AB")
-    choose(page, "layer", 1)
-    largest = traces["narrow"].attention(1, "mean")[
-        : traces["narrow"].sides.count(0), traces["narrow"].sides.count(0) :
-    ]
-    assert weights(page)[0][1] == pytest.approx(float(largest.max()), abs=6e-4)
 
 
 def test_a_token_is_focused_by_keyboard_and_the_arcs_show_what_it_looks_at(visit, traces):
@@ -138,18 +113,9 @@ def test_a_token_is_focused_by_keyboard_and_the_arcs_show_what_it_looks_at(visit
     largest = row.sort(descending=True).values[:8].tolist()
     assert [weight for _, weight in weights(page)] == pytest.approx(largest, abs=6e-4)
     best = traces["one"].tokens[int(row.argmax())]
-    assert re.sub(r"\s+", " ", page.locator("#said").inner_text()).startswith(f"rum looks at {best} {row.max():.2f},")
+    announced = page.locator("#announcement").inner_text()
+    assert re.sub(r"\s+", " ", announced).startswith(f"rum looks at {best} {row.max():.2f},")
     assert page.locator(".strips .of").first.inner_text() == "Vectors of rum"
-
-
-def test_the_pointer_shows_what_a_token_looks_at_while_it_rests_there(visit):
-    page = visit()
-    before = html(page, ".arcs")
-    page.locator(".arcs .unit").nth(2).hover()
-    assert page.locator(".unit.here").text_content() == "visually"
-    assert page.locator("#looks").inner_text().startswith("visually looks at ")
-    page.locator("#attention h3").hover()
-    assert html(page, ".arcs") == before
 
 
 def test_the_strips_show_the_numbers_of_the_chosen_token(visit, traces):
@@ -179,15 +145,6 @@ def test_a_switch_of_layer_or_head_changes_the_pictures(visit, traces):
     assert weights(page)[0][1] == pytest.approx(largest, abs=6e-4)
     choose(page, "head", "rollout")
     assert weights(page)[0][1] == pytest.approx(float(traces["one"].attention(4, "rollout").max()), abs=6e-4)
-
-
-def test_pieces_joined_to_words_are_summed_and_averaged_as_in_python(visit, traces):
-    page = visit()
-    page.locator("#merge").check()
-    drawn = page.evaluate("() => { const v = trace.view(); return v.rows.map(q => v.columns.map(k => v.at(q, k))) }")
-    expected = traces["one"].attention(0, "mean", merge=True)
-    assert torch.allclose(torch.tensor(drawn), expected, atol=1e-4)
-    assert "rumination" in page.locator(".arcs").text_content()
 
 
 def test_the_quadrants_of_a_pair_show_a_part_of_it(visit, traces):
@@ -248,22 +205,6 @@ def test_the_steps_of_a_pair_are_the_models_own(visit, traces):
     assert all(abs(other[5] - number(looked_at[5][3])) > 0.01 for other in (*others, (scores * W**0.5).softmax(-1)))
 
 
-def test_the_pair_is_chosen_by_lists_and_the_choice_is_said(visit, traces):
-    page = visit()
-    choose(page, "layer", 2)
-    choose(page, "head", 3)
-    page.locator("#from").select_option("3")
-    page.locator("#to").select_option("7")
-    assert page.evaluate("[trace.state.token, ...trace.state.pair]") == [3, 3, 7]
-    weight = float(traces["one"].layers[2]["probs"][3, 3, 7])
-    assert page.locator("#said").inner_text().endswith(f"weight {weight:.3f}.")
-    choose(page, "token", 5)  # the pair follows the token: what it looks at most
-    best = int(traces["one"].layers[2]["probs"][3, 5].argmax())
-    assert page.locator("#from").input_value() == "5" and page.locator("#to").input_value() == str(best)
-    choose(page, "head", "mean")
-    assert "the mean has no queries, so head 0 stands in" in page.locator(".pair").inner_text()
-
-
 def test_of_a_long_text_the_first_tokens_have_steps_and_their_weights_count_all(visit, traces):
     layer = traces["long"].layers[2]
     probs, of_kept = (
@@ -301,23 +242,6 @@ def state_of(page: Any) -> dict[str, Any]:
 
 
 OPENED = {"layer": 0, "head": "mean", "token": -1, "pair": None, "merge": False, "part": "all"}
-
-
-def test_a_link_shows_what_it_names_at_its_stop(visit, traces):
-    page = visit(where="#layer=1&head=8&token=4&pair=4,5&merge=true")
-    assert state_of(page) == OPENED | {"layer": 1, "head": "8", "token": 4, "pair": [4, 5], "merge": True}
-    for name, value in (("layer", 1), ("head", 8), ("token", 4)):
-        assert page.locator(f'input[name={name}][value="{value}"]').is_checked()
-    assert page.locator("#merge").is_checked() and page.locator(".unit.here").text_content() == "rumination"
-    assert page.locator("#pair-title").evaluate("e => e.getBoundingClientRect().top") < page.evaluate("innerHeight")
-    assert "layer 1, head 8" in page.locator(".weights caption").inner_text()
-
-
-@pytest.mark.parametrize("width", [390, 1280])
-def test_the_stop_of_a_link_is_not_hidden_by_what_stays_on_top(width, visit):
-    page = visit(where="#layer=1&head=8", viewport={"width": width, "height": 800}, reduced_motion="reduce")
-    title, bar = ("e => e.getBoundingClientRect().top", "e => e.getBoundingClientRect().bottom")
-    assert page.locator("#attention-title").evaluate(title) >= page.locator(".pick.layers").evaluate(bar) - 1
 
 
 def test_each_choice_is_written_into_the_address_and_comes_back_from_it(visit):
@@ -358,33 +282,6 @@ def test_nonsense_in_the_address_is_ignored(where, visit):
     assert page.evaluate("scrollY") == 0
 
 
-def test_what_is_sensible_beside_nonsense_is_taken(visit):
-    assert state_of(visit(where="#layer=2&head=99&pair=1,2000")) == OPENED | {"layer": 2}
-
-
-def test_another_link_opened_in_the_page_is_followed_and_one_to_a_stop_changes_nothing(visit):
-    page = visit(where="#layer=1&head=8&token=4")
-    page.evaluate("location.hash = '#feed-forward'")
-    page.wait_for_timeout(50)
-    assert state_of(page) == OPENED | {"layer": 1, "head": "8", "token": 4}
-    page.evaluate("location.hash = '#layer=3'")
-    page.wait_for_function("trace.state.layer === 3")
-    assert state_of(page) == OPENED | {"layer": 3}
-    assert page.locator('input[name=head][value="mean"]').is_checked()
-
-
-def test_dark_is_another_picture_by_preference_and_by_button(visit):
-    page = visit(color_scheme="light")
-    light, drawn = page.evaluate("getComputedStyle(document.body).backgroundColor"), picture(page)
-    page.emulate_media(color_scheme="dark")
-    page.wait_for_function("document.querySelector('#theme').textContent === 'Light'")
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
-    assert picture(page) != drawn
-    page.locator("#theme").click()
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == light
-    assert picture(page) == drawn
-
-
 @pytest.mark.parametrize("name", ["one", "pair"])
 def test_a_phone_scrolls_down_only_and_a_tap_chooses_a_token(name, visit):
     page = visit(name, viewport={"width": 390, "height": 844}, has_touch=True, reduced_motion="reduce")
@@ -400,28 +297,3 @@ def test_a_link_to_the_source_leads_to_its_line(visit):
     page = visit()
     page.locator("#attention .links a").nth(2).click()
     assert "scores.softmax(dim=-1)" in page.locator(".row:target").inner_text()
-
-
-def test_what_can_be_pressed_has_a_name_and_headings_go_down_in_steps(visit):
-    page = visit("pair")
-    unnamed = page.evaluate(
-        "[...document.querySelectorAll('input, button, canvas:not([aria-hidden]), svg, nav, section')]"
-        ".filter(e => !(e.labels?.[0]?.textContent || e.ariaLabel || e.getAttribute('aria-labelledby')"
-        "|| e.textContent).trim()).length"
-    )
-    assert unnamed == 0
-    levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3')].map(h => Number(h.tagName[1]))")
-    assert levels[0] == 1 and levels.count(1) == 1
-    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
-    assert page.locator("main").count() == page.locator("nav").count() == page.locator("header").count() == 1
-
-
-def test_the_frame_of_jupyter_works_in_a_page_of_others(browser, traces, tmp_path):
-    file = tmp_path / "notebook.html"
-    file.write_text(f"<!doctype html><body>{traces['one']._repr_html_()}", encoding="utf-8")
-    page = browser.new_page()
-    page.goto(file.as_uri())
-    inner = page.frame_locator("iframe")
-    inner.locator('input[name=layer][value="3"]').check()
-    assert "layer 3" in inner.locator(".weights caption").inner_text()
-    page.close()
