@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from minibert.vectors.features import TextFeatures
     from minibert.vectors.recipe import Recipe
 
-# The room of each public name.
-ROOMS = {
+# The module of each public name.
+MODULES = {
     "Config": "config",
     "Embedder": "vectors.embedder",
     "Encoder": "model",
@@ -60,10 +60,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name not in ROOMS:
-        raise AttributeError(f"module 'minibert' has no attribute {name!r}; it has {', '.join(ROOMS)}")
-    room = importlib.import_module(f"minibert.{ROOMS[name]}")
-    return room if name == "stream" else getattr(room, name)  # the one public name that is a room itself
+    if name not in MODULES:
+        raise AttributeError(f"module 'minibert' has no attribute {name!r}; it has {', '.join(MODULES)}")
+    module = importlib.import_module(f"minibert.{MODULES[name]}")
+    return module if name == "stream" else getattr(module, name)  # `stream` is a module itself
 
 
 def __dir__() -> list[str]:

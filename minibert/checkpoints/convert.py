@@ -10,13 +10,11 @@ checked before it is believed, and the new folder appears whole or not at all.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import warnings
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,11 +34,12 @@ from minibert.checkpoints.tensor_files import (
     write_tensors,
 )
 from minibert.config import Config
-from minibert.files import naming, read_json, regular, write_text_atomically
+from minibert.files import atomic_folder, check_output, read_json, regular, write_text_atomically
 from minibert.printing import brief
 
 TENSORFLOW, FLAX = ("TensorFlow", "from_tf=True"), ("Flax", "from_flax=True")
 OTHER_FRAMEWORKS = {"*.h5": TENSORFLOW, "*.ckpt*": TENSORFLOW, "*.msgpack": FLAX}
+FILES = (WEIGHTS_FILE, "config.json", *TOKENIZER_FILES)  # of the folder that is written
 WEIGHTS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 NO_WEIGHTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)  # positions and the like
 
@@ -58,21 +57,23 @@ class Converted:
     left_out: dict[str, str] = field(default_factory=dict)
 
 
-def convert(name: str | Path, out: str | Path, *, model_type: str | None = None) -> Converted:
+def convert(name: str | Path, out: str | Path, *, model_type: str | None = None, overwrite: bool = False) -> Converted:
     """Write the checkpoint, a folder or the name of a local one, as safetensors into the new folder `out`.
 
-    model_type: for a config.json that states none; the new one does. The tensors keep their names. Raises
-    FileNotFoundError where there is nothing to convert, FileExistsError for an `out` that is there, ValueError for a
-    pickle that would run code, for one that is damaged or holds no tensors, and for what Config refuses.
+    model_type: for a config.json that states none; the new one does. overwrite: replace what minibert wrote in `out`.
+    The tensors keep their names. Raises FileNotFoundError where there is nothing to convert, ValueError for an `out`
+    that holds something, for a pickle that would run code, for one that is damaged or holds no tensors, and for what
+    Config refuses.
     """
     out = Path(out)
-    check_out(out)
+    check_out(out, overwrite, FILES, apart=[name])
     refuse_other_frameworks(Path(name))
     folder = locate(name, download=False).folder
+    check_output(out, overwrite, files=FILES, apart=[folder])
     refuse_other_frameworks(folder)
     config = Config.from_file(folder / "config.json", model_type)
     done = Converted(folder, out, config.model_type)
-    with atomic_folder(out) as temporary:
+    with atomic_folder(out, overwrite) as temporary:
         if holds_safetensors(folder):
             copy_safetensors(folder, temporary, done)
         else:
@@ -91,10 +92,9 @@ def convert(name: str | Path, out: str | Path, *, model_type: str | None = None)
 # What is refused before anything is read
 
 
-def check_out(out: Path) -> None:
-    """Raise for a folder that cannot be made, or is there already: nothing is ever overwritten."""
-    if out.exists():
-        raise FileExistsError(f"{out} is there already; name a new folder")
+def check_out(out: Path, overwrite: bool, files: Iterable[str], apart: Iterable[str | Path] = ()) -> None:
+    """Raise for a folder that cannot be made, and what check_output raises."""
+    check_output(out, overwrite, files=files, apart=apart)
     if not out.absolute().parent.is_dir():
         raise FileNotFoundError(f"--out is {out}, and there is no folder {out.absolute().parent}")
 
@@ -248,16 +248,3 @@ def drop_tied(tensors: dict[str, Tensor], config: Config, done: Converted) -> No
         if one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride():
             del tensors[names[second]]
             done.left_out[names[second]] = f"tied: the same as {names[first]}"
-
-
-@contextmanager
-def atomic_folder(out: Path) -> Iterator[Path]:
-    """A temporary folder beside `out`: renamed to it when all is written, removed when writing fails."""
-    temporary = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        with naming(out, temporary):
-            temporary.mkdir()
-            yield temporary
-            os.rename(temporary, out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)  # it was renamed, or never finished

@@ -22,7 +22,7 @@ from torch.export import Dim
 
 from minibert.checkpoints.load import load
 from minibert.extras import install_hint
-from minibert.files import atomic_write, write_text_atomically
+from minibert.files import atomic_write, check_output, write_text_atomically
 from minibert.heads import Head, MultipleChoice
 from minibert.model import Encoder
 
@@ -68,15 +68,16 @@ class Positional(nn.Module):
         return tuple(out[name] for name in out.keys())  # noqa: SIM118  # an output is no dict
 
 
-def export(name: str | Path, out: str | Path, *, head: str | None = None) -> Exported:
+def export(name: str | Path, out: str | Path, *, head: str | None = None, overwrite: bool = False) -> Exported:
     """Write the checkpoint, or its model with a task head, as an ONNX file in float32, and compare the two.
 
-    out: a name that ends in .onnx; a .txt of the same name says what goes in. Raises ImportError without the extra
-    onnx, ValueError for another name or a model beyond 2 GB, and what `load` raises; RuntimeError where the finished
-    file does not compute what the model computes.
+    out: a name that ends in .onnx; a .txt of the same name says what goes in. overwrite: replace both, where minibert
+    wrote them. Raises ImportError without the extra onnx, ValueError for another name, for a file that is there or a
+    model beyond 2 GB, and what `load` raises; RuntimeError where the finished file does not compute what the model
+    computes.
     """
     out = Path(out)
-    check_request(out)
+    check_request(out, overwrite, name)
     model = load(name, head=head)
     bytes_needed = sum(parameter.numel() * 4 for parameter in model.parameters())
     if bytes_needed > LARGEST:
@@ -105,7 +106,7 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None) -> Exp
     return Exported(out, wrapped.inputs, outputs, tuple(shape_of(model, shape) for shape in SHAPES), difference)
 
 
-def check_request(out: Path) -> None:
+def check_request(out: Path, overwrite: bool, name: str | Path) -> None:
     """Raise before anything is loaded."""
     absent = [package for package in PACKAGES if importlib.util.find_spec(package) is None]
     if absent:
@@ -114,6 +115,8 @@ def check_request(out: Path) -> None:
         raise ValueError(f"out is {out}; it must be a file that ends in .onnx")
     if not out.absolute().parent.is_dir():
         raise FileNotFoundError(f"out is {out}, and there is no folder {out.absolute().parent}")
+    for file in (out, out.with_suffix(".txt")):
+        check_output(file, overwrite, apart=[name])
 
 
 def dynamic(model: Encoder | Head) -> dict[int, Any]:

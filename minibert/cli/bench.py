@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minibert.cli.shared import Arguments, Figures
+from minibert.cli.shared import Arguments, Figures, add_overwrite
 from minibert.extras import install_hint
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--rounds", type=int, metavar="N", help="in which everybody takes a turn (default: 3; full: 7)")
     add("--threads", type=int, metavar="N", help="of each backend (default: all cores)")
     add("--plot", type=Path, metavar="FILE.png", help="draw the figures")
+    add_overwrite(parser)
 
 
 def run(args: Arguments) -> Figures:
@@ -129,7 +130,7 @@ def plan_of(args: Arguments) -> Plan:
     elif args.objective:
         raise ValueError("--objective is what --train learns; add --train")
     if args.plot:
-        check_plot(args.plot)
+        check_plot(args.plot, args.overwrite)
     for name in ("sentences", "rounds", "threads"):
         if (value := getattr(args, name)) is not None and value < 1:
             raise ValueError(f"--{name} is {value}; it must be at least 1")
@@ -168,8 +169,9 @@ def check_training(args: Arguments) -> None:
         raise ValueError(f"--device is {args.device!r}; training is measured on cpu")
 
 
-def check_plot(path: Path) -> None:
+def check_plot(path: Path, overwrite: bool) -> None:
     """Raise for a picture that cannot be written at the end."""
+    from minibert.files import check_output
     from minibert.plotting import pyplot
 
     pyplot()
@@ -177,3 +179,4 @@ def check_plot(path: Path) -> None:
         raise ValueError(f"--plot is {path}; it must end in .png, .svg or .pdf")
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(f"--plot is {path}, and there is no folder {path.absolute().parent}")
+    check_output(path, overwrite)

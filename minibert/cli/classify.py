@@ -16,18 +16,20 @@ from minibert.cli.shared import (
     Figures,
     add_features,
     add_machine,
+    add_overwrite,
     features_settings,
     portions,
     standard_input,
     windows_text,
 )
+from minibert.files import atomic_folder, atomic_write, check_output
 
 if TYPE_CHECKING:
     from minibert.text.texts import Row
 
 TEXTS_AT_ONCE = 64  # that predict reads before it answers
 Answer = tuple[str, float, tuple[str, ...]]  # label, its probability, the text or the two of a pair
-CLASSIFIER_FILES = {"classifier.json", "classifier.safetensors"}  # by which the folder of a classifier is known
+CLASSIFIER_FILES = ("classifier.safetensors", "classifier.json")  # that is written, and that of an earlier minibert
 LINE_ENDS, BREAKS = re.compile(r"[\r\n]"), re.compile(r"[\r\n\t]")
 
 
@@ -51,7 +53,7 @@ def data_arguments(parser: argparse.ArgumentParser) -> None:
 def train_arguments(parser: argparse.ArgumentParser) -> None:
     data_arguments(parser)
     parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="where the classifier goes")
-    parser.add_argument("--overwrite", action="store_true", help="replace the classifier that is in FOLDER")
+    add_overwrite(parser)
     parser.add_argument(
         "--grid", type=grid, metavar="GRID", help="values of C to choose from: tutorial, log, or 0.01,0.1,1"
     )
@@ -70,7 +72,7 @@ def train_arguments(parser: argparse.ArgumentParser) -> None:
 
 def train_classifier(args: Arguments) -> Figures:
     """Train logistic regression on features of labelled texts and save it."""
-    check_folder(args.out, args.overwrite)
+    check_output(args.out, args.overwrite, files=CLASSIFIER_FILES, apart=[args.model])
     from minibert.printing import block
     from minibert.tasks.frozen import score_table, train
     from minibert.tasks.reviews import read_labelled
@@ -84,7 +86,8 @@ def train_classifier(args: Arguments) -> Figures:
     how = {"vectors": vectors, "grid": args.grid, "folds": args.folds}
     classifier = train(rows.texts, rows.labels, pairs=rows.pairs, **how, **settings)
     seconds = time.perf_counter() - begin
-    classifier.save(args.out)
+    with atomic_folder(args.out, args.overwrite) as folder:
+        classifier.save(folder)
     counts = ", ".join(f"{rows.labels.count(label):,} {label}" for label in classifier.labels)
     print(block("data", f"{args.data}: {len(rows.texts):,} {'pairs' if rows.pairs else 'rows'} ({counts})"))
     shape = (classifier.rows, classifier.features.n_features_out_)
@@ -108,19 +111,6 @@ def read_vectors(path: Path) -> Any:
         return np.load(regular(path, "numpy file"), allow_pickle=False)
     except (ValueError, EOFError) as error:
         raise ValueError(f"--features is {path}, which is no file of `minibert embed`: {error}") from None
-
-
-def check_folder(out: Path, overwrite: bool) -> None:
-    """Raise ValueError where a classifier would be written over something else, or unasked over another one."""
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out is {out}, which is a file; a classifier is a folder")
-    there = {path.name for path in out.iterdir() if not path.name.startswith(".")} if out.exists() else set()
-    if there and not there & CLASSIFIER_FILES:
-        raise ValueError(f"--out is {out}, a folder of other files, such as {min(there)}; name a new or an empty one")
-    if there and not overwrite:
-        raise ValueError(
-            f"--out is {out}, which holds a classifier; replace it with --overwrite, or name another folder"
-        )
 
 
 def load_arguments(parser: argparse.ArgumentParser) -> None:
@@ -171,6 +161,7 @@ def predict_arguments(parser: argparse.ArgumentParser) -> None:
     add("--pair", metavar="COLUMN", help="of --file: the same of second texts, where the rows are pairs")
     add("--format", metavar="TYPE", help="of --file: txt, tsv, csv, jsonl, json or parquet (default: by the name)")
     add("--out", type=Path, metavar="FILE.tsv", help="a table with a header, in place of lines on standard output")
+    add_overwrite(parser)
 
 
 def predict(args: Arguments) -> Figures:
@@ -206,6 +197,7 @@ def check_predict(args: Arguments) -> None:
         raise FileNotFoundError(f"--out is {args.out}, and there is no folder {args.out.parent}")
     if args.file is not None and args.out.exists() and args.out.resolve() == Path(args.file).resolve():
         raise ValueError(f"--out is {args.out}, the file with the texts; name another")
+    check_output(args.out, args.overwrite, apart=[args.folder])
 
 
 def answer(args: Arguments, texts: Iterable[Row], at_once: int) -> Figures:
@@ -261,7 +253,6 @@ def write_labels(portions: Iterable[list[Answer]], out: Path, pairs: bool) -> Fi
     """A .tsv file with a header, which appears when all is done; tabs and line ends in a text become spaces."""
     from tqdm import tqdm
 
-    from minibert.files import atomic_write
     from minibert.printing import block
 
     begin = time.perf_counter()

@@ -8,7 +8,7 @@ from typing import Any
 
 from minibert.cli.finetune import epoch_line, show
 from minibert.cli.pretrain import report
-from minibert.cli.shared import Arguments, Figures, numbers, whole_numbers
+from minibert.cli.shared import Arguments, Figures, add_overwrite, numbers, whole_numbers
 
 OF_BOTH = ("layers", "take", "temperature", "weights", "max_length", "step", "device", "save_every")
 SETTINGS = ("batch_size", "learning_rate", "warmup", "weight_decay", "clip", "accumulate", "seed", "precision", "shard")
@@ -47,6 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", metavar="NAME", help="auto, cpu, cuda or mps (auto)")
     add("--save-every", type=int, metavar="N", help="steps between two saved states (500, when it is scored; 200)")
     add("--restart", action="store_true", help="begin again, whatever an interrupted command has done")
+    add_overwrite(parser)
     language = parser.add_argument_group("--task language").add_argument
     language("--steps", type=int, metavar="N", help="(1000)")
     language("--places", choices=("all", "masked"), help="tokens at which the teacher's guesses are learned (all)")
@@ -64,10 +65,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: Arguments) -> Figures:
     """A student half as deep as its teacher begins as every second of its layers, and learns what the teacher says."""
     from minibert.train import distributed
+    from minibert.train.folder import check_out
 
     distributed.quiet()
-    if args.out.exists() and not args.out.is_dir():
-        raise ValueError(f"--out is {args.out}, which is a file; a checkpoint is a folder")
+    check_out(args.out, args.overwrite, args.teacher, args.tokenizer)
     other = OF_CLASSIFY if args.task == "language" else OF_LANGUAGE
     if wrong := [name for name in other if getattr(args, name) is not None]:
         raise ValueError(f"--{wrong[0].replace('_', '-')} has no meaning for --task {args.task}")
@@ -85,7 +86,7 @@ def language(args: Arguments) -> Figures:
     job = new_job(request_of(Request, corpus=args.data, init=args.teacher, **given))
     print(job.findings.text, flush=True)
     print(block("student", begins(job.take, job.config.num_hidden_layers)), flush=True)
-    figures = finish(job, args.out, args.restart, report()).figures
+    figures = finish(job, args.out, args.restart, report(), args.overwrite).figures
     print(block("steps", f"{figures['steps']:,}, {figures['tokens']:,} tokens, {figures['tokens_per_second']:,.0f}/s"))
     print(block("saved in", f"{args.out} after {figures['seconds']:.1f} s"))
     return figures
@@ -106,7 +107,7 @@ def classify(args: Arguments) -> Figures:
     for note in dict.fromkeys([*job.encoded.notes, *(job.held_out.notes if job.held_out else ())]):
         print(block("note", note))
     print(block("student", begins(job.take, job.deep)), flush=True)
-    trained = finish(job, args.out, args.restart, epoch_line(task))
+    trained = finish(job, args.out, args.restart, epoch_line(task), args.overwrite)
     show(trained, job.settings.seed, 1)
     print(block("saved in", f"{args.out} after {trained.figures['seconds']:.1f} s"))
     return trained.figures

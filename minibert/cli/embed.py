@@ -10,6 +10,7 @@ from minibert.cli.shared import (
     Arguments,
     Figures,
     add_features,
+    add_overwrite,
     features_settings,
     standard_input,
     windows_text,
@@ -43,6 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--format", metavar="TYPE", help="txt, tsv, csv, jsonl, json or parquet (default: by the name)")
     add("--dtype", default="float32", metavar="TYPE", help="of numbers in the file: float32 or float16 (%(default)s)")
     add("--restart", action="store_true", help="begin again, whatever an interrupted command has done")
+    add_overwrite(parser)
     add(
         "--engine",
         default="local",
@@ -75,6 +77,7 @@ def run(args: Arguments) -> Figures:
         format=args.format,
         dtype=args.dtype,
         restart=args.restart,
+        overwrite=args.overwrite,
         **features_settings(args),
     )
     seconds = time.perf_counter() - begin
@@ -93,6 +96,8 @@ def run_ray(args: Arguments) -> Figures:
 
     from minibert.vectors.ray import embed_shards
 
+    if args.overwrite:
+        raise ValueError("--overwrite is about one file; with --engine ray, --restart makes all shards anew")
     if args.dtype != "float32":
         raise ValueError(f"--dtype is {args.dtype}, and --engine ray writes float32")
     begin = time.perf_counter()

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from pathlib import Path
 
-from minibert.cli.shared import Arguments, Figures
+from minibert.cli.shared import Arguments, Figures, add_overwrite
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,6 +15,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--head", metavar="HEAD", help="a task head that the checkpoint has (default: the bare encoder)"
     )
+    add_overwrite(parser)
 
 
 def run(args: Arguments) -> Figures:
@@ -22,7 +23,7 @@ def run(args: Arguments) -> Figures:
     from minibert.checkpoints.export import export
     from minibert.printing import block
 
-    exported = export(args.model, args.out, head=args.head)
+    exported = export(args.model, args.out, head=args.head, overwrite=args.overwrite)
     print(args.out.with_suffix(".txt").read_text(encoding="utf-8"))
     tried = ", ".join(map(str, exported.shapes))
     print(block("compared", f"by onnxruntime at {tried}: largest difference {exported.difference:.1e}"))

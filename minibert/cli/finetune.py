@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures
+from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_overwrite
 
 if TYPE_CHECKING:
     from minibert.tasks.base import Task
@@ -60,6 +60,7 @@ def training_arguments(parser: argparse.ArgumentParser, data: str) -> None:
     add("--save-every", type=int, default=200, metavar="N", help="steps between two saved states (%(default)s)")
     add("--plot", type=Path, metavar="FILE.png", help="draw loss and dev score")
     add("--restart", action="store_true", help="begin again, whatever an interrupted command has done")
+    add_overwrite(parser)
 
 
 def classify_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,28 +136,28 @@ def mask(args: Arguments) -> Figures:
 
 def run(args: Arguments, name: str, settings: dict[str, Any]) -> Figures:
     """Train, with one seed or several, write the folder of the best, and say how it went."""
-    import shutil
     from dataclasses import replace
 
     from minibert.printing import block
     from minibert.train import distributed
     from minibert.train.finetuning import Job, new_task
     from minibert.train.finetuning import run as train
-    from minibert.train.folder import write_folder
+    from minibert.train.folder import check_out, write_folder
+    from minibert.train.keeper import forget
 
     distributed.quiet()
     if args.seeds < 1:
         raise ValueError(f"--seeds is {args.seeds}; it must be at least 1")
     if args.seeds > 1 and args.dev is None:
         raise ValueError("--seeds compares by --dev, and none was given")
-    if args.out.exists() and not args.out.is_dir():
-        raise ValueError(f"--out is {args.out}, which is a file; a checkpoint is a folder")
+    check_out(args.out, args.overwrite, args.model)
     if args.plot:
-        check_picture(args.plot)
+        check_picture(args.plot, args.overwrite)
     task = new_task(name, **settings)
     data: Any = task.read(args.data)
     dev: Any = None if args.dev is None else task.read(args.dev)
     job = Job.of(task, data, dev, request_of(args, task, data))
+    check_out(args.out, args.overwrite, job.source.folder)
     print(block("data", f"{args.data}: {len(data):,} rows" + (f"; {args.dev}: {len(dev):,}" if args.dev else "")))
     for note in dict.fromkeys([*job.encoded.notes, *(job.held_out.notes if job.held_out else ())]):
         print(block("note", note))
@@ -168,9 +169,9 @@ def run(args: Arguments, name: str, settings: dict[str, Any]) -> Figures:
     best = max(runs, key=lambda one: one.measure.score if one.measure else 0.0)
     if args.seeds > 1:
         best.figures["seeds"] = summary(runs)
-    write_folder(best, args.out)
+    write_folder(best, args.out, args.overwrite)
     for seed in range(args.seed, args.seed + args.seeds):
-        shutil.rmtree(state_folder(args, seed), ignore_errors=True)
+        forget(state_folder(args, seed))
     if args.plot and distributed.here().first:
         from minibert.train import curve
 
@@ -180,12 +181,14 @@ def run(args: Arguments, name: str, settings: dict[str, Any]) -> Figures:
     return {name: value for name, value in best.figures.items() if name != "curve"} | {"out": str(args.out)}
 
 
-def check_picture(path: Path) -> None:
-    """Raise before anything is trained where the picture could not be drawn."""
+def check_picture(path: Path, overwrite: bool) -> None:
+    """Raise before anything is trained where the picture could not be drawn, or stands in the place of another file."""
     from minibert import plotting as pictures
+    from minibert.files import check_output
     from minibert.train import curve
 
     curve.check_kind(path)
+    check_output(path, overwrite)
     pictures.pyplot()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from minibert.cli.shared import Arguments, Figures
+from minibert.cli.shared import Arguments, Figures, add_overwrite
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,6 +16,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--dtype", default="float32", choices=("float32", "float64", "float16", "bfloat16"), help="the same in it")
     add("--attention", default="eager", choices=("eager", "sdpa"), help="the same for torch's fused attention")
     add("--report", action="append", default=[], metavar="FILE", help="write a page, FILE.html or FILE.md (repeatable)")
+    add_overwrite(parser)
 
 
 def run(args: Arguments) -> Figures:

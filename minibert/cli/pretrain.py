@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minibert.cli.shared import Arguments, Figures
+from minibert.cli.shared import Arguments, Figures, add_overwrite
 
 if TYPE_CHECKING:
     from minibert.train.loop import Progress
@@ -47,6 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (%(default)s)")
     add("--save-every", type=int, default=500, metavar="N", help="steps until it is scored and saved (%(default)s)")
     add("--restart", action="store_true", help="begin again, whatever an interrupted command has done")
+    add_overwrite(parser)
 
 
 OWN = ("tokenizer", "config", "init", "objective", "dev", "paragraphs", "steps", "max_length", "mask_rate")
@@ -58,16 +59,16 @@ def run(args: Arguments) -> Figures:
     """Look at the corpus, learn from it, and write a checkpoint that everything else takes."""
     from minibert.printing import block
     from minibert.train import distributed
+    from minibert.train.folder import check_out
     from minibert.train.pretraining import Job, finish, request_of
 
     distributed.quiet()
-    if args.out.exists() and not args.out.is_dir():
-        raise ValueError(f"--out is {args.out}, which is a file; a checkpoint is a folder")
+    check_out(args.out, args.overwrite, args.tokenizer, args.init)
     job = Job.of(request_of(args.corpus, {name: getattr(args, name) for name in (*OWN, *HOW, *SETTINGS)}))
     print(job.findings.text)
     told = ", ".join(f"{name} {loss:.3f}" for name, loss in job.baselines.items())
     print(block("without model", f"loss of the hidden words of held-out text: {told}"), flush=True)
-    trained = finish(job, args.out, args.restart, report())
+    trained = finish(job, args.out, args.restart, report(), args.overwrite)
     figures = trained.figures
     print(block("steps", f"{figures['steps']:,}, {figures['tokens']:,} tokens, {figures['tokens_per_second']:,.0f}/s"))
     print(block("saved in", f"{args.out} after {figures['seconds']:.1f} s"))

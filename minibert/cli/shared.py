@@ -39,6 +39,11 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     add_setting(parser, "batch_tokens", "N", "tokens in a batch (%(default)s)", int)
 
 
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    """Leave to replace an output that is there."""
+    parser.add_argument("--overwrite", action="store_true", help="replace what minibert wrote there before, no more")
+
+
 def add_setting(
     parser: argparse.ArgumentParser, name: str, metavar: str, words: str, read: Callable[[str], Any] = str
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, whole_numbers
+from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_overwrite, whole_numbers
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--layer", type=int, default=-1, metavar="N", help="layer of the picture, from 0 (default: the last)")
     add("--head", default="mean", metavar="N", help="head of the picture, from 0, or mean or rollout (%(default)s)")
     add("--words", action="store_true", help="join word pieces in the picture")
+    add_overwrite(parser)
 
 
 def run(args: Arguments) -> Figures:

@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from minibert.cli.shared import Arguments, Figures
+from minibert.cli.shared import Arguments, Figures, add_overwrite
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,20 +17,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--cased", action="store_true", help="keep case and accents")
     add("--by", default="library", metavar="WAY", help="library, or hand, which is slower: the same (%(default)s)")
     add("--min-frequency", type=int, default=2, metavar="N", help="how often a pair must be met (%(default)s)")
+    add_overwrite(parser)
 
 
 def run(args: Arguments) -> Figures:
     """Learn the tokens of a corpus: letters first, then again and again the pair that is met most, joined."""
     from minibert.checkpoints.convert import check_out
     from minibert.printing import block
-    from minibert.train.vocabulary import learn_vocabulary
+    from minibert.train.vocabulary import FILES, learn_vocabulary
 
-    check_out(args.out)
+    check_out(args.out, args.overwrite, FILES)
     begin = time.perf_counter()
     found = learn_vocabulary(
         args.corpus, args.size, lowercase=not args.cased, min_frequency=args.min_frequency, by=args.by
     )
-    found.save(args.out)
+    found.save(args.out, args.overwrite)
     seconds = time.perf_counter() - begin
     tokens = len(found.tokens)
     print(

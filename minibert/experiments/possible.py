@@ -25,7 +25,7 @@ import torch
 
 from minibert.checkpoints.load import load
 from minibert.experiments.toy_language import Bounds, Language, Procedure, bounds
-from minibert.files import atomic_write, write_text_atomically
+from minibert.files import atomic_write, check_output, write_text_atomically
 from minibert.heads import Head
 from minibert.losses import IGNORED
 from minibert.plotting import pyplot
@@ -33,6 +33,7 @@ from minibert.printing import block, table
 from minibert.tasks.base import Example
 from minibert.train import distillation, pretraining
 from minibert.train.batches import collate
+from minibert.train.folder import check_out
 from minibert.train.loop import Progress
 from minibert.train.packed import packed_states
 from minibert.train.vocabulary import learn_vocabulary
@@ -80,7 +81,8 @@ def prepare(folder: Path) -> Language:
             language.write(folder / name, count, seed)
     if not (folder / "vocabulary").exists():
         learn_vocabulary(folder / "train.txt", 600).save(folder / "vocabulary")
-    write_text_atomically(folder / "config.json", json.dumps(CONFIG))
+    if not (folder / "config.json").exists():
+        write_text_atomically(folder / "config.json", json.dumps(CONFIG))
     return language
 
 
@@ -98,23 +100,27 @@ def best_possible(language: Language, job: pretraining.Job) -> Bounds:
     )
 
 
-def pretrained(folder: Path, steps: int, say: Callable[[Progress], None]) -> tuple[pretraining.Job, dict[str, Any]]:
+def pretrained(
+    folder: Path, steps: int, say: Callable[[Progress], None], overwrite: bool = False
+) -> tuple[pretraining.Job, dict[str, Any]]:
     """The teacher, in folder/bert."""
     given = {name: str(folder / file) for name, file in (("dev", "dev.txt"), ("config", "config.json"))}
     given |= {"tokenizer": str(folder / "vocabulary")}
     how = TEACHER | {"steps": steps, "save_every": max(1, steps // 10)}
     job = pretraining.Job.of(pretraining.request_of(str(folder / "train.txt"), given | how))
-    return job, pretraining.finish(job, folder / "bert", say=say).figures
+    return job, pretraining.finish(job, folder / "bert", say=say, overwrite=overwrite).figures
 
 
-def distilled(folder: Path, steps: int, say: Callable[[Progress], None]) -> tuple[distillation.Job, dict[str, Any]]:
+def distilled(
+    folder: Path, steps: int, say: Callable[[Progress], None], overwrite: bool = False
+) -> tuple[distillation.Job, dict[str, Any]]:
     """The student, in folder/distilbert."""
     how = STUDENT | {"steps": steps, "save_every": max(1, steps // 5), "dev": str(folder / "dev.txt")}
     request = distillation.request_of(
         distillation.Request, corpus=str(folder / "train.txt"), init=str(folder / "bert"), **how
     )
     job = distillation.new_job(request)
-    return job, pretraining.finish(job, folder / "distilbert", say=say).figures
+    return job, pretraining.finish(job, folder / "distilbert", say=say, overwrite=overwrite).figures
 
 
 def speed_ratio(teacher: Head, student: Head, rows: Sequence[Example], rounds: int = 5) -> float:
@@ -216,18 +222,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=3000, metavar="N", help="of pretraining (%(default)s)")
     parser.add_argument("--student-steps", type=int, default=300, metavar="N", help="(%(default)s)")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the losses")
+    parser.add_argument("--overwrite", action="store_true", help="replace what an earlier run wrote")
     parser.add_argument("--json", action="store_true", help="the figures once more, as JSON")
     args = parser.parse_args(arguments)
     begin = time.perf_counter()
+    check_out(args.out / "bert", args.overwrite)
+    check_out(args.out / "distilbert", args.overwrite)
+    if args.plot:
+        check_output(args.plot, args.overwrite)
     language = prepare(args.out)
-    job, figures = pretrained(args.out, args.steps, say)
+    job, figures = pretrained(args.out, args.steps, say, args.overwrite)
     best = best_possible(language, job)
     print(
         block(
             "possible", f"loss {best.loss:.3f}, {best.accuracy:.1%} of the words, {best.next_accuracy:.1%} of the pairs"
         )
     )
-    learner, told = distilled(args.out, args.student_steps, say)
+    learner, told = distilled(args.out, args.student_steps, say, args.overwrite)
     teacher = load(args.out / "bert", head="masked-lm")
     student = load(args.out / "distilbert", head="masked-lm")
     goals = goals_of(figures["dev"], told["dev"], best, speed_ratio(teacher, student, learner.held_out))

@@ -21,7 +21,7 @@ from minibert.checkpoints.hub import locate
 from minibert.checkpoints.tensor_files import list_tensors
 from minibert.config import Config
 from minibert.extras import install_hint
-from minibert.files import write_text_atomically
+from minibert.files import check_output, write_text_atomically
 from minibert.model import Encoder
 from minibert.parity import golden
 from minibert.parity.checkpoints import BERT_BASE, BERT_LARGE, DISTILBERT_BASE, RELATIVES, TINY
@@ -88,6 +88,7 @@ def check(args: argparse.Namespace) -> None:
             raise ValueError(f"--report {file!r} is neither .html nor .md")
         if not Path(file).absolute().parent.is_dir():
             raise FileNotFoundError(f"--report {file!r}: there is no folder {Path(file).absolute().parent}")
+        check_output(Path(file), args.overwrite)
     if args.golden and args.model:
         raise ValueError(f"--golden has references of {golden.CHECKPOINT} alone; leave out {args.model!r}")
     if args.golden and (args.device, args.dtype, args.attention) != ("cpu", "float32", "eager"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from minibert.checkpoints.load import has_head, load
-from minibert.files import atomic_write
+from minibert.files import atomic_write, check_output
 from minibert.heads import MaskedLM
 from minibert.model import Encoder
 from minibert.plotting import heat_map, pyplot
@@ -58,6 +58,8 @@ def check(args: argparse.Namespace) -> None:
             raise ValueError(f"{option} is {path}; it must be a file that ends in {suffix}")
         if path and not path.parent.is_dir():
             raise FileNotFoundError(f"{option} is {path}, and there is no folder {path.parent}")
+        if path:
+            check_output(path, args.overwrite, apart=[args.model, args.classifier])
     if args.annotated and not (args.annotated / "model.html").is_file():
         raise FileNotFoundError(f"--annotated is {args.annotated}, which has no model.html; `make annotated` writes it")
     if args.classifier and args.text_b is not None:

@@ -21,7 +21,6 @@ way, by its labels (`task="classify"`). Beside the letters of model.py:
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -47,7 +46,8 @@ from minibert.text.tokenizer import load_tokenizer
 from minibert.train import finetuning, pretraining
 from minibert.train.batches import Batch
 from minibert.train.finetuning import as_data, run
-from minibert.train.folder import Trained, write_folder
+from minibert.train.folder import Trained, check_out, write_folder
+from minibert.train.keeper import forget
 from minibert.train.loop import Loss, Losses, Progress, Settings
 from minibert.train.outputs import outputs
 from minibert.train.packed import Output, Tokens, encode
@@ -364,6 +364,7 @@ def distill(
     task: str = "language",
     dev: Any = None,
     restart: bool = False,
+    overwrite: bool = False,
     **how: Any,
 ) -> Head:
     """Train a student of a teacher and return it, in eval mode; `out` is an ordinary checkpoint of a DistilBERT.
@@ -372,19 +373,23 @@ def distill(
     or "classify", data a table of texts and labels or what Classification.from_labels returns, the teacher what
     finetune made of them or of others with these labels. dev: the same, to be scored on. how: fields of Request or
     TextRequest (layers, take, temperature, weights, steps, max_length, ...) and of train.loop.Settings (batch_size,
-    learning_rate, seed, ...). A killed run is resumed by the same call.
-    Raises ValueError for what cannot be learned, before anything is trained, and what Keeper and train raise.
+    learning_rate, seed, ...). A killed run is resumed by the same call. overwrite: what minibert wrote in `out` is
+    replaced, and nothing else.
+    Raises ValueError for an `out` that holds something and for what cannot be learned, before anything is trained, and
+    what Keeper and train raise.
     """
+    check_out(Path(out), overwrite, teacher, how.get("tokenizer"))
     place, name = Path(out), os.fspath(teacher)
     if task == "language":
         held_out = None if dev is None else os.fspath(dev)
-        job = new_job(request_of(Request, corpus=os.fspath(cast(str, data)), init=name, dev=held_out, **how))
-        return cast(Head, pretraining.finish(job, place, restart).model)
+        learned = new_job(request_of(Request, corpus=os.fspath(cast(str, data)), init=name, dev=held_out, **how))
+        return cast(Head, pretraining.finish(learned, place, restart, overwrite=overwrite).model)
     if task != "classify":
         raise ValueError(f"task is {task!r}; choose language or classify")
     request, learner = request_of(TextRequest, model=name, **how), Classification()
     held_out = None if dev is None else as_data(learner, dev)
-    return finish(new_text_job(learner, as_data(learner, data), held_out, request), place, restart).model
+    job = new_text_job(learner, as_data(learner, data), held_out, request)
+    return finish(job, place, restart, overwrite=overwrite).model
 
 
 def request_of(kind: type[AnyRequest], **given: Any) -> AnyRequest:
@@ -396,11 +401,16 @@ def request_of(kind: type[AnyRequest], **given: Any) -> AnyRequest:
 
 
 def finish(
-    job: TextJob, out: Path, restart: bool = False, say: Callable[[Progress], None] = lambda progress: None
+    job: TextJob,
+    out: Path,
+    restart: bool = False,
+    say: Callable[[Progress], None] = lambda progress: None,
+    overwrite: bool = False,
 ) -> Trained:
-    """Run, write the folder, and forget the state of the run."""
+    """Run, write the folder, and forget the state of the run. Raises ValueError for a folder that holds something."""
+    check_out(out, overwrite, job.source.folder)
     state = out.with_name(out.name + ".training")
     trained = run(job, state, restart=restart, loss_of=job.loss_of, say=say)
-    write_folder(trained, out)
-    shutil.rmtree(state, ignore_errors=True)
+    write_folder(trained, out, overwrite)
+    forget(state)
     return trained

@@ -9,7 +9,6 @@ Devlin et al. 2018, section 3: the same way for every task, only what goes in an
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 import warnings
@@ -37,9 +36,9 @@ from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train import distributed
 from minibert.train.batches import Batch, Batches
-from minibert.train.folder import REPORT, Trained, figures, sha256_of, write_folder
+from minibert.train.folder import REPORT, Trained, check_out, figures, sha256_of, write_folder
 from minibert.train.frozen_encoder import States, can_be_kept
-from minibert.train.keeper import Keeper
+from minibert.train.keeper import Keeper, forget
 from minibert.train.loop import Loss, Progress, Settings, new_optimizer, readable_loss, train
 from minibert.train.outputs import outputs
 from minibert.train.packed import Output, packed_output
@@ -324,16 +323,21 @@ def finetune(
     step: str = "packed",
     device: str = "auto",
     restart: bool = False,
+    overwrite: bool = False,
     **settings: Any,
 ) -> Head:
     """Train a checkpoint for a task and return the model with its head, in eval mode, its labels in config.id2label.
 
     task: "classify", "tag", "answer", "choose", "mask", or a Task with settings of its own. data: a file, what its
     `read` returns, or for "classify" texts, with labels and perhaps pairs beside them. dev: the same, a file or (texts,
-    labels); the best epoch on it is kept. out: a folder for the finished checkpoint; a killed run is resumed by the
-    same call. settings: epochs, batch_size, learning_rate, ... (train.loop.Settings).
-    Raises ValueError for data that cannot be learned, before anything is loaded, and what Keeper and train raise.
+    labels); the best epoch on it is kept. out: a new folder for the finished checkpoint; a killed run is resumed by the
+    same call. overwrite: what minibert wrote in `out` is replaced, and nothing else. settings: epochs,
+    batch_size, learning_rate, ... (train.loop.Settings).
+    Raises ValueError for an `out` that holds something and for data that cannot be learned, before anything is loaded,
+    and what Keeper and train raise.
     """
+    if out is not None:
+        check_out(Path(out), overwrite, model)
     task = new_task(task) if isinstance(task, str) else task
     learned = as_data(task, data, labels, pairs)
     given: tuple[Any, ...] = dev if isinstance(dev, tuple) else (dev,)
@@ -352,9 +356,10 @@ def finetune(
         with tempfile.TemporaryDirectory(prefix="minibert-finetune-") as folder:
             return run(job, Path(folder)).model
     place = Path(out)
+    check_out(place, overwrite, job.source.folder)
     trained = run(job, place.with_name(place.name + ".training"), restart=restart)
-    write_folder(trained, place)
-    shutil.rmtree(place.with_name(place.name + ".training"), ignore_errors=True)
+    write_folder(trained, place, overwrite)
+    forget(place.with_name(place.name + ".training"))
     return trained.model
 
 

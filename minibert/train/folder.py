@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import platform
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +15,8 @@ import torch
 
 from minibert import __version__
 from minibert.checkpoints.load import save
-from minibert.files import write_text_atomically
+from minibert.checkpoints.tensor_files import WEIGHTS_FILE
+from minibert.files import atomic_folder, check_output, write_text_atomically
 from minibert.heads import Head
 from minibert.tasks.base import Encoded, Measure, Task
 from minibert.text.tokenizer import Tokenizer
@@ -24,6 +24,7 @@ from minibert.train import distributed
 from minibert.train.loop import Progress
 
 REPORT = "training.json"
+FILES = (WEIGHTS_FILE, "config.json", "tokenizer.json", "tokenizer_config.json", REPORT)  # of the folder
 
 
 @dataclass
@@ -70,30 +71,34 @@ def figures(
     }
 
 
-def write_folder(trained: Trained, out: Path) -> None:
+def write_folder(trained: Trained, out: Path, overwrite: bool = False) -> None:
     """The folder of a task: checkpoint, tokenizer, and training.json with what it takes to answer."""
     settings = {name: value for name, value in vars(trained.task).items() if not name.startswith("_")}
     report = {"task": trained.task.name, "settings": settings, "labels": trained.labels} | trained.figures
-    write_checkpoint(trained.model, trained.tokenizer, report, out)
+    write_checkpoint({"": trained.model}, trained.tokenizer, report, out, overwrite)
 
 
-def write_checkpoint(model: Head, tokenizer: Tokenizer, report: Mapping[str, Any], out: Path) -> None:
-    """A checkpoint, its tokenizer and training.json, under their name all at once; what stood there goes.
+def check_out(out: Path, overwrite: bool, *apart: str | os.PathLike[str] | None) -> None:
+    """Raise ValueError, before any work, for a folder that holds something, or meets one of those that are read."""
+    check_output(out, overwrite, files=FILES, apart=apart)
+
+
+def write_checkpoint(
+    models: Mapping[str, Head], tokenizer: Tokenizer, report: Mapping[str, Any], out: Path, overwrite: bool = False
+) -> None:
+    """Each model in its folder of `out`, "" for `out` itself, with its tokenizer and training.json: all at once.
 
     Of several ranks (distributed.py) the first writes, and the others wait for it.
     """
-    distributed.here().same(lambda: replace_folder(model, tokenizer, report, out))
+    distributed.here().same(lambda: write_models(models, tokenizer, report, out, overwrite))
 
 
-def replace_folder(model: Head, tokenizer: Tokenizer, report: Mapping[str, Any], out: Path) -> None:
-    """Write beside `out`, then rename."""
-    new, old = (out.with_name(f".{out.name}.{state}") for state in ("new", "old"))
-    for folder in (new, old):
-        shutil.rmtree(folder, ignore_errors=True)
-    save(model, new)
-    tokenizer.save(new)
-    write_text_atomically(new / REPORT, json.dumps(report, indent=1) + "\n")
-    if out.exists():
-        os.replace(out, old)
-    os.replace(new, out)
-    shutil.rmtree(old, ignore_errors=True)
+def write_models(
+    models: Mapping[str, Head], tokenizer: Tokenizer, report: Mapping[str, Any], out: Path, overwrite: bool
+) -> None:
+    """Write beside `out`, then move there. Raises what check_output raises."""
+    with atomic_folder(out, overwrite) as new:
+        for name, model in models.items():
+            save(model, new / name)
+            tokenizer.save(new / name)
+            write_text_atomically(new / name / REPORT, json.dumps(report, indent=1) + "\n")

@@ -11,8 +11,8 @@ ranks (distributed.py) the first writes and all read, so that nodes must share t
 from __future__ import annotations
 
 import json
-import shutil
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,13 +22,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from minibert.files import atomic_write, naming, read_json, write_text_atomically
+from minibert.files import OTHER, atomic_write, naming, read_json, some_names, write_text_atomically
 from minibert.train.distributed import ALONE, World
 from minibert.train.loop import Progress
 from minibert.vectors.growing_file import locked
 
 STATES = "state-*.safetensors"
 BEST = "best.safetensors"
+ASKED, LOCK = "asked.json", "lock"
+WINDOWS = "windows*.txt"  # what a Stream notes
 KEPT = 2  # states: a second one in case that the last cannot be read
 
 
@@ -56,8 +58,11 @@ class Keeper:
 
     def opened(self) -> Path:
         """The folder, which nobody else has from now on."""
+        is_run = any((self.folder / name).exists() for name in (ASKED, LOCK))
+        if self.folder.is_dir() and any(self.folder.iterdir()) and not is_run:
+            raise ValueError(f"{self.folder} holds {some_names(self.folder)}, and no run; move it away, or {OTHER}")
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.lock = locked(self.folder / "lock")
+        self.lock = locked(self.folder / LOCK)
         try:
             self.begin()
         except BaseException:
@@ -75,7 +80,7 @@ class Keeper:
 
     def begin(self) -> None:
         """Compare with what was asked for before, or note what is asked for now."""
-        file = self.folder / "asked.json"
+        file = self.folder / ASKED
         for path in self.folder.glob(".*.*.*"):  # what a killed run was writing
             path.unlink(missing_ok=True)
         if self.restart:
@@ -145,9 +150,15 @@ class Keeper:
         for name, tensor in load_file(self.folder / BEST).items():
             parameters[name].data.copy_(tensor)
 
-    def remove(self) -> None:
-        """The run is over and its result stands elsewhere."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+
+def forget(folder: Path) -> None:
+    """Remove the state of a run that is over and whose result stands elsewhere; no other file that is there."""
+    for pattern in (STATES, BEST, WINDOWS, LOCK, ASKED):
+        for path in folder.glob(pattern):
+            with suppress(OSError):
+                path.unlink()
+    with suppress(OSError):  # other files are there
+        folder.rmdir()
 
 
 def state_of(model: nn.Module, optimizer: torch.optim.AdamW, world: World = ALONE) -> dict[str, Tensor]:

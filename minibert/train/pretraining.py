@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
@@ -41,8 +40,8 @@ from minibert.train.batches import Batch, collate
 from minibert.train.corpus import Corpus
 from minibert.train.doctor import Findings, examine
 from minibert.train.electra import Electra
-from minibert.train.folder import figures, write_checkpoint
-from minibert.train.keeper import Keeper
+from minibert.train.folder import check_out, figures, write_checkpoint
+from minibert.train.keeper import Keeper, forget
 from minibert.train.loop import Loss, Losses, Progress, Settings, new_optimizer, train
 from minibert.train.packed import packed_states
 from minibert.train.pairs import LABELS, Packing
@@ -375,6 +374,7 @@ def pretrain(
     init: str | os.PathLike[str] | None = None,
     dev: str | os.PathLike[str] | None = None,
     restart: bool = False,
+    overwrite: bool = False,
     **how: Any,
 ) -> Head:
     """Learn a language from a text file and return the model, in eval mode; `out` is an ordinary checkpoint.
@@ -382,12 +382,14 @@ def pretrain(
     corpus: one sentence a line, an empty line between documents. config: a config.json for a new model, or init: a
     checkpoint to go on from. how: fields of Request (objective, steps, max_length, ...) and of train.loop.Settings
     (batch_size, learning_rate, seed, ...). Of ELECTRA the discriminator is returned; its generator is in out/generator.
-    A killed run is resumed by the same call.
-    Raises ValueError for what cannot be learned, before anything is trained, and what Keeper and train raise.
+    A killed run is resumed by the same call. overwrite: what minibert wrote in `out` is replaced, and nothing else.
+    Raises ValueError for an `out` that holds something and for what cannot be learned, before anything is trained, and
+    what Keeper and train raise.
     """
+    check_out(Path(out), overwrite, tokenizer, init)
     paths = {"config": config, "tokenizer": tokenizer, "init": init, "dev": dev}
     given = {name: None if path is None else os.fspath(path) for name, path in paths.items()}
-    model = finish(Job.of(request_of(os.fspath(corpus), given | how)), Path(out), restart).model
+    model = finish(Job.of(request_of(os.fspath(corpus), given | how)), Path(out), restart, overwrite=overwrite).model
     return model.discriminator if isinstance(model, Electra) else model
 
 
@@ -400,15 +402,18 @@ def request_of(corpus: str, given: dict[str, Any]) -> Request:
 
 
 def finish(
-    job: Job, out: Path, restart: bool = False, say: Callable[[Progress], None] = lambda progress: None
+    job: Job,
+    out: Path,
+    restart: bool = False,
+    say: Callable[[Progress], None] = lambda progress: None,
+    overwrite: bool = False,
 ) -> Pretrained:
-    """Run, write the folder, and forget the state of the run."""
+    """Run, write the folder, and forget the state of the run. Raises ValueError for a folder that holds something."""
+    check_out(out, overwrite, job.request.tokenizer, job.source.folder if job.source else None)
     state = out.with_name(out.name + ".training")
     trained = run(job, state, restart=restart, say=say)
-    if isinstance(trained.model, Electra):  # what is kept is the discriminator
-        write_checkpoint(trained.model.discriminator, trained.tokenizer, trained.figures, out)
-        write_checkpoint(trained.model.generator, trained.tokenizer, trained.figures, out / "generator")
-    else:
-        write_checkpoint(trained.model, trained.tokenizer, trained.figures, out)
-    shutil.rmtree(state, ignore_errors=True)
+    model = trained.model
+    models = {"": model.discriminator, "generator": model.generator} if isinstance(model, Electra) else {"": model}
+    write_checkpoint(models, trained.tokenizer, trained.figures, out, overwrite)
+    forget(state)
     return trained

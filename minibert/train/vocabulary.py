@@ -29,13 +29,14 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 from tqdm import tqdm
 
-from minibert.checkpoints.convert import atomic_folder, check_out
-from minibert.files import write_text_atomically
+from minibert.checkpoints.convert import check_out
+from minibert.files import atomic_folder, write_text_atomically
 from minibert.text.tables import Column, Table
 from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import MAX_WORD_LENGTH, SPECIAL_TOKENS
 from minibert.train.corpus import LONGEST_LINE
 
+FILES = ("vocab.txt", "config.json", "tokenizer.json", "tokenizer_config.json")  # of the folder that `save` writes
 MIN_FREQUENCY = 2  # a pair that is met less often is not joined
 MOST_WORDS = 5_000_000  # different ones that are held, some 600 MB; then the rarest are dropped
 WAYS = ("library", "hand")
@@ -55,14 +56,15 @@ class Vocabulary:
     whole: float  # the share of the corpus' words that are one token
     dropped: int  # words of the corpus that were too rare to be held; 0 but for a huge one
 
-    def save(self, out: str | Path) -> None:
+    def save(self, out: str | Path, overwrite: bool = False) -> None:
         """Write a new folder: vocab.txt, tokenizer.json, tokenizer_config.json, and a config.json that says the size.
 
-        minibert.load_tokenizer and AutoTokenizer of transformers load it. Raises FileExistsError for one that is there.
+        minibert.load_tokenizer and AutoTokenizer of transformers load it. overwrite: replace what minibert wrote there.
+        Raises ValueError for a folder that holds something.
         """
         out = Path(out)
-        check_out(out)
-        with atomic_folder(out) as folder:
+        check_out(out, overwrite, FILES)
+        with atomic_folder(out, overwrite) as folder:
             write_text_atomically(folder / "vocab.txt", "".join(f"{token}\n" for token in self.tokens))
             config = {"model_type": "bert", "vocab_size": len(self.tokens)}
             write_text_atomically(folder / "config.json", json.dumps(config, indent=2) + "\n")

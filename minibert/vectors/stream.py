@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from minibert.files import check_output
 from minibert.kernels.prefetch import Portion
 from minibert.printing import brief
 from minibert.text.tables import TextFile
@@ -84,14 +85,16 @@ def embed_stream(
     device: str | torch.device = "auto",
     dtype: str = "float32",
     restart: bool = False,
+    overwrite: bool = False,
     portion: int = TEXTS,
     **settings: Unpack[Settings],
 ) -> Written:
     """One vector for each text, in their order, appended portion by portion to a numpy file (N, D).
 
     pairs: a stream of second texts, one for each text.
-    out: a name that ends in .npy; it appears, or is replaced, when all is done. What an interrupted run has done
-    stands beside it and is resumed if texts and settings are the same, refused if not; restart=True begins again.
+    out: a name that ends in .npy; it appears when all is done. What an interrupted run has done stands beside it and is
+    resumed if texts and settings are the same, refused if not; restart=True begins again. overwrite: a numpy file that
+    is there is replaced; else it is refused before anything is computed.
     dtype: of the numbers in the file, "float32" or "float16". portion: texts computed at a time, saved when it is
     done and every 10 seconds. An interrupt leaves by KeyboardInterrupt, which says how many rows are kept.
     model is a Hub name or a folder, device as for `embed`; settings: those of a Recipe.
@@ -100,7 +103,7 @@ def embed_stream(
     """
     if isinstance(texts, str) or isinstance(pairs, str):
         raise TypeError("texts is one str; embed_stream wants a stream of texts, embed_file the name of a file")
-    out = check_out(out)
+    out = check_out(out, overwrite, model)
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {brief(dtype)}; choose from {', '.join(DTYPES)}")
     if portion < 1:
@@ -118,7 +121,7 @@ def embed_stream(
     try:
         with matrix:
             resumed = matrix.kept
-            cosine = fill(matrix, reading, embedder)
+            cosine = fill(matrix, reading, embedder, overwrite)
     except KeyboardInterrupt:
         if not matrix.kept:
             raise
@@ -130,7 +133,7 @@ def embed_stream(
     return Written(str(out), shape, dtype, account.texts, min(resumed, account.texts), *counts, kernels, cosine)
 
 
-def fill(matrix: GrowingFile, reading: Reading, embedder: Embedder) -> float | None:
+def fill(matrix: GrowingFile, reading: Reading, embedder: Embedder, overwrite: bool) -> float | None:
     """Find the place where an interrupted run stopped, compute all rows after it, and give the file its name.
 
     Returned is Written.cosine, measured on the first texts that are computed.
@@ -146,6 +149,7 @@ def fill(matrix: GrowingFile, reading: Reading, embedder: Embedder) -> float | N
                 cosine = embedder.float32_cosine(made.tokens)
             matrix.append(compute(made, matrix, reading, embedder, bar), made.texts, made.tokens.account)
             bar.update(reading.progress())
+    check_output(matrix.out, overwrite)  # it may have been made meanwhile
     matrix.finish()
     return cosine
 
@@ -162,13 +166,14 @@ def compute(made: Portion, matrix: GrowingFile, reading: Reading, embedder: Embe
     return embedder.vectors(made.tokens, made.rows, begun=begun, arrived=arrived)
 
 
-def check_out(out: str | os.PathLike[str]) -> Path:
-    """The path, or ValueError or FileNotFoundError where no numpy file can be put."""
+def check_out(out: str | os.PathLike[str], overwrite: bool, model: str | os.PathLike[str]) -> Path:
+    """The path, or ValueError or FileNotFoundError where no numpy file can be put, or what is there must be kept."""
     path = Path(out)
     if path.suffix != ".npy" or path.is_dir():
         raise ValueError(f"out is {path}; it must be a file that ends in .npy")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"out is {path}, and there is no folder {path.parent}")
+    check_output(path, overwrite, apart=[model])
     return path
 
 

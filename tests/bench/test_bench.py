@@ -357,7 +357,7 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
 
 
 def request(**changes: Any) -> argparse.Namespace:
-    nothing = dict.fromkeys(("model", "sentences", "rounds", "threads", "plot", "objective"))
+    nothing = dict.fromkeys(("model", "sentences", "rounds", "threads", "plot", "overwrite", "objective"))
     return argparse.Namespace(
         **{"quick": True, "full": False, "device": "cpu", "train": False, "job": False} | nothing | changes
     )

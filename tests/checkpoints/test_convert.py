@@ -171,7 +171,8 @@ def test_the_new_folder_has_config_tokenizer_and_weights_and_nothing_else(pretra
     folder = write_old(tmp_path / "old", pretraining)
     done = convert(folder, tmp_path / "new")
     names = ["config.json", "model.safetensors", "vocab.txt"]
-    assert done.written == sorted(path.name for path in (tmp_path / "new").iterdir()) == names
+    assert done.written == names
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted([*names, "minibert.json"])
     assert (tmp_path / "new" / "vocab.txt").read_bytes() == (folder / "vocab.txt").read_bytes()
     assert json.loads((tmp_path / "new" / "config.json").read_text()) == json.loads(
         (folder / "config.json").read_text()
@@ -364,7 +365,9 @@ def test_safetensors_with_a_model_type_need_no_conversion(written: Written, tmp_
 def test_nothing_is_overwritten_and_no_folder_above_is_made(pretraining: Any, tmp_path: Path) -> None:
     folder = write_old(tmp_path / "old", pretraining)
     (tmp_path / "new").mkdir()
-    refused(folder, tmp_path / "new", "is there already", error=FileExistsError)
+    (tmp_path / "new" / "thesis.txt").write_text("my life")
+    with pytest.raises(ValueError, match=r"is there already and holds thesis\.txt"):
+        convert(folder, tmp_path / "new")
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         convert(folder, tmp_path / "no" / "new")
 

@@ -110,7 +110,7 @@ def test_python_m_minibert_is_the_same_command() -> None:
         (["embed", "-", "--out", "x.npy", "--format", "xml"], "format is 'xml'; choose from txt, tsv, csv, jsonl"),
         (["embed", "-", "--out", "x.npy", "--column", "a"], "standard input is read as one text a line"),
         (["classify", "train", "no/such.tsv", "--out", "x"], "no/such.tsv is not there"),
-        (["classify", "train", "x.tsv", "--out", __file__], "is a file; a classifier is a folder"),
+        (["classify", "train", "x.tsv", "--out", __file__], "is a file, and a folder is to be written"),
         (["classify", "train", "x.tsv", "--out", "x", "--grid", "1,b"], "is not tutorial, log or numbers"),
         (["embed", "data.xlsx", "--out", "x.npy"], "data.xlsx ends in .xlsx, which is none of .txt, .tsv"),
         (["demo", "--text", "review"], "--text and --label are columns of --data, which is not given"),
@@ -369,14 +369,14 @@ def test_train_never_writes_over_what_is_no_classifier_and_over_one_when_asked(
     train = ["classify", "train", data, "--out", folder, "--model", checkpoint, "--folds", 0]
     folder.mkdir()
     assert run(*train)[0] == 0
-    assert "holds a classifier; replace it with --overwrite" in complaint(run(*train))
+    assert "is there already and holds classifier.safetensors, minibert.json; name another" in complaint(run(*train))
     assert run(*train, "--overwrite")[0] == 0
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.tex").write_text("my life")
     train[4] = other
     for overwrite in ([], ["--overwrite"]):
-        assert "a folder of other files, such as thesis.tex" in complaint(run(*train, *overwrite))
+        assert "holds thesis.tex" in complaint(run(*train, *overwrite))
     assert [path.name for path in other.iterdir()] == ["thesis.tex"]
 
 

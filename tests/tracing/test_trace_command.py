@@ -184,7 +184,7 @@ def test_annotated_pages_are_linked_where_make_annotated_put_them(run, checkpoin
     Path("pages").mkdir()
     run(TEXT, "--model", checkpoint, "--out", "pages/page.html")
     assert 'href="../build/annotated/model.html#L' in Path("pages/page.html").read_text(encoding="utf-8")
-    run(TEXT, "--model", checkpoint, "--out", "page.html", "--annotated", "build/annotated")
+    run(TEXT, "--model", checkpoint, "--out", "page.html", "--annotated", "build/annotated", "--overwrite")
     assert 'href="build/annotated/model.html#L' in Path("page.html").read_text(encoding="utf-8")
 
 
@@ -231,6 +231,6 @@ def test_a_text_that_is_too_long_is_cut_with_a_warning_or_refused(run, checkpoin
     assert status == 0
     assert error.startswith("minibert: warning: 1 of 1 texts are longer than 20 tokens")
     assert "32 tokens, and 20 are read" in " ".join(out.split())
-    status, _, error = run("film " * 30, "--model", checkpoint, "--out", "a.html", "--truncation", "error")
+    status, _, error = run("film " * 30, "--model", checkpoint, "--out", "b.html", "--truncation", "error")
     assert status == 2
     assert "32 tokens, more than max_length 20" in error

@@ -329,13 +329,13 @@ def write_corpus(path: Path, documents: int = 60) -> Path:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus, and a teacher that knows some of it."""
     folder = tmp_path_factory.mktemp("home")
-    write_words_checkpoint(folder)
+    write_words_checkpoint(folder / "words")
     write_corpus(folder / "corpus.txt")
     config = {"hidden_size": 24, "num_hidden_layers": DEEP, "num_attention_heads": 3, "intermediate_size": 40}
     (folder / "small.json").write_text(json.dumps(config | {"max_position_embeddings": 20}))
     how = {"objective": "mlm", "steps": 80, "max_length": 16, "batch_size": 16, "learning_rate": 8e-3}
     corpus = folder / "corpus.txt"
-    pretrain(corpus, out=folder / "teacher", config=folder / "small.json", tokenizer=folder, **how)
+    pretrain(corpus, out=folder / "teacher", config=folder / "small.json", tokenizer=folder / "words", **how)
     return folder
 
 
@@ -593,13 +593,13 @@ def test_a_teacher_from_which_nothing_can_be_learned_is_refused(
 
 
 def test_a_tokenizer_of_another_vocabulary_is_refused(home: Path, tmp_path: Path) -> None:
-    vocabulary = (home / "vocab.txt").read_text().splitlines()
+    vocabulary = (home / "words" / "vocab.txt").read_text().splitlines()
     vocabulary[-1], vocabulary[-2] = vocabulary[-2], vocabulary[-1]
     write_words_checkpoint(tmp_path)
     (tmp_path / "vocab.txt").write_text("\n".join(vocabulary) + "\n")
     with pytest.raises(ValueError, match=r"has 69 tokens, and the teacher .* other ones; .* leave the tokenizer out"):
         job_of(home, tokenizer=str(tmp_path))
-    assert job_of(home, tokenizer=str(home)).take == (0, 3)  # the same words
+    assert job_of(home, tokenizer=str(home / "words")).take == (0, 3)  # the same words
 
 
 @pytest.mark.parametrize(("content", "told"), [("", "is empty"), ("\u200b\n", "no row to learn from")])

@@ -243,9 +243,11 @@ def wait_for(folder: Path, states: int) -> None:
 
 def pretrain(words: Path, out: Path, *more: str) -> list[str]:
     """Another command; it reads a corpus as it goes."""
-    ranks.write_corpus(out.parent)
-    corpus, config = (str(out.parent / name) for name in ("corpus.txt", "config.json"))
-    command = [*TORCHRUN, "-m", "minibert", "pretrain", corpus, "--config", config, "--tokenizer", str(out.parent)]
+    read = out.parent / "read"
+    read.mkdir(exist_ok=True)
+    ranks.write_corpus(read)
+    corpus, config = (str(read / name) for name in ("corpus.txt", "config.json"))
+    command = [*TORCHRUN, "-m", "minibert", "pretrain", corpus, "--config", config, "--tokenizer", str(read)]
     how = ["--steps", "40", "--batch-size", "4", "--max-length", "11", "--precision", "float32", "--save-every", "2"]
     return [*command, "--out", str(out), *how, *more]
 

@@ -187,8 +187,9 @@ def test_a_size_that_is_not_reached_is_a_note(corpus: Path, tmp_path: Path, caps
 def test_a_folder_that_is_there_is_refused_before_anything_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "thesis.txt").write_text("my life")
     assert main(["vocab", "no_such_corpus.txt", "--out", str(tmp_path)]) == 2
-    assert "is there already; name a new folder" in capsys.readouterr().err
+    assert "is there already and holds" in capsys.readouterr().err
 
 
 # -- what cannot be learned

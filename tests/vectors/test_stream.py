@@ -198,12 +198,15 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_an_interrupted_run_goes_on_where_it_was(checkpoint: str, tmp_path: Path, computed: list[int]) -> None:
     embed_stream(TEXTS, tmp_path / "whole.npy", checkpoint, portion=PORTION)
-    (tmp_path / "x.npy").write_bytes(b"the file of last week")
     begin(checkpoint, tmp_path / "x.npy")
-    assert (tmp_path / "x.npy").read_bytes() == b"the file of last week"
+    np.save(tmp_path / "x.npy", [1, 2])  # of somebody else, in the meantime
+    before = (tmp_path / "x.npy").read_bytes()
+    with pytest.raises(ValueError, match="is there already"):
+        embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, portion=PORTION)
+    assert (tmp_path / "x.npy").read_bytes() == before
     assert names(tmp_path) == ["whole.npy", "x.npy", "x.npy.partial", "x.npy.partial.json"]
     computed.clear()
-    written = embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, portion=PORTION)
+    written = embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, portion=PORTION, overwrite=True)
     assert computed == [8, 8, 8, 5]
     assert (written.resumed_rows, written.rows) == (16, 45)
     assert (tmp_path / "x.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
@@ -296,7 +299,7 @@ def test_the_bar_moves_with_every_batch_and_ends_where_the_texts_end(
         bars.clear()
         computed.clear()
         given: Any = tmp_path / "in.txt" if source is embed_file else TEXTS
-        source(given, tmp_path / "x.npy", checkpoint, portion=20, batch_tokens=30)
+        source(given, tmp_path / f"{source.__name__}.npy", checkpoint, portion=20, batch_tokens=30)
         _, bar = bars
         assert bar.total == total
         assert len(bar.places) == len(computed) + 3  # and at the end of each portion
@@ -320,7 +323,7 @@ def test_the_counts_are_of_all_rows_also_after_an_interruption(checkpoint: str, 
     with pytest.warns(TruncationWarning, match="^1 of 46 texts"):
         resumed = embed_stream(texts, tmp_path / "x.npy", checkpoint, portion=PORTION)
     with pytest.warns(TruncationWarning, match="^1 of 46 texts"):
-        whole = embed_stream(texts, tmp_path / "x.npy", checkpoint, portion=PORTION)
+        whole = embed_stream(texts, tmp_path / "y.npy", checkpoint, portion=PORTION)
     assert (resumed.resumed_rows, resumed.tokens, resumed.truncated) == (16, whole.tokens, 1)
 
 
@@ -473,7 +476,7 @@ def tear(folder: Path) -> None:
 
 def finished(checkpoint: str, state: Path, tokens: int = 4096) -> bytes:
     """The file that the same command makes of a state."""
-    embed_stream(TEXTS[:21], state / "x.npy", checkpoint, portion=PORTION, batch_tokens=tokens)
+    embed_stream(TEXTS[:21], state / "x.npy", checkpoint, portion=PORTION, batch_tokens=tokens, overwrite=True)
     assert names(state) in (["x.npy"], ["x.npy", "x.npy.partial.json.new"])
     return (state / "x.npy").read_bytes()
 
@@ -604,7 +607,7 @@ def peak():  # of this program; ru_maxrss would begin with that of the process w
     return re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]
 peaks = []
 for rows in (2000, 8000):
-    embed_stream(("film" for row in range(rows)), sys.argv[2], portion=250, **wide)
+    embed_stream(("film" for row in range(rows)), sys.argv[2], portion=250, overwrite=True, **wide)
     peaks.append(peak())
 embed(["film"] * 8000, **wide)
 print(*peaks, peak())

@@ -1,0 +1,318 @@
+"""What stands where a command is to write is kept: refused, or with --overwrite replaced where minibert wrote it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from words import labelled, write_tsv, write_words_checkpoint
+
+from minibert.cli import main as cli
+from minibert.files import LIST_FILE, atomic_folder, check_output
+from minibert.train import distill, finetune, pretrain
+from minibert.vectors.stream import embed_stream
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:degenerate", "ignore:.* words of the corpus", "ignore:.*has one value"),
+]
+QUICK = ["--batch-size", "4", "--max-length", "16", "--device", "cpu"]
+FOLDERS = {  # what to write into --out, a folder; HOME is that of the fixture
+    "finetune": ["finetune", "classify", "HOME/train.tsv", "--model", "HOME/words", "--epochs", "1", *QUICK],
+    "pretrain": [
+        *["pretrain", "HOME/corpus.txt", "--config", "HOME/small.json", "--tokenizer", "HOME/words"],
+        *["--objective", "mlm", "--steps", "2", *QUICK],
+    ],
+    "distill": ["distill", "HOME/corpus.txt", "--teacher", "HOME/masked", "--steps", "2", *QUICK],
+    "distill classify": [
+        *["distill", "HOME/train.tsv", "--task", "classify", "--teacher", "HOME/tuned", "--epochs", "1", *QUICK],
+    ],
+    "classify train": ["classify", "train", "HOME/train.tsv", "--model", "HOME/words", "--folds", "0"],
+    "vocab": ["vocab", "HOME/corpus.txt", "--size", "60"],
+    "convert": ["convert", "HOME/pickle"],
+}
+FILES: dict[str, tuple[str, list[str], str]] = {  # the option, the command, the ending
+    "embed": ("--out", ["embed", "HOME/corpus.txt", "--model", "HOME/words"], ".npy"),
+    "trace": ("--out", ["trace", "the film", "--model", "HOME/words"], ".html"),
+    "trace picture": ("--png", ["trace", "the film", "--model", "HOME/words"], ".png"),
+    "export": ("--out", ["export", "HOME/words"], ".onnx"),
+    "predict": ("--out", ["classify", "predict", "HOME/frozen", "the film", "a book"], ".tsv"),
+    "finetune": ("--plot", [*FOLDERS["finetune"], "--out", "NEW"], ".svg"),
+    "parity": ("--report", ["parity", "--golden"], ".md"),
+}
+NEEDED = {"export": "onnxscript", "trace picture": "matplotlib", "finetune": "matplotlib"}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the commands read."""
+    folder = tmp_path_factory.mktemp("home")
+    write_words_checkpoint(folder / "words")
+    write_words_checkpoint(folder / "masked", head="masked-lm")
+    write_words_checkpoint(folder / "pickle", head="masked-lm")
+    torch.save(load_file(folder / "pickle" / "model.safetensors"), folder / "pickle" / "pytorch_model.bin")
+    (folder / "pickle" / "model.safetensors").unlink()
+    write_tsv(folder / "train.tsv")
+    texts = labelled(40)[0]
+    (folder / "corpus.txt").write_text("".join(f"{text}\n" + "\n" * (at % 4 == 3) for at, text in enumerate(texts)))
+    sizes = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
+    (folder / "small.json").write_text(json.dumps(sizes | {"max_position_embeddings": 20}))
+    finetune(*("classify", folder / "train.tsv"), model=folder / "words", out=folder / "tuned", epochs=1, max_length=16)
+    return folder
+
+
+Run = Callable[..., int]
+
+
+@pytest.fixture
+def run(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A command, in a folder of its own: its exit status."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    def call(*argv: object) -> int:
+        words = [str(word).replace("HOME", str(home)).replace("NEW", str(tmp_path / "new")) for word in argv]
+        return cli.main(words)
+
+    return call
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """All files of a folder, each with the hash of its content."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def add_foreign(folder: Path) -> dict[str, str]:
+    """A thesis, and a sub folder of drafts; returns their hashes."""
+    (folder / "drafts").mkdir(parents=True)
+    (folder / "thesis.txt").write_text("my life")
+    (folder / "drafts" / "config.json").write_text("{}")
+    return hashes(folder)
+
+
+# -- folders
+
+
+@pytest.mark.parametrize("overwrite", [[], ["--overwrite"]], ids=["plain", "overwrite"])
+@pytest.mark.parametrize("command", FOLDERS)
+def test_a_folder_of_other_files_is_refused_and_stays_as_it_is(
+    run: Run, tmp_path: Path, command: str, overwrite: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    before = add_foreign(out)
+    assert run(*FOLDERS[command], "--out", out, *overwrite) == 2
+    said = capsys.readouterr().err
+    assert (said.count("\n"), str(out) in said, "thesis.txt" in said, "another --out" in said) == (1, True, True, True)
+    assert hashes(out) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "out"]
+
+
+@pytest.mark.parametrize("command", FOLDERS)
+def test_overwrite_changes_what_minibert_wrote_and_no_other_file(
+    run: Run, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, argv = tmp_path / "out", [*FOLDERS[command], "--out", tmp_path / "out"]
+    assert run(*argv) == 0
+    written = hashes(out)
+    assert set(json.loads((out / LIST_FILE).read_text())["files"]) == written.keys() - {LIST_FILE}
+    foreign = {name: value for name, value in add_foreign(out).items() if name not in written}
+    assert run(*argv) == 2
+    assert hashes(out) == written | foreign
+    assert run(*argv, "--overwrite") == 0
+    assert hashes(out).keys() == (written | foreign).keys()
+    assert {name: hashes(out)[name] for name in foreign} == foreign
+    name = next(name for name in ("model.safetensors", "classifier.safetensors", "vocab.txt") if name in written)
+    (out / name).write_bytes(b"mine now")
+    before = hashes(out)
+    capsys.readouterr()
+    assert run(*argv, "--overwrite") == 2
+    assert f"{out / name} is not as minibert wrote it" in capsys.readouterr().err
+    assert hashes(out) == before
+
+
+@pytest.mark.parametrize("command", FOLDERS)
+def test_the_folder_of_the_shell_and_a_link_are_refused(run: Run, tmp_path: Path, command: str) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    for out in (".", "..", tmp_path / "link"):
+        assert run(*FOLDERS[command], "--out", out, "--overwrite") == 2
+    assert hashes(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("command", "read"),
+    [
+        ("finetune", "words"),
+        ("pretrain", "words"),
+        ("distill", "masked"),
+        ("distill classify", "tuned"),
+        ("classify train", "words"),
+        ("convert", "pickle"),
+    ],
+)
+def test_a_folder_that_is_read_is_never_written_to(run: Run, home: Path, command: str, read: str) -> None:
+    before = hashes(home)
+    for out in (home / read, home / read / "new", home):
+        assert run(*FOLDERS[command], "--out", out, "--overwrite") == 2
+    assert hashes(home) == before
+
+
+# -- files
+
+
+@pytest.mark.parametrize("command", FILES)
+def test_a_file_is_refused_and_with_overwrite_replaced_only_if_it_is_of_that_kind(
+    run: Run, home: Path, tmp_path: Path, command: str
+) -> None:
+    pytest.importorskip(NEEDED.get(command, "minibert"))
+    if command == "predict" and not (home / "frozen").exists():
+        assert run(*FOLDERS["classify train"], "--out", home / "frozen") == 0
+    option, argv, ending = FILES[command]
+    out = tmp_path / f"out{ending}"
+    out.write_text("my life")
+    for overwrite in ([], ["--overwrite"]):
+        assert run(*argv, option, out, *overwrite) == 2
+        assert out.read_text() == "my life"
+    out.unlink()
+    assert run(*argv, option, out) == 0
+    written = out.read_bytes()
+    assert run(*argv, option, out) == 2
+    assert out.read_bytes() == written
+    assert run(*argv, option, out, "--overwrite") == 0
+
+
+def test_the_text_beside_an_onnx_file_is_kept_too(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    (tmp_path / "model.txt").write_text("my notes")
+    for overwrite in ([], ["--overwrite"]):
+        assert run("export", "HOME/words", "--out", tmp_path / "model.onnx", *overwrite) == 2
+    assert hashes(tmp_path).keys() == {"model.txt"}
+
+
+# -- Python
+
+
+def test_functions_refuse_as_the_commands_do(home: Path, tmp_path: Path) -> None:
+    before = add_foreign(tmp_path / "out")
+    calls: list[Callable[[], Any]] = [
+        lambda: finetune("classify", home / "train.tsv", model=home / "words", out=tmp_path / "out"),
+        lambda: pretrain(home / "corpus.txt", init=home / "masked", out=tmp_path / "out"),
+        lambda: distill(home / "corpus.txt", teacher=home / "masked", out=tmp_path / "out"),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=r"is there already and holds drafts, thesis\.txt; .*overwrite=True"):
+            call()
+    assert hashes(tmp_path / "out") == before
+
+
+def test_embed_stream_replaces_a_matrix_when_asked(home: Path, tmp_path: Path) -> None:
+    out = tmp_path / "x.npy"
+    embed_stream(["the film"], out, home / "words", device="cpu")
+    with pytest.raises(ValueError, match="is there already"):
+        embed_stream(["a", "b"], out, home / "words", device="cpu")
+    assert np.load(out).shape[0] == 1
+    embed_stream(["a", "b"], out, home / "words", device="cpu", overwrite=True)
+    assert np.load(out).shape[0] == 2
+
+
+# -- what goes wrong on the way
+
+
+@pytest.mark.parametrize("command", ["finetune", "vocab", "convert"])
+def test_writing_that_fails_leaves_the_old_files_whole(
+    run: Run, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = [*FOLDERS[command], "--out", tmp_path / "out"]
+    assert run(*argv) == 0
+    before = hashes(tmp_path / "out")
+
+    def full(out: Path, temporary: Path, overwrite: bool) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("minibert.files.move_into", full)
+        assert run(*argv, "--overwrite") == 1
+    assert hashes(tmp_path / "out") == before
+    assert run(*argv, "--overwrite") == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"here", "out"}
+
+
+def write_two(out: Path, text: str, names: tuple[str, ...] = ("a.txt", "sub/b.txt")) -> None:
+    """Files of one text."""
+    with atomic_folder(out, overwrite=True) as folder:
+        for name in names:
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(text)
+
+
+def test_a_kill_between_two_files_leaves_each_whole_and_the_next_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, move = tmp_path / "out", os.replace
+    write_two(out, "old")
+    (out / "thesis.txt").write_text("my life")
+
+    def killed(source: Path, target: Path) -> None:
+        if target.name == "b.txt":
+            raise KeyboardInterrupt
+        move(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", killed)
+        write_two(out, "new")
+    assert ((out / "a.txt").read_text(), (out / "sub" / "b.txt").read_text()) == ("new", "old")
+    write_two(out, "newer")
+    assert ((out / "a.txt").read_text(), (out / "sub" / "b.txt").read_text()) == ("newer", "newer")
+    assert (out / "thesis.txt").read_text() == "my life"
+
+
+def test_a_file_that_is_no_longer_written_goes_and_one_behind_a_link_does_not(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    write_two(out, "old")
+    write_two(out, "new", ("a.txt",))
+    assert hashes(out).keys() == {"a.txt", LIST_FILE}
+    (tmp_path / "elsewhere.txt").write_text("new")
+    (out / "a.txt").unlink()
+    (out / "a.txt").symlink_to(tmp_path / "elsewhere.txt")
+    with pytest.raises(ValueError, match=r"a\.txt is not as minibert wrote it"):
+        write_two(out, "newer", ("a.txt",))
+    assert (tmp_path / "elsewhere.txt").read_text() == "new"
+
+
+def test_a_list_that_names_files_elsewhere_removes_none(tmp_path: Path) -> None:
+    out, thesis = tmp_path / "out", tmp_path / "thesis.txt"
+    write_two(out, "old", ("a.txt",))
+    thesis.write_text("my life")
+    files = json.loads((out / LIST_FILE).read_text())["files"]
+    digest = hashlib.sha256(b"my life").hexdigest()
+    (out / LIST_FILE).write_text(json.dumps({"files": files | {"../thesis.txt": digest, str(thesis): digest}}))
+    write_two(out, "new", ("a.txt",))
+    assert thesis.read_text() == "my life"
+
+
+def test_other_files_beside_the_state_of_a_run_stay(home: Path, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"model": home / "words", "out": tmp_path / "out", "epochs": 1, "max_length": 16}
+    state = tmp_path / "out.training"
+    state.mkdir()
+    (state / "thesis.txt").write_text("my life")
+    with pytest.raises(ValueError, match=r"out\.training holds thesis\.txt, and no run"):
+        finetune("classify", home / "train.tsv", **how)
+    (state / "asked.json").touch()
+    finetune("classify", home / "train.tsv", restart=True, **how)
+    assert hashes(state).keys() == {"thesis.txt"}
+
+
+def test_an_empty_folder_is_as_good_as_none(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    check_output(tmp_path / "out", files=["a.txt"])
+    write_two(tmp_path / "out", "new")
+    assert hashes(tmp_path / "out").keys() == {"a.txt", "sub/b.txt", LIST_FILE}
