@@ -87,7 +87,7 @@ def mrpc(folder: Path) -> Data:
     cut = SPLIT["mrpc"]
     learned = replace(texts, texts=texts.texts[:cut], pairs=texts.pairs[:cut], labels=texts.labels[:cut])
     held_out = replace(texts, texts=texts.texts[cut:], pairs=texts.pairs[cut:], labels=texts.labels[cut:])
-    return Data(task, learned, replace(held_out, places=None))
+    return Data(task, learned, held_out)
 
 
 def wnut17(folder: Path) -> Data:

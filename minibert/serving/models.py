@@ -22,8 +22,8 @@ from minibert.serving.bodies import Ids, Pairs, Texts
 from minibert.serving.limits import Refused, wrong_row
 from minibert.tasks.base import Encoded, Example
 from minibert.tasks.classification import Classification
-from minibert.tasks.frozen import Classifier, check_finite
-from minibert.tasks.labels import Answer, SeveralAnswer
+from minibert.tasks.frozen import Classifier
+from minibert.tasks.labels import LabelPrediction, LabelSetPrediction, check_finite
 from minibert.text.texts import as_rows
 from minibert.text.tokenized import Account, Tokenized
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
@@ -266,9 +266,9 @@ def one_label(labels: Sequence[str], probabilities: Sequence[float]) -> dict[str
 
 def answer_of(answer: Any, labels: Sequence[str]) -> dict[str, Any]:
     """An answer of the task: one label, several, or a number."""
-    if isinstance(answer, Answer):
+    if isinstance(answer, LabelPrediction):
         return one_label(labels, answer.probabilities)
-    if isinstance(answer, SeveralAnswer):
+    if isinstance(answer, LabelSetPrediction):
         said = dict(zip(labels, answer.probabilities, strict=True))
         return {"labels": list(answer.labels), "probabilities": said}
     return {"value": float(answer)}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from minibert.config import Config
-from minibert.tasks.fill_mask import Guess
+from minibert.tasks.masked_text import Guess
 from minibert.tracing.decision import Decision, Masked
 from minibert.tracing.units import Units
 

@@ -17,8 +17,8 @@ from minibert.files import write_text_atomically
 from minibert.heads import MaskedLM
 from minibert.model import Encoder, Layer
 from minibert.parity.stages import Batch, Place, Tensors, forward, recording
-from minibert.tasks.fill_mask import Guess
 from minibert.tasks.frozen import Classifier
+from minibert.tasks.masked_text import Guess
 from minibert.text.tokenizer import Tokenizer
 from minibert.tracing.decision import decide, masked_in_turn
 from minibert.tracing.journey import Journey, LayerTrace, Prediction

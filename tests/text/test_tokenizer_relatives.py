@@ -22,8 +22,8 @@ from transformers import AutoTokenizer
 
 import minibert
 from minibert.tasks.answering import Answering
-from minibert.tasks.choice import Choice, questions
-from minibert.tasks.fill_mask import fill_mask
+from minibert.tasks.choice import Choice, question_of
+from minibert.tasks.masked_text import fill_mask
 from minibert.tasks.squad import Gold, Question, Questions
 from minibert.tasks.tagging import Sentences, Tagging
 from minibert.text import piecewise
@@ -419,7 +419,7 @@ def test_choices_are_framed_as_pairs(both: Any) -> None:
     row = {"question": "The sky is", "choices": ["blue.", "a fish."], "label": 0}
     for family in CLASSES:
         tokenizer, _ = both(family)
-        encoded = Choice().encode(questions([("row 0", row)], labels=True), tokenizer, [], 64)
+        encoded = Choice().encode([question_of(row, "row 0")], tokenizer, [], 64)
         expected = [tokenizer(row["question"], choice) for choice in row["choices"]]
         assert [one.ids for one in encoded.examples] == [batch.input_ids[0].tolist() for batch in expected]
         assert [one.segments for one in encoded.examples] == [batch.token_type_ids[0].tolist() for batch in expected]

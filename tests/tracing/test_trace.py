@@ -22,8 +22,8 @@ import minibert
 from minibert.config import Config
 from minibert.heads import MaskedLM
 from minibert.model import Encoder
-from minibert.tasks.fill_mask import fill_mask
 from minibert.tasks.frozen import Classifier, train
+from minibert.tasks.masked_text import fill_mask
 from minibert.text.tokenizer import TruncationWarning, UnknownTokensWarning
 from minibert.tracing import source
 from minibert.tracing.data import choose, numbered
