@@ -43,7 +43,6 @@ from minibert.text.texts import Row
 FORMATS = ("txt", *TABLES, "jsonl", "json", "parquet")
 WITH_COLUMNS = ".tsv, .csv, .jsonl, .json or .parquet"
 TEXT_COLUMNS = ("sentence", "text")  # what a column of texts is called
-LABEL_COLUMN = "label"
 STANDARD_INPUT = "standard input"
 KINDS = {
     "NoneType": "null",

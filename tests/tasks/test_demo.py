@@ -105,7 +105,7 @@ def test_the_demo_returns_what_it_shows(checkpoint: Path, tmp_path: Path) -> Non
 
 def test_first_rows_of_a_single_class_are_refused_with_a_hint(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text("good\t1\n" * 10 + "bad\t0\n" * 10)
-    with pytest.raises(ValueError, match="--rows is 5: .* all are '1'; .* use more rows, or shuffle"):
+    with pytest.raises(ValueError, match=r"--rows is 5: .* all are '1'; .* use more rows, or shuffle"):
         demo(str(tmp_path / "x.tsv"), str(checkpoint), rows=5)
     with pytest.raises(ValueError, match="class '0' has 2 rows; 4 are needed"):
         demo(str(tmp_path / "x.tsv"), str(checkpoint), rows=12)
