@@ -40,7 +40,7 @@ MODULES = {
     "load_tokenizer": "text.tokenizer",
     "save": "checkpoints.load",
     "stream": "vectors.stream",
-    "trace": "lab.trace.run",
+    "trace": "tracing.run",
 }
 __all__ = [
     "Config",

@@ -1,68 +1,75 @@
-"""The numbers of a checkpoint, which is a folder of trained weights: one frozen dataclass, from its config.json."""
+"""Sizes and behaviour of a checkpoint, which is a folder of trained weights: one frozen dataclass from config.json."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from minibert.families import family_of
 from minibert.families.base import Family
-from minibert.families.limits import HOW_TO_SAY, check_values, share, size
 from minibert.files import read_json
+from minibert.settings import check, check_number, setting
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
+# Variants of BERT that the encoder does not compute: key of config.json -> the value without it.
+ABSENT = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
+HOW_TO_SAY = 'name it: load(..., model_type="bert"), or minibert convert FOLDER --out FOLDER2 --model-type bert'
+# A file may claim any size, and it would be allocated: the maximum is far beyond any BERT.
+size = partial(setting, help="", minimum=1, maximum=2**24)
+fraction = partial(setting, help="", minimum=0.0, maximum=1.0)
 
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes and behaviour of one checkpoint; sizes under the names of transformers 5.23 BertConfig.
+    """Sizes and behaviour of one checkpoint; sizes have the names of transformers 5.23 BertConfig.
 
-    The defaults are BERT-base (Devlin et al. 2018, section 3). Raises ValueError, naming the field, for a value
-    that no BERT can have or that minibert does not implement.
+    The defaults are BERT-base (Devlin et al. 2018, section 3). Raises ValueError or TypeError, naming the field, for a
+    value that no BERT can have or that minibert does not implement.
     """
 
-    model_type: str = "bert"  # which relative (families/); nothing after this file asks for it
+    model_type: str = "bert"  # which relative (families/); code after this file reads its behaviour instead
     vocab_size: int = size(30522)  # V
     hidden_size: int = size(768)  # D
-    num_hidden_layers: int = size(12, most=2**12)  # L
+    num_hidden_layers: int = size(12, maximum=2**12)  # L
     num_attention_heads: int = size(12)  # H
     intermediate_size: int = size(3072)  # F
     max_position_embeddings: int = size(512)  # rows of the table of positions
-    type_vocab_size: int = size(2, least=0)  # segments; 0: the model has none
-    hidden_act: str = "gelu"  # the activation of the feed-forward
-    layer_norm_eps: float = share(1e-12)  # added to a variance before dividing by its root
-    hidden_dropout_prob: float = share(0.1)  # the share of values that training sets to zero
-    attention_probs_dropout_prob: float = share(0.1)
-    initializer_range: float = share(0.02)  # standard deviation of fresh weights
-    pad_token_id: int = size(0, least=0)  # [PAD], which fills up short rows
-    tie_word_embeddings: bool = True  # tokens are predicted by the matrix that embeds them
-    # What the relatives changed.
-    embedding_size: int = size(0, least=0)  # width of the tables; 0: hidden_size
-    always_widened: bool = False  # a map to hidden_size, even from tables that are as wide
-    first_position: int = size(0, least=0)  # the row of the table of positions that the first token takes
-    padding_has_position: bool = True  # False: positions count the other tokens; [PAD] has the row before the first
-    task_vocab_size: int = size(0, least=0)  # tasks that are told apart; 0: the model has none
-    layers_in_group: int = size(1)  # of distinct layers, as names in files count them
-    shared_layers: tuple[int, ...] = ()  # whose weights each of the L layers uses; (): its own, 0 1 2 ...
+    type_vocab_size: int = size(2, minimum=0)  # segments; 0: the model has none
+    hidden_act: str = setting("gelu", "", choices=ACTIVATIONS)  # the activation of the feed-forward
+    layer_norm_eps: float = fraction(1e-12)  # added to a variance before dividing by its root
+    hidden_dropout_prob: float = fraction(0.1)  # the fraction of values that training sets to 0
+    attention_probs_dropout_prob: float = fraction(0.1)
+    initializer_range: float = fraction(0.02)  # standard deviation of fresh weights
+    pad_token_id: int = size(0, minimum=0)  # [PAD], which fills short rows
+    tie_word_embeddings: bool = True  # tokens are predicted with the matrix that embeds them
+    # What the relatives of BERT changed.
+    embedding_size: int = size(0, minimum=0)  # width of the tables; 0: hidden_size
+    always_projected: bool = False  # a linear map to hidden_size, even where embedding_size equals it
+    first_position: int = size(0, minimum=0)  # position of the first token
+    padding_has_position: bool = True  # False: positions count real tokens; [PAD] has the row before the first
+    task_vocab_size: int = size(0, minimum=0)  # task types; 0: the model has none
+    layers_in_group: int = size(1)  # of distinct layers, as the names in files count them
+    shared_layers: tuple[int, ...] = ()  # the distinct layer that computes each step; (): 0 1 2 ...
     dropout_after_attention: bool = True
     dropout_after_feed_forward: bool = True
-    # What the task heads (objectives.py, heads.py) read.
+    # Of the task heads (pretraining_heads.py, heads.py).
     prediction_act: str = ""  # the activation before tokens are predicted; "": hidden_act
-    text_head: str = "pooler"  # what they begin with: the pooler, or a layer of their own with this activation
+    text_head: str = "pooler"  # first layer of a text head: the pooler, or its own linear layer with this activation
     dropout_before_text_head: bool = False  # before that layer, besides after it
-    choice_head: str = ""  # what multiple choice begins with; "": text_head
-    choice_dropout: float | None = share(None)  # None: classifier_dropout
+    choice_head: str = ""  # the same for multiple choice; "": text_head
+    choice_dropout: float | None = fraction(None)  # None: classifier_dropout
     id2label: dict[int, str] = field(default_factory=lambda: {0: "LABEL_0", 1: "LABEL_1"})
-    problem_type: str | None = None  # which loss; None: by the labels
-    classifier_dropout: float | None = share(None)  # None: hidden_dropout_prob
-    classifier_dropout_on_tokens: bool = True  # whether it counts for labels of tokens too
-    qa_dropout: float = share(0.0)  # before start and end of an answer
+    problem_type: str | None = None  # which loss; None: chosen by the labels
+    classifier_dropout: float | None = fraction(None)  # None: hidden_dropout_prob
+    classifier_dropout_on_tokens: bool = True  # False: token classification uses hidden_dropout_prob
+    qa_dropout: float = fraction(0.0)  # before the start and end logits of an answer
     # Every other key of config.json, kept as it was and written back.
     extra: dict[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        self.check()  # functions of the config, below, may trust each value
+        self.check()  # the functions below may trust each value
         for name, value in self.family.behaviour.items():
             object.__setattr__(self, name, value(self) if callable(value) else value)
         self.check()
@@ -70,51 +77,48 @@ class Config:
         object.__setattr__(self, "shared_layers", tuple(self.shared_layers) or tuple(range(self.num_hidden_layers)))
 
     def check(self) -> None:
-        """Raise ValueError for a value that cannot be, or for two that contradict each other."""
-        check_values(self)
-        if self.hidden_act not in ACTIVATIONS:
-            raise ValueError(f"hidden_act {self.hidden_act!r} is not supported; supported: {', '.join(ACTIVATIONS)}")
-        if self.pad_token_id >= self.vocab_size:
-            raise ValueError(f"pad_token_id {self.pad_token_id} is outside the vocabulary of {self.vocab_size}")
-        D, H, positions = self.hidden_size, self.num_attention_heads, self.max_position_embeddings
-        if D % H:
-            raise ValueError(f"hidden_size {D} is not a multiple of num_attention_heads {H}")
-        if positions <= self.first_position:
-            raise ValueError(f"max_position_embeddings is {positions}; positions begin at {self.first_position}")
+        """Raise ValueError or TypeError for an impossible or unsupported value, or two that contradict each other."""
+        check(self)
+        for name, accepted in ABSENT.items():
+            if self.extra.get(name) not in (None, accepted):
+                raise ValueError(f"{name} {self.extra[name]!r} is not implemented; only {accepted!r} is")
+        if self.hidden_size % (H := self.num_attention_heads):
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {H}")
+        for value, limit in (("pad_token_id", "vocab_size"), ("first_position", "max_position_embeddings")):
+            check_number(f"{value}, below {limit},", getattr(self, value), int, 0, getattr(self, limit) - 1)
 
     @property
     def family(self) -> Family:
-        """Which relative this is: how its files name everything, and which task heads it has."""
+        """The relative: how its files name everything, and which task heads it has."""
         return family_of(self.model_type)
 
     @property
     def max_tokens(self) -> int:
-        """The longest S: every token takes a position."""
+        """The largest S: every token has a position."""
         return self.max_position_embeddings - self.first_position
 
     @property
     def num_labels(self) -> int:
-        """How many labels a classifier tells apart."""
+        """K, the labels of a classifier."""
         return len(self.id2label)
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> Config:
         """The content of a config.json; the names of BERT are accepted for every relative."""
-        family = family_of(raw.get("model_type"))  # the one key that has no default
+        family = family_of(raw.get("model_type"))  # the one key without a default
         return cls(**family.read(raw, [f.name for f in fields(cls)]))
 
     @classmethod
     def from_file(cls, path: Path, model_type: str | None = None) -> Config:
-        """Read config.json; model_type: for older ones that state none. Raises ValueError with the path."""
+        """Read config.json; model_type: for older ones that have none. Raises ValueError with the path."""
         raw = read_json(path)
         stated = raw.get("model_type") or model_type
-        if stated is None:
-            raise ValueError(f"{path} has no model_type; {HOW_TO_SAY}")
-        if model_type not in (None, stated):
-            raise ValueError(f"{path} says that it is of model_type {stated!r}, not {model_type!r}")
         try:
+            if stated is None or model_type not in (None, stated):
+                found = "has no model_type" if stated is None else f"says model_type {stated!r}, not {model_type!r}"
+                raise ValueError(f"config.json {found}; {HOW_TO_SAY}")
             return cls.from_dict(raw | {"model_type": stated})
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Devices, dtypes, and what this machine can do."""
+"""Devices, dtypes, and what this machine can compute fast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PRECISIONS = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
-    "int8": None,  # of vectors; see kernels/int8.py
+    "int8": None,  # for vectors only; see kernels/int8.py
     "auto": None,
 }
 
@@ -22,38 +22,35 @@ PRECISIONS = {
 def check_device(device: str | torch.device) -> None:
     """Raise ValueError for a device that this machine or this build of torch does not have."""
     kind, _, number = str(device).partition(":")
-    if kind not in ("cpu", "cuda", "mps"):
-        raise ValueError(f"device {brief(str(device))} is not known; choose from cpu, cuda, mps")
-    if kind == "cuda" and int(number or 0) >= (count := torch.cuda.device_count()):
+    if kind not in DEVICES:
+        raise ValueError(f"device {brief(str(device))} is not known; choose from {', '.join(DEVICES)}")
+    mps = torch.backends.mps.is_available()
+    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(mps)}[kind]
+    if int(number or 0) >= count:
         raise ValueError(
-            f"device {str(device)!r} was asked for, and torch sees {count or 'no'} CUDA devices here; use device='cpu'"
+            f"device {str(device)!r} is not available: torch sees {count or 'no'} {kind} devices; use device='cpu'"
         )
-    if kind == "mps" and not torch.backends.mps.is_available():
-        raise ValueError("device 'mps' was asked for, and torch sees no such device here; use device='cpu'")
 
 
 def choose_device(device: str | torch.device) -> str:
     """The device to compute on: "auto" is CUDA where torch sees it, else the CPU; MPS only when it is named."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if str(device).partition(":")[0] not in DEVICES:
-        raise ValueError(f"device is {brief(device)}; choose from auto, {', '.join(DEVICES)}")
     check_device(device)
     return str(device)
 
 
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """What enters the matrix products. Raises ValueError; warns where bfloat16 would be slow and takes float32.
+    """The dtype of the matrix products. Raises ValueError; warns where bfloat16 would be slow and returns float32.
 
-    bfloat16 is the first half of a float32: all of its range, two to three digits. "auto" takes it where the hardware
+    bfloat16 is the first half of a float32: all of its range, two to three digits. "auto" chooses it where the hardware
     multiplies it: the vectors keep a cosine above 0.9999 to float32.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision is {brief(precision)}; choose from {', '.join(PRECISIONS)}")
-    if precision == "int8":
-        raise ValueError("precision 'int8' is for vectors, not for training; use 'float32', 'bfloat16' or 'auto'")
-    if precision == "float16" and device.type != "cuda":
-        raise ValueError(f"precision 'float16' needs a CUDA device, not {device}; use 'float32', 'bfloat16' or 'auto'")
+    if precision == "int8" or (precision == "float16" and device.type != "cuda"):
+        limit = "is for vectors, not for training" if precision == "int8" else f"needs a CUDA device, not {device}"
+        raise ValueError(f"precision {precision!r} {limit}; use 'float32', 'bfloat16' or 'auto'")
     wanted = PRECISIONS[precision] or torch.bfloat16
     if wanted != torch.bfloat16 or has_bfloat16(device):
         return wanted
@@ -70,7 +67,7 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
 def has_bfloat16(device: torch.device) -> bool:
     """True where the hardware multiplies bfloat16: AVX512_BF16 or AMX on a CPU, compute capability 8 on CUDA.
 
-    Without it torch still computes bfloat16 products, about 100 times slower than float32 on a CPU.
+    Elsewhere torch still computes bfloat16 products, on a CPU about 100 times slower than float32.
     """
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device)[0] >= 8
@@ -78,14 +75,13 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 def has_int8(device: torch.device) -> bool:
-    """True where the hardware multiplies bytes and adds them up without overflow: VNNI or AMX on a CPU."""
+    """True where the hardware multiplies int8 and adds without overflow: VNNI or AMX on a CPU."""
     return device.type == "cpu" and bool(cpu_features() & {"avx512_vnni", "avx_vnni", "avxvnni", "amx_int8"})
 
 
 def cpu_features() -> set[str]:
-    """The instruction sets of this CPU, as torch or else Linux names them; empty where neither tells."""
+    """The instruction sets of this CPU as torch or else Linux names them; empty where neither does."""
     if hasattr(torch.cpu, "get_capabilities"):
         return {name for name, present in torch.cpu.get_capabilities().items() if present is True}
-    listing = Path("/proc/cpuinfo")
-    lines = listing.read_text(encoding="utf-8").splitlines() if listing.exists() else []
-    return {name for line in lines if line.startswith("flags") for name in line.split()}
+    path = Path("/proc/cpuinfo")
+    return set(path.read_text(encoding="utf-8").split()) if path.exists() else set()

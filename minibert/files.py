@@ -1,26 +1,27 @@
-"""Files read without trust and written whole.
+"""Files: untrusted input is read within limits, and output is written atomically.
 
-Read: a regular file, of a size that can be meant, and JSON that is what it should be. Written: under a temporary name,
-then renamed, so that a file appears whole or not at all. What stands where an output is to go is kept: check_output
-refuses it before any work begins; with overwrite, only what minibert itself wrote there is replaced.
+Input is a regular file of bounded size, and JSON is one object. Output is written under a temporary name, then renamed,
+so that no reader ever sees half a file. check_output refuses, before any work begins, an output that would replace
+something; with overwrite, only files that minibert itself wrote are replaced.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
-import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 100_000_000  # of a JSON file; the limit that safetensors sets its headers
-MOST_DIGITS = 40  # of a whole number: transformers writes "no limit" as 10^30
-MOST_LEVELS = 100  # of lists and objects in each other; the files of checkpoints have seven
-NESTED = (dict, list)
+if sys.platform != "win32":
+    import fcntl
+
+MOST_BYTES = 100_000_000  # of a JSON file; safetensors sets its headers the same limit
 LIST_FILE = "minibert.json"  # in a folder that minibert wrote: its files, each with the sha256 of what was written
 OTHER = "name another --out"
 # What a file that minibert wrote has near its beginning, by the ending of its name.
@@ -35,27 +36,22 @@ MARKS = {
     ".txt": b"in   input_ids: int64",
     ".tsv": b"label\tprobability\ttext",
 }
-KINDS = {  # what opens like a file and need not end
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 
 
 def regular(path: Path, what: str = "file") -> Path:
-    """`path` itself if a regular file is there: to open a pipe or a device could wait for ever.
+    """`path` itself if it is a regular file: opening a pipe or a device could block forever.
 
     Raises ValueError, saying that it is not a `what`, for anything else; FileNotFoundError where nothing is.
     """
-    if kind := KINDS.get(stat.S_IFMT(path.stat().st_mode)):
-        raise ValueError(f"{path} is {kind}, not a {what}")
+    path.stat()
+    if not path.is_file():
+        kind = "folder" if path.is_dir() else "pipe" if path.is_fifo() else "device"
+        raise ValueError(f"{path} is a {kind}, not a {what}")
     return path
 
 
 def read_small(path: Path) -> bytes:
-    """All bytes of a file that is read at once. Raises ValueError for one that is far too long for that."""
+    """All bytes of a file that is read at once. Raises ValueError for more than MOST_BYTES."""
     if (size := regular(path).stat().st_size) > MOST_BYTES:
         raise ValueError(f"{path} has {size:,} bytes; a file of this kind has at most {MOST_BYTES:,}")
     return path.read_bytes()
@@ -74,46 +70,28 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parse_json(text: str, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
-    """JSON as Python has it; `pairs` makes the objects. Raises ValueError for what only an attacker would write.
+    """JSON text as Python objects; `pairs` builds each object. Raises ValueError for anything else.
 
-    That is: numbers of thousands of digits, lists in lists without end, and half characters, which cannot be printed.
+    Deep nesting and lone surrogates, which could not be printed or written, are refused too.
     """
     try:
-        content = json.loads(text, parse_int=whole_number, object_pairs_hook=pairs)
+        content = json.loads(text, object_pairs_hook=pairs)
+        if "\\u" in text:  # UTF-8 cannot encode half of a surrogate pair, but an escape can
+            json.dumps(content, ensure_ascii=False).encode()
     except RecursionError:
-        raise ValueError("its lists and objects stand too deep in each other") from None
-    check_levels(content)
-    if "\\u" in text:  # UTF-8 holds no half of a surrogate pair, and only an escape can smuggle one in
-        json.dumps(content, ensure_ascii=False).encode()
+        raise ValueError("its lists and objects are nested too deeply") from None
     return content
 
 
-def whole_number(digits: str) -> int:
-    """A whole number of JSON. The time to read one grows with the square of its length."""
-    if len(digits) > MOST_DIGITS:
-        raise ValueError(f"it has a number of {len(digits):,} digits, {digits[:12]}...; none needs over {MOST_DIGITS}")
-    return int(digits)
-
-
-def check_levels(content: Any) -> None:
-    """Raise ValueError for lists and objects too deep in each other: Python fails at what is hardly deeper."""
-    level = [content]
-    for _ in range(MOST_LEVELS):
-        values = [value.values() if isinstance(value, dict) else value for value in level if isinstance(value, NESTED)]
-        level = [value for inside in values for value in inside if isinstance(value, NESTED)]
-    if level:
-        raise ValueError(f"its lists and objects stand more than {MOST_LEVELS} deep in each other")
-
-
 def shown(value: Any, most: int = 60) -> str:
-    """A value that JSON held, as it stood there and cut where it is long, for an error message."""
+    """A JSON value as it was written, shortened, for an error message."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= most else text[:most] + "..."
 
 
 @contextmanager
 def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
-    """Give an OSError that names no file, such as that of a full disk, or only the temporary one, the name of this."""
+    """Put `path` into an OSError that names no file, such as that of a full disk, or only the temporary one."""
     try:
         yield
     except OSError as error:
@@ -135,18 +113,42 @@ def atomic_write(path: Path) -> Iterator[Path]:
                 temporary.chmod(mode)
             os.replace(temporary, path)
     finally:
-        with suppress(OSError):  # it was never there, or its folder is not
+        with suppress(OSError):  # it was never created, or its folder is gone
             temporary.unlink()
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write a text file so that it appears whole or not at all."""
+    """Write a UTF-8 text file that appears complete or not at all."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
+def lock_file(path: Path) -> io.FileIO:
+    """The file, created if need be, open to read and write and locked until it is closed or the process ends.
+
+    Raises RuntimeError while another process holds the lock. Windows and file systems without locks refuse nobody.
+    """
+    while True:
+        if path.exists():
+            regular(path)
+        file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "r+")
+        if sys.platform == "win32":
+            return file
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise RuntimeError(f"another process is writing {path}; wait for it, or choose another output") from None
+        except OSError:
+            return file
+        with suppress(FileNotFoundError):  # the other process may have renamed the file before this lock was taken
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()
+
+
 # ---------------------------------------------------------------------------------------------------------------
-# Outputs: what is there already is kept
+# Outputs that must not replace anything
 
 
 def check_output(
@@ -156,10 +158,10 @@ def check_output(
     files: Iterable[str] | None = None,
     apart: Iterable[str | os.PathLike[str] | None] = (),
 ) -> None:
-    """Raise ValueError, before any work begins, for an output in whose place something stands that must be kept.
+    """Raise ValueError, before any work begins, for an output that would replace something that must be kept.
 
-    files: the names of the files that a folder is to get; None: `out` is a file itself. apart: folders that are read,
-    which `out` may neither be, nor hold, nor stand in. overwrite: what minibert itself wrote may be replaced.
+    files: the names of the files to be written into the folder `out`; None: `out` is a file itself. apart: folders that
+    are read; `out` may not be one of them, contain one or lie in one. overwrite: files of minibert may be replaced.
     """
     check_place(out, apart)
     if not out.exists() or (files is not None and out.is_dir() and not any(out.iterdir())):
@@ -179,7 +181,7 @@ def check_output(
 
 
 def check_place(out: Path, apart: Iterable[str | os.PathLike[str] | None]) -> None:
-    """Raise ValueError for a link, for the folder in which this runs, and for one that meets a folder that is read."""
+    """Raise ValueError for a link, the current folder or a parent of it, and for a folder that overlaps an input."""
     if out.is_symlink():
         raise ValueError(f"{out} is a symbolic link; {OTHER}")
     place = out.resolve()
@@ -197,7 +199,7 @@ def some_names(folder: Path) -> str:
 
 
 def check_is_own_file(path: Path) -> None:
-    """Raise ValueError for a file that is not of the kind that minibert writes under such a name."""
+    """Raise ValueError for a file that does not begin as minibert writes files of this suffix."""
     with regular(path).open("rb") as file:
         head = file.read(4096)
     if MARKS[path.suffix.lower()] not in head and b"<title>minibert parity</title>" not in head:
@@ -205,7 +207,7 @@ def check_is_own_file(path: Path) -> None:
 
 
 def check_are_own(folder: Path, files: Iterable[str]) -> None:
-    """Raise ValueError where a file of one of these names stands in the folder, and is not as minibert wrote it."""
+    """Raise ValueError where the folder has a file of one of these names that is not as minibert wrote it."""
     listed = listed_files(folder)
     if not listed:
         raise ValueError(
@@ -218,7 +220,7 @@ def check_are_own(folder: Path, files: Iterable[str]) -> None:
 
 
 def listed_files(folder: Path) -> dict[str, list[str]]:
-    """The files that minibert wrote into a folder, by the list that is there, each with the sha256 that it may have."""
+    """The files that minibert wrote into a folder, by the list there, each with the SHA-256 values that it may have."""
     if not (folder / LIST_FILE).exists():
         return {}
     listed: dict[str, list[str]] = {}
@@ -232,20 +234,20 @@ def listed_files(folder: Path) -> dict[str, list[str]]:
 
 
 def is_own(folder: Path, name: str, digests: list[str]) -> bool:
-    """Whether a file of a folder, and none elsewhere that a link or the name leads to, has one of these contents."""
+    """Whether a file inside the folder, not elsewhere through a link, has one of these SHA-256 values."""
     place, path = folder.resolve(), (folder / name).resolve()
     return path == place / name and path.is_relative_to(place) and path.is_file() and sha256_of(path) in digests
 
 
 def sha256_of(path: Path) -> str:
-    """The sha256 of a file, hexadecimal."""
+    """The SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager
 def atomic_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
-    """A temporary folder beside `out`, for its files: moved there when all is written, removed when writing fails.
+    """A temporary folder beside `out`: its files move there when all are written, and it is removed on failure.
 
     Raises what check_output raises where `out` has been filled since it was checked.
     """
@@ -256,11 +258,11 @@ def atomic_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
             yield temporary
             move_into(out, temporary, overwrite)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)  # it was renamed, or never finished
+        shutil.rmtree(temporary, ignore_errors=True)  # it was renamed, or not finished
 
 
 def move_into(out: Path, temporary: Path, overwrite: bool) -> None:
-    """Give a new folder its name; into one that is there move file after file, each in one step."""
+    """Rename the temporary folder to `out`, or move its files one by one into an `out` that exists."""
     paths = sorted(path for path in temporary.rglob("*") if path.is_file())
     files = {path.relative_to(temporary).as_posix(): sha256_of(path) for path in paths}
     check_output(out, overwrite, files=files)
@@ -282,6 +284,6 @@ def move_into(out: Path, temporary: Path, overwrite: bool) -> None:
 
 
 def write_list(folder: Path, files: dict[str, str], before: dict[str, str] | None = None) -> None:
-    """Note the files that minibert wrote; before: those that they are just taking the place of."""
+    """Write the list of the files that minibert wrote; before: the files that they are replacing."""
     content = {"files": files} | ({"before": before} if before else {})
     write_text_atomically(folder / LIST_FILE, json.dumps(content, indent=1) + "\n")

@@ -1,9 +1,9 @@
-"""What is put on top of the encoder to fine-tune it for a task, and the list of all that can be put there.
+"""The task heads of fine-tuning, and the list of all heads.
 
-What task heads are, and those of pretraining: objectives.py. Sections are those of "BERT" (Devlin et al. 2018). Beside
-the letters of model.py:
+pretraining_heads.py explains task heads and has those of pretraining. Sections are those of "BERT" (Devlin et al.
+2018). Beside the letters of model.py:
 
-    K  labels that a classifier tells apart        C  choices of a multiple-choice question
+    K  labels of a classifier        C  choices of a multiple-choice question
 """
 
 from __future__ import annotations
@@ -19,48 +19,39 @@ from minibert.inputs import Fields, output
 from minibert.losses import PROBLEM_TYPES, cross_entropy, position_cross_entropy, text_loss, token_cross_entropy
 from minibert.model import ACTIVATION, EncoderOutput
 from minibert.pretraining_heads import (
-    Decoder,
     Head,
     MaskedLM,
     NextSentence,
-    NextSentenceOutput,
     Output,
     Pretraining,
-    PretrainingOutput,
     ReplacedTokenDetection,
     TokenPrediction,
     classifier_dropout,
 )
 from minibert.printing import brief
 
-__all__ = [
+__all__ = [  # what other modules import from here; heads of pretraining among them
     "HEAD_CLASSES",
-    "Decoder",
     "Head",
     "MaskedLM",
     "MultipleChoice",
     "NextSentence",
-    "NextSentenceOutput",
-    "Output",
     "Pretraining",
-    "PretrainingOutput",
     "QuestionAnswering",
-    "QuestionAnsweringOutput",
     "ReplacedTokenDetection",
     "SequenceClassification",
     "TextClassifier",
     "TokenClassification",
     "TokenPrediction",
-    "classifier_dropout",
     "head_class",
     "with_num_labels",
 ]
-ACTIVATIONS_OF_HEADS = ACTIVATION | {"tanh": torch.tanh}
+TEXT_ACTIVATION = ACTIVATION | {"tanh": torch.tanh}
 
 
 @output
 class QuestionAnsweringOutput(Fields):
-    """How well each token would begin the answer, and how well it would end it."""
+    """For each token, the score that the answer begins there, and that it ends there."""
 
     start_logits: Tensor  # (B,S)
     end_logits: Tensor  # (B,S)
@@ -72,34 +63,25 @@ class QuestionAnsweringOutput(Fields):
 class TextClassifier(Head):
     """scores = Dropout(c) W + b, c one vector for the whole text: what the next two heads share.
 
-    In BERT c is the pooler's output, tanh(x[CLS] V + a). A relative may have a layer of the task head's own instead,
+    In BERT c is the pooler's output, tanh(x[CLS] V + a). A relative may have its own first layer instead,
     `pre_classifier`, with ReLU in DistilBERT, tanh in RoBERTa, GELU in ELECTRA; where texts are classified, the latter
     two have dropout before it too.
     """
 
-    dropout_before = False
+    reads = ("first",)
 
     @classmethod
-    def begins_with(cls, config: Config) -> str:
-        """The pooler, or the activation of a layer of the task head's own."""
+    def first_layer(cls, config: Config) -> str:
+        """The pooler, or the activation of the head's own first layer."""
         return config.text_head
 
-    @classmethod
-    def reads_pooler(cls, config: Config) -> bool:
-        """Unless the task head begins with a layer of its own."""
-        return cls.begins_with(config) == "pooler"
-
-    @classmethod
-    def dropout_share(cls, config: Config) -> float:
-        """The dropout before the scores."""
-        return classifier_dropout(config)
-
     def build(self, config: Config) -> None:
-        """The layer before the scores, where the pooler is none, and the scores."""
-        D, own = config.hidden_size, not self.reads_pooler(config)
-        self.pre_classifier = nn.Linear(D, D) if own else None
-        self.activation = ACTIVATIONS_OF_HEADS[self.begins_with(config)] if own else None
-        self.dropout = nn.Dropout(self.dropout_share(config))
+        """Create the first layer, unless that is the pooler, and the scores."""
+        D, first = config.hidden_size, self.first_layer(config)
+        self.pre_classifier = None if first == "pooler" else nn.Linear(D, D)
+        self.activation = TEXT_ACTIVATION.get(first)
+        self.dropout_before = self.has_labels and config.dropout_before_text_head
+        self.dropout = nn.Dropout(classifier_dropout(config))
         self.classifier = nn.Linear(D, config.num_labels if self.has_labels else 1)
 
     def score(self, encoded: EncoderOutput) -> Tensor:
@@ -115,20 +97,17 @@ class TextClassifier(Head):
 class SequenceClassification(TextClassifier):
     """p(label | text) = softmax(Dropout(c) W + b) (section 4.1). Mirrors BertForSequenceClassification and kin.
 
-    labels: (B) whole numbers for one label a text; (B, K) floats for several; (B) floats for a regression, when
-    there is one output. config.problem_type decides where that is not what is wanted (losses.text_loss).
+    labels: (B) integers for one label a text; (B, K) floats for several; (B) floats for a regression, when there is one
+    output. config.problem_type overrides that choice (losses.text_loss).
     """
 
-    name = "sequence-classification"
-    upstream = "ForSequenceClassification"
-    has_labels = True
+    name, upstream, has_labels = "sequence-classification", "ForSequenceClassification", True
 
     def build(self, config: Config) -> None:
-        """Checks that the loss is known."""
-        super().build(config)
-        self.dropout_before = config.dropout_before_text_head
+        """Check that the loss is known, and create the layers."""
         if config.problem_type not in (None, *PROBLEM_TYPES):
             raise ValueError(f"problem_type {config.problem_type!r} is not known: {', '.join(PROBLEM_TYPES)}")
+        super().build(config)
 
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
         """Logits (B, K)."""
@@ -140,31 +119,33 @@ class SequenceClassification(TextClassifier):
 class MultipleChoice(TextClassifier):
     """p(choice i) = softmax over the choices of Dropout(c_i) w + b (section 4.4, SWAG).
 
-    All inputs are (B, C, S): every choice written out as a text, or pair, of its own. labels: (B), the right one.
-    Hidden states and attentions are those of B·C texts. Mirrors BertForMultipleChoice and its relatives'.
+    All inputs are (B, C, S): every choice is a text, or pair, of its own. labels: (B), the right choice. Hidden states
+    and attentions are those of B·C texts. Mirrors BertForMultipleChoice and those of its relatives.
     """
 
-    name = "multiple-choice"
-    upstream = "ForMultipleChoice"
+    name, upstream = "multiple-choice", "ForMultipleChoice"
 
     @classmethod
-    def begins_with(cls, config: Config) -> str:
-        """As for a classification, unless the relative says otherwise."""
+    def first_layer(cls, config: Config) -> str:
+        """As for a classification, unless the relative has another."""
         return config.choice_head or config.text_head
 
-    @classmethod
-    def dropout_share(cls, config: Config) -> float:
-        """As for a classification, unless the relative says otherwise."""
-        return classifier_dropout(config) if config.choice_dropout is None else config.choice_dropout
+    def build(self, config: Config) -> None:
+        """As for a classification, but for the dropout of some relatives."""
+        super().build(config)
+        self.dropout.p = self.dropout.p if config.choice_dropout is None else config.choice_dropout
 
     def forward(self, input_ids: Tensor, **given: Any) -> Output:
-        """Encode (B, C, S) token ids."""
-        if input_ids.dim() != 3:
-            raise ValueError(f"input_ids have shape {tuple(input_ids.shape)}; expected (batch, choices, tokens)")
-        for name in ("attention_mask", "token_type_ids", "task_type_ids"):
-            given[name] = one_text_each(name, given.get(name), input_ids.shape)
-        output: Output = super().forward(input_ids.flatten(0, 1), **given, choices=input_ids.shape[1])  # to (B·C,S)
-        return output
+        """Encode (B, C, S) token ids. Raises ValueError for inputs of other shapes."""
+        inputs = {"input_ids": input_ids, **given}
+        for name in ("input_ids", "attention_mask", "token_type_ids", "task_type_ids"):
+            if (values := inputs.get(name)) is not None:
+                if values.dim() != 3 or values.shape != input_ids.shape:
+                    expected = "(batch, choices, tokens), the same for all inputs"
+                    raise ValueError(f"{name} has shape {tuple(values.shape)}; expected {expected}")
+                inputs[name] = values.flatten(0, 1)  # (B,C,S) -> (B·C,S)
+        out: Output = super().forward(**inputs, choices=input_ids.shape[1])
+        return out
 
     def read(self, encoded: EncoderOutput, choices: int = 1, labels: Tensor | None = None) -> Output:
         """Logits (B, C)."""
@@ -173,30 +154,20 @@ class MultipleChoice(TextClassifier):
         return Output(logits, loss, encoded.hidden_states, encoded.attentions)
 
 
-def one_text_each(name: str, given: Tensor | None, shape: torch.Size) -> Tensor | None:
-    """(B, C, S) -> (B·C, S). Raises ValueError for another shape than that of input_ids."""
-    if given is None:
-        return None
-    if given.shape != shape:
-        raise ValueError(f"{name} have shape {tuple(given.shape)}, input_ids {tuple(shape)}")
-    return given.flatten(0, 1)
-
-
 class TokenClassification(Head):
     """p(label of token i) = softmax(Dropout(x_i) W + b) (figure 4d; named entities in section 5.3).
 
-    labels: (B, S), -100 at tokens that have none, such as [CLS] and the later pieces of a word. Mirrors
-    BertForTokenClassification and its relatives'.
+    labels: (B, S), -100 at tokens without a label, such as [CLS] and the later pieces of a word. Mirrors
+    BertForTokenClassification and those of its relatives.
     """
 
-    name = "token-classification"
-    upstream = "ForTokenClassification"
-    has_labels = True
+    name, upstream, has_labels = "token-classification", "ForTokenClassification", True
+    reads = ("labelled",)
 
     def build(self, config: Config) -> None:
-        """A score for each label."""
-        for_tokens = config.classifier_dropout_on_tokens
-        self.dropout = nn.Dropout(classifier_dropout(config) if for_tokens else config.hidden_dropout_prob)
+        """Create the layer with a score for each label."""
+        own = config.classifier_dropout_on_tokens
+        self.dropout = nn.Dropout(classifier_dropout(config) if own else config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
@@ -209,17 +180,16 @@ class TokenClassification(Head):
 class QuestionAnswering(Head):
     """p(answer begins at i) = exp(s·x_i) / Σ_j exp(s·x_j), and with e for s where it ends (sections 4.2, 4.3).
 
-    The answer is a stretch of the text itself, behind the question in the same row. start_positions and end_positions:
-    (B), both or neither; the loss is the mean of both. A position past the last token does not count. Only DistilBERT
-    has dropout here. Mirrors BertForQuestionAnswering and its relatives'.
+    The answer is a span of the text, which follows the question in the same row. start_positions and end_positions:
+    (B), both or neither; the loss is the mean of both, over padding too. A position past the last token does not count.
+    Only DistilBERT has dropout here. Mirrors BertForQuestionAnswering and those of its relatives.
     """
 
-    name = "question-answering"
-    upstream = "ForQuestionAnswering"
-    has_labels = True
+    name, upstream, has_labels = "question-answering", "ForQuestionAnswering", True
+    reads = ("all",)
 
     def build(self, config: Config) -> None:
-        """Two scores for each token."""
+        """Create the layer with two scores for each token."""
         if config.num_labels != 2:
             raise ValueError(f"num_labels is {config.num_labels}; question answering has 2 outputs, start and end")
         self.dropout = nn.Dropout(config.qa_dropout)
@@ -240,50 +210,32 @@ class QuestionAnswering(Head):
         return QuestionAnsweringOutput(start, end, loss, encoded.hidden_states, encoded.attentions)
 
 
-CLASSES = (
-    MaskedLM,
-    NextSentence,
-    Pretraining,
-    ReplacedTokenDetection,
-    SequenceClassification,
-    TokenClassification,
-    QuestionAnswering,
-    MultipleChoice,
-)
-HEAD_CLASSES: dict[str, type[Head]] = {head.name: head for head in CLASSES}
+CLASSES: tuple[type[Head], ...] = (MaskedLM, NextSentence, Pretraining, ReplacedTokenDetection)
+CLASSES += (SequenceClassification, TokenClassification, QuestionAnswering, MultipleChoice)
+HEAD_CLASSES = {head.name: head for head in CLASSES}
 
 
 def head_class(name: str) -> type[Head]:
-    """The class of a head. Raises ValueError, naming those that are known, for any other name."""
+    """The class of a head. Raises ValueError, naming the known ones, for any other name."""
     if name not in HEAD_CLASSES:
         raise ValueError(f"head {brief(name)} is not known; choose from {', '.join(HEAD_CLASSES)}")
     return HEAD_CLASSES[name]
 
 
 def with_num_labels(config: Config, head: str, num_labels: int | None, new_head: bool) -> Config:
-    """The config with as many labels as asked for; new ones are called LABEL_0, LABEL_1, ...
+    """The config with the requested number of labels; new ones are called LABEL_0, LABEL_1, ...
 
     Raises ValueError where the head has no labels to count, or where the checkpoint has another number of them and
-    no new head was asked for.
+    no new head was requested.
     """
-    two_outputs = head == QuestionAnswering.name or "sentence_order" in config.family.heads.get(head, {})
-    if num_labels is None and new_head and two_outputs and config.num_labels != 2:
-        return labelled(config, 2)  # whatever the checkpoint told apart before
-    if num_labels is None or (num_labels == config.num_labels and head_class(head).has_labels):
-        return config
-    if not head_class(head).has_labels:
+    if num_labels is None:
+        two_outputs = head == QuestionAnswering.name or "sentence_order" in config.family.heads.get(head, {})
+        num_labels = 2 if two_outputs and new_head else config.num_labels
+    elif not head_class(head).has_labels:
         raise ValueError(f"num_labels is {num_labels}, and the head {head!r} has no labels to count; leave it out")
-    if num_labels < 1:
-        raise ValueError(f"num_labels is {num_labels}; it must be at least 1")
-    if not new_head:
-        names = ", ".join(config.id2label.values())
-        raise ValueError(
-            f"num_labels is {num_labels}, and the checkpoint has {config.num_labels}: {names}; "
-            "new_head=True makes a fresh head"
-        )
-    return labelled(config, num_labels)
-
-
-def labelled(config: Config, count: int) -> Config:
-    """The config with so many labels that have no names yet."""
-    return replace(config, id2label={i: f"LABEL_{i}" for i in range(count)}, problem_type=None)
+    if num_labels == config.num_labels:
+        return config
+    if num_labels < 1 or not new_head:
+        names = f"the checkpoint has {config.num_labels}: {', '.join(config.id2label.values())}"
+        raise ValueError(f"num_labels is {num_labels}, and {names}; new_head=True makes a fresh head of 1 or more")
+    return replace(config, id2label={i: f"LABEL_{i}" for i in range(num_labels)}, problem_type=None)

@@ -1,10 +1,10 @@
-"""BERT and its relatives, forward: from token ids to one vector per token, in the order a token meets the steps.
+"""BERT and its relatives, forward: from token ids to one vector per token, in the order in which a token meets them.
 
-A text arrives as tokens, words or pieces of words, each by its number in the vocabulary (wordpiece.py): [CLS] first,
-[SEP] after each text, [PAD] to fill up short rows. Every token becomes a vector, and the vectors pass L layers: in
-each, every token gathers from the others (attention), then is worked on by itself (feed-forward).
+A text arrives as tokens, words or pieces of words, each as its number in the vocabulary (wordpiece.py): [CLS] first,
+[SEP] after each text, [PAD] to fill short rows. Every token becomes a vector, and the vectors pass L layers: in each,
+every token gathers from the others (attention), then is transformed by itself (feed-forward).
 
-Letters for shapes, here and in every room:
+Letters for shapes, here and in every module:
 
     B  texts in the batch        D  hidden size             F  feed-forward size
     S  tokens in a row           H  attention heads         V  vocabulary size
@@ -29,13 +29,13 @@ from minibert.config import Config
 from minibert.inputs import Fields, as_inputs, output
 from minibert.printing import brief
 
-# A way to compute attention: query, key, value, mask and dropout to the result and, if kept, the probabilities.
+# How to compute attention: query, key, value, mask and dropout to the result and, if stored, the probabilities.
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, nn.Dropout], tuple[Tensor, Tensor | None]]
 
 
 @output
 class EncoderOutput(Fields):
-    """What the encoder returns, under the names that transformers uses."""
+    """The output of the encoder; fields are named as in transformers."""
 
     last_hidden_state: Tensor  # (B, S, D)
     pooler_output: Tensor | None = None  # (B, D); None: the checkpoint has no pooler
@@ -44,32 +44,32 @@ class EncoderOutput(Fields):
 
 
 class Embeddings(nn.Module):
-    """x = LayerNorm(token + segment + position). Mirrors BertEmbeddings and its relatives'.
+    """x = LayerNorm(token + segment + position). Mirrors BertEmbeddings and those of its relatives.
 
-    An embedding is a table with a learned vector for each id. Three are added: the token's, its segment's (0 for the
-    first text of a pair, 1 for the second) and its place's. Section 3. Relatives may lack segments, add a task, give no
-    place to [PAD], or widen the sum.
+    An embedding is a table with a learned vector for each id. Three are added: those of the token, of its segment (0
+    for the first text of a pair, 1 for the second) and of its position. Section 3. Relatives may lack segments, add a
+    task, give [PAD] no position, or project the sum to D.
     """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         width, D = config.embedding_size, config.hidden_size
         self.token = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
-        unplaced = None if config.padding_has_position else config.first_position - 1  # the row of [PAD]
-        self.position = nn.Embedding(config.max_position_embeddings, width, padding_idx=unplaced)
+        padding_idx = None if config.padding_has_position else config.first_position - 1
+        self.position = nn.Embedding(config.max_position_embeddings, width, padding_idx=padding_idx)
         self.segment = nn.Embedding(config.type_vocab_size, width) if config.type_vocab_size else None
         self.task = nn.Embedding(config.task_vocab_size, width) if config.task_vocab_size else None
         self.norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.widen = nn.Linear(width, D) if width != D or config.always_widened else None
+        self.embedding_projection = nn.Linear(width, D) if width != D or config.always_projected else None
         self.first_position, self.pad_token_id = config.first_position, config.pad_token_id
 
     def positions(self, input_ids: Tensor) -> Tensor:
-        """The row of the table of positions for each place, (S), or for each token, (B,S), where [PAD] takes none."""
+        """Positions of a row, (S), or where [PAD] has none and only real tokens count, of each token, (B,S)."""
         if self.position.padding_idx is None:
             return self.first_position + torch.arange(input_ids.shape[1], device=input_ids.device)
-        placed = input_ids != self.pad_token_id
-        return placed.cumsum(dim=1) * placed + self.position.padding_idx
+        real = input_ids != self.pad_token_id
+        return real.cumsum(dim=1) * real + self.position.padding_idx
 
     def forward(self, input_ids: Tensor, segments: Tensor, tasks: Tensor | None = None) -> Tensor:
         """Token ids, segments and tasks, each (B,S), to (B,S,D)."""
@@ -81,7 +81,7 @@ class Embeddings(nn.Module):
             x = x + self.task(tasks)
         # LayerNorm: each vector to mean 0, variance 1, then learned scale and shift. Dropout: zeros, only in training.
         x = self.dropout(self.norm(x))
-        return x if self.widen is None else self.widen(x)  # (B,S,D)
+        return x if self.embedding_projection is None else self.embedding_projection(x)  # (B,S,D)
 
 
 def eager_attention(
@@ -89,9 +89,9 @@ def eager_attention(
 ) -> tuple[Tensor, Tensor]:
     """Attention(Q, K, V) = softmax(Q Kᵀ / √W) V, written out (Vaswani et al. 2017, equation 1).
 
-    A token's query times the key of each token, over √W so that wide heads score no higher, says how much of that
-    token's value it takes. `keep`, the mask (B,1,1,S), is False for padding, whose score becomes the lowest number of
-    the dtype: softmax makes it 0, and where all is padding the row stays finite, as with -inf it would not.
+    A token's query times the key of each token, over √W so that wide heads score no higher, weights the value that it
+    receives from there. `keep`, the mask (B,1,1,S), is False for padding, whose score becomes the lowest number of the
+    dtype: softmax makes it 0, and a row of nothing but padding stays finite, which with -inf it would not.
     """
     scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5  # (B,H,S,W) @ (B,H,W,S) -> (B,H,S,S)
     scores = scores.masked_fill(~keep, torch.finfo(scores.dtype).min)
@@ -101,18 +101,18 @@ def eager_attention(
 
 
 def sdpa_attention(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, dropout: nn.Dropout) -> tuple[Tensor, None]:
-    """The same by torch's fused kernel, which never stores the scores and so cannot return probs."""
+    """The same by torch's fused kernel, which does not store the scores and so cannot return probs."""
     p = dropout.p if dropout.training else 0.0
     return F.scaled_dot_product_attention(query, key, value, attn_mask=keep, dropout_p=p), None
 
 
-ATTENTION: dict[str, Attend] = {"eager": eager_attention, "sdpa": sdpa_attention}  # by minibert.load's attention=
+ATTENTION: dict[str, Attend] = {"eager": eager_attention, "sdpa": sdpa_attention}  # minibert.load's attention=
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention: H heads of width W side by side, then Concat(heads) Wᴼ (Vaswani et al. 3.2.2).
+    """Multi-head attention: H heads of width W in parallel, then Concat(heads) Wᴼ (Vaswani et al. 3.2.2).
 
-    Each head has queries, keys and values of its own, W wide; one D by D matrix makes those of all heads at once.
+    Each head has its own queries, keys and values, W wide; one D by D matrix computes those of all heads at once.
     Mirrors BertSelfAttention with the projection of BertSelfOutput, and DistilBertSelfAttention.
     """
 
@@ -132,7 +132,7 @@ class SelfAttention(nn.Module):
         return x.view(B, S, D // self.head_size, self.head_size).transpose(1, 2)
 
     def forward(self, x: Tensor, keep: Tensor, attend: Attend) -> tuple[Tensor, Tensor | None]:
-        """Tokens (B,S,D) to what each gathered from the others (B,S,D), and the probabilities if `attend` has them."""
+        """Tokens (B,S,D) to what each gathered from the others (B,S,D), and probabilities if `attend` stores them."""
         query, key, value = (self.split_heads(linear(x)) for linear in (self.query, self.key, self.value))  # (B,H,S,W)
         context, probs = attend(query, key, value, keep, self.dropout)  # (B,H,S,W), (B,H,S,S)
         context = context.transpose(1, 2).flatten(2)  # (B,H,S,W) -> (B,S,H,W) -> (B,S,D)
@@ -144,9 +144,9 @@ def gelu_new(x: Tensor) -> Tensor:
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
 
 
-# Between the two matrices of the feed-forward; without it they would be no more than one matrix.
+# Between the two matrices of the feed-forward, which without it would be equal to one matrix.
 ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,  # x Φ(x), Φ the normal distribution, by the error function: the default of BERT
+    "gelu": F.gelu,  # x Φ(x), Φ the normal distribution function, by the error function: BERT's default
     "gelu_new": gelu_new,
     "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
     "relu": F.relu,
@@ -155,7 +155,7 @@ ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """FFN(x) = activation(x W₁ + b₁) W₂ + b₂, each token by itself. Mirrors BertIntermediate with BertOutput; FFN."""
+    """FFN(x) = activation(x W₁ + b₁) W₂ + b₂, each token by itself. Mirrors BertIntermediate and BertOutput; FFN."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -172,8 +172,8 @@ class FeedForward(nn.Module):
 class Layer(nn.Module):
     """x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x)). Mirrors BertLayer and TransformerBlock.
 
-    `x +` is the residual: a step adds to a token's vector and does not replace it. The norm stands after the sum
-    ("post-norm"), as in 2017. Dropout comes before each sum.
+    `x +` is the residual: a step adds to a token's vector and does not replace it. The norm follows the sum
+    ("post-norm"), as in 2017. Dropout precedes each sum.
     """
 
     def __init__(self, config: Config) -> None:
@@ -194,21 +194,21 @@ class Layer(nn.Module):
 
 
 class Pooler(nn.Module):
-    """pooled = tanh(W x[CLS] + b), trained by next sentence prediction, if at all. Mirrors BertPooler."""
+    """pooled = tanh(W x[CLS] + b), trained by next sentence prediction if at all. Mirrors BertPooler."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B,S,D) -> (B,D): of each text the first token, [CLS]."""
+        """(B,S,D) -> (B,D), from the first token of each text, [CLS]."""
         return torch.tanh(self.dense(x[:, 0]))  # (B,S,D) -> (B,D)
 
 
 def initialise(model: nn.Module, config: Config) -> None:
-    """Fresh weights as BERT begins: matrices from N(0, initializer_range²), biases 0, LayerNorm 1 and 0, [PAD] 0.
+    """Initialise as BERT does: matrices from N(0, initializer_range²), biases 0, LayerNorm 1 and 0, [PAD] 0.
 
-    Drawn in the order of transformers 5.23, so that the same seed gives the same encoder (BertPreTrainedModel).
+    Numbers are drawn in the order of transformers 5.23, so that one seed gives the same encoder (BertPreTrainedModel).
     """
     for module in model.modules():
         for name, values in module.named_parameters(recurse=False):
@@ -241,7 +241,7 @@ class Encoder(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are, and the inputs must be."""
+        """The device of the weights, on which the inputs must be."""
         return self.embeddings.token.weight.device
 
     def forward(
@@ -254,10 +254,10 @@ class Encoder(nn.Module):
         output_hidden_states: bool = False,
         output_attentions: bool = False,
     ) -> EncoderOutput:
-        """Encode (B, S) token ids; arguments and fields are named as in transformers, errors are those of inputs.py.
+        """Encode (B, S) token ids; arguments and fields are named as in transformers. Raises what inputs.py raises.
 
-        Without attention_mask, padding is recognised by pad_token_id. Asked for attentions, the written-out
-        attention computes them, whichever is set.
+        Without attention_mask, padding is recognised by pad_token_id. output_attentions=True computes the attention
+        written out, even where "sdpa" is set.
         """
         ids, keep, segments, tasks = as_inputs(self.config, input_ids, attention_mask, token_type_ids, task_type_ids)
         keep = keep[:, None, None, :]  # (B,S) -> (B,1,1,S): the same keys for every head and every query
@@ -265,7 +265,7 @@ class Encoder(nn.Module):
 
         x = self.embeddings(ids, segments, tasks)  # (B,S) -> (B,S,D)
         hidden_states, attentions = [x] if output_hidden_states else [], []
-        for number in self.config.shared_layers:  # 0, 1, 2, ... where every layer has weights of its own
+        for number in self.config.shared_layers:  # 0, 1, 2, ... unless layers are shared
             x, probs = self.layers[number](x, keep, attend)  # (B,S,D) -> (B,S,D), (B,H,S,S)
             if output_hidden_states:
                 hidden_states.append(x)

@@ -18,7 +18,7 @@ SEQUENTIAL, DIVERGING = "Blues", "RdBu_r"  # for numbers from 0 up, and for numb
 
 
 def pyplot() -> Any:
-    """matplotlib.pyplot; raises ImportError with the way to get it."""
+    """matplotlib.pyplot. Raises ImportError with the command that installs it."""
     try:
         from matplotlib import pyplot as plt
     except ImportError:
@@ -35,18 +35,12 @@ def heat_map(
     axes: Axes | None = None,
     limit: float | None = None,
 ) -> Axes:
-    """Draw a matrix as colours: blues for numbers from 0 up, blue to red around a white 0 for both signs.
+    """Draw a matrix as colours: blue for numbers from 0 up, blue to red around a white 0 for both signs.
 
-    rows, columns: labels, such as tokens. limit: the number of the strongest colour (default: the largest there is).
-    axes: where to draw, by default a new figure whose size follows the matrix. Raises ValueError where the matrix has
-    not two dimensions or the labels do not fit it.
+    rows, columns: labels, such as tokens. limit: the number of the strongest colour (default: the largest).
+    axes: where to draw; by default a new figure sized by the matrix. matplotlib refuses other shapes and labels.
     """
     numbers = np.asarray(matrix, dtype=float)
-    if numbers.ndim != 2:
-        raise ValueError(f"matrix has shape {numbers.shape}; a heat map has two dimensions")
-    for name, labels, size in (("rows", rows, len(numbers)), ("columns", columns, numbers.shape[1])):
-        if labels is not None and len(labels) != size:
-            raise ValueError(f"{name} has {len(labels)} labels for {size} {name} of the matrix")
     if axes is None:
         height, width = (min(12.0, 1.2 + 0.28 * size) for size in numbers.shape)
         axes = pyplot().subplots(figsize=(max(width, 3.0), max(height, 1.6)), layout="constrained")[1]
@@ -71,11 +65,9 @@ def head_grid(
 ) -> Figure:
     """Draw the attention of each head, (H,S,S), as a grid of heat maps: a row looks, a column is looked at.
 
-    titles: "head 0" and so on by default. across: pictures side by side. Raises ValueError as heat_map does.
+    titles: "head 0" and so on by default. across: pictures in a row.
     """
     maps = np.asarray(probs, dtype=float)
-    if maps.ndim != 3:
-        raise ValueError(f"probs has shape {maps.shape}; the attention of the heads of one text is (H, S, S)")
     across = min(across, len(maps))
     down = -(-len(maps) // across)
     figure: Figure = pyplot().figure(figsize=(2.6 * across, 2.6 * down), layout="constrained")

@@ -1,12 +1,12 @@
-"""What is put on top of the encoder to pretrain it: one class for each objective of BERT and its relatives.
+"""The task heads of pretraining: one class for each objective of BERT and its relatives.
 
-The encoder gives each token a vector; a task head turns vectors into an answer: a label, a missing word, a place in
-the text. (A head alone is an attention head.) It is a model of its own: the encoder under `.encoder`, and the few
-layers that read what the encoder returns. Here is what all of them share, and those that need no labels but the text
-itself; heads.py has those of fine-tuning. Arguments, fields and losses carry the names of transformers 5.23, the
-losses stand in losses.py. Sections are those of "BERT" (Devlin et al. 2018). Beside the letters of model.py:
+The encoder gives each token a vector; a task head turns vectors into an answer: a label, a masked token, a position in
+the text. (A head alone is an attention head.) Each class here is a complete model: the encoder under `.encoder`, and
+the few layers that read its output. This file has what all of them share, and the objectives whose labels come from the
+text itself; heads.py has those of fine-tuning. Arguments, fields and losses have the names of transformers 5.23; the
+losses are in losses.py. Sections are those of "BERT" (Devlin et al. 2018). Beside the letters of model.py:
 
-    K  labels that a classifier tells apart        C  choices of a multiple-choice question
+    K  labels of a classifier        C  choices of a multiple-choice question
 """
 
 from __future__ import annotations
@@ -36,16 +36,6 @@ class Output(Fields):
 
 
 @output
-class NextSentenceOutput(Output):
-    """Output of NextSentence; class 0 means that the second text follows the first."""
-
-    @property
-    def p_is_next(self) -> Tensor:
-        """(B): the probability that the second text follows the first."""
-        return self.logits.softmax(dim=-1)[:, 0]  # (B,2) -> (B)
-
-
-@output
 class PretrainingOutput(Fields):
     """Both scores of pretraining; the loss is the sum of both losses."""
 
@@ -58,16 +48,20 @@ class PretrainingOutput(Fields):
 
 
 class Head(nn.Module):
-    """An encoder with something on top, all weights fresh. Raises ValueError where the relative has no such task head.
+    """An encoder with a task head, all weights fresh. Raises ValueError where the relative has no such head.
 
-    `head_is_trained` is False until a checkpoint has filled the task head: who trains a fresh one sets it to True, who
-    predicts with it refuses while it is False.
+    `head_is_trained` is False until a checkpoint or a training has filled the task head; prediction with a False one is
+    refused.
     """
 
     name: ClassVar[str]  # as in minibert.load(..., head=name)
     upstream: ClassVar[str]  # the class in transformers, after the name of the relative
-    has_labels: ClassVar[bool] = False  # whether num_labels speaks of this task head
-    read: Callable[..., Any]  # what the encoder returned, and labels, to the output: each task head has its own
+    has_labels: ClassVar[bool] = False  # whether num_labels counts the outputs of this head
+    # Which tokens of a row the head reads: the "first", those that are "labelled", the "real" ones, or "all", that is
+    # padding too. Training computes the last layer for no others.
+    reads: ClassVar[tuple[str, ...]]
+    build: Callable[[Config], None]  # creates the modules on top of the encoder
+    read: Callable[..., Any]  # from the encoder's output, and labels, to the output of the head
 
     def __init__(self, config: Config, attention: str = "eager") -> None:
         super().__init__()
@@ -80,10 +74,10 @@ class Head(nn.Module):
                 raise ValueError(f"{name} {config.extra[name]!r} is not implemented; only {implemented!r} is")
         self.config = config
         self.head_is_trained = False
-        self.encoder = Encoder(config, attention, pooler=self.reads_pooler(config))
+        self.encoder = Encoder(config, attention, pooler=self.first_layer(config) == "pooler")
         self.build(config)
         for module in self.children():
-            if module is not self.encoder:  # which has begun already
+            if module is not self.encoder:  # which is initialised already
                 initialise(module, config)
 
     def forward(
@@ -97,7 +91,7 @@ class Head(nn.Module):
         output_attentions: bool = False,
         **labels: Any,
     ) -> Any:
-        """Encode (B, S) token ids as Encoder does, and read the answer from what comes out; labels: see `read`."""
+        """Encode (B, S) token ids as Encoder does, and apply the head to the result; labels: see `read`."""
         encoded = self.encoder(
             input_ids,
             attention_mask=attention_mask,
@@ -109,26 +103,22 @@ class Head(nn.Module):
         return self.read(encoded, **labels)
 
     @classmethod
-    def reads_pooler(cls, config: Config) -> bool:
-        """Whether the encoder needs a pooler."""
-        return False
-
-    def build(self, config: Config) -> None:
-        """Make the modules on top of the encoder."""
-        raise NotImplementedError
+    def first_layer(cls, config: Config) -> str:
+        """Of a head that reads the first token: "pooler", or the activation of its own first layer. Else ""."""
+        return "pooler" if "first" in cls.reads else ""
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are, and the inputs must be."""
+        """The device of the weights, on which the inputs must be."""
         return self.encoder.device
 
 
 class Decoder(nn.Module):
     """logits = x Eᵀ + b, a score for each token of the vocabulary, where E is the token embedding itself.
 
-    A token scores high where x points the way of its own embedding. E is passed in and not kept, so that the two cannot
-    come apart: one parameter, one gradient, saved once. Only where config.tie_word_embeddings is false does a weight of
-    its own take E's place.
+    A token scores high where x points in the direction of its embedding. E is passed in and not stored, so that the two
+    stay one: one parameter, one gradient, saved once. Only where config.tie_word_embeddings is false does the decoder
+    have a weight of its own.
     """
 
     def __init__(self, config: Config) -> None:
@@ -150,14 +140,14 @@ class TokenPrediction(Head):
     """
 
     def build(self, config: Config) -> None:
-        """Back to the width of the token embedding, and a score for each of its rows."""
+        """Create the transform to the width of the token embedding, and the decoder."""
         self.transform = nn.Linear(config.hidden_size, config.embedding_size)
         self.activation = ACTIVATION[config.prediction_act or config.hidden_act]
         self.transform_norm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_eps)
         self.decoder = Decoder(config)
 
     def predict_tokens(self, encoded: EncoderOutput) -> Tensor:
-        """Score every token of the vocabulary at every place."""
+        """Score every token of the vocabulary at every position."""
         x = self.transform_norm(self.activation(self.transform(encoded.last_hidden_state)))  # (B,S,D)
         logits: Tensor = self.decoder(x, self.encoder.embeddings.token.weight)  # (B,S,D) -> (B,S,V)
         return logits
@@ -166,12 +156,11 @@ class TokenPrediction(Head):
 class MaskedLM(TokenPrediction):
     """p(token at i | text) = softmax(logits_i), learned where tokens were masked (section 3.1, task 1).
 
-    Masked: replaced by [MASK], to be guessed from the words on both sides. labels: (B, S), the ids that stood there,
-    and -100 wherever nothing is to be predicted. Mirrors BertForMaskedLM and its relatives'.
+    Masked: replaced by [MASK], to be predicted from the words on both sides. labels: (B, S), the original ids, and -100
+    wherever nothing is to be predicted. Mirrors BertForMaskedLM and those of its relatives.
     """
 
-    name = "masked-lm"
-    upstream = "ForMaskedLM"
+    name, upstream, reads = "masked-lm", "ForMaskedLM", ("labelled",)
 
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
         """Logits (B, S, V)."""
@@ -183,54 +172,40 @@ class MaskedLM(TokenPrediction):
 class NextSentence(Head):
     """p(second text follows the first) = softmax(c W + b)₀, c the pooler's output (section 3.1, task 2).
 
-    The two texts are one row of ids, told apart by their segments. labels: (B), 0 for "is next", 1 for "is random".
+    The two texts are one row of ids, separated by their segments. labels: (B), 0 for "is next", 1 for "is random".
     Mirrors BertForNextSentencePrediction.
     """
 
-    name = "next-sentence"
-    upstream = "ForNextSentencePrediction"
-
-    @classmethod
-    def reads_pooler(cls, config: Config) -> bool:
-        """Next sentences are told by the pooler's output."""
-        return True
+    name, upstream, reads = "next-sentence", "ForNextSentencePrediction", ("first",)
 
     def build(self, config: Config) -> None:
-        """Two scores: is next, is random."""
+        """Create the layer with two scores: is next, is random."""
         self.next_sentence = nn.Linear(config.hidden_size, 2)
 
-    def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> NextSentenceOutput:
+    def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
         """Logits (B, 2)."""
         logits = self.next_sentence(encoded.pooler_output)  # (B,D) -> (B,2)
         loss = None if labels is None else cross_entropy(logits, labels)
-        return NextSentenceOutput(logits, loss, encoded.hidden_states, encoded.attentions)
+        return Output(logits, loss, encoded.hidden_states, encoded.attentions)
 
 
 class Pretraining(TokenPrediction):
-    """Masked tokens, and a question about the two texts of a row; loss = the sum of both (section 3.1, appendix A.2).
+    """Masked tokens, and a classification of the two texts of a row; loss = the sum of both (section 3.1, app. A.2).
 
-    BERT asks whether the second text follows the first: next_sentence_label (B). ALBERT asks in which order two texts
-    stand that do follow each other: sentence_order_label (B), 0 for their own, 1 for exchanged (Lan et al. 2019, 3.1).
-    Beside it labels, (B, S); both or neither. Mirrors Bert- and AlbertForPreTraining.
+    BERT predicts whether the second text follows the first: next_sentence_label (B). ALBERT predicts the order of two
+    consecutive texts: sentence_order_label (B), 0 for the original order, 1 for swapped (Lan et al. 2019, 3.1). The
+    loss needs that label and labels, (B, S). Mirrors Bert- and AlbertForPreTraining.
     """
 
-    name = "pretraining"
-    upstream = "ForPreTraining"
-
-    @classmethod
-    def reads_pooler(cls, config: Config) -> bool:
-        """How the two texts belong together is told by the pooler's output."""
-        return True
+    name, upstream, reads = "pretraining", "ForPreTraining", ("first", "labelled")
 
     def build(self, config: Config) -> None:
-        """What both objectives need; dropout before the order of sentences alone."""
+        """Create the layers of both objectives; only the order of sentences has dropout."""
         super().build(config)
-        asks_order = "sentence_order" in config.family.heads[self.name]
-        if asks_order and config.num_labels != 2:
-            raise ValueError(f"num_labels is {config.num_labels}; the order of sentences has 2 outputs")
-        self.dropout = nn.Dropout(classifier_dropout(config)) if asks_order else None
-        self.sentence_order = nn.Linear(config.hidden_size, 2) if asks_order else None
-        self.next_sentence = None if asks_order else nn.Linear(config.hidden_size, 2)
+        predicts_order = "sentence_order" in config.family.heads[self.name]
+        self.dropout = nn.Dropout(classifier_dropout(config) if predicts_order else 0.0)
+        self.sentence_order = nn.Linear(config.hidden_size, 2) if predicts_order else None
+        self.next_sentence = None if predicts_order else nn.Linear(config.hidden_size, 2)
 
     def read(
         self,
@@ -240,15 +215,14 @@ class Pretraining(TokenPrediction):
         sentence_order_label: Tensor | None = None,
     ) -> PretrainingOutput:
         """Prediction logits (B, S, V), and logits (B, 2) of next sentence or of sentence order."""
-        tokens, c = self.predict_tokens(encoded), encoded.pooler_output
-        follows, order, name, label = None, None, "next_sentence_label", next_sentence_label
-        if self.next_sentence is not None:
-            pair = follows = self.next_sentence(c)  # (B,D) -> (B,2)
-        elif self.sentence_order is not None and self.dropout is not None:
-            pair = order = self.sentence_order(self.dropout(c))  # (B,D) -> (B,2)
-            name, label = "sentence_order_label", sentence_order_label
+        tokens, c = self.predict_tokens(encoded), self.dropout(encoded.pooler_output)
+        follows = None if self.next_sentence is None else self.next_sentence(c)  # (B,D) -> (B,2)
+        order = None if self.sentence_order is None else self.sentence_order(c)  # (B,D) -> (B,2)
+        name, label, pair = "next_sentence_label", next_sentence_label, follows
+        if order is not None:
+            name, label, pair = "sentence_order_label", sentence_order_label, order
         loss = None
-        if labels is not None and label is not None:
+        if pair is not None and labels is not None and label is not None:
             loss = token_cross_entropy(tokens, labels) + cross_entropy(pair, label, name)
         elif any(given is not None for given in (labels, next_sentence_label, sentence_order_label)):
             raise ValueError(f"the loss needs both labels and {name}, and one of them is missing")
@@ -258,25 +232,23 @@ class Pretraining(TokenPrediction):
 class ReplacedTokenDetection(Head):
     """p(token at i was replaced) = sigmoid(activation(x_i W + a) w + b), learned from every token (Clark et al. 2020).
 
-    Some tokens were replaced by what a small masked language model guessed there. labels: (B, S), 1 for a replaced
-    token, 0 for one that stood there already; padding does not count. The loss is binary cross entropy. Mirrors
-    ElectraForPreTraining.
+    Some tokens were replaced by samples of a small masked language model. labels: (B, S), 1 for a replaced token, 0 for
+    an original one; padding does not count. The loss is binary cross entropy. Mirrors ElectraForPreTraining.
     """
 
-    name = "replaced-token-detection"
-    upstream = "ForPreTraining"
+    name, upstream, reads = "replaced-token-detection", "ForPreTraining", ("real",)
 
     def build(self, config: Config) -> None:
-        """One score for each token."""
+        """Create the layers that give one score to each token."""
         self.transform = nn.Linear(config.hidden_size, config.hidden_size)
         self.activation = ACTIVATION[config.hidden_act]
         self.classifier = nn.Linear(config.hidden_size, 1)
 
     def forward(self, input_ids: Tensor, *, attention_mask: Tensor | None = None, **given: Any) -> Output:
-        """Encode (B, S) token ids; the loss needs to know which of them are padding."""
+        """Encode (B, S) token ids; the loss leaves out padding."""
         real = attended(self.config, input_ids, attention_mask)
-        found: Output = super().forward(input_ids, attention_mask=attention_mask, **given, real=real)
-        return found
+        out: Output = super().forward(input_ids, attention_mask=attention_mask, **given, real=real)
+        return out
 
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None, real: Tensor | None = None) -> Output:
         """Logits (B, S), above 0 where the token looks replaced; real: False for padding, None where there is none."""
@@ -287,5 +259,5 @@ class ReplacedTokenDetection(Head):
 
 
 def classifier_dropout(config: Config) -> float:
-    """The dropout before a classifier; where the checkpoint names none, that of the encoder."""
+    """The dropout before a classifier: the encoder's where the checkpoint names none."""
     return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout

@@ -1,4 +1,4 @@
-"""How results are printed: a name in the first column, values in aligned, short lines beside it."""
+"""Results as text: a name in the first column, and values in aligned, short lines beside it."""
 
 from __future__ import annotations
 
@@ -11,54 +11,38 @@ LONGEST = 80  # characters of a value in an error message
 
 
 def brief(value: object) -> str:
-    """A value for an error message: as Python writes it where that is short, else by its type."""
+    """A value for an error message: its repr where that is short, else its type."""
     text = repr(value)
     return text if len(text) <= LONGEST and "\n" not in text else f"of type {type(value).__name__}"
 
 
+def beside(name: str, lines: str) -> str:
+    """A name with a table beside it, whose lines stay as they are."""
+    return "\n".join(f"{'' if number else name:<{MARGIN}}{line}" for number, line in enumerate(lines.splitlines()))
+
+
 def block(name: str, *paragraphs: str) -> str:
-    """A name and what there is to say; each paragraph begins a line, and long ones are wrapped."""
-    lines = [line for text in paragraphs for line in wrap(text)]
-    return textwrap.indent("\n".join(lines), " " * MARGIN).replace(" " * MARGIN, f"{name:<{MARGIN}}", 1)
-
-
-def wrap(text: str) -> list[str]:
-    """Lines that fit beside the margin; a path is never broken."""
-    return textwrap.wrap(text, WIDTH - MARGIN, break_long_words=False, break_on_hyphens=False)
+    """A name with text beside it: each paragraph begins a line, long ones are wrapped, and no path is broken."""
+    width = WIDTH - MARGIN
+    lines = [textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False) for text in paragraphs]
+    return beside(name, "\n".join(lines))
 
 
 def table(rows: Sequence[Sequence[object]], left: int = 1) -> str:
     """Rows with aligned columns: the first `left` to the left, the others to the right."""
-    cells = [[str(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-
-    def line(row: list[str]) -> str:
-        return "  ".join(
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-
-    return "\n".join(line(row) for row in cells)
+    widths = [max(len(str(cell)) for cell in column) for column in zip(*rows, strict=True)]
+    line = "  ".join(f"{{!s:{'<' if number < left else '>'}{width}}}" for number, width in enumerate(widths))
+    return "\n".join(line.format(*row).rstrip() for row in rows)
 
 
 def folded(columns: Sequence[Sequence[object]]) -> str:
-    """Columns aligned to the right, in as many tables one below the other as the width needs."""
+    """Columns aligned to the right, in as many tables one below the other as WIDTH requires."""
     parts: list[list[Sequence[object]]] = [[]]
-    room = WIDTH - MARGIN
     for column in columns:
-        width = max(len(str(cell)) for cell in column) + 2
-        if width > room and parts[-1]:
-            parts.append([])
-            room = WIDTH - MARGIN
-        parts[-1].append(column)
-        room -= width
+        wider = [*parts[-1], column]
+        width = sum(max(len(str(cell)) for cell in one) + 2 for one in wider) - 2
+        parts[-1:] = [wider] if width <= WIDTH - MARGIN or not parts[-1] else [parts[-1], [column]]
     return "\n".join(table(list(zip(*part, strict=True)), left=0) for part in parts)
-
-
-def beside(name: str, lines: str) -> str:
-    """A name with a table beside it, which is not wrapped."""
-    first, *others = lines.splitlines()
-    return "\n".join([f"{name:<{MARGIN}}{first}", *(" " * MARGIN + line for line in others)])
 
 
 def named(labels: Iterable[str], meaning: Mapping[str, str]) -> list[str]:

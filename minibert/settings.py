@@ -28,7 +28,7 @@ def setting(
     """A field of a settings dataclass.
 
     help: for the command line; "{choices}" stands for the choices. minimum, maximum: limits of a number, inclusive.
-    metavar: what the help calls the value. parse: text to value, where the type of the field does not say how.
+    metavar: the name of the value in the help. parse: text to value, where the type of the field does not determine it.
     """
     metadata = {"help": help, "choices": choices, "metavar": metavar, "parse": parse}
     return field(default=default, metadata=metadata | {"minimum": minimum, "maximum": maximum})
@@ -44,9 +44,9 @@ def type_of(settings: type, name: str) -> tuple[type, bool]:
 
 
 def check(settings: Any) -> None:
-    """Raise ValueError or TypeError, naming the setting, its value and its limits, for a value that cannot be meant."""
+    """Raise ValueError or TypeError, naming the setting, its value and its limits, for a value outside them."""
     for one in fields(settings):
-        kind, optional = type_of(type(settings), one.name)
+        kind, optional = type_of(settings.__class__, one.name)
         value, limits = getattr(settings, one.name), one.metadata
         if optional and value is None:
             continue
@@ -57,12 +57,12 @@ def check(settings: Any) -> None:
 
 
 def check_number(name: str, value: Any, kind: type, minimum: float | None, maximum: float | None) -> None:
-    """Raise TypeError for what is not a number of this kind, ValueError for one that is not finite or out of range."""
+    """Raise TypeError for anything but a number of this kind, ValueError for one that is not finite or out of range."""
     if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
         raise TypeError(f"{name} is {brief(value)}; it must be {'an int' if kind is int else 'a number'}")
-    if not math.isfinite(value):
-        raise ValueError(f"{name} is {value}; it must be finite")
-    if (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
-        bounds = [f"at least {minimum:g}"] if minimum is not None else []
-        bounds += [f"at most {maximum:g}"] if maximum is not None else []
-        raise ValueError(f"{name} is {value}; it must be {' and '.join(bounds)}")
+    finite = not isinstance(value, float) or math.isfinite(value)
+    if not finite or (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
+        bounds = ["finite"] if not finite else []
+        bounds += [f"at least {minimum:.10g}"] if minimum is not None else []
+        bounds += [f"at most {maximum:.10g}"] if maximum is not None else []
+        raise ValueError(f"{name} is {brief(value)}; it must be {' and '.join(bounds)}")

@@ -1,4 +1,4 @@
-"""Pages from Jinja2 templates, which torch brings: what a template is given is escaped, once, where it is written."""
+"""HTML pages from Jinja2 templates: values are escaped once, where the template writes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 
 def templates(folder: Path) -> Environment:
-    """The templates of a folder. A name that they do not have is an error, and so is NaN in their JSON."""
+    """The templates of a folder. An undefined name is an error, and so is NaN in JSON."""
     environment = Environment(
         loader=FileSystemLoader(folder),
         autoescape=True,
@@ -17,11 +17,11 @@ def templates(folder: Path) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    # tojson writes ASCII without <, > and &, which no HTML parser can mistake.
+    # tojson writes ASCII without <, > and &, which is safe inside HTML.
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment
 
 
 def asset(path: Path) -> Markup:
-    """A style sheet or script of ours, which goes into a page as it is."""
+    """One of our own style sheets or scripts, which a page contains without escaping."""
     return Markup(path.read_text(encoding="utf-8").strip())

@@ -264,12 +264,13 @@ def norm_after_the_map(ours: Model) -> None:
     weight, bias = embeddings.norm.weight, embeddings.norm.bias
     embeddings.norm = nn.Identity()
     embeddings.norm.weight, embeddings.norm.bias = weight, bias
-    embeddings.widen.register_forward_hook(lambda module, given, x: F.layer_norm(x, x.shape[-1:]))
+    embeddings.embedding_projection.register_forward_hook(lambda module, given, x: F.layer_norm(x, x.shape[-1:]))
 
 
 def map_left_out(ours: Model) -> None:
     """The tables filled up with zeros."""
-    ours.encoder.embeddings.widen.forward = lambda x: F.pad(x, (0, ours.config.hidden_size - x.shape[-1]))
+    projection = ours.encoder.embeddings.embedding_projection
+    projection.forward = lambda x: F.pad(x, (0, ours.config.hidden_size - x.shape[-1]))
 
 
 def layers_not_shared(ours: Model) -> None:

@@ -1,7 +1,7 @@
-"""A relative is data: one is invented here in a dozen lines, and everything in minibert takes it.
+"""A relative is data: one is invented here in a dozen lines, and everything in minibert works with it.
 
 Its tensors have other names, its positions begin at 3, all layers share their weights, and it has neither segments nor
-pooler. What it should compute is written out beside it with modules of its own, as an upstream library would have it.
+pooler. Its upstream is written out beside it with modules of its own, as a library would have it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from words import write_words_checkpoint
 
 import minibert
-from minibert.checkpoints.names import full_name
+from minibert.checkpoints.load import full_name
 from minibert.config import Config
 from minibert.families import FAMILIES, family_of
 from minibert.families.base import Family
@@ -71,7 +71,7 @@ RAW: dict[str, Any] = {
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The same, as its inventors would have written it
+# Its upstream, as its inventors would have written it
 
 
 class Embeddings(nn.Module):
@@ -136,7 +136,7 @@ class InventedForSequenceClassification(nn.Module):
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# What takes it
+# minibert with it
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +146,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def copied(theirs: nn.Module, head: str = "") -> Any:
-    """Our model with the weights of theirs, by way of a folder as their library would write it."""
+    """Our model with the weights of theirs."""
     config = Config.from_dict(RAW)
     ours = (HEAD_CLASSES[head] if head else minibert.Encoder)(config)
     state = theirs.state_dict()
@@ -167,7 +167,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_config_json_becomes_behaviour_in_words_and_is_written_back_as_it_was() -> None:
+def test_config_json_becomes_behaviour_and_is_written_back_unchanged() -> None:
     config = Config.from_dict(RAW)
     assert (config.hidden_size, config.num_hidden_layers) == (24, 3)
     assert (config.first_position, config.max_tokens) == (3, 17)
@@ -189,11 +189,10 @@ def test_it_is_saved_under_its_own_names_each_shared_weight_once_and_loaded_back
     assert len(encoder.layers) == 1
 
 
-def test_its_task_heads_are_those_of_its_table(folder: Path) -> None:
-    with pytest.raises(ValueError, match="invented has no head 'masked-lm': it never saw a mask"):
-        minibert.load(folder, head="masked-lm")
-    with pytest.raises(ValueError, match="invented has no head 'token-classification': it has sequence-classification"):
-        minibert.load(folder, head="token-classification", new_head=True)
+def test_it_has_the_task_heads_of_its_table() -> None:
+    for head, why in (("masked-lm", "it never saw a mask"), ("token-classification", "it has sequence-classification")):
+        with pytest.raises(ValueError, match=f"invented has no head '{head}': {why}"):
+            HEAD_CLASSES[head](Config.from_dict(RAW))
 
 
 @pytest.mark.parametrize("head", ["", "sequence-classification"])
@@ -235,7 +234,7 @@ def test_parity_finds_a_mistake_in_its_data(
     assert (first.stage, first.layer) == stage
 
 
-def test_the_engine_packs_a_shared_layer_once_and_uses_it_as_often_as_it_should() -> None:
+def test_everything_else_takes_it(folder: Path) -> None:
     encoder = minibert.Encoder(Config.from_dict(RAW)).eval()
     randomise(encoder, 1)
     rows = [[5, 6, 7, 8], [9], list(range(1, 18)), [3, 4, 5, 6]]
@@ -245,22 +244,16 @@ def test_the_engine_packs_a_shared_layer_once_and_uses_it_as_often_as_it_should(
         assert np.abs(engine.vectors(rows, recipe) - readable_vectors(encoder, rows, recipe)).max() <= 1e-5
     with pytest.raises(ValueError, match="18 tokens and the checkpoint has 17 positions"):
         engine.vectors([list(range(18))], Recipe())
-
-
-def test_the_public_functions_take_it(folder: Path, tmp_path: Path) -> None:
-    vectors = minibert.embed(["a good film", "bad"], model=folder)
-    assert vectors.shape == (2, 24)
-    features = minibert.TextFeatures(str(folder), pooling="mean").fit(["a"])
-    assert features.transform(["a good film"]).shape == (1, 24)
+    assert minibert.embed(["a good film", "bad"], model=folder).shape == (2, 24)
     traced = minibert.trace(minibert.load(folder), minibert.load_tokenizer(folder), "a good film")
     assert [layer.probs.shape[0] for layer in traced.layers] == [3, 3, 3]
     assert "Invented" in traced.to_html()
 
 
-def test_what_the_models_record_has_every_stage_in_every_layer() -> None:
+def test_the_record_of_a_model_has_every_stage_in_every_layer() -> None:
     encoder = minibert.Encoder(Config.from_dict(RAW)).eval()
     kept = record(encoder, make_batch(encoder.config, 9))
-    per_layer = {layer: [place.stage for place in kept if place.layer == layer] for layer in range(3)}
+    per_layer = [[place.stage for place in kept if place.layer == layer] for layer in range(3)]
     assert per_layer[0] == per_layer[1] == per_layer[2]
     assert "context" in per_layer[0]
     assert not torch.equal(kept[Place("query", 0)], kept[Place("query", 1)])

@@ -58,28 +58,20 @@ def test_every_head_begins_as_bert_does(family: Family, head: str) -> None:
     assert not model.head_is_trained
 
 
-def test_the_range_and_the_padding_row_are_those_of_the_config() -> None:
+def test_range_and_padding_row_are_those_of_the_config_and_a_part_can_be_initialised_again() -> None:
     model = ours(small_config(initializer_range=0.5, pad_token_id=3), None)
     assert 0.45 < model.embeddings.position.weight.std() < 0.55
     assert [row for row, vector in enumerate(model.embeddings.token.weight) if not vector.any()] == [3]
-
-
-def test_another_seed_gives_other_weights() -> None:
-    config = small_config()
-    first, second = ours(config, None), Encoder(config)
-    assert not torch.equal(first.layers[0].attention.query.weight, second.layers[0].attention.query.weight)
-
-
-def test_initialise_begins_a_part_again() -> None:
-    model = ours(small_config(), None)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(7)
-    initialise(model.pooler, model.config)
+    initialise(model.pooler, small_config())
     assert 0.015 < model.pooler.dense.weight.std() < 0.025
     assert not model.pooler.dense.bias.any()
     assert (model.embeddings.token.weight == 7).all()
 
 
-def test_every_head_is_tried() -> None:
+def test_another_seed_gives_other_weights_and_every_head_is_tested() -> None:
+    first, second = ours(small_config(), None), Encoder(small_config())
+    assert not torch.equal(first.layers[0].attention.query.weight, second.layers[0].attention.query.weight)
     assert {head for _, head in HEADS} == set(HEAD_CLASSES)

@@ -1,7 +1,4 @@
-"""Our forward pass beside itself: shapes, what is returned, and other ways to the same numbers.
-
-That it is transformers' eager path bit for bit is the ladder's matter (test_parity.py).
-"""
+"""The forward pass: shapes, outputs, other ways to the same numbers; test_parity.py compares it with transformers."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ from helpers import Pair, every_family, small_config
 from torch import Tensor, nn
 
 import minibert
+from minibert import model
 from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.families.bert import BERT
@@ -122,11 +120,12 @@ def test_with_the_checks_on_there_would_be_no_one_graph(monkeypatch: pytest.Monk
     assert checking()
 
 
-# shapes: what the comments of model.py state, with B=2, S=5
+# shapes: those of the comments and docstrings of model.py, with B=2, S=5
 
 
 LETTERS = {"B": 2, "S": 5, "D": 24, "H": 3, "W": 8, "F": 37}
-CHAIN = re.compile(r"\([BSDHWFL1]+(?:,[BSDHWFL1]+)*\)")
+CHAIN = re.compile(r"\(([BSDHWFL1]+(?:,[BSDHWFL1]+)*)\)")
+IDS = torch.ones(2, 5, dtype=torch.long)
 
 
 def shape(letters: str) -> tuple[int, ...]:
@@ -134,30 +133,24 @@ def shape(letters: str) -> tuple[int, ...]:
     return tuple(LETTERS.get(letter) or int(letter) for letter in letters.split(","))
 
 
-def stated(module: str) -> tuple[str, str]:
-    """First and last shape that the docstring of a module's forward states."""
-    doc = {name: type(m).forward.__doc__ or "" for name, m in ENCODER.named_modules()}[module]
-    found = CHAIN.findall(doc)
-    return found[0].strip("()"), found[-1].strip("()")
-
-
-def seen_shapes() -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The shape of the first tensor that goes into each module and of the first that comes out, for B=2 and S=5."""
-    seen: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+@pytest.fixture(scope="module")
+def seen() -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The shape of the first input of each module and of its first output."""
+    found: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
 
     def hook(name: str) -> Any:
         def remember(module: nn.Module, inputs: Any, output: Any) -> None:
             first = output[0] if isinstance(output, tuple) else output
             if isinstance(first, Tensor):
-                seen[name] = tuple(inputs[0].shape), tuple(first.shape)
+                found[name] = tuple(inputs[0].shape), tuple(first.shape)
 
         return remember
 
     handles = [module.register_forward_hook(hook(name)) for name, module in ENCODER.named_modules()]
-    ENCODER(torch.ones(2, 5, dtype=torch.long))
+    ENCODER(IDS)
     for handle in handles:
         handle.remove()
-    return seen
+    return found
 
 
 @pytest.mark.parametrize(
@@ -180,41 +173,31 @@ def seen_shapes() -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
         ("pooler", "B,S,D", "B,D"),
     ],
 )
-def test_every_module_takes_and_gives_the_stated_shape(module: str, before: str, after: str) -> None:
-    assert seen_shapes()[module] == (shape(before), shape(after))
-
-
-@pytest.mark.parametrize("module", ["embeddings", "layers.0", "layers.0.attention", "layers.0.feed_forward", "pooler"])
-def test_the_shapes_in_a_docstring_are_the_shapes_that_pass(module: str) -> None:
-    before, after = stated(module)
-    after = before if after == "B,H,S,S" else after  # the second tensor that a layer returns
-    assert seen_shapes()[module] == (shape(before), shape(after))
-
-
-def test_heads_are_split_to_the_stated_shape() -> None:
-    attention: Any = ENCODER.layers[0].attention
-    assert attention.split_heads(torch.zeros(shape("B,S,D"))).shape == shape("B,H,S,W")
+def test_every_module_has_the_stated_shapes_in_its_docstring_too(
+    module: str, before: str, after: str, seen: dict[str, Any]
+) -> None:
+    assert seen[module] == (shape(before), shape(after))
+    if type(ENCODER.get_submodule(module)).__module__ == model.__name__:
+        stated = CHAIN.findall(type(ENCODER.get_submodule(module)).forward.__doc__ or "")
+        assert (stated[0], [one for one in stated if one != "B,H,S,S"][-1]) == (before, after)
 
 
 def test_the_output_has_the_promised_shapes() -> None:
-    out = ENCODER(torch.ones(2, 5, dtype=torch.long), output_hidden_states=True, output_attentions=True)
+    attention: Any = ENCODER.layers[0].attention
+    assert attention.split_heads(torch.zeros(shape("B,S,D"))).shape == shape("B,H,S,W")
+    out = ENCODER(IDS, **WANTED)
     assert out.last_hidden_state.shape == shape("B,S,D")
     assert out.pooler_output.shape == shape("B,D")
     assert [x.shape for x in out.hidden_states] == [shape("B,S,D")] * 3
     assert [x.shape for x in out.attentions] == [shape("B,H,S,S")] * 2
+    assert (ENCODER(IDS).hidden_states, ENCODER(IDS).attentions) == (None, None)
 
 
-# what is asked for
-
-
-def test_hidden_states_and_attentions_are_returned_only_when_asked_for() -> None:
-    out = ENCODER(torch.ones(2, 5, dtype=torch.long))
-    assert out.hidden_states is None
-    assert out.attentions is None
+# what is returned
 
 
 @every_family
-def test_what_is_asked_for_is_what_the_layers_computed(family: Family, pair: MakePair) -> None:
+def test_hidden_states_and_attentions_are_those_of_the_layers(family: Family, pair: MakePair) -> None:
     encoder, batch = pair(family).ours, pair(family).asked.batch
     out, stages = forward(encoder, batch, WANTED), record(encoder, batch)
     states = [stages[Place("embeddings")], *(stages[Place("layer", i)] for i in range(2))]
@@ -224,9 +207,11 @@ def test_what_is_asked_for_is_what_the_layers_computed(family: Family, pair: Mak
     assert torch.equal(out.last_hidden_state, states[-1])
     assert family.has_pooler is (out.pooler_output is not None)
     assert not family.has_pooler or torch.equal(out.pooler_output, stages[Place("pooler")])
+    for padding in (x.permute(0, 3, 1, 2)[batch.attention_mask == 0] for x in out.attentions):
+        assert padding.abs().max() == 0
 
 
-def test_asked_for_attentions_sdpa_computes_them_written_out(written: Any) -> None:
+def test_sdpa_computes_requested_attentions_written_out(written: Any) -> None:
     folder, _ = written()
     eager, fused = minibert.load(folder), minibert.load(folder, attention="sdpa")
     batch = make_batch(eager.config, 11)
@@ -236,28 +221,17 @@ def test_asked_for_attentions_sdpa_computes_them_written_out(written: Any) -> No
     assert (torch.stack(ours.attentions).sum(dim=-1) - 1).abs().max() <= 1e-6
 
 
-def test_padding_gets_no_attention(pair: MakePair) -> None:
-    both = pair()
-    for probs in forward(both.ours, both.asked.batch, WANTED).attentions:
-        assert probs.permute(0, 3, 1, 2)[both.asked.batch.attention_mask == 0].abs().max() == 0
-
-
-def test_fields_are_read_by_name_and_by_place_as_those_of_transformers(pair: MakePair) -> None:
+def test_fields_are_read_by_name_and_by_index_as_those_of_transformers(pair: MakePair) -> None:
     both = pair(head="sequence-classification")
     ours, theirs = (forward(m, both.asked.batch, both.asked.labels | WANTED) for m in (both.ours, both.theirs))
     assert list(ours.keys()) == list(theirs.keys()) == ["loss", "logits", "hidden_states", "attentions"]
-    assert torch.equal(ours["logits"], theirs["logits"])
-    assert torch.equal(ours[0], theirs[0])
+    assert torch.equal(ours["logits"], theirs["logits"]) and torch.equal(ours[0], theirs[0])
     assert torch.equal(ours[:2][1], theirs[1])
     without = forward(both.ours, both.asked.batch)
     assert without.keys() == ["logits"]
     assert without[0] is without.logits is without["logits"]
     assert without["loss"] is None
-
-
-def test_a_field_or_a_place_that_is_not_there_is_an_error() -> None:
-    out = ENCODER(torch.ones(2, 5, dtype=torch.long))
-    assert out.keys() == ["last_hidden_state", "pooler_output"]
+    out = ENCODER(IDS)
     assert out[1] is out.pooler_output
     with pytest.raises(KeyError, match="'logits' is no field of EncoderOutput; it has last_hidden_state, pooler_out"):
         out["logits"]
@@ -265,20 +239,14 @@ def test_a_field_or_a_place_that_is_not_there_is_an_error() -> None:
         out[2]
 
 
-def test_the_encoder_knows_the_device_of_its_weights() -> None:
+def test_the_encoder_knows_its_device_and_its_state_is_parameters_only() -> None:
+    assert list(ENCODER.buffers()) == []
+    assert set(ENCODER.state_dict()) == {name for name, _ in ENCODER.named_parameters()}
     encoder = Encoder(small_config())
     assert encoder.device == torch.device("cpu")
     assert encoder.to("meta").device == torch.device("meta")
-
-
-def test_an_unknown_attention_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="attention 'flash' is not known; choose from eager, sdpa"):
         Encoder(small_config(), "flash")
-
-
-def test_the_state_dict_holds_parameters_only() -> None:
-    assert list(ENCODER.buffers()) == []
-    assert set(ENCODER.state_dict()) == {name for name, _ in ENCODER.named_parameters()}
 
 
 # the values that are published for official checkpoints (transformers' integration tests and model cards)

@@ -51,11 +51,11 @@ PRETRAINING, DISTILLATION = Tutorial("11_pretraining"), Tutorial("12_distillatio
 ROOMS: dict[str, tuple[Tutorial, ...]] = {
     "config": (WEIGHTS, FAMILY),
     "model": (Tutorial(ENCODER), Tutorial("5_is_it_right"), Tutorial("7_reading_attention")),
-    "objectives": (PRETRAINING, FAMILY),
+    "pretraining_heads": (PRETRAINING, FAMILY),
     "heads": (VECTORS, TUNING),
     "families/bert": (FAMILY, WEIGHTS),
     "families/distilbert": (FAMILY, DISTILLATION),
-    "checkpoints/fill": (WEIGHTS,),
+    "checkpoints/load": (WEIGHTS,),
     "text/wordpiece": (WORDPIECE,),
     "text/masking": (PRETRAINING,),
     "vectors/pooling": (FIRST, VECTORS),

@@ -1,54 +1,78 @@
-"""Load a model by name and save it again: the two calls that join hub, config, model and weights."""
+"""Load a model by name and save it again, with a report on every tensor of the checkpoint.
+
+    load: hub -> config.json -> model without memory -> its tensors, one by one -> LoadReport
+    save: state_dict -> official names -> model.safetensors, config.json
+
+A weights file is a list of named tensors, and so is the state_dict of a torch module; only the names differ.
+"""
 
 from __future__ import annotations
 
 import json
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from minibert.checkpoints import hub
-from minibert.checkpoints.fill import LoadReport, check_depth, fill, has_pooler, sizes_only
-from minibert.checkpoints.names import bare_name, full_name
-from minibert.checkpoints.tensor_files import WEIGHTS_FILE, list_tensors, write_tensors
+from minibert.checkpoints.tensor_files import WEIGHTS_FILE, StoredTensor, list_tensors, read_tensors, write_tensors
 from minibert.config import Config
 from minibert.device import check_device
+from minibert.families import FAMILIES
+from minibert.families.base import Family
 from minibert.files import write_text_atomically
-from minibert.heads import HEAD_CLASSES, Head, head_class, with_num_labels
-from minibert.model import Encoder
+from minibert.heads import HEAD_CLASSES, Head, TokenPrediction, head_class, with_num_labels
+from minibert.model import Encoder, initialise
 from minibert.printing import brief
 
+UNKNOWN = "unknown to minibert"
+# TensorFlow calls the weight and bias of LayerNorm gamma and beta; only these exact endings are renamed.
+LAYER_NORM_ENDINGS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
+WRAPPERS = ("module.", "_orig_mod.")  # of DataParallel and torch.compile
+# Tensors of official files that none of our modules needs, and why.
+LEFT_OUT = {
+    "embeddings.position_ids": "positions are counted, not stored",
+    "embeddings.token_type_ids": "segments are given with each batch, not stored",
+}
 
-class How(TypedDict, total=False):
-    """In what form a model is wanted: see `load`."""
 
-    dtype: torch.dtype
-    device: str | torch.device
-    attention: str
-    model_type: str | None
+class UnknownTensors(UserWarning):
+    """The file holds tensors without a place in the model; they were not loaded."""
 
 
-class Labels(How, total=False):
-    """What may be said of a task head beside it: see `load`."""
+@dataclass
+class LoadReport:
+    """What happened to every tensor of a checkpoint, under the names in its file."""
 
-    num_labels: int | None
-    new_head: bool
+    source: str
+    dtypes: tuple[str, ...] = ()  # as stored, for example ("F32",)
+    loaded: dict[str, str] = field(default_factory=dict)  # name in the file -> name in the state_dict
+    ignored: dict[str, str] = field(default_factory=dict)  # name in the file -> why
+    missing: list[str] = field(default_factory=list)  # names in the state_dict, freshly initialised
+    wrong_shape: dict[str, str] = field(default_factory=dict)  # name in the file -> both shapes
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.loaded)} tensors loaded ({', '.join(self.dtypes)}) from {self.source}"]
+        lines += [f"ignored: {name} ({why})" for name, why in self.ignored.items()]
+        lines += [f"missing, freshly initialised: {name}" for name in self.missing]
+        return "\n".join(lines)
 
 
 @overload
-def load(name: str | Path = ..., *, head: None = ..., report: Literal[False] = ..., **how: Unpack[How]) -> Encoder: ...
+def load(name: str | Path = ..., *, head: None = ..., report: Literal[False] = ..., **how: Any) -> Encoder: ...
 @overload
 def load(
-    name: str | Path = ..., *, head: None = ..., report: Literal[True], **how: Unpack[How]
+    name: str | Path = ..., *, head: None = ..., report: Literal[True], **how: Any
 ) -> tuple[Encoder, LoadReport]: ...
 @overload
-def load(name: str | Path = ..., *, head: str, report: Literal[False] = ..., **how: Unpack[Labels]) -> Head: ...
+def load(name: str | Path = ..., *, head: str, report: Literal[False] = ..., **how: Any) -> Head: ...
 @overload
-def load(
-    name: str | Path = ..., *, head: str, report: Literal[True], **how: Unpack[Labels]
-) -> tuple[Head, LoadReport]: ...
+def load(name: str | Path = ..., *, head: str, report: Literal[True], **how: Any) -> tuple[Head, LoadReport]: ...
 def load(
     name: str | Path = "distilbert-base-uncased",
     *,
@@ -61,76 +85,219 @@ def load(
     model_type: str | None = None,
     report: bool = False,
 ) -> Any:
-    """Load a checkpoint by Hub name or folder, in eval mode; where it is looked for stands in minibert/hub.py.
+    """Load a checkpoint by Hub name or folder, in eval mode; hub.locate has the order of places to look.
 
     `attention` is "eager" (written out, bit-equal to transformers' eager path in float32 on a CPU) or "sdpa" (torch's
     fused kernel). Returns the Encoder; with report=True, (Encoder, LoadReport). `head` returns a model with that head
-    in the Encoder's place: masked-lm, next-sentence, pretraining, replaced-token-detection, sequence-classification,
+    instead of the Encoder: masked-lm, next-sentence, pretraining, replaced-token-detection, sequence-classification,
     token-classification, question-answering or multiple-choice. A checkpoint without it is refused, unless
-    new_head=True asks for a fresh one, untrained, with `num_labels` labels. `model_type`, such as "bert", is for an
-    older config.json that states none. Raises FileNotFoundError where the checkpoint is not found, ValueError for a
-    file, a config.json or a number of labels that is not what it should be.
+    new_head=True requests a fresh one, untrained, with `num_labels` labels. `model_type`, such as "bert", is for an
+    older config.json that has none. Raises FileNotFoundError where the checkpoint is not found, ValueError for an
+    invalid file, config.json or number of labels.
     """
     check_device(device)
     if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"dtype is {brief(dtype)}; a torch.dtype is wanted, such as torch.bfloat16")
-    if head is not None:
-        head_class(head)  # an unknown name is refused before anything is looked for
-    elif new_head or num_labels is not None:
-        raise ValueError("new_head and num_labels speak of a head, and none was named; add head='...'")
+        raise TypeError(f"dtype is {brief(dtype)}; expected a torch.dtype such as torch.bfloat16")
+    if head is None and (new_head or num_labels is not None):
+        raise ValueError("new_head and num_labels are for a task head; add head='...'")
+    make = Encoder if head is None else head_class(head)  # an unknown name is refused before anything is read
     folder = hub.locate(name).folder
     config, tensors = Config.from_file(folder / "config.json", model_type), list_tensors(folder)
-    check_depth(config, tensors, str(folder))
-    model: Encoder | Head
-    with sizes_only():
-        if head is None:
-            model = Encoder(config, attention, pooler=has_pooler(tensors, config.family))
-        else:
-            model = head_class(head)(with_num_labels(config, head, num_labels, new_head), attention)
-    account = fill(model, tensors, str(folder), dtype, new_head)
+    found = by_bare_name(tensors, str(folder))
+    more: dict[str, Any] = {}
+    if head is None:
+        pooler = config.family.modules.get("pooler.dense", "none")
+        more["pooler"] = any(bare.startswith(pooler) for bare in found)  # files of masked LMs have none
+    else:
+        config = with_num_labels(config, head, num_labels, new_head)
+    with torch.device("meta"), NoInitialisation():  # shapes without memory: the values come from the file
+        model = make(config, attention, **more)
+    loaded = LoadReport(str(folder), tuple(sorted({stored.dtype for stored in tensors.values()})))
+    fill(model, found, loaded, dtype, new_head)
     if isinstance(model, Head):
         model.head_is_trained = not new_head
     model = model.eval().to(device)
-    return (model, account) if report else model
+    return (model, loaded) if report else model
+
+
+def by_bare_name(tensors: dict[str, StoredTensor], source: str) -> dict[str, StoredTensor]:
+    """The tensors of the file without prefixes. Raises ValueError where two have the same bare name."""
+    found: dict[str, StoredTensor] = {}
+    for stored in tensors.values():
+        if (other := found.setdefault(bare_name(stored.name), stored)) is not stored:
+            raise ValueError(f"{source} has both {other.name} and {stored.name}, which are one tensor: ambiguous")
+    return found
+
+
+def fill(
+    model: Encoder | Head, found: dict[str, StoredTensor], report: LoadReport, dtype: torch.dtype, new_head: bool
+) -> None:
+    """Read the tensors, by bare name, into a model on the meta device, and report on every one of them.
+
+    With `new_head`, the parameters outside the encoder, and a pooler that the file lacks, are fresh. Raises ValueError,
+    naming the tensors, for a parameter that is missing, of another shape or not finite; warns of unknown tensors.
+    """
+    config, head = model.config, model.name if isinstance(model, Head) else ""
+    if isinstance(model, TokenPrediction) and not new_head:
+        drop_second_names(found, config, report)
+    wanted: dict[str, tuple[str, StoredTensor]] = {}
+    for ours, parameter in model.state_dict().items():
+        name = name_in_file(config.family, ours, head, config.layers_in_group)
+        fresh = new_head and in_head(ours) and (name not in found or not ours.startswith("encoder."))
+        if fresh or (stored := found.pop(name, None)) is None:
+            report.missing.append(ours)
+        elif stored.shape != tuple(parameter.shape):
+            report.wrong_shape[stored.name] = f"{stored.shape} in the file, {tuple(parameter.shape)} by config.json"
+        else:
+            wanted[ours] = name, stored
+    report.ignored |= {stored.name: why_left_out(config.family, name) or UNKNOWN for name, stored in found.items()}
+    check_complete(report, config, head, new_head)
+    state = {ours: tensor.to(dtype) for ours, tensor in initialised(model, report.missing).items()}
+    for ours, (stored, tensor) in zip(wanted, read_tensors([stored for _, stored in wanted.values()]), strict=True):
+        state[ours] = tensor.to(dtype, copy=True)  # the file may change during the life of the model
+        if not torch.isfinite(state[ours]).all():
+            problem = f"holds NaN, infinite values or numbers too large for {dtype}"
+            raise ValueError(f"{report.source}: tensor {stored.name} ({stored.dtype}) {problem}")
+        report.loaded[stored.name] = ours
+    model.load_state_dict(state, assign=True)
+
+
+def drop_second_names(found: dict[str, StoredTensor], config: Config, report: LoadReport) -> None:
+    """Keep each tensor of the decoder under one name.
+
+    Raises ValueError where two names of one tensor hold different values. An untied decoder keeps its own weight, and
+    of two biases the one that transformers reads then.
+    """
+    family, tied = config.family, config.tie_word_embeddings
+    embedding = name_in_file(family, "embeddings.token.weight")
+    for second, name in family.second_names.items():
+        if second not in found or (name == embedding and not tied):
+            continue
+        stored = found.pop(second)
+        first = found.setdefault(name, stored)
+        if first is stored:
+            continue
+        report.ignored[stored.name] = f"a second name of {first.name}"
+        (_, one), (_, other) = read_tensors([stored, first])
+        if tied and not torch.equal(one, other):
+            tie = "config.json ties the decoder to the token embedding; tie_word_embeddings: false keeps them apart"
+            raise ValueError(f"{report.source}: {stored.name} differs from {first.name}, and {tie}")
+
+
+def in_head(ours: str) -> bool:
+    """Whether a tensor may be fresh in a new head: those outside the encoder, and the pooler."""
+    return ours.startswith("encoder.pooler.") or not ours.startswith("encoder.")
+
+
+def check_complete(report: LoadReport, config: Config, head: str, new_head: bool) -> None:
+    """Raise ValueError for tensors that are missing or of the wrong shape; warn of unknown ones."""
+    missing = [ours for ours in report.missing if not (new_head and in_head(ours))]
+    modules = tuple(config.family.heads[head].values()) if head else ()
+    only_head = all(map(in_head, missing)) and all(name.startswith(modules) for name in report.wrong_shape)
+    if missing or report.wrong_shape:
+        problems = [f"tensor {name} has shape {shapes}" for name, shapes in report.wrong_shape.items()]
+        problems += [f"it lacks {len(missing)} tensors of a {config.family.title}, such as {', '.join(missing[:3])}"]
+        way_out = f"; head {head!r} is not in it, new_head=True makes a fresh one" if head and only_head else ""
+        raise ValueError(f"{report.source}: {problems[0]}{way_out}")
+    if unknown := [name for name, why in report.ignored.items() if why == UNKNOWN]:
+        message = f"{report.source}: {len(unknown)} tensors are unknown to minibert and were not loaded"
+        warnings.warn(f"{message}: {', '.join(unknown[:5])}", UnknownTensors, stacklevel=4)
+
+
+def initialised(model: Encoder | Head, names: list[str]) -> dict[str, Tensor]:
+    """The parameters of these names as a new model has them; their modules leave the meta device."""
+    for module in {name.rpartition(".")[0]: model.get_submodule(name.rpartition(".")[0]) for name in names}.values():
+        module.to_empty(device="cpu", recurse=False)
+        initialise(module, model.config)
+    return {name: model.get_parameter(name).detach() for name in names}
+
+
+class NoInitialisation(TorchFunctionMode):
+    """Inside, torch.nn.init leaves every tensor as it is; even on the meta device initialisation takes a second."""
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Skip the functions that draw values."""
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return kwargs.get("tensor", args[0] if args else None)
+        return func(*args, **kwargs)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Names of tensors: official ones into ours and back, by the tables of families/
+
+
+def bare_name(name: str) -> str:
+    """The name without the prefixes of wrappers and relatives; LayerNorm's gamma and beta become weight and bias."""
+    prefixes = (*WRAPPERS, *(family.prefix for family in FAMILIES.values()))
+    while prefix := next((p for p in prefixes if name.startswith(p)), ""):
+        name = name.removeprefix(prefix)
+    for old, new in LAYER_NORM_ENDINGS:
+        if f".{name}".endswith(f".{old}"):
+            name = name.removesuffix(old) + new
+    return name
+
+
+def name_in_file(family: Family, ours: str, head: str = "", in_group: int = 1) -> str:
+    """The official name, without prefix, of a tensor of our state_dict; `head` is that of the model.
+
+    in_group: config.layers_in_group. Raises LookupError where the relative has no such tensor.
+    """
+    module, _, kind = ours.removeprefix("encoder.").rpartition(".")
+    layer = module.split(".")[1] if module.startswith("layers.") else "0"
+    table = {**family.modules, **family.heads.get(head, {})}
+    official = table.get(module.replace(f"layers.{layer}.", "layers.{}.", 1))
+    if official is None:
+        raise LookupError(f"{family.name} has no {module}")
+    return f"{family.numbered(official, int(layer), in_group)}.{kind}"
+
+
+def full_name(family: Family, ours: str, head: str = "", in_group: int = 1) -> str:
+    """The same as in a file: the encoder of a model with a task head has the relative's prefix."""
+    return (family.prefix if ours.startswith("encoder.") else "") + name_in_file(family, ours, head, in_group)
+
+
+def why_left_out(family: Family, name: str) -> str:
+    """Why an official tensor has no place in the model being loaded; "" for a tensor that is not official."""
+    modules = [module for head in family.heads.values() for module in head.values()]
+    modules += [family.modules["pooler.dense"]] if family.has_pooler else []
+    in_head = name in family.second_names or any(name.startswith(module + ".") for module in modules)
+    return LEFT_OUT.get(name, "belongs to a head that was not requested" if in_head else "")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The other way
 
 
 def has_head(name: str | Path, head: str) -> bool:
-    """Whether the checkpoint carries the weights of this task head. Raises what `load` raises for a broken one."""
+    """Whether the checkpoint has the weights of this task head. Raises what `load` raises for a damaged one."""
     folder = hub.locate(name).folder
     family = Config.from_file(folder / "config.json").family
-    held = [family.second_names.get(bare, bare) for bare in map(bare_name, list_tensors(folder))]
-    return head in family.heads and all(
-        any(tensor.rpartition(".")[0] == module for tensor in held) for module in family.heads[head].values()
-    )
+    held = {family.second_names.get(bare, bare).rpartition(".")[0] for bare in map(bare_name, list_tensors(folder))}
+    return head in family.heads and held.issuperset(family.heads[head].values())
 
 
 def save(model: nn.Module, folder: str | Path) -> None:
     """Write a folder that transformers loads bit-equal and that minibert loads back (without the tokenizer).
 
-    `model` is an Encoder or a model with a task head, bare or in the wrappers of torch.compile and DataParallel. The
-    tensors have their official names, those of a bare encoder without prefix; each file appears whole or not at all.
+    `model` is an Encoder or a model with a task head, bare or wrapped by torch.compile or DataParallel. The tensors
+    have their official names, those of a bare encoder without prefix; each file is written atomically.
     """
-    bare: Any = unwrapped(model)
-    folder, config, head = Path(folder), bare.config, getattr(bare, "name", "")
+    while inner := [child for name, child in model.named_children() if name in ("_orig_mod", "module")]:
+        model = inner[0]  # inside the wrapper of torch.compile, or of DataParallel and the like
+    config: Any = model.config
+    folder, head = Path(folder), model.name if isinstance(model, Head) else ""
     folder.mkdir(parents=True, exist_ok=True)
-    named = {ours: full_name(config.family, ours, head, config.layers_in_group) for ours in bare.state_dict()}
-    tensors = {named[ours]: values for ours, values in bare.state_dict().items()}
-    tensors = {name: values.detach().cpu().contiguous() for name, values in tensors.items()}
+    state = {name: values.detach().cpu().contiguous() for name, values in model.state_dict().items()}
+    tensors = {full_name(config.family, ours, head, config.layers_in_group): x for ours, x in state.items()}
     when_tied, when_not = config.family.decoder_bias
     if when_not in tensors:  # transformers looks for it under another name while the decoder is tied
         bias = tensors.pop(when_not)
         tensors |= {when_tied: bias} if config.tie_word_embeddings else {when_tied: bias.clone(), when_not: bias}
     write_tensors(folder / WEIGHTS_FILE, tensors)
-    # transformers loads in the dtype that config.json names, whatever the file holds.
+    # transformers loads in the dtype that config.json names, whatever the dtype of the file.
     dtype = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
     architecture = config.family.upstream + (HEAD_CLASSES[head].upstream if head else "Model")
     stored = config.to_dict() | {"architectures": [architecture], "dtype": dtype}
-    stored.pop("torch_dtype", None)  # what transformers 4 called it
+    stored.pop("torch_dtype", None)  # its name in transformers 4
     write_text_atomically(folder / "config.json", json.dumps(stored, indent=2) + "\n")
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside the wrappers of torch.compile (_orig_mod) and of DataParallel and its kin (module)."""
-    while inner := [child for name, child in model.named_children() if name in ("_orig_mod", "module")]:
-        model = inner[0]
-    return model

@@ -80,9 +80,9 @@ def run(args: Arguments) -> Figures:
     where = args.features or f"{settings['cache']}, which makes another --grid quick and may be removed"
     shape = (classifier.rows, classifier.features.n_features_out_)
     print(block("features", f"{shape} by {args.model}, pooling {args.pooling}, in {where}"))
-    account = getattr(classifier.features, "account_", None)  # None: all vectors came from a cache
-    if account and account.windowed:
-        print(block("windows", windows_text(account.windowed, account.texts, account.windows)))
+    stats = getattr(classifier.features, "account_", None)  # None: all vectors came from a cache
+    if stats and stats.windowed:
+        print(block("windows", windows_text(stats.windowed, stats.texts, stats.windows)))
     print(score_table(classifier))
     print(block("saved in", f"{args.out} after {seconds:.1f} s"))
     return classifier.details() | {"out": str(args.out), "seconds": round(seconds, 3)}

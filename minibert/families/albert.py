@@ -1,13 +1,13 @@
 """ALBERT (Lan et al. 2019, "ALBERT: A Lite BERT for Self-supervised Learning of Language Representations").
 
-A BERT with a ninth of the weights, 12 million for 108 at the size of BERT-base; it computes as much. What a token means
-by itself needs fewer numbers than what it means in its text: the tables are 128 wide, and a linear map widens what they
-give to the hidden size. And all layers use the same weights again and again (or those of a few groups, of one or more
-layers each): twelve steps, one layer to store. Grown wide instead, to 4096, it beats BERT-large by 1.4 points on MNLI.
+A BERT with a ninth of the weights, 12 million instead of 108 at the size of BERT-base, and the same computation. A
+token by itself needs fewer numbers than a token in its context: the embeddings are 128 wide, and a linear map projects
+them to the hidden size. All layers share one set of weights (or those of a few groups of one or more layers): twelve
+steps, one stored layer. Scaled to a hidden size of 4096, it beats BERT-large by 1.4 points on MNLI.
 
-Next sentences are too easy, for another topic gives them away; ALBERT asks instead in which order two texts stand that
-follow each other (`sop_logits`). There is no dropout after the feed-forward, and in version 2 none at all in
-pretraining; the activation is GELU by tanh. Upstream: transformers 5.23 AlbertModel and its heads.
+Next sentence prediction is too easy, because another topic is enough to recognise a random sentence; ALBERT instead
+predicts the order of two consecutive texts (`sop_logits`). There is no dropout after the feed-forward, and in version 2
+none at all in pretraining; the activation is GELU by tanh. Upstream: transformers 5.23 AlbertModel and its heads.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from minibert.families.base import Family
 from minibert.families.bert import CLASSIFIER
+from minibert.settings import check_number
 
 if TYPE_CHECKING:
     from minibert.config import Config
@@ -26,7 +27,7 @@ ENCODER = {
     "embeddings.segment": "embeddings.token_type_embeddings",
     "embeddings.position": "embeddings.position_embeddings",
     "embeddings.norm": "embeddings.LayerNorm",
-    "embeddings.widen": "encoder.embedding_hidden_mapping_in",
+    "embeddings.embedding_projection": "encoder.embedding_hidden_mapping_in",
     "layers.{}.attention.query": f"{LAYER}.attention.query",
     "layers.{}.attention.key": f"{LAYER}.attention.key",
     "layers.{}.attention.value": f"{LAYER}.attention.value",
@@ -45,23 +46,18 @@ TOKENS = {
 
 
 def layers_in_group(config: Config) -> int:
-    """How many layers a group has, checked: a group of layers is used as a whole."""
-    groups, inner = config.extra["num_hidden_groups"], config.extra["inner_group_num"]
-    for name, value, most in (
-        ("num_hidden_groups", groups, config.num_hidden_layers),
-        ("inner_group_num", inner, 64),
-    ):
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-            why = " (num_hidden_layers)" if name == "num_hidden_groups" else ""
-            raise ValueError(f"{name} is {value!r}; it must be a whole number of at least 1 and at most {most}{why}")
-    return int(inner)
+    """How many layers a group has; every step uses a whole group."""
+    check_number("num_hidden_groups", config.extra["num_hidden_groups"], int, 1, config.num_hidden_layers)
+    inner: int = config.extra["inner_group_num"]
+    check_number("inner_group_num", inner, int, 1, 64)
+    return inner
 
 
 def shared_layers(config: Config) -> tuple[int, ...]:
     """Which layer computes each step: step i uses group int(i / (L / groups)), all of its layers in turn."""
     L, inner = config.num_hidden_layers, config.layers_in_group
-    steps_of_a_group = L / config.extra["num_hidden_groups"]  # a fraction is rounded where upstream rounds it
-    groups = [int(step / steps_of_a_group) for step in range(L)]
+    steps_per_group = L / config.extra["num_hidden_groups"]  # a fraction is rounded where upstream rounds it
+    groups = [int(step / steps_per_group) for step in range(L)]
     return tuple(group * inner + layer for group in groups for layer in range(inner))
 
 
@@ -79,7 +75,7 @@ ALBERT = Family(
         "question-answering": {"qa_outputs": "qa_outputs"},
         "multiple-choice": CLASSIFIER,
     },
-    lacks={"next-sentence": "the order of sentences took their place, see pretraining"},
+    lacks={"next-sentence": "ALBERT predicts the order of sentences instead; see pretraining"},
     keys={"embedding_size": "embedding_size", "classifier_dropout": "classifier_dropout_prob"},
     defaults={
         "vocab_size": 30000,
@@ -95,7 +91,7 @@ ALBERT = Family(
         "inner_group_num": 1,
     },
     behaviour={
-        "always_widened": True,
+        "always_projected": True,
         "layers_in_group": layers_in_group,
         "shared_layers": shared_layers,
         "dropout_after_feed_forward": False,

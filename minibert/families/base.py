@@ -1,8 +1,8 @@
-"""What a family is: all that one relative of BERT changed, as data.
+"""A family: everything that one relative of BERT changed, as data.
 
-Every relative computes with the one encoder of model.py. What tells them apart is how config.json names the sizes,
-how the files name the tensors, which task heads exist, and a few words of behaviour: the fields of Config that the
-relative decides. Nothing else in minibert asks which relative it has before it.
+All relatives compute with the one encoder of model.py. They differ in how config.json names the sizes, how the files
+name the tensors, which task heads exist, and in behaviour: the fields of Config that the relative decides. No other
+module of minibert depends on which relative it computes.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# Fields of Config that no config.json speaks of, unless the relative has a key for them.
+from minibert.printing import brief
+from minibert.settings import check_number
+
+# Fields of Config that no config.json has, unless the relative has a key for them.
 BEHAVIOUR = frozenset(
     {
         "embedding_size",
-        "always_widened",
+        "always_projected",
         "first_position",
         "padding_has_position",
         "task_vocab_size",
@@ -43,9 +46,9 @@ class Family:
     """
 
     name: str  # model_type in config.json
-    title: str  # as papers write it
-    upstream: str  # what its classes in transformers begin with: Bert for BertModel, BertForMaskedLM, ...
-    prefix: str  # before the encoder's tensors where the file has a task head too
+    title: str  # as in papers
+    upstream: str  # prefix of its classes in transformers: Bert for BertModel, BertForMaskedLM, ...
+    prefix: str  # of the encoder's tensors in a file that has a task head too
     modules: Mapping[str, str]  # the encoder in the order of the forward pass: our module -> the official one
     heads: Mapping[str, Mapping[str, str]]  # task head -> its modules, ours -> the official ones
     lacks: Mapping[str, str] = field(default_factory=dict)  # task head that does not exist -> why
@@ -55,54 +58,48 @@ class Family:
     behaviour: Mapping[str, Any] = field(default_factory=dict)
     # Tensors that official files may hold a second time: the second name -> the name above.
     second_names: Mapping[str, str] = field(default_factory=dict)
-    # Where transformers looks for the bias of the decoder: while it is tied to the token embedding, and when not.
+    # The decoder bias that transformers reads: while the decoder is tied to the token embedding, and when it is not.
     decoder_bias: tuple[str, str] = ("", "")
-    # Whether the second text of a pair is in segment 1; else a pair is told by its special tokens alone.
+    # Whether the second text of a pair is in segment 1; else only special tokens separate the two.
     pairs_in_segments: bool = True
-    # Modules of ours whose output upstream has elsewhere than around what they hold -> the official one, if there.
+    # Modules of ours whose output upstream computes in another place than their tensors -> the official module.
     outputs: Mapping[str, str] = field(default_factory=dict)
-    # Task head -> keys of config.json that it reads, each with the one value that is implemented.
+    # Task head -> keys of config.json that it reads, each with the only implemented value.
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def has_segments(self) -> bool:
-        """Whether the two texts of a pair are told apart by an embedding of their own."""
+        """Whether a segment embedding distinguishes the two texts of a pair."""
         return "embeddings.segment" in self.modules
 
     @property
     def has_pooler(self) -> bool:
-        """Whether the encoder ends with a pooler where the checkpoint carries one."""
+        """Whether the encoder has a pooler, provided that the checkpoint has its weights."""
         return "pooler.dense" in self.modules
 
-    @property
-    def layers_stand_in_groups(self) -> bool:
-        """Whether files count groups of layers, which are used again, and in each of them its layers."""
-        return any(name.count("{}") == 2 for name in self.modules.values())
-
     def official(self, module: str, head: str = "") -> str:
-        """The official name of one of our modules, which may hold others; LookupError where the relative has none.
+        """The official name of one of our modules, which may contain others; LookupError where the relative has none.
 
-        A module that is not in the table is found by what it holds: layers.{} is where layers.{}.attention.query is.
+        A module outside the table is found by its contents: layers.{} is the parent of layers.{}.attention.query.
         """
         table = {**self.modules, **self.heads.get(head, {})}
-        if module in table:
-            return table[module]
-        inner = next((name for name in table if name.startswith(module + ".")), None)
+        inner = module if module in table else next((name for name in table if name.startswith(module + ".")), None)
         if inner is None:
             raise LookupError(f"{self.name} has no {module}")
-        if module.endswith("{}"):
-            return table[inner].rpartition("{}")[0] + "{}"
-        return table[inner].rpartition(".")[0]
+        if inner == module:
+            return table[module]
+        before, mark, _ = table[inner].rpartition("{}" if module.endswith("{}") else ".")
+        return before + mark.removesuffix(".")
 
     @staticmethod
     def numbered(name: str, layer: int, in_group: int = 1) -> str:
-        """An official name with the number of one of our layers in it, which stand in groups of `in_group`."""
+        """An official name with the number of one of our layers filled in; files count groups of `in_group` layers."""
         return name.format(*(divmod(layer, in_group) if name.count("{}") == 2 else [layer]))
 
     def read(self, raw: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
-        """The values of Config's fields from a config.json, all that is no field under `extra`.
+        """The values of Config's fields from a config.json; every other key goes into `extra`.
 
-        A key that is null counts as left out. Raises ValueError for labels that are none.
+        A null counts as missing. Raises ValueError or TypeError for invalid labels.
         """
         values = {key: value for key, value in raw.items() if key not in ("num_labels", "label2id", "id2label")}
         values |= {name: values.pop(key) for name, key in self.keys.items() if key in values}
@@ -114,19 +111,17 @@ class Family:
 
     def write(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The config.json of these values of Config's fields."""
-        unsaid = {"extra", *BEHAVIOUR, *self.behaviour} - set(self.keys)
-        said = {self.keys.get(name, name): value for name, value in values.items() if name not in unsaid}
-        return {**values["extra"], **said, "label2id": {label: i for i, label in values["id2label"].items()}}
+        left_out = {"extra", *BEHAVIOUR, *self.behaviour} - set(self.keys)
+        written = {self.keys.get(name, name): value for name, value in values.items() if name not in left_out}
+        return {**values["extra"], **written, "label2id": {label: i for i, label in values["id2label"].items()}}
 
 
 def read_labels(raw: Mapping[str, Any]) -> dict[int, str]:
-    """The labels of a config.json by their numbers: those of id2label, else as many as num_labels says, else two."""
+    """The labels of a config.json by number: those of id2label, else as many as num_labels, else two."""
     count = 2 if raw.get("num_labels") is None else raw["num_labels"]
-    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= MOST_LABELS:
-        raise ValueError(f"num_labels is {count!r}; it must be a whole number from 0 to {MOST_LABELS}")
+    check_number("num_labels", count, int, 0, MOST_LABELS)
     labels = raw.get("id2label") or {i: f"LABEL_{i}" for i in range(count or 2)}
-    if not isinstance(labels, dict) or not all(
-        str(i).isdecimal() and isinstance(label, str) for i, label in labels.items()
-    ):
-        raise ValueError(f"id2label is {repr(labels)[:60]}; it must give numbers, from 0 on, the names of labels")
-    return {int(i): label for i, label in labels.items()}  # JSON has only strings as keys
+    names = labels.items() if isinstance(labels, dict) else [("", labels)]
+    if not all(str(i).isdecimal() and isinstance(label, str) for i, label in names):
+        raise ValueError(f"id2label is {brief(labels)}; it must map label numbers, from 0 on, to names")
+    return {int(i): label for i, label in names}  # JSON has only strings as keys

@@ -1,18 +1,18 @@
 """BERT (Devlin et al. 2018, "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding").
 
-The one that the relatives are measured against, and the defaults of Config. Before it, language models read from left
-to right, for a word must not see itself when it is predicted. BERT hides words behind [MASK] instead and guesses them
-from both sides, in every layer; and it learns whether a second text follows the first, for which the first token,
-[CLS], is read by a pooler. What came out of pretraining is fine-tuned for each task with one more layer.
+The reference for all relatives, and the defaults of Config. Language models before it read from left to right, because
+a word must not see itself when it is predicted. BERT replaces words by [MASK] and predicts them from both sides, in
+every layer; it also learns whether a second text follows the first, from the first token, [CLS], through a pooler. The
+pretrained model is fine-tuned for each task with one more layer.
 
-BERTs of other languages and fields, and small ones such as MiniLM, have other weights and vocabularies, and the same
-shape. Upstream: transformers 5.23 BertModel and its heads.
+BERTs of other languages and fields, and small ones such as MiniLM, have other weights and vocabularies and the same
+architecture. Upstream: transformers 5.23 BertModel and its heads.
 
-ERNIE (Sun et al. 2019, "ERNIE: Enhanced Representation through Knowledge Integration", and "ERNIE 2.0") stands here
-too, for it is a BERT whose training changed. Chinese is written without spaces, and BERT masks single characters, which
-their neighbours in the word give away; ERNIE masks whole words, names and phrases, of which it must know the meaning.
-From 2.0 on it learns several tasks one after the other, and an embedding says which one a text is for: added last, the
-same for every token, 0 unless something else is asked for. ERNIE 2.0 beat BERT on 16 tasks, English and Chinese.
+ERNIE (Sun et al. 2019, "ERNIE: Enhanced Representation through Knowledge Integration", and "ERNIE 2.0") is defined here
+too: a BERT trained in another way. Chinese is written without spaces, and BERT masks single characters, which are easy
+to guess from their neighbours; ERNIE masks whole words, names and phrases, so that it must learn their meaning. Version
+2.0 learns several tasks one after the other and adds an embedding of the task to every token, task 0 by default. It
+beat BERT on 16 tasks, English and Chinese.
 """
 
 from __future__ import annotations
@@ -71,13 +71,10 @@ BERT = Family(
 )
 
 
-def tasks(config: Config) -> int:
-    """Rows of the embedding of tasks; 0 where use_task_id does not ask for one."""
-    used = config.extra.get("use_task_id")
-    if used not in (None, False, True):
-        raise ValueError(f"use_task_id is {used!r}; it must be true or false")
-    rows: int = config.extra["task_type_vocab_size"]  # Config checks it, as it does every size
-    return rows if used else 0
+def task_types(config: Config) -> int:
+    """Rows of the task embedding; 0 unless use_task_id is true."""
+    rows: int = config.extra["task_type_vocab_size"]  # checked by Config, as every size
+    return rows if config.extra.get("use_task_id") is True else 0
 
 
 ERNIE = replace(
@@ -88,5 +85,5 @@ ERNIE = replace(
     prefix="ernie.",
     modules={**ENCODER, "embeddings.task": "embeddings.task_type_embeddings"},
     defaults={"use_task_id": False, "task_type_vocab_size": 3},
-    behaviour={"task_vocab_size": tasks},
+    behaviour={"task_vocab_size": task_types},
 )

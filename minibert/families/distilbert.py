@@ -1,11 +1,11 @@
 """DistilBERT (Sanh et al. 2019, "DistilBERT, a distilled version of BERT: smaller, faster, cheaper and lighter").
 
-A BERT of half the depth that learned from a whole one: every second layer of the teacher to begin with, then the
-teacher's guesses at masked words as its targets. It keeps 97 % of BERT's scores with 60 % of its parameters.
+A BERT of half the depth, distilled from a full one: initialised with every second layer of the teacher, then trained on
+the teacher's predictions for masked tokens. It keeps 97 % of BERT's scores with 60 % of its parameters.
 
-What was cut besides layers: the segments, because it never sees next sentences, and with them the pooler; a text head
-therefore has a layer of its own, with ReLU. There is no dropout between attention and its residual. config.json calls
-the sizes by other names. Upstream: transformers 5.23 DistilBertModel and its heads.
+Besides layers it drops the segments, because it does not learn next sentence prediction, and with them the pooler; a
+text head therefore has its own first layer, with ReLU. There is no dropout between attention and its residual.
+config.json has other names for the sizes. Upstream: transformers 5.23 DistilBertModel and its heads.
 """
 
 from minibert.families.base import Family
@@ -23,7 +23,6 @@ ENCODER = {
     "layers.{}.feed_forward.contract": "transformer.layer.{}.ffn.lin2",
     "layers.{}.feed_forward_norm": "transformer.layer.{}.output_layer_norm",
 }
-TOKENS = {"transform": "vocab_transform", "transform_norm": "vocab_layer_norm", "decoder": "vocab_projector"}
 TEXT = {"pre_classifier": "pre_classifier", "classifier": "classifier"}
 NO_PAIRS = "it was not trained on next sentences"
 

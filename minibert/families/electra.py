@@ -1,19 +1,19 @@
 """ELECTRA (Clark et al. 2020, "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators").
 
-A masked language model learns from the 15 % of tokens that were masked. ELECTRA learns from all of them: a small
-generator, itself a masked language model, fills the masks with likely words, and the discriminator, which is what one
-keeps, says of every token whether it was replaced. It learns more in the same time: a small one, trained for four days
-on one GPU, is better than GPT; a large one is as good as RoBERTa for a quarter of its computing.
+A masked language model learns from the 15 % of tokens that were masked. ELECTRA learns from all tokens: a small
+generator, itself a masked language model, fills the masks with likely words, and the discriminator, the model that is
+kept, classifies every token as original or replaced. It learns more in the same time: a small one, trained for four
+days on one GPU, beats GPT; a large one equals RoBERTa with a quarter of its computation.
 
-The encoder is BERT's. Where the tables are narrower than the hidden size (a small ELECTRA: 128 and 256) a linear map
-stands behind their norm and dropout. There is no pooler: the classifier of texts has a layer of its own, with GELU and
-with dropout before it too. Upstream: transformers 5.23 ElectraModel and its heads.
+The encoder is BERT's. Where the embeddings are narrower than the hidden size (a small ELECTRA: 128 and 256), a linear
+map follows their norm and dropout. There is no pooler: the text classifier has its own first layer, with GELU and with
+dropout before it too. Upstream: transformers 5.23 ElectraModel and its heads.
 """
 
 from minibert.families.base import Family
 from minibert.families.bert import CLASSIFIER, ENCODER
 
-OWN_OBJECTIVE = "it learned to tell replaced tokens, see replaced-token-detection"
+OWN_OBJECTIVE = "it was trained on replaced token detection; see replaced-token-detection"
 
 ELECTRA = Family(
     name="electra",
@@ -21,7 +21,7 @@ ELECTRA = Family(
     upstream="Electra",
     prefix="electra.",
     modules={name: official for name, official in ENCODER.items() if name != "pooler.dense"}
-    | {"embeddings.widen": "embeddings_project"},
+    | {"embeddings.embedding_projection": "embeddings_project"},
     heads={
         "masked-lm": {
             "transform": "generator_predictions.dense",

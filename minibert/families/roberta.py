@@ -1,13 +1,13 @@
 """RoBERTa (Liu et al. 2019, "RoBERTa: A Robustly Optimized BERT Pretraining Approach").
 
-The network of BERT, trained longer, on ten times the text, in larger batches, with fresh masks at every epoch and
-without next sentences, which turned out to be of no use: 90.2 on MNLI where BERT-large had 86.6. Words are cut into
-byte-level pairs, so that no text is unknown. Of fairseq, where it was trained, it kept how positions are counted: they
-begin behind that of padding, at pad_token_id + 1, and count only tokens that are not padding, so that the 514 rows of
-the table of positions are for 512 tokens. The classifier of texts has a layer of its own, with dropout before it too.
+The network of BERT, trained longer, on ten times the text, in larger batches, with new masks in every epoch and without
+next sentence prediction, which did not help: 90.2 on MNLI where BERT-large had 86.6. Its byte-level BPE leaves no text
+unknown. From fairseq it kept how positions are counted: they begin after that of padding, at pad_token_id + 1, and
+count only real tokens, so that the 514 rows of the position table serve 512 tokens. The text classifier has its own
+first layer, with dropout before it too.
 
-XLM-R (Conneau et al. 2019, "Unsupervised Cross-lingual Representation Learning at Scale") is the same on a hundred
-languages with a vocabulary of 250,000; CamemBERT (Martin et al. 2019) the same on French. Both cut by SentencePiece.
+XLM-R (Conneau et al. 2019, "Unsupervised Cross-lingual Representation Learning at Scale") is the same for a hundred
+languages with a vocabulary of 250,000, CamemBERT (Martin et al. 2019) the same for French. Both use SentencePiece.
 Upstream: transformers 5.23 RobertaModel, XLMRobertaModel, CamembertModel and their heads.
 """
 

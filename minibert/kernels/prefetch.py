@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import torch
 
-from minibert.text.texts import Row
+from minibert.text.texts import TextOrPair
 from minibert.text.tokenized import Tokenized
 from minibert.text.tokenizer import Tokenizer
 
@@ -28,7 +28,7 @@ class Portion:
     """Texts or pairs, the first of which is row `first` of all, and their ids."""
 
     first: int
-    texts: list[Row]
+    texts: list[TextOrPair]
     tokens: Tokenized
 
     @property
@@ -57,7 +57,7 @@ def map_ahead(function: Callable[[Given], Made], items: Iterable[Given]) -> Gene
 
 
 def tokenized(
-    texts: Iterable[list[Row]],
+    texts: Iterable[list[TextOrPair]],
     tokenizer: Tokenizer,
     device: torch.device,
     *,
@@ -71,14 +71,14 @@ def tokenized(
     nothing to gain (tokenizing SST-2 takes 1 % of the processor time that all-MiniLM-L6-v2 takes in float32).
     """
 
-    def numbered() -> Iterator[tuple[int, list[Row]]]:
+    def numbered() -> Iterator[tuple[int, list[TextOrPair]]]:
         row = first
         for portion in texts:
             yield row, portion
             row += len(portion)
 
-    def tokenize(portion: tuple[int, list[Row]]) -> Portion:
+    def tokenize(portion: tuple[int, list[TextOrPair]]) -> Portion:
         row, texts = portion
-        return Portion(row, texts, tokenizer.counted(texts, long=long, stride=stride, first_row=row))
+        return Portion(row, texts, tokenizer.encode_texts(texts, long=long, stride=stride, first_row=row))
 
     yield from map(tokenize, numbered()) if device.type == "cpu" else map_ahead(tokenize, numbered())

@@ -77,7 +77,7 @@ def tiny(name: str, family: Family = BERT, seed: int = 0, **changes: Any) -> Siz
     }
     if family.has_segments:
         values["type_vocab_size"] = 2
-    if "embeddings.widen" in family.modules:
+    if "embeddings.embedding_projection" in family.modules:
         values["embedding_size"] = 13
     if "embeddings.task" in family.modules:
         values["use_task_id"] = True
@@ -176,7 +176,7 @@ def mistake_upstream(theirs: nn.Module, head: str | None, folder: Path) -> str:
     if head is None:
         return ""
     config, names = Config.from_file(folder / "config.json"), dict(theirs.named_parameters())
-    if HEAD_CLASSES[head].reads_pooler(config) and not any(".pooler." in name for name in names):
+    if HEAD_CLASSES[head].first_layer(config) == "pooler" and not any(".pooler." in name for name in names):
         return "without the pooler that it reads"
     biases = set(config.family.decoder_bias)  # of DistilBERT there is one name
     if config.tie_word_embeddings and len(biases) == 2 and biases <= set(names):

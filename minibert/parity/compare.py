@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minibert.checkpoints.names import full_name, name_in_file
+from minibert.checkpoints.load import full_name, name_in_file
 from minibert.model import ATTENTION
 from minibert.parity.stages import (
     NOT_IN_SDPA,

@@ -24,8 +24,8 @@ from minibert.tasks.base import Encoded, Example
 from minibert.tasks.classification import Classification
 from minibert.tasks.frozen import Classifier
 from minibert.tasks.labels import LabelPrediction, LabelSetPrediction, check_finite
-from minibert.text.texts import as_rows
-from minibert.text.tokenized import Account, Tokenized
+from minibert.text.texts import as_texts_or_pairs
+from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.finetuning import Reader
 from minibert.train.folder import REPORT
@@ -67,7 +67,7 @@ def rows_of(made: Tokenized) -> Prepared[Row]:
     else:
         left = iter(made.ids)
         rows = [Row([next(left) for _ in range(count)]) for count in made.windows]
-    return Prepared(rows, [row.tokens for row in rows], made.account.truncated)
+    return Prepared(rows, [row.tokens for row in rows], made.stats.truncated)
 
 
 def vectors_of(embedder: Embedder, rows: Sequence[Row]) -> Matrix:
@@ -76,7 +76,7 @@ def vectors_of(embedder: Embedder, rows: Sequence[Row]) -> Matrix:
     ids = [one for row in filled for one in row.ids]
     second = None if rows[0].second is None else [row.second or 0 for row in filled]
     windows = [len(row.ids) for row in filled] if len(ids) > len(filled) else None
-    return embedder.vectors(Tokenized(ids, Account(), second, windows))[: len(rows)]
+    return embedder.vectors(Tokenized(ids, TokenStats(), second, windows))[: len(rows)]
 
 
 def filling(tokens: int) -> list[Row]:
@@ -91,10 +91,10 @@ def filling(tokens: int) -> list[Row]:
 
 def check_whole(made: Tokenized, texts: Texts | Pairs, tokenizer: Tokenizer, truncate: bool) -> None:
     """Raise Refused, 422 with the row and its number of tokens, for a text that would be cut, unless it may be."""
-    if truncate or not made.account.truncated:
+    if truncate or not made.stats.truncated:
         return
     for number in range(len(texts)):
-        account = tokenizer.counted(texts[number : number + 1]).account
+        account = tokenizer.encode_texts(texts[number : number + 1]).stats
         if account.truncated:
             count = f"{'at least ' if account.uncounted else ''}{account.longest:,}"
             raise too_long(number, count, tokenizer.max_length)
@@ -128,13 +128,13 @@ class Vectors:
         """Raises Refused, 422 with the row, for a text that is too long and for an id that is none."""
         if isinstance(texts[0], list):
             return self.prepare_ids(texts)
-        made = self.tokenizer.counted(texts, long="cut")
+        made = self.tokenizer.encode_texts(texts, long="cut")
         check_whole(made, texts, self.tokenizer, self.truncate)
         return rows_of(made)
 
     def prepare_ids(self, rows: Ids) -> Prepared[Row]:
         """Ids of texts: [CLS] and [SEP] are put around them, unless they are there."""
-        framing, vocab_size = self.tokenizer.framing, self.embedder.engine.config.vocab_size
+        framing, vocab_size = self.tokenizer.template, self.embedder.engine.config.vocab_size
         room, before, after = self.tokenizer.max_length - framing.specials(False), framing.before, framing.after
         items, truncated = [], 0
         for number, ids in enumerate(rows):
@@ -209,7 +209,7 @@ class FrozenLabels(Labels[Row]):
         """Ids by the recipe of the classifier."""
         recipe, tokenizer = self.embedder.recipe, self.embedder.tokenizer
         long = "cut" if recipe.long == "error" else recipe.long
-        made = tokenizer.counted(texts, long=long, stride=recipe.stride)
+        made = tokenizer.encode_texts(texts, long=long, stride=recipe.stride)
         check_whole(made, texts, tokenizer, truncate=recipe.long != "error")
         return rows_of(made)
 
@@ -234,9 +234,9 @@ class TunedLabels(Labels[Example]):
 
     def prepare(self, texts: Texts | Pairs) -> Prepared[Example]:
         """The examples of a task without labels."""
-        reader, account = self.reader, Account()
-        made = reader.tokenizer.counted(as_rows(*columns(texts)), max_length=reader.max_length)
-        starts, account = made.second or map(len, made.ids), made.account
+        reader, account = self.reader, TokenStats()
+        made = reader.tokenizer.encode_texts(as_texts_or_pairs(*columns(texts)), max_length=reader.max_length)
+        starts, account = made.second or map(len, made.ids), made.stats
         examples = [
             Example(ids, [0] * start + [1] * (len(ids) - start)) for ids, start in zip(made.ids, starts, strict=True)
         ]
@@ -305,7 +305,7 @@ class Masks:
         """Raises Refused for a text without a mask or one that is too long, and for a top_k that is none."""
         if not 1 <= top_k <= self.model.config.vocab_size:
             raise Refused(400, f"top_k is not from 1 to {self.model.config.vocab_size:,}, the vocabulary", "top_k")
-        made = self.tokenizer.counted(texts, long="cut")
+        made = self.tokenizer.encode_texts(texts, long="cut")
         check_whole(made, texts, self.tokenizer, truncate=False)
         mask, items = self.tokenizer.mask_id, []
         for number, ids in enumerate(made.ids):

@@ -26,7 +26,7 @@ from minibert.settings import check, setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
 from minibert.tasks.squad import Gold, Question, Questions, read_squad, score_answer
 from minibert.text.texts import as_columns
-from minibert.text.tokenized import Account
+from minibert.text.tokenized import TokenStats
 from minibert.text.tokenizer import Tokenizer
 
 GOOGLES_STRIDE = 128  # tokens, with rows of 384
@@ -118,26 +118,26 @@ class Answering(Task):
 
     def encode(self, data: Questions, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
         """A row for each window. Raises ValueError where max_question or stride leave too little of max_length."""
-        max_length, framing = tokenizer.checked_length(max_length, pairs=True), tokenizer.framing
-        self.check_room(max_length, max_length - self.max_question - framing.specials(pairs=True))
+        max_length, template = tokenizer.resolve_max_length(max_length, pairs=True), tokenizer.template
+        self.check_room(max_length, max_length - self.max_question - template.specials(pairs=True))
         texts = list(dict.fromkeys(question.context for question in data.rows))  # each once, with all its questions
-        contexts = dict(zip(texts, tokenizer.pieces(texts), strict=True))
+        contexts = dict(zip(texts, tokenizer.encode_each(texts), strict=True))
         examples: list[Example] = []
         back: list[Passage] = []
         lengths: list[int] = []  # of the questions
         torn = too_long = 0
-        questions = tokenizer.pieces([question.question for question in data.rows])
+        questions = tokenizer.encode_each([question.question for question in data.rows])
         bar = tqdm(questions, "encoding", len(data), leave=False, unit="text", delay=2, disable=None)
         for row, pieces in zip(data.rows, bar, strict=True):
             context, question = contexts[row.context], pieces.ids[: self.max_question]
-            room = max_length - len(question) - framing.specials(pairs=True)
-            stride, first = self.stride or max(1, min(GOOGLES_STRIDE, room // 2)), framing.second(len(question))
+            room = max_length - len(question) - template.specials(pairs=True)
+            stride, first = self.stride or max(1, min(GOOGLES_STRIDE, room // 2)), template.second(len(question))
             windows = [Window(*span, first) for span in spans(len(context.ids), room, stride)]
             answer = answer_tokens(row.answers[0], context.offsets) if row.answers else None
             found = [positions(answer, window) for window in windows]
             for window, known in zip(windows, found, strict=True):
-                ids = framing.row(question, context.ids[window.start : window.end])
-                segments = framing.segments(len(question), window.end - window.start)
+                ids = template.row(question, context.ids[window.start : window.end])
+                segments = template.segments(len(question), window.end - window.start)
                 examples.append(Example(ids, segments, known if data.known else {}))
             back.append(Passage(windows, context.offsets))
             lengths.append(len(pieces.ids))
@@ -145,7 +145,7 @@ class Answering(Task):
             too_long += answer is not None and answer[1] - answer[0] >= self.max_answer
         tokens = [one.ids for one in contexts.values()]
         unknown = sum(ids.count(tokenizer.unk_id) for ids in tokens)
-        tokenizer.warn(Account(len(data), sum(map(len, tokens)), unknown), max_length)
+        tokenizer.warn(TokenStats(len(data), sum(map(len, tokens)), unknown), max_length)
         counts = {
             f"of {len(data):,} questions are split into windows, {len(examples):,} in all": sum(
                 len(one.windows) > 1 for one in back

@@ -28,8 +28,7 @@ from minibert.settings import setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
 from minibert.tasks.labels import check_finite
 from minibert.tasks.metrics import accuracy_text, standard_error
-from minibert.text.rows import JsonArray, decompressed, read_json_lines
-from minibert.text.tables import STANDARD_INPUT, format_of, opened
+from minibert.text.tables import STANDARD_INPUT, decompressed, format_of, opened, read_json_array, read_json_lines
 from minibert.text.texts import as_texts
 from minibert.text.tokenized import shares
 from minibert.text.tokenizer import Tokenizer
@@ -115,7 +114,7 @@ class Choice(Task):
         if found not in ("jsonl", "json"):
             raise ValueError(f"{name} is read as .{found}; questions are a .jsonl, one on each line, such as {EXAMPLE}")
         with opened(path) as file, decompressed(file, name) if compressed else nullcontext(file) as stream:
-            records = read_json_lines(stream, name) if found == "jsonl" else JsonArray(stream, name)
+            records = read_json_lines(stream, name) if found == "jsonl" else read_json_array(stream, name)
             return [question_of(record, place) for place, record in records]
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[ChoiceQuestion]:
@@ -134,12 +133,12 @@ class Choice(Task):
     ) -> Encoded:
         """An example for each choice, those of a question in a row, each with the index of the right one."""
         check_counts(data)
-        framing = tokenizer.framing
-        room = tokenizer.checked_length(max_length, pairs=True) - framing.specials(pairs=True)
+        template = tokenizer.template
+        room = tokenizer.resolve_max_length(max_length, pairs=True) - template.specials(pairs=True)
         examples: list[Example] = []
         cut = 0
-        firsts = tokenizer.pieces([one.first for one in data])
-        seconds = tokenizer.pieces([choice for one in data for choice in one.choices])
+        firsts = tokenizer.encode_each([one.first for one in data])
+        seconds = tokenizer.encode_each([choice for one in data for choice in one.choices])
         for question in tqdm(data, "encoding", unit="question", delay=2, disable=None):
             known = {} if question.label is None else {"labels": question.label}
             first = next(firsts).ids
@@ -147,8 +146,8 @@ class Choice(Task):
                 choice = next(seconds).ids
                 n, m = shares(len(first), len(choice), room)
                 cut += n < len(first) or m < len(choice)
-                ids = framing.row(first[len(first) - n :], choice[:m])
-                examples.append(Example(ids, framing.segments(n, m), known))
+                ids = template.row(first[len(first) - n :], choice[:m])
+                examples.append(Example(ids, template.segments(n, m), known))
         note = (
             f"{cut:,} of {len(examples):,} choices with their questions are longer than {max_length} tokens: truncated"
         )

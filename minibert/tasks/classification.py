@@ -21,8 +21,8 @@ from minibert.settings import check, setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
 from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, as_labels, check_finite
 from minibert.text.tables import Column, Table
-from minibert.text.texts import Row, as_columns, as_rows
-from minibert.text.tokenizer import Account, Tokenizer
+from minibert.text.texts import TextOrPair, as_columns, as_texts_or_pairs
+from minibert.text.tokenizer import Tokenizer, TokenStats
 
 AT_ONCE = 4096  # texts between two steps of the progress bar
 
@@ -39,9 +39,9 @@ class Texts:
         return len(self.texts)
 
     @property
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[TextOrPair]:
         """The input of the tokenizer: texts or pairs."""
-        return as_rows(self.texts, self.pairs)
+        return as_texts_or_pairs(self.texts, self.pairs)
 
     @property
     def known_labels(self) -> list[Any]:
@@ -105,7 +105,7 @@ class Classification(Task):
         if not rows:
             raise ValueError(f"{table.name} holds no rows; each needs a text and a label")
         labels, texts, cells, *pairs = map(list, zip(*rows, strict=True))
-        if not (self.regression or table.names or text or label or pair):
+        if not (self.regression or table.header or text or label or pair):
             separator = self.separator or "\0"  # in no cell
             check_header(table.name, texts[0], [name for cell in cells for name in cell.split(separator)])
         return Texts(texts, pairs[0] if pairs else None, labels)
@@ -133,21 +133,21 @@ class Classification(Task):
         if data.labels is not None:
             numbers, target = {name: number for number, name in enumerate(labels)}, self.label_type.target
             targets = [{"labels": target(label, numbers, f"row {row}")} for row, label in enumerate(data.labels)]
-        rows, account = data.rows, Account()
+        rows, stats = data.rows, TokenStats()
         examples: list[Example] = []
         for start in tqdm(range(0, len(rows), AT_ONCE), "encoding", unit=f"x{AT_ONCE}", delay=2, disable=None):
-            made = tokenizer.counted(rows[start : start + AT_ONCE], max_length=max_length)
+            made = tokenizer.encode_texts(rows[start : start + AT_ONCE], max_length=max_length)
             second = made.second or map(len, made.ids)  # first token of the second text
             for ids, begin in zip(made.ids, second, strict=True):
                 segments = [0] * begin + [1] * (len(ids) - begin)
                 examples.append(Example(ids, segments, targets[len(examples)]))
-            account += made.account
-        tokenizer.warn(Account(len(data), account.tokens - account.special, account.unknown), max_length)
+            stats += made.stats
+        tokenizer.warn(TokenStats(len(data), stats.tokens - stats.special, stats.unknown), max_length)
         note = (
-            f"{account.truncated:,} of {len(data):,} texts are longer than {max_length} tokens (the longest has "
-            f"{'at least ' * bool(account.uncounted)}{account.longest:,}) and were truncated"
+            f"{stats.truncated:,} of {len(data):,} texts are longer than {max_length} tokens (the longest has "
+            f"{'at least ' * bool(stats.uncounted)}{stats.longest:,}) and were truncated"
         )
-        return Encoded(examples, notes=(note,) if account.truncated else ())
+        return Encoded(examples, notes=(note,) if stats.truncated else ())
 
     def decode(self, logits: Sequence[Logits], encoded: Encoded, data: Texts, labels: Sequence[str]) -> list[Any]:
         """A LabelPrediction for each row; a LabelSetPrediction for several labels, a float for a regression."""

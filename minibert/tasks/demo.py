@@ -106,7 +106,7 @@ def show_data(reviews: Reviews, labels: list[str], show: Show) -> Figures:
 
 def show_tokens(tokenizer: Tokenizer, texts: list[str], show: Show) -> Figures:
     """A sentence as tokens and ids, and the id matrix (N, S), padded to the longest text."""
-    batch, ids = tokenizer(EXAMPLE), tokenizer.counted(texts, long="cut").ids
+    batch, ids = tokenizer(EXAMPLE), tokenizer.encode_texts(texts, long="cut").ids
     tokens, S = {"text": EXAMPLE, "tokens": batch.tokens[0], "ids": batch.input_ids[0].tolist()}, max(map(len, ids))
     show(beside("tokens, ids", folded(list(zip(tokens["tokens"], tokens["ids"], strict=True)))))
     first = [list(row) + [tokenizer.pad_id] * (S - len(row)) for row in ids[:3]]

@@ -40,7 +40,7 @@ from minibert.printing import beside, block, brief, table
 from minibert.tasks.base import Measure
 from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.labels import LabelPrediction, as_labels, check_classes, check_finite, label_number
-from minibert.text.texts import Row, are_pairs, as_rows, table_of
+from minibert.text.texts import TextOrPair, are_pairs, as_texts_or_pairs, table_of
 from minibert.vectors.cache import Matrix
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.features import TextFeatures
@@ -99,7 +99,7 @@ class Classifier:
 
     def predict(self, texts: object, pairs: object = None) -> NDArray[np.str_]:
         """The class name of each text or pair, (N,); raises as predict_proba does."""
-        return np.array(self.labels)[self.predict_proba(texts, pairs).argmax(axis=1)]
+        return np.asarray(np.array(self.labels)[self.predict_proba(texts, pairs).argmax(axis=1)])
 
     def predict_proba(self, texts: object, pairs: object = None) -> NDArray[np.floating[Any]]:
         """The probability of each class, (N, classes), columns in the order of `labels`.
@@ -107,7 +107,7 @@ class Classifier:
         Raises ValueError for pairs where it was trained on single texts and vice versa, and, with the row, where the
         numbers overflow.
         """
-        rows = as_rows(texts, pairs, missing=self.features.missing)
+        rows = as_texts_or_pairs(texts, pairs, missing=self.features.missing)
         if not rows:
             return np.empty((0, len(self.labels)))
         if are_pairs(rows) != self.pairs:
@@ -209,7 +209,7 @@ def train(
     what TextFeatures raises.
     """
     features = TextFeatures(**recipe)
-    rows, candidates = as_rows(texts, pairs, missing=features.missing), as_grid(grid)
+    rows, candidates = as_texts_or_pairs(texts, pairs, missing=features.missing), as_grid(grid)
     names = as_labels(labels, rows=len(rows))
     if folds < 0 or folds == 1 or (candidates and not folds):
         raise ValueError(f"folds is {folds}; cross-validation needs at least 2")
@@ -235,7 +235,7 @@ def as_grid(grid: str | Sequence[float] | None) -> list[float]:
     return found
 
 
-def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, rows: Sequence[Row]) -> Matrix:
+def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, rows: Sequence[TextOrPair]) -> Matrix:
     """Given vectors in float32. Raises ValueError where they are not those of these texts: a sample is recomputed."""
     expected = (len(rows), features.n_features_out_)
     if vectors.shape != expected or not np.issubdtype(vectors.dtype, np.floating):
@@ -286,7 +286,7 @@ class FrozenReader:
     classifier: Classifier
     task: Classification = field(default_factory=Classification)
 
-    def with_columns(self, columns: Mapping[str, str | None]) -> FrozenReader:
+    def with_columns(self, columns: Mapping[str, Any]) -> FrozenReader:
         """The same for a file with other columns."""
         return FrozenReader(self.classifier, Classification(**columns))
 

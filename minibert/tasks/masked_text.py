@@ -35,7 +35,7 @@ from minibert.tasks.metrics import standard_error
 from minibert.text.masking import RATE, Masking, check_rate, unmasked
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts, portions
-from minibert.text.tokenized import Account
+from minibert.text.tokenized import TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -195,13 +195,13 @@ class MaskedText(Task):
         for document in tqdm(data.documents, "encoding", leave=False, unit="document", delay=2, disable=None):
             for row in rows_of(document, tokenizer, max_length):
                 tokens, unknown = tokens + len(row), unknown + row.count(tokenizer.unk_id)
-                examples.append(masked(tokenizer.framing.row(row), masking, 0, len(examples)))
+                examples.append(masked(tokenizer.template.row(row), masking, 0, len(examples)))
         if unknown == tokens:
             raise ValueError(
                 f"all {tokens:,} tokens of {data.name} are {tokenizer.id_to_token(tokenizer.unk_id)}; choose a "
                 "checkpoint whose vocabulary knows this language and script"
             )
-        tokenizer.warn(Account(len(data), tokens, unknown), max_length)
+        tokenizer.warn(TokenStats(len(data), tokens, unknown), max_length)
         note = (
             f"{len(data):,} lines of {len(data.documents):,} documents, {tokens:,} tokens, fill {len(examples):,} rows "
             f"of up to {max_length}; nothing is truncated"
@@ -257,12 +257,12 @@ class MaskedText(Task):
 
 def rows_of(document: Iterable[str], tokenizer: Tokenizer, max_length: int) -> Iterator[list[int]]:
     """The ids of the lines, concatenated, in rows with room for [CLS] and [SEP]; the last may be shorter."""
-    framing = tokenizer.framing
-    room = tokenizer.checked_length(max_length, pairs=False) - framing.specials(pairs=False)
+    template = tokenizer.template
+    room = tokenizer.resolve_max_length(max_length, pairs=False) - template.specials(pairs=False)
     left: list[int] = []
     for portion in portions(document):
-        windows = tokenizer.counted(portion, long="windows", stride=room, max_length=max_length).ids
-        left += [id for window in windows for id in window[len(framing.before) : -len(framing.after)]]
+        windows = tokenizer.encode_texts(portion, long="windows", stride=room, max_length=max_length).ids
+        left += [id for window in windows for id in window[len(template.before) : -len(template.after)]]
         full = len(left) - len(left) % room
         yield from (left[start : start + room] for start in range(0, full, room))
         left = left[full:]

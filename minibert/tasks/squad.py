@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 
 from minibert.files import parse_json, shown
 from minibert.tasks.metrics import f1
-from minibert.text.rows import decompressed
-from minibert.text.tables import opened
+from minibert.text.tables import decompressed, opened
 
 
 class Gold(NamedTuple):

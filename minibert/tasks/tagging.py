@@ -26,7 +26,7 @@ from minibert.tasks.entities import OUTSIDE, score_entities
 from minibert.tasks.metrics import class_table
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
-from minibert.text.tokenized import Account
+from minibert.text.tokenized import TokenStats
 from minibert.text.tokenizer import Tokenizer
 
 DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL files; not a word
@@ -117,17 +117,17 @@ class Tagging(Task):
 
         `back` has for each sentence the position of each word's first token, None for a word without one.
         """
-        max_length = tokenizer.checked_length(max_length, pairs=False)
+        max_length = tokenizer.resolve_max_length(max_length, pairs=False)
         numbers = None if data.tags is None else label_numbers(data, labels)
         examples: list[Example] = []
         back: list[list[int | None]] = []
         lengths: list[int] = []  # tokens of each sentence
         tokens = unknown = invisible = 0
-        pieces = tokenizer.pieces(data.words, words=True)
+        pieces = tokenizer.encode_each(data.words, words=True)
         for row, text in enumerate(
             tqdm(pieces, "encoding", len(data), leave=False, unit="text", delay=2, disable=None)
         ):
-            ids = tokenizer.framing.row(text.ids[: max_length - 2])
+            ids = tokenizer.template.row(text.ids[: max_length - 2])
             first: dict[int | None, int] = {}
             for place, word in enumerate(text.word_ids, 1):
                 first.setdefault(word, place)
@@ -139,7 +139,7 @@ class Tagging(Task):
             if len(ids) > 2:
                 known = {} if numbers is None else {"labels": token_labels(numbers[row], back[-1], len(ids))}
                 examples.append(Example(ids, [0] * len(ids), known))
-        tokenizer.warn(Account(len(data), tokens, unknown), max_length)
+        tokenizer.warn(TokenStats(len(data), tokens, unknown), max_length)
         notes = []
         if long := sum(length > max_length for length in lengths):
             cut = sum(row.count(None) for row in back) - invisible

@@ -2,20 +2,15 @@
 
 In reading order:
 
-    texts               what counts as a column of texts
-    rows                lines, rows and records of a file, one by one
-    tables              columns of files: .txt .tsv .csv .jsonl .json, also with .gz, .parquet, and standard input
-    wordpiece           WordPiece by hand, for reading
-    byte_pairs          byte-level BPE by hand
-    unigram             SentencePiece's unigram model by hand
-    tokenizer_settings  names of special tokens, casing, the longest text
-    vocabularies        what the relatives were released with, as tokenizer.json has it
-    tokenizer_files     what a tokenizer is made of, read without trust
-    backend             the tokenizer of the tokenizers library, built and checked
-    framing             the special tokens around one text and two
-    tokenized           texts as rows of ids, and what became of them in numbers
-    batch               the same as padded tensors
-    piecewise           a text of any length, piece by piece
-    tokenizer           texts to ids by all of these
-    masking             tokens hidden, to be guessed
+    texts            columns of texts and of pairs, checked row by row
+    tables           columns of files: .txt .tsv .csv .jsonl .json .parquet, .gz, and standard input
+    wordpiece        WordPiece by hand, for reading
+    byte_pairs       byte-level BPE by hand
+    unigram          SentencePiece's unigram model by hand
+    template         the special tokens around one text and two
+    long_texts       a very long text in pieces with the same ids
+    tokenized        rows of ids with statistics, and padded batches
+    tokenizer_files  tokenizer.json, tokenizer_config.json and the vocabularies of older folders
+    tokenizer        texts to ids with the tokenizers library
+    masking          masked tokens and their labels
 """

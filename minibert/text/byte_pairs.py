@@ -62,6 +62,12 @@ def byte_characters() -> list[str]:
     return [chr(byte) if byte in printed else chr(256 + others.index(byte)) for byte in range(256)]
 
 
+def cut_at_special_tokens(text: str, tokens: Sequence[str], taking_space: Sequence[str]) -> list[str]:
+    """Cut a text before and after the special tokens typed in it; some of them take the white space before them."""
+    spaced = (f"[{WHITE_SPACE}]*" * (token in taking_space) + re.escape(token) for token in tokens)
+    return re.split(f"({'|'.join(spaced)})", text) if tokens else [text]
+
+
 class BytePairs:
     """A vocabulary and its merges, which turn text into ids, without <s> and </s> around it.
 
@@ -82,9 +88,7 @@ class BytePairs:
         self.vocab = vocab
         self.ranks = {pair: rank for rank, pair in enumerate(merges)}
         self.add_prefix_space = add_prefix_space
-        self.special_tokens = frozenset(special_tokens)
-        spaced = (f"[{WHITE_SPACE}]*" * (token in taking_space) + re.escape(token) for token in special_tokens)
-        self.special = re.compile(f"({'|'.join(spaced)})") if special_tokens else None
+        self.special_tokens, self.taking_space = special_tokens, taking_space
 
     def pieces(self, word: str) -> list[str]:
         """Begin with the bytes of a word and join two neighbours, the pair learned first, until no pair was learned."""
@@ -100,7 +104,7 @@ class BytePairs:
     def tokens(self, text: str) -> list[str]:
         """The pieces of all words of a text; a special token typed in it stays whole."""
         tokens = []
-        for part in self.special.split(text) if self.special else [text]:
+        for part in cut_at_special_tokens(text, self.special_tokens, self.taking_space):
             if (token := part.lstrip()) in self.special_tokens:
                 tokens.append(token)
                 continue

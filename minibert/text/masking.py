@@ -64,7 +64,7 @@ class Masking:
                 "no token of this vocabulary goes on with a word, so that all words are whole; mask tokens"
             )
         known: dict[int, list[tuple[int, ...]]] = {}
-        for made in sorted((tuple(made.ids) for made in tokenizer.pieces(phrases)), key=len, reverse=True):
+        for made in sorted((tuple(made.ids) for made in tokenizer.encode_each(phrases)), key=len, reverse=True):
             if len(made) > 1:
                 known.setdefault(made[0], []).append(made)
         return cls(tokenizer.mask_id, special, ids[~special[ids]], continues, rate, seed, phrases=known)

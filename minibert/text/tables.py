@@ -1,73 +1,64 @@
-"""Columns of a file, read as a stream: memory does not grow with the file.
+"""Columns of texts and labels from a file, row by row.
 
-    file -> rows (rows.py) -> the columns that are asked for -> a text for each
+    bytes (.gz decompressed) -> lines of UTF-8 -> rows -> the requested columns -> a text for each
 
-.txt      one text a line; an empty line is an empty text. So are standard input and a name without an ending
-.tsv      columns by tab; quotes are characters like any other
-.csv      columns by comma, quoted
-.jsonl    one object of names and values a line
-.json     an array of such objects, or of texts
-.parquet  where pyarrow is installed
+.txt      one text per line; an empty line is an empty text. Standard input and names without an ending are read as this
+.tsv      columns separated by tabs; quotes are ordinary characters
+.csv      columns separated by commas, quoted
+.jsonl    one object per line
+.json     an array of objects or of texts, read at once
+.parquet  with pyarrow
 
-Each may end in .gz as well, but for .parquet. Blank lines of a table and of .jsonl are skipped. A table whose columns
-are asked for by name has a header; one whose columns are asked for by number, from 1, has none.
+All but .parquet may also end in .gz. Blank lines of a table and of .jsonl are skipped. A table has a header if a column
+is requested by name, and none if all are requested by number, from 1. Except for .json, memory does not grow with the
+file: a row longer than ROW_LIMIT is refused before it is read. Errors name the file and the place in it.
 """
 
 from __future__ import annotations
 
+import csv
+import gzip
+import importlib
+import io
+import json
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO
+from typing import Any, BinaryIO, Self
 
+from minibert.extras import install_hint
 from minibert.files import regular
-from minibert.text.rows import (
-    TABLES,
-    JsonArray,
-    decompressed,
-    open_parquet,
-    read_json_lines,
-    read_lines,
-    read_parquet,
-    read_rows,
-    size_of,
-)
-from minibert.text.texts import Row
+from minibert.text.texts import TextOrPair, check_surrogates
 
-FORMATS = ("txt", *TABLES, "jsonl", "json", "parquet")
-WITH_COLUMNS = ".tsv, .csv, .jsonl, .json or .parquet"
-TEXT_COLUMNS = ("sentence", "text")  # what a column of texts is called
-STANDARD_INPUT = "standard input"
-KINDS = {
-    "NoneType": "null",
-    "bool": "true or false",
-    "int": "a number",
-    "float": "a number",
-    "list": "a list",
-    "dict": "an object",
-    "str": "a string",
+ROW_LIMIT = 64_000_000  # bytes of a line: a thousand times what BERT reads of a text
+JSON_LIMIT = 1_000_000_000  # bytes of a .json, decompressed
+ROWS_AT_ONCE = 1024  # of parquet
+DIALECTS: dict[str, dict[str, Any]] = {
+    "tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
+    "csv": {"delimiter": ",", "strict": True},
 }
+FORMATS = ("txt", *DIALECTS, "jsonl", "json", "parquet")
+TEXT_COLUMNS = ("sentence", "text")  # the usual names of a column of texts
+STANDARD_INPUT = "standard input"
+JSON_TYPES: dict[type, str] = {type(None): "null", bool: "true or false", int: "a number", float: "a number"}
+JSON_TYPES |= {list: "a list", dict: "an object", str: "a string"}
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column that is asked for: by name, by number from 1, or, where `name` is None, by what it is usually called."""
+    """A requested column: by name, by number from 1, or by one of its usual names if `name` is None."""
 
-    role: str  # what a caller asks for it as: column, text, pair or label
+    role: str  # in messages: column, text, pair or label
     name: str | None = None
     usual: tuple[str, ...] = TEXT_COLUMNS
-    labels: str = "name"  # what labels are: name; names, joined, of which there may be none; or number
-
-    @property
-    def number(self) -> int | None:
-        """The number that it is asked for by."""
-        return int(self.name) if self.name is not None and self.name.isdecimal() else None
+    labels: str = "name"  # the type of labels: name; names, comma-separated, possibly none; or number
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -77,12 +68,11 @@ class Column:
 class Table:
     """Columns of a file, to be read once, inside `with`.
 
-    path: - is standard input. format: one of FORMATS; None goes by the name, with or without .gz. stream: the open
-    file, where `path` is only its name. Once the first row is read, `names` are those of the columns, None where they
-    have none.
-    Raises FileNotFoundError for a missing file, ImportError for .parquet without pyarrow, and ValueError for a pipe, a
-    device, a format or column that is not there, or, naming the line, for what is not UTF-8, a row without its
-    columns, a row of gigabytes, or a .gz that is cut off.
+    path: - is standard input. format: one of FORMATS; None decides by the name. stream: the open file, if `path` is
+    only its name. After the first row `names` are the names of the
+    columns, or their numbers if there is no header.
+    Raises FileNotFoundError for a missing file, ImportError for .parquet without pyarrow, and ValueError for a pipe or
+    a device, an unknown format, a missing column, or, with its place, for content that is damaged.
     """
 
     def __init__(
@@ -96,98 +86,73 @@ class Table:
         self.format, self.compressed = format_of(self.name, format)
         self.columns = tuple(columns)
         if self.format == "txt" and (len(columns) > 1 or columns[0].name is not None):
-            what = [f"{column.role} is {column.name!r}" for column in columns if column.name is not None]
+            wanted = [f"{column.role} {column.name!r}" if column.name else column.role for column in columns]
             raise ValueError(
-                f"{' and '.join(what) or 'a text and a label are wanted'}, and {self.name} is read as one text a line, "
-                f"without columns; a table ends in {WITH_COLUMNS}, or its format is named"
+                f"{self.name} is read as one text per line, so it has no columns {' and '.join(wanted)}; use a .tsv, "
+                ".csv, .jsonl, .json or .parquet, or set its format"
             )
-        self.names: tuple[str, ...] | None = None
-        self.place = self.name  # where the last row stands, for messages
+        self.names: tuple[str, ...] | None = None  # of the requested columns
+        self.header = True
+        self.place = self.name  # of the last row, for messages
         self.stream = stream or opened(path)
-        self.size = None if self.format == "parquet" else size_of(self.stream)  # bytes, None where nobody knows
+        in_file = stream is None and self.name != STANDARD_INPUT and self.format != "parquet"
+        self.size = os.path.getsize(path) if in_file else None  # bytes, None if unknown
 
-    def __enter__(self) -> Table:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stream.close()
 
     @property
     def position(self) -> int:
-        """How many bytes of the file, compressed if it is, were read; 0 where its size is not known."""
+        """Bytes read so far, compressed ones of a .gz; 0 if the size is unknown."""
         return 0 if self.size is None else self.stream.tell()
 
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """The cells of each row, a text for each column that is asked for, labels without the spaces around them."""
+        """The text of each requested column, row by row; labels are stripped."""
         with decompressed(self.stream, self.name) if self.compressed else nullcontext(self.stream) as stream:
-            if self.format == "txt":
-                yield from ((line,) for line in read_lines(stream, self.name))
-            elif self.format in TABLES:
-                yield from self._table(stream)
-            elif self.format == "parquet":
-                yield from self._parquet(stream)
-            elif self.format == "jsonl":
-                yield from self._records(read_json_lines(stream, self.name))
-            else:
-                items = JsonArray(stream, self.name)  # a text alone is an object of nothing but a text
-                yield from self._records((at, {"text": x} if isinstance(x, str) else x) for at, x in items)
+            for place, record in self._records(stream):
+                self.place = place
+                if not isinstance(record, dict):
+                    raise ValueError(f"{self.place} is {kind_of(record)}, not an object")
+                self.names = self.names or find_columns(self.columns, list(record), self.place)
+                columns = zip(self.names, self.columns, strict=True)
+                yield tuple(value(record, name, column, self.place) for name, column in columns)
 
-    def _table(self, stream: BinaryIO) -> Iterator[tuple[str, ...]]:
-        rows = read_rows(stream, self.name, self.format)
-        if (first := next(rows, None)) is None:
-            return
-        line, cells = first
-        places, width, why = self._places([name.strip() for name in cells], f"{self.name}, line {line},")
-        for line, row in rows if self.names else chain([first], rows):
-            where = self.place = f"{self.name}, line {line},"
-            if len(row) == 1 < width and self.columns[-1].role == "label":
-                raise ValueError(f"{where} has one column: the label is missing")
-            if len(row) != width:
-                raise ValueError(f"{where} has {len(row)} columns, {width} are expected ({why})")
-            yield tuple(cell(row[place], column, where) for place, column in zip(places, self.columns, strict=True))
+    def _records(self, stream: BinaryIO) -> Iterator[tuple[str, object]]:
+        """The rows as objects, each with its place: the columns of a table without a header are called 1, 2, ..."""
+        if self.format in DIALECTS:
+            yield from self._table(read_table(stream, self.name, self.format))
+        elif self.format == "parquet":
+            file = open_parquet(stream, self.name)
+            self.names = find_columns(self.columns, file.schema_arrow.names, self.name)
+            yield from read_parquet(file, self.name, self.names)
+        elif self.format == "jsonl":
+            yield from read_json_lines(stream, self.name)
+        else:
+            lines = ((self.name, line) for line in read_lines(stream, self.name))
+            texts = read_json_array(stream, self.name) if self.format == "json" else lines
+            yield from ((place, {"text": one} if isinstance(one, str) else one) for place, one in texts)
 
-    def _places(self, first: list[str], where: str) -> tuple[list[int], int, str]:
-        """Where each column stands, how many columns a row has, and why so many, by the first row of a table."""
-        by_number = any(column.number is not None for column in self.columns)
-        by_name = any(column.name is not None and column.number is None for column in self.columns)
-        usual = len(self.columns) == 1 or all(usual_name(column, first) for column in self.columns)
-        if by_name or (usual and not by_number):
-            names = self._find(first, where)
-            return [first.index(name) for name in names], len(first), "as in the header"
-        if by_number:
-            return numbered_places(self.columns, first, where), len(first), "as in the first row"
-        roles, words = (" and ".join(said) for said in zip(*((c.role, c.usual[0]) for c in self.columns), strict=True))
-        why = f"{roles}, or a header that names {words}; ask for other columns by name or number"
-        return list(range(len(self.columns))), len(self.columns), why
-
-    def _parquet(self, stream: BinaryIO) -> Iterator[tuple[str, ...]]:
-        file = open_parquet(stream, self.name)
-        names = self._find(file.schema_arrow.names, f"{self.name}")
-        return self._records(read_parquet(file, self.name, list(names)))
-
-    def _records(self, records: Iterable[tuple[str, object]]) -> Iterator[tuple[str, ...]]:
-        for where, record in records:
-            if not isinstance(record, dict):
-                raise ValueError(f"{where} is {kind_of(record)}, not an object of names and values")
-            names, self.place = self.names or self._find(list(record), where), where
-            yield tuple(value(record, name, column, where) for name, column in zip(names, self.columns, strict=True))
-
-    def _find(self, names: list[str], where: str) -> tuple[str, ...]:
-        """The names of the columns that are asked for, of those that the first row has."""
-        alone, in_table = len(names) == len(self.columns) == 1, self.format in TABLES
-        found = [name_in(names, column, where, alone, in_table) for column in self.columns]
-        check_different(self.columns, found)
-        self.names = tuple(found)
-        return self.names
+    def _table(self, rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, object]]:
+        """The rows of a table as objects. The first is a header unless columns are requested by number."""
+        for place, first in rows:
+            names = [name.strip() for name in first]
+            self.header = has_header(self.columns, names)
+            keys = names if self.header else [str(number) for number in range(1, len(names) + 1)]
+            self.names = find_columns(self.columns, keys, place, self.header)
+            for at, row in rows if self.header else chain([(place, first)], rows):
+                if len(row) != len(keys):
+                    raise ValueError(f"{at} has {len(row)} columns, {len(keys)} are expected, as in the first row")
+                yield at, dict(zip(keys, row, strict=True))
 
 
 class TextFile(Table):
-    """A column of texts in a file, to be iterated once, inside `with`; a file without any is warned of.
+    """A column of texts in a file, to be iterated once, inside `with`; a file without any texts is warned of.
 
-    column: a name, or a number from 1 where there is no header; None takes the one called sentence or text, or the
-    only one. column2: that of second texts; then each row is a pair of texts. The rest is as with Table.
+    column: a name, or a number from 1 if there is no header; None takes the column called sentence or text, or the
+    only one. column2: the column of second texts; each row is then a pair of texts. Otherwise as Table.
     """
 
     def __init__(
@@ -202,10 +167,7 @@ class TextFile(Table):
             columns.append(Column("column2", str(column2), ()))
         super().__init__(path, columns, format)
 
-    def __enter__(self) -> TextFile:
-        return self
-
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[TextOrPair]:
         row = None
         for row in self.rows():
             yield row[0] if len(row) == 1 else (row[0], row[1])
@@ -213,131 +175,197 @@ class TextFile(Table):
             warnings.warn(f"{self.name} holds no texts", stacklevel=2)
 
 
+# ---------------------------------------------------------------------------------------------------------------
+# Bytes
+
+
 def format_of(name: str, format: str | None) -> tuple[str, bool]:
-    """The format of a file, and whether it is compressed. Raises ValueError where its name ends in another."""
+    """The format of a file, and whether it is compressed. Raises ValueError for an unknown format."""
     endings = [suffix.lower()[1:] for suffix in Path(name).suffixes]
     compressed = endings[-1:] == ["gz"]
-    ending = "".join(endings[-2:-1] if compressed else endings[-1:])
-    if format is not None and format not in FORMATS:
-        raise ValueError(f"format is {format!r}; choose from {', '.join(FORMATS)}")
-    if format is None and ending and ending not in FORMATS:
+    found = format or "".join(endings[-2:-1] if compressed else endings[-1:]) or "txt"
+    if found not in FORMATS:
         raise ValueError(
-            f"{name} ends in .{ending}, which is none of .{', .'.join(FORMATS)}, with or without .gz; "
-            f"name its format, format= (--format): {', '.join(FORMATS)}"
+            f"{name} would be read as {found!r}, which is none of {', '.join(FORMATS)}; set one of these as its "
+            "format, format= (--format)"
         )
-    found = format or ending or "txt"
     if found == "parquet" and (compressed or name == STANDARD_INPUT):
-        raise ValueError(
-            f"{name} cannot be read as parquet, whose end is read first; give it as a file that is not .gz"
-        )
+        raise ValueError(f"{name} cannot be read as parquet; pass the name of a file that is not compressed")
     return found, compressed
 
 
 def opened(path: str | os.PathLike[str]) -> BinaryIO:
-    """The file or standard input as bytes. A pipe or a device is refused: who opens one may wait for ever."""
+    """The file or standard input, open for bytes. Raises ValueError for a pipe or a device, which could block."""
     if os.fspath(path) == "-":
         return sys.stdin.buffer
-    if not Path(path).is_dir():  # which open() refuses in words that everybody knows
-        regular(Path(path), "file; what comes from a pipe is read from standard input, whose name is -")
+    if not Path(path).is_dir():  # open() has a clear error for a folder
+        regular(Path(path), "file; to read from a pipe, use standard input, whose name is -")
     return open(path, "rb")
+
+
+@contextmanager
+def decompressed(stream: BinaryIO, name: str) -> Iterator[BinaryIO]:
+    """The content of a gzip file, to be read inside `with`. Raises ValueError for one that is damaged or cut off."""
+    try:
+        with gzip.open(stream) as inside:
+            yield inside  # type: ignore[misc]  # it reads as one, without being declared as one
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{name} is cut off, or not a gzip file: {error}") from None
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Rows
+
+
+def decoded_lines(stream: BinaryIO, name: str) -> Iterator[str]:
+    """The lines of UTF-8 with their ends. Raises ValueError, with the line, for other encodings and endless lines."""
+    for number, line in enumerate(iter(partial(stream.readline, ROW_LIMIT + 1), b""), 1):
+        if len(line) > ROW_LIMIT:
+            raise ValueError(
+                f"{name}, line {number}, is longer than {ROW_LIMIT / 1e6:g} MB; split it, or check whether the file is "
+                "what its name says"
+            )
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            raise ValueError(f"{name}, line {number}, is not UTF-8 (byte 0x{byte:02X}); save it as UTF-8") from None
+        yield text
+
+
+def read_lines(stream: BinaryIO, name: str) -> Iterator[str]:
+    """The lines of UTF-8 without their ends; an empty line is a text like any other."""
+    for line in decoded_lines(stream, name):
+        yield line.removesuffix("\n").removesuffix("\r")
+
+
+def read_table(stream: BinaryIO, name: str, format: str) -> Iterator[tuple[str, list[str]]]:
+    """The rows of a .tsv or .csv that are not blank, each with its place: the line that it begins on, from 1."""
+    lines = (io.StringIO(line, newline="") for line in decoded_lines(stream, name))  # may end in a lone \r
+    rows = csv.reader(chain.from_iterable(lines), **DIALECTS[format])
+    while True:
+        place = f"{name}, line {rows.line_num + 1},"
+        try:
+            row = next(rows, None)
+        except csv.Error as error:
+            raise ValueError(f"{place} cannot be read: {error}; is a quote not closed?") from None
+        if row is None:
+            return
+        if row:
+            yield place, row
+
+
+def read_json_lines(stream: BinaryIO, name: str) -> Iterator[tuple[str, object]]:
+    """The value of each line that is not blank, with its place."""
+    for number, line in enumerate(decoded_lines(stream, name), 1):
+        if line.strip():
+            place = f"{name}, line {number},"
+            yield place, parsed(line, place)
+
+
+def read_json_array(stream: BinaryIO, name: str) -> Iterator[tuple[str, object]]:
+    """The items of a JSON array, each with its place."""
+    content = stream.read(JSON_LIMIT + 1)
+    place = f"{name}, read as one JSON array (with one object per line, its format is jsonl: --format jsonl),"
+    items = parsed(content, place) if len(content) <= JSON_LIMIT else None
+    if not isinstance(items, list):
+        raise ValueError(f"{place} is {kind_of(items)}, or longer than {JSON_LIMIT / 1e6:g} MB")
+    yield from ((f"{name}, item {number},", item) for number, item in enumerate(items, 1))
+
+
+def parsed(text: str | bytes, place: str) -> Any:
+    """A JSON value. Raises ValueError with the place."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{place} is not JSON: {error}") from None
+
+
+def open_parquet(stream: BinaryIO, name: str) -> Any:
+    """A pyarrow ParquetFile. Raises ImportError without pyarrow, ValueError for a damaged file."""
+    try:
+        return importlib.import_module("pyarrow.parquet").ParquetFile(stream)
+    except ImportError:
+        hint = f"{install_hint('parquet')}; or save it as .jsonl"
+        raise ImportError(f"{name} is read as parquet, and pyarrow, which does it, is not installed: {hint}") from None
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} is not a sound parquet file: {error}") from None
+
+
+def read_parquet(file: Any, name: str, columns: Sequence[str]) -> Iterator[tuple[str, object]]:
+    """The rows, as objects of these columns, each with its place."""
+    rows = (row for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns) for row in batch.to_pylist())
+    try:
+        yield from ((f"{name}, row {number},", row) for number, row in enumerate(rows, 1))
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} is not a sound parquet file: {error}") from None
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Columns
 
 
-def usual_name(column: Column, names: list[str]) -> str | None:
-    """The first of the column's usual names that is there, in whatever case, as it is written there."""
+def usual_name(column: Column, names: Sequence[str]) -> str | None:
+    """The first of the column's usual names in the file, in any case, as the file has it."""
     return next((name for usual in column.usual for name in names if name.lower() == usual), None)
 
 
-def name_in(names: list[str], column: Column, where: str, alone: bool, in_table: bool) -> str:
-    """The name of a column in a file that has these. Raises ValueError where it is not there, or twice.
+def has_header(columns: Sequence[Column], first: Sequence[str]) -> bool:
+    """Whether the first row of a table has names: one is requested, or none by number and all usual ones are there."""
+    if requested := [column.name for column in columns if column.name is not None]:
+        return not all(name.isdecimal() for name in requested)
+    return len(columns) == 1 or all(usual_name(column, first) for column in columns)
 
-    alone: there is one column, and it is wanted, whatever it is called. in_table: numbers count the columns.
+
+def find_columns(columns: Sequence[Column], names: Sequence[str], where: str, header: bool = True) -> tuple[str, ...]:
+    """The name of each requested column in a file that has these.
+
+    A column that is not requested by name is the only one, or one of those left, in order, of a table without a header.
+    Raises ValueError for a column that is not there, or there twice, or requested twice.
     """
-    name = names[0] if alone and column.name is None else column.name or usual_name(column, names)
-    if in_table and column.number is not None and 1 <= column.number <= len(names):
-        name = names[column.number - 1]
-    if name is None or name not in names:
-        what = " or ".join(column.usual) if column.name is None else repr(column.name)
-        hint = f"; where there is no header, {column.role} is a number from 1" if in_table else ""
-        raise ValueError(f"{where} has no column {what}; choose as {column.role} one of: {listed(names)}{hint}")
-    if names.count(name) > 1:
-        raise ValueError(f"{where} has {names.count(name)} columns {name!r}; give them different names")
-    return name
-
-
-def numbered_places(columns: Sequence[Column], first: list[str], where: str) -> list[int]:
-    """The places of columns of a table without a header; one that has no number is the only one that is left."""
-    left = [place for place in range(len(first)) if place + 1 not in [column.number for column in columns]]
-    places = []
+    left = [name for name in names if name not in [column.name for column in columns]]
+    unnamed = sum(column.name is None for column in columns)
+    spare = iter(left if (not header or len(columns) == 1) and len(left) == unnamed else ())
+    found: list[str] = []
     for column in columns:
-        number = column.number
-        if number is None:
-            if len(left) != 1:
-                raise ValueError(f"{where} has {len(first)} columns; give the number of the {column.role} too")
-            number = left[0] + 1
-        if not 1 <= number <= len(first):
-            raise ValueError(f"{column.role} is {number}, and {where} has columns 1 to {len(first)}")
-        if (name := first[number - 1]).lower() in column.usual:
-            raise ValueError(f"{where} is a header, and {column.role} is {number}, as in a file without; use {name!r}")
-        places.append(number - 1)
-    check_different(columns, [place + 1 for place in places])
-    return places
-
-
-def check_different(columns: Sequence[Column], found: Sequence[str | int]) -> None:
-    """Raise ValueError where the same column is taken for two things."""
-    for column, one in zip(columns, found, strict=True):
-        first = columns[found.index(one)]
-        if first is not column:
+        name = column.name or usual_name(column, names) or next(spare, "")
+        if name in found or names.count(name) != 1:
+            what = repr(name) if name else " or ".join(column.usual)
+            count = "only one" if name in found else "more than one" if name in names else "no"
             raise ValueError(
-                f"{first.role} and {column.role} are both the column {one!r}; name another for one of them"
+                f"{where} has {count} column {what}; choose as {column.role} one of: {listed(names)}"
+                f"{'' if header else ' (without a header, columns have numbers)'}"
             )
+        found.append(name)
+    return tuple(found)
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Cells
 
 
-def cell(text: str, column: Column, where: str) -> str:
-    """A text as it is, a label without the spaces around it. Raises ValueError for an empty label."""
-    if column.role != "label":
-        return text
-    if not (label := text.strip()) and column.labels != "names":
-        raise ValueError(f"{where} has an empty label")
-    return label
-
-
 def value(record: dict[str, object], name: str, column: Column, where: str) -> str:
-    """The text or label of an object; a label may be a whole number too."""
+    """A text unchanged, a label stripped. Raises ValueError for another type, and for an empty label."""
     if name not in record:
         raise ValueError(f"{where} has no {name!r}; it has: {listed(list(record))}")
-    found = record[name]
-    number = column.labels == "number"
-    if column.role == "label" and isinstance(found, int | float if number else int):
+    found, is_label, number = record[name], column.role == "label", column.labels == "number"
+    if is_label and isinstance(found, int | float if number else int):
         return str(found)
     if not isinstance(found, str):
-        label = "a number" if number else "a name or a whole number"
-        wanted = label if column.role == "label" else "a text"
-        raise ValueError(f"{where} has {kind_of(found)} as {name!r}, not {wanted}")
-    try:
-        found.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{where} has a lone surrogate (U+{ord(found[error.start]):04X}, half a character) in {name!r}; "
-            "write it as U+FFFD or leave it out"
-        ) from None
-    return cell(found, column, where)
+        expected = "a text" if not is_label else "a number" if number else "a name or a whole number"
+        raise ValueError(f"{where} has {kind_of(found)} as {name!r}, not {expected}")
+    check_surrogates(found, f"{where} {name!r}")
+    if is_label and not found.strip() and column.labels != "names":
+        raise ValueError(f"{where} has an empty label")
+    return found.strip() if is_label else found
 
 
 def kind_of(found: object) -> str:
-    """What a value is called in a message."""
-    return KINDS.get(type(found).__name__, f"a value of type {type(found).__name__}")
+    """The type of a JSON value, for messages."""
+    return JSON_TYPES.get(type(found), f"a value of type {type(found).__name__}")
 
 
-def listed(names: list[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """Names for a message: the first ten, none longer than 40 characters."""
     shown = ", ".join(repr(name if len(name) <= 40 else name[:37] + "...") for name in names[:10])
     return (shown or "none") + (f" and {len(names) - 10} more" if len(names) > 10 else "")

@@ -1,18 +1,19 @@
-"""Text to ids: the `tokenizers` library does the work, this file decides what goes in and says what was lost.
+"""Text to ids with the `tokenizers` library, and statistics of what was cut off or unknown.
 
-    texts -> as_texts (what is no text is refused, by row) -> tokens (the library) -> cut to max_length, counted
-          -> [CLS] a [SEP] b [SEP] -> padded to the longest row of the batch: Batch; or left as it is: Tokenized
+    texts -> as_texts (checked row by row) -> tokens (the library) -> cut to max_length, counted
+          -> [CLS] a [SEP] b [SEP] -> padded to the longest row: Batch; or left as they are: Tokenized
 
-How the tokens come about is written out in `wordpiece`, `byte_pairs` and `unigram`, what stands around them in
-`framing`, all in this folder. [CLS] and [SEP] are RoBERTa's <s> and </s>.
+`wordpiece`, `byte_pairs` and `unigram` write out how the library finds the tokens, `template` puts [CLS] and [SEP]
+around them. RoBERTa's names for these two are <s> and </s>.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -20,45 +21,42 @@ from typing import Any
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
+from tokenizers import Encoding, Regex, pre_tokenizers
 from torch import Tensor
 
 from minibert.checkpoints import hub
 from minibert.config import Config
 from minibert.files import shown, write_text_atomically
-from minibert.text.backend import build, take_apart
-from minibert.text.batch import Batch, BatchRow, padded
-from minibert.text.framing import read_framing
-from minibert.text.piecewise import PIECE, piecewise
-from minibert.text.texts import Row, are_pairs, as_columns, as_texts, portions
+from minibert.settings import check_number
+from minibert.text.long_texts import PIECE, pieces_of, splits_at_spaces
+from minibert.text.template import read_template
+from minibert.text.texts import TextOrPair, are_pairs, as_columns, as_texts, portions
 from minibert.text.tokenized import (
-    Account,
-    Lengths,
+    Batch,
     Tokenized,
+    TokenStats,
     TruncationWarning,
     UnknownTokensWarning,
     as_long,
     in_windows,
+    pad,
     shares,
+    token_stats,
 )
 from minibert.text.tokenizer_files import (
-    check_padding,
-    kind_of,
-    lengths,
-    read_definition,
-    relative_of,
-    with_prefix_space,
-)
-from minibert.text.tokenizer_settings import (
     DEFAULT_MAX_LENGTH,
     NORMALIZER_SETTINGS,
+    SENTENCEPIECE,
+    build,
+    read_definition,
     read_settings,
     special_tokens,
+    with_prefix_space,
 )
 
-__all__ = ["Account", "Batch", "Tokenizer", "TruncationWarning", "UnknownTokensWarning", "load_tokenizer"]
+__all__ = ["Batch", "TokenStats", "Tokenizer", "TruncationWarning", "UnknownTokensWarning", "load_tokenizer"]
 
-BACKENDS = ("_backend", "_words_backend", "_piecewise")  # what a pickle leaves out
-CHUNK = 4096  # texts handed to the library at once: bounds what its intermediate results take
+CHUNK = 4096  # texts per call of the library; bounds the memory of its results
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -68,10 +66,10 @@ CHUNK = 4096  # texts handed to the library at once: bounds what its intermediat
 class Tokenizer:
     """BERT's tokenizer and those of its relatives: texts in, ids out, equal to transformers 5.23.
 
-    definition: the content of a tokenizer.json. limit: how many positions the model has. max_length: what a text
-    is cut to unless a call says otherwise. special_tokens_in_text: "parse" reads a typed "[SEP]" as that token, as
+    definition: the content of a tokenizer.json. limit: the number of positions of the model. max_length: texts are cut
+    to this unless a call sets another. special_tokens_in_text: "parse" reads a typed "[SEP]" as that token, as
     transformers does; "literal" reads it as five characters. settings: the content of tokenizer_config.json. source:
-    what errors call the definition.
+    the name of the definition in errors.
     """
 
     def __init__(
@@ -86,29 +84,42 @@ class Tokenizer:
     ) -> None:
         if special_tokens_in_text not in ("parse", "literal"):
             raise ValueError(f"special_tokens_in_text is {special_tokens_in_text!r}; it must be 'parse' or 'literal'")
-        # A saved tokenizer.json may cut and pad on its own: cutting unseen is what this class is here to prevent.
-        self._definition = dict(definition) | {"truncation": None, "padding": None}
+        # A saved tokenizer.json may cut and pad by itself; here both are done, and reported, by this class.
+        self._definition = {"added_tokens": []} | dict(definition) | {"truncation": None, "padding": None}
         self._settings = dict(settings or {})
         self.special_tokens_in_text = special_tokens_in_text
         self._backend = build(self._definition, special_tokens_in_text == "literal", source)
+        self._kind = type(self._backend.model).__name__
         self.vocab: dict[str, int] = self._backend.get_vocab()  # token to id, added tokens included
-        self._special = special_tokens(self._settings, self.vocab, source)
-        for token in self._special.values():
-            if token not in self.vocab:
-                needed = ", ".join(self._special.values())
-                raise ValueError(f"{source}: the vocabulary has no {token}; BERT needs {needed}")
+        self._pieces = {id: token for token, id in self.vocab.items()}
+        self._special = special_tokens(self._settings, source, self.vocab)
         special = [(token, self.vocab[token]) for token in self._special.values()]
         self.cls_id, self.sep_id, self.pad_id, self.mask_id, self.unk_id = (id for _, id in special)
-        self.framing = read_framing(self._backend, special[0], special[1], source)
+        self.template = read_template(self._backend, special[0], special[1], source)
         added = {id for id, token in self._backend.get_added_tokens_decoder().items() if token.special}
         # [UNK] stands for a word of the text, so it does not count as special in special_tokens_mask.
         self.control_ids = (added | {id for _, id in special}) - {self.unk_id}
-        self._prepare()
+        self._in_pieces = splits_at_spaces(self._definition)
         self.limit = limit
         self.max_length = min(DEFAULT_MAX_LENGTH, limit)
-        self.max_length = self.checked_length(max_length, pairs=False)
+        self.max_length = self.resolve_max_length(max_length, pairs=False)
         if special_tokens_in_text == "literal":
-            self._check_literal()
+            self._read_literally()
+
+    def _read_literally(self) -> None:
+        # A unigram vocabulary has special tokens among its pieces: a typed one is split after its first character.
+        names = sorted(token for id in (*self.control_ids, self.unk_id) if len(token := self._pieces[id]) > 1)
+        if self._kind == "Unigram":
+            patterns = "|".join(f"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in names)
+            apart = pre_tokenizers.Split(Regex(patterns), "merged_with_previous")
+            steps = [step for step in (self._backend.pre_tokenizer, apart) if step is not None]
+            self._backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
+        made = self._backend.encode_batch(list(self._special.values()), add_special_tokens=False)
+        if found := self.control_ids.intersection(id for one in made for id in one.ids):
+            raise ValueError(
+                "special_tokens_in_text='literal' is not possible with this vocabulary: "
+                f"the word {self._pieces[found.pop()]!r} itself is a special token; use 'parse'"
+            )
 
     # -- texts to ids
 
@@ -121,26 +132,27 @@ class Tokenizer:
         truncation: str = "warn",
         missing: str = "error",
     ) -> Batch:
-        """Tokenize texts, or pairs of texts, into a padded Batch; one str makes a batch of one row.
+        """Tokenize texts, or pairs of texts, into a padded Batch; a single str makes a batch of one row.
 
-        max_length: tokens per row with special tokens, at most the model's positions; of a pair the longer text is
-        cut first. truncation: "warn" cuts and warns once, "error" raises ValueError. missing: see as_texts.
+        max_length: tokens per row with special tokens, at most the model's positions; the longer text of a pair is cut
+        first. truncation: "warn" cuts and warns once, "error" raises ValueError. missing: see as_texts.
         """
         long = as_long(truncation)
-        max_length = self.checked_length(max_length, pairs=pairs is not None)
+        max_length = self.resolve_max_length(max_length, pairs=pairs is not None)
         first, second = as_columns(texts, pairs, missing=missing)
-        specials = self.framing.specials(pairs=second is not None)
-        room = max_length - specials
-        partners = repeat((None, 0, True)) if second is None else self._encode(second, room, count=True)
-        rows: list[BatchRow] = []
-        counted = Lengths(max_length, long)
-        encoded = self._encode(first, room, count=second is not None)
-        for (a, n, whole), (b, m, _) in zip(encoded, partners, strict=False):  # repeat has no end
-            counted.add(n + m + specials, whole)
-            rows.append(self._row(a, b, *shares(n, m, room)))
-        account = counted.account([row.ids for row in rows], self.unk_id, specials)
-        self.warn(account, max_length)
-        return padded(rows, self.pad_id, self._pieces[self.pad_id], account)
+        specials = self.template.specials(pairs=second is not None)
+        partners = repeat(None) if second is None else self.encode_each(second)
+        rows, lengths = [], []
+        for a, b in zip(self.encode_each(first), partners, strict=False):  # repeat has no end
+            n, m = len(a), 0 if b is None else len(b)
+            lengths.append((n + m, True))
+            rows.append(self._row(a, b, *shares(n, m, max_length - specials)))
+        ids = [row["input_ids"] for row in rows]
+        stats = token_stats(lengths, ids, self.unk_id, specials, max_length, long)
+        self.warn(stats, max_length)
+        fillers: dict[str, Any] = dict(attention_mask=0, token_type_ids=0, special_tokens_mask=1)
+        fillers |= {"input_ids": self.pad_id, "tokens": self._pieces[self.pad_id], "offsets": (0, 0), "word_ids": None}
+        return pad(rows, fillers, stats)
 
     def ids(
         self,
@@ -151,134 +163,113 @@ class Tokenizer:
         missing: str = "error",
     ) -> list[list[int]]:
         """The ids of each text, [CLS] and [SEP] included, cut but not padded: the fast way for many texts."""
-        max_length = self.checked_length(max_length, pairs=False)
-        made = self.counted(as_texts(texts, missing=missing), long=as_long(truncation), max_length=max_length)
-        self.warn(made.account, max_length)
+        max_length = self.resolve_max_length(max_length, pairs=False)
+        made = self.encode_texts(as_texts(texts, missing=missing), long=as_long(truncation), max_length=max_length)
+        self.warn(made.stats, max_length)
         return made.ids
 
-    def counted(
+    def encode_texts(
         self,
-        rows: Sequence[Row],
+        texts: Sequence[TextOrPair],
         *,
         long: str = "cut",
         stride: int | None = None,
         max_length: int | None = None,
         first_row: int = 0,
     ) -> Tokenized:
-        """The ids of texts or pairs, and in place of warnings their account: for texts that come in portions.
+        """The ids of texts or pairs, with stats in place of warnings: for texts that arrive in portions.
 
-        long, stride: as in a Recipe. first_row: what the first text is called in the ValueError of long="error".
-        Raises ValueError for windows of pairs, and for a stride beyond a window.
+        long, stride: as in a Recipe. first_row: the row of the first text in the ValueError of long="error".
+        Raises ValueError for windows of pairs, and for a stride longer than a window.
         """
-        pairs = are_pairs(rows)
-        max_length = self.checked_length(max_length, pairs=pairs)
-        specials = self.framing.specials(pairs)
+        pairs = are_pairs(texts)
+        max_length = self.resolve_max_length(max_length, pairs=pairs)
+        specials = self.template.specials(pairs)
         room = max_length - specials
-        lengths = Lengths(max_length, long, first_row)
         if pairs and long == "windows":
             raise ValueError("long is 'windows', and windows are of single texts; for pairs use long='cut' or 'error'")
-        if pairs:
-            return self._pairs([row[0] for row in rows], [row[1] for row in rows], room, lengths)
         stride = max(1, room // 2) if stride is None else stride
         if stride > room:
             raise ValueError(f"stride is {stride}, and a window of max_length {max_length} has {room} tokens of text")
-        ids, windows = [], []
-        for text, whole in self._ids([str(row) for row in rows], None if long == "windows" else room + 1):
-            lengths.add(len(text) + specials, whole)
-            parts = in_windows(text, room, stride) if long == "windows" else [text[:room]]
-            ids += [self.framing.row(part) for part in parts]
-            windows.append(len(parts))
-        account = lengths.account(ids, self.unk_id, specials, windows)
-        return Tokenized(ids, account, windows=windows if long == "windows" else None)
-
-    def _pairs(self, first: list[str], second: list[str], room: int, lengths: Lengths) -> Tokenized:
-        """[CLS] a [SEP] b [SEP] of each pair, the longer text cut first."""
-        ids, starts, specials = [], [], self.framing.specials(pairs=True)
-        for (a, _), (b, _) in zip(self._ids(first), self._ids(second), strict=True):
-            lengths.add(len(a) + len(b) + specials)
+        enough = None if pairs or long == "windows" else room + 1
+        columns = zip(*texts, strict=True) if pairs else [texts]
+        ids, second, windows, lengths = [], [], [], []
+        for (a, whole), *partner in zip(*(self._ids(column, enough) for column in columns), strict=True):
+            b = partner[0][0] if pairs else []
             n, m = shares(len(a), len(b), room)
-            ids.append(self.framing.row(a[:n], b[:m]))
-            starts.append(self.framing.second(n))
-        account = lengths.account(ids, self.unk_id, specials)
-        return Tokenized(ids, account, second=starts if self.framing.segment else None)
+            parts = in_windows(a, room, stride) if long == "windows" else [a[:n]]
+            ids += [self.template.row(part, b[:m] if pairs else None) for part in parts]
+            second.append(self.template.second(n))
+            windows.append(len(parts))
+            lengths.append((len(a) + len(b), whole))
+        stats = token_stats(lengths, ids, self.unk_id, specials, max_length, long, windows, first_row)
+        starts = second if pairs and self.template.segment else None
+        return Tokenized(ids, stats, starts, windows if long == "windows" else None)
 
-    def pieces(self, texts: Sequence[str | Sequence[str]], *, words: bool = False) -> Iterator[tokenizers.Encoding]:
-        """Each text by itself: its ids, tokens, offsets and word_ids, without [CLS] and [SEP], nothing cut.
+    def encode_each(self, texts: Sequence[str | Sequence[str]], *, words: bool = False) -> Iterator[Encoding]:
+        """The ids, tokens, offsets and word_ids of each text alone, without special tokens and without truncation.
 
-        words: a text is given as the list of its words; word_ids count those, and offsets are into the word. Each is as
-        in the middle of a text, with a space before it where the vocabulary has words so.
+        words: each text is a list of its words; word_ids count these, offsets are into the word. Each word is tokenized
+        as in the middle of a text, with a space before it if the vocabulary has words with spaces.
         """
         backend = self._words_backend if words else self._backend
         for start in range(0, len(texts), CHUNK):
             chunk = list(texts[start : start + CHUNK])
             yield from backend.encode_batch(chunk, is_pretokenized=words, add_special_tokens=False)
 
-    def _encode(self, texts: list[str], room: int, count: bool) -> Iterator[tuple[tokenizers.Encoding, int, bool]]:
-        """Each text with at least `room` of its tokens, how many there are, and whether that number is certain.
-
-        count: make it certain. Of a text beyond PIECE characters the first piece is taken, where that is enough.
-        """
-        beginnings = [text if len(text) <= PIECE else self._piecewise.beginning(text) for text in texts]
-        for text, beginning, made in zip(texts, beginnings, self.pieces(beginnings), strict=True):
-            certain = self._piecewise.certain(made, len(beginning)) if len(text) > PIECE else len(made)
-            if len(text) > PIECE and certain <= room:
-                made = self._backend.encode(text, add_special_tokens=False)
-                yield made, len(made), True
-            elif len(text) > PIECE and count:
-                yield made, len(self._piecewise.ids(text)[0]), True
-            else:
-                yield made, certain, len(text) <= PIECE
-
-    def warn(self, account: Account, max_length: int) -> None:
-        """Warn of cut ends and of unknown tokens, once each, in the name of the caller's caller."""
-        account.warn(max_length, str(self._pieces[self.unk_id]), stacklevel=4)
-
-    def _ids(self, texts: list[str], enough: int | None = None) -> Iterator[tuple[list[int], bool]]:
-        """The ids of each text and whether these are all: of millions of characters `enough` of them will do."""
-        for portion in portions(texts):
+    def _ids(self, texts: Iterable[Any], enough: int | None = None) -> Iterator[tuple[list[int], bool]]:
+        """The ids of each text, and whether they are complete: of a very long text `enough` of them will do."""
+        for portion in portions(map(str, texts)):
             short = [text if len(text) <= PIECE else "" for text in portion]
             made = self._backend.encode_batch_fast(short, add_special_tokens=False)
             for text, encoding in zip(portion, made, strict=True):
-                yield (encoding.ids, True) if len(text) <= PIECE else self._piecewise.ids(text, enough)
+                yield (encoding.ids, True) if len(text) <= PIECE else self._long_ids(text, enough)
 
-    def _row(self, a: tokenizers.Encoding, b: tokenizers.Encoding | None, n: int, m: int) -> BatchRow:
-        """n tokens of a and m of b with the special ones around (Devlin et al. 2018, figure 2)."""
+    def _long_ids(self, text: str, enough: int | None) -> tuple[list[int], bool]:
+        """The same for a very long text, piece by piece, because the library takes a hundred bytes per character."""
+        ids: list[int] = []
+        pieces = pieces_of(text) if self._in_pieces else [text]
+        while pieces and (enough is None or len(ids) < enough):
+            ids += self._backend.encode(pieces.pop(0), add_special_tokens=False).ids
+        return ids, not pieces
+
+    def _row(self, a: Encoding, b: Encoding | None, n: int, m: int) -> dict[str, list[Any]]:
+        """n tokens of a and m of b with the special tokens around them (Devlin et al. 2018, figure 2)."""
 
         def around(field: str, special: Callable[[int], Any]) -> list[Any]:
             second = None if b is None else getattr(b, field)[:m]
-            return self.framing.around(getattr(a, field)[:n], second, special)
+            return self.template.row(getattr(a, field)[:n], second, special)
 
-        ids = around("ids", lambda id: id)
-        return BatchRow(
-            ids=ids,
-            segments=self.framing.segments(n, None if b is None else m),
-            special=[int(id in self.control_ids) for id in ids],
-            tokens=around("tokens", self._pieces.__getitem__),
-            offsets=around("offsets", lambda id: (0, 0)),
-            word_ids=around("word_ids", lambda id: None),
-        )
+        ids = around("ids", int)
+        return {
+            "input_ids": ids,
+            "attention_mask": [1] * len(ids),
+            "token_type_ids": self.template.segments(n, None if b is None else m),
+            "special_tokens_mask": [int(id in self.control_ids) for id in ids],
+            "tokens": around("tokens", self._pieces.__getitem__),
+            "offsets": around("offsets", lambda id: (0, 0)),
+            "word_ids": around("word_ids", lambda id: None),
+        }
 
-    def checked_length(self, max_length: int | None, pairs: bool) -> int:
-        """The max_length that counts. Raises ValueError where no token of text would fit, or too many for the model."""
+    def warn(self, stats: TokenStats, max_length: int) -> None:
+        """Warn of truncated texts and of unknown tokens, once each, at the line of the caller's caller."""
+        stats.warn(max_length, self._pieces[self.unk_id], stacklevel=4)
+
+    def resolve_max_length(self, max_length: int | None, pairs: bool) -> int:
+        """`max_length`, or the default if it is None. Raises ValueError if no token of text fits, or too many."""
         max_length = self.max_length if max_length is None else max_length
-        if not isinstance(max_length, int) or isinstance(max_length, bool):
-            raise TypeError(f"max_length is of type {type(max_length).__name__}; it must be an int")
-        minimum = self.framing.specials(pairs) + 1  # the special tokens and one token of text
-        if not minimum <= max_length <= self.limit:
-            raise ValueError(
-                f"max_length is {max_length}; {'for pairs ' if pairs else ''}it must be at least "
-                f"{minimum} and at most {self.limit}, the number of positions of the model"
-            )
+        minimum = self.template.specials(pairs) + 1  # the special tokens and one token of text
+        check_number("max_length for pairs" if pairs else "max_length", max_length, int, minimum, self.limit)
         return max_length
 
     # -- one text, as in transformers
 
     def tokenize(self, text: str) -> list[str]:
-        """The tokens of a text, without [CLS] and [SEP], nothing cut."""
-        return list(next(self.pieces(as_texts([text]))).tokens)
+        """The tokens of a text, without special tokens and without truncation."""
+        return list(next(self.encode_each(as_texts([text]))).tokens)
 
     def encode(self, text: str, pair: str | None = None, *, add_special_tokens: bool = True) -> list[int]:
-        """The ids of a text or a pair, [CLS] to [SEP], cut with a warning as in a call; or of one text, bare and whole.
+        """The ids of a text or a pair with special tokens, cut with a warning; or of one text without, not cut.
 
         Raises ValueError for a pair without special tokens.
         """
@@ -287,14 +278,14 @@ class Tokenizer:
             return ids
         if pair is not None:
             raise ValueError("add_special_tokens is False, and without [SEP] a pair would be one text")
-        return list(next(self.pieces(as_texts([text]))).ids)
+        return list(next(self.encode_each(as_texts([text]))).ids)
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """The id of each token; that of [UNK] where the vocabulary has no such token."""
+        """The id of each token; the id of [UNK] for a token that is not in the vocabulary."""
         return [self.vocab.get(token, self.unk_id) for token in tokens]
 
     def convert_ids_to_tokens(self, ids: Iterable[int] | Tensor) -> list[str]:
-        """The token of each id. Raises ValueError for an id that the vocabulary does not have."""
+        """The token of each id. Raises ValueError for an id that is not in the vocabulary."""
         ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
         if unknown := [id for id in ids if id not in self._pieces]:
             raise ValueError(f"id {shown(unknown[0])} is not in the vocabulary, which has {self.vocab_size:,} tokens")
@@ -303,55 +294,50 @@ class Tokenizer:
     # -- ids to text, and the vocabulary
 
     def decode(self, ids: Sequence[int] | Tensor, *, skip_special_tokens: bool = False) -> str:
-        """The text of one row of ids, as close as pieces allow: case, accents and some spaces do not come back."""
+        """The text of one row of ids, approximately: case, accents and some spaces are lost."""
         ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
         return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
 
     @property
     def vocab_size(self) -> int:
-        """V: how many tokens there are, added ones included."""
+        """V: the number of tokens, added ones included."""
         return len(self.vocab)
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of a token; None where the vocabulary has no such token."""
+        """The id of a token, None if the vocabulary does not have it."""
         return self.vocab.get(token)
 
     def id_to_token(self, id: int) -> str | None:
-        """The token of an id; None where the vocabulary has no such id."""
+        """The token of an id, None if the vocabulary does not have it."""
         return self._pieces.get(id)
 
     def token_text(self, id: int) -> str:
-        """A token as one writes it: without Ġ and ▁, bytes as the letters that they make; ## of WordPiece stays."""
+        """A token for display: without Ġ and ▁, bytes decoded to the letters they encode; ## of WordPiece stays."""
         token = self.id_to_token(id) or f"[id {id}]"
-        if kind_of(self._definition["model"]) == "WordPiece" or id in self.control_ids or id not in self._pieces:
+        if self._kind == "WordPiece" or id in self.control_ids or id not in self._pieces:
             return token
         text = self.decode([id]).strip()
         return text if text and "\ufffd" not in text else token  # a part of a letter has no text
 
     @property
     def continues(self) -> NDArray[np.bool_]:
-        """Which tokens go on with the word before them, by id, (V); no special token does.
+        """Which tokens continue the word before them, by id, (V); special tokens do not.
 
         WordPiece marks these (##), byte-level BPE and unigram vocabularies mark those that begin a word (Ġ, ▁).
         """
-        found = np.zeros(max(self.vocab.values()) + 1, dtype=bool)
-        model = self._definition["model"]
-        mark = {"BPE": "Ġ", "Unigram": "▁"}.get(kind_of(model))
-        prefix = model.get("continuing_subword_prefix") or "##"
+        found = np.zeros(max(self._pieces) + 1, dtype=bool)
+        mark = {"BPE": "Ġ", "Unigram": "▁"}.get(self._kind)
+        prefix = self._definition["model"].get("continuing_subword_prefix") or "##"
         for token, id in self.vocab.items():
             found[id] = token.startswith(prefix) if mark is None else not token.startswith(mark)
         found[[*self.control_ids, self.unk_id]] = False
         return found
 
-    @cached_property
-    def _pieces(self) -> dict[int, str]:
-        return {id: token for token, id in self.vocab.items()}
-
     # -- identity, files, pickles
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 (hexadecimal) of all that determines ids: vocabulary, rules, special tokens, max_length."""
+        """sha256 (hexadecimal) of everything that determines ids: vocabulary, rules, special tokens, max_length."""
         parts = [self._definition, self._special, self.special_tokens_in_text, self.max_length]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -366,39 +352,18 @@ class Tokenizer:
         for name, content in (("tokenizer.json", self._definition), ("tokenizer_config.json", settings)):
             write_text_atomically(folder / name, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
 
-    def __getstate__(self) -> dict[str, Any]:
-        # The library's own pickle forgets encode_special_tokens, so the backend is built again from its definition.
-        return {name: value for name, value in self.__dict__.items() if name not in BACKENDS}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._backend = build(self._definition, self.special_tokens_in_text == "literal", "the definition")
-        self._prepare()
-
-    def _prepare(self) -> None:
-        if self.special_tokens_in_text == "literal":
-            take_apart(self._backend, self._special_names)
-        self._piecewise = piecewise(self._backend, self._definition)
-
-    @property
-    def _special_names(self) -> list[str]:
-        return [self._pieces[id] for id in sorted(self.control_ids | {self.unk_id})]
+    def __reduce__(self) -> tuple[Callable[[], Tokenizer], tuple[()]]:
+        """A pickle has the definition, because the library's own pickle loses encode_special_tokens."""
+        options: dict[str, Any] = {"special_tokens_in_text": self.special_tokens_in_text, "settings": self._settings}
+        options |= {"limit": self.limit, "max_length": self.max_length}
+        return partial(Tokenizer, self._definition, **options), ()
 
     @cached_property
     def _words_backend(self) -> tokenizers.Tokenizer:
-        """The backend for texts that are given word by word."""
-        if kind_of(self._definition["model"]) != "BPE":
+        """The backend for texts given as lists of words."""
+        if self._kind != "BPE":
             return self._backend
         return build(with_prefix_space(self._definition, True), self.special_tokens_in_text == "literal", "")
-
-    def _check_literal(self) -> None:
-        """Special tokens without punctuation, such as "CLS", could be words of a text: then literal cannot be kept."""
-        for token in self._special.values():
-            if self.control_ids.intersection(self._backend.encode(token, add_special_tokens=False).ids):
-                raise ValueError(
-                    f"special_tokens_in_text='literal' is not possible with this vocabulary: "
-                    f"the word {token!r} itself is a special token; use 'parse'"
-                )
 
 
 def load_tokenizer(
@@ -410,25 +375,35 @@ def load_tokenizer(
 ) -> Tokenizer:
     """The tokenizer of a checkpoint, by Hub name or folder, from tokenizer.json or else from its vocabulary.
 
-    lowercase: None takes what the files say. max_length: None takes the smallest of 512, model_max_length and the
-    model's positions. special_tokens_in_text: see Tokenizer. Raises FileNotFoundError where a folder has neither
-    file, ValueError where a file is broken or the vocabulary is larger than the model's.
+    lowercase: None takes the setting of the files. max_length: None takes the smallest of 512, model_max_length and
+    the model's positions. special_tokens_in_text: see Tokenizer. Raises FileNotFoundError if the folder has neither
+    file, ValueError if a file is damaged or belongs to another model.
     """
     folder = hub.locate(name).folder
     settings = read_settings(folder)
     config = Config.from_file(folder / "config.json")
-    relative = relative_of(config, settings)
-    definition = read_definition(folder, settings, lowercase, relative)
-    if kind_of(definition["model"]) != "WordPiece":
-        settings.setdefault("tokenizer_class", f"{relative}Tokenizer")  # what transformers is to load a saved one as
-    default, limit = lengths(folder, config, definition, settings)
+    stated = str(settings.get("tokenizer_class")).removesuffix("Fast").removesuffix("Tokenizer")
+    relative = stated if stated in SENTENCEPIECE else config.family.upstream  # the start of its class in transformers
+    longest = settings.get("model_max_length") or DEFAULT_MAX_LENGTH  # 1e30 if unknown
     tokenizer = Tokenizer(
-        definition,
-        limit=limit,
-        max_length=default if max_length is None else max_length,
+        read_definition(folder, settings, lowercase, relative),
+        limit=config.max_tokens,
+        max_length=int(min(DEFAULT_MAX_LENGTH, longest, config.max_tokens)) if max_length is None else max_length,
         special_tokens_in_text=special_tokens_in_text,
         settings=settings,
         source=str(folder),
     )
-    check_padding(folder, config, tokenizer.pad_id)
+    if tokenizer._kind != "WordPiece":
+        tokenizer._settings.setdefault("tokenizer_class", f"{relative}Tokenizer")  # transformers reads it
+    tokens = max(tokenizer._pieces) + 1
+    if tokens > config.vocab_size:
+        raise ValueError(
+            f"the tokenizer of {folder} has {tokens} tokens, the model only {config.vocab_size} "
+            "(vocab_size in config.json); the files belong to different checkpoints"
+        )
+    if config.first_position and tokenizer.pad_id != config.pad_token_id:
+        raise ValueError(
+            f"the tokenizer of {folder} pads with id {tokenizer.pad_id}, and the model expects id "
+            f"{config.pad_token_id} (pad_token_id in config.json); the files belong to different checkpoints"
+        )
     return tokenizer

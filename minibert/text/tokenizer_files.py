@@ -1,181 +1,332 @@
-"""The files of a tokenizer, read without trust: what a Tokenizer is made of, or a ValueError with file and key.
+"""The files of a tokenizer, read as untrusted input: the content of a tokenizer.json, or a ValueError with the file.
 
-tokenizer.json is everything, as the `tokenizers` library writes it; older folders have a vocabulary (vocabularies.py).
+tokenizer.json            all of it, as the `tokenizers` library writes it
+tokenizer_config.json     names of special tokens, casing, maximum length; it overrides tokenizer.json
+
+Older folders have a vocabulary in place of tokenizer.json; the content of a tokenizer.json is made from it:
+
+vocab.txt                                WordPiece: one piece per line, its id is the line number (BERT, ELECTRA)
+vocab.json, merges.txt                   byte-level BPE: piece to id, and the merges in the order they were learned
+                                         (RoBERTa)
+spiece.model, sentencepiece.bpe.model    unigram: SentencePiece's pieces with scores (ALBERT; XLM-R, CamemBERT)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import importlib
+import json
+import re
+import warnings
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+
 from minibert.checkpoints.tensor_files import listing
-from minibert.config import Config
-from minibert.files import read_json, shown
-from minibert.text.tokenizer_settings import DEFAULT_MAX_LENGTH, NORMALIZER_SETTINGS
-from minibert.text.vocabularies import (
-    SENTENCEPIECE,
-    definition_from_merges,
-    definition_from_pieces,
-    definition_from_vocab,
-)
+from minibert.extras import install_hint
+from minibert.files import read_json, read_small, shown
 
-KINDS = ("WordPiece", "BPE", "Unigram")
+Definition = dict[str, Any]  # the content of a tokenizer.json
 
-
-def lengths(
-    folder: Path, config: Config, definition: Mapping[str, Any], settings: Mapping[str, Any]
-) -> tuple[int, int]:
-    """The max_length of a checkpoint and the most it can take; checks that the vocabulary fits the model, too."""
-    stated = settings.get("model_max_length") or DEFAULT_MAX_LENGTH  # 1e30 where nobody knows
-    added = [token["id"] for token in definition["added_tokens"]]
-    vocab = definition["model"]["vocab"]
-    ids = vocab.values() if isinstance(vocab, dict) else [len(vocab) - 1]
-    tokens = 1 + max([*ids, *added])
-    if tokens > config.vocab_size:
-        raise ValueError(
-            f"the tokenizer of {folder} has {tokens} tokens, the model only {config.vocab_size} "
-            "(vocab_size in config.json); the files belong to different checkpoints"
-        )
-    return int(min(DEFAULT_MAX_LENGTH, stated, config.max_tokens)), config.max_tokens
-
-
-def check_padding(folder: Path, config: Config, pad_id: int) -> None:
-    """Raise ValueError where padding is another id for the model, and positions depend on it."""
-    if config.first_position and pad_id != config.pad_token_id:
-        raise ValueError(
-            f"the tokenizer of {folder} fills rows up with id {pad_id}, and the model gives all but id "
-            f"{config.pad_token_id} (pad_token_id in config.json) a position; the files belong to different checkpoints"
-        )
+DEFAULT_MAX_LENGTH = 512
+SHORTEST = 3  # tokens: [CLS], one of text, [SEP]
+# The special tokens by role, and their default names: BERT's, RoBERTa's.
+SPECIAL_TOKENS = {
+    "cls_token": ("[CLS]", "<s>"),
+    "sep_token": ("[SEP]", "</s>"),
+    "pad_token": ("[PAD]", "<pad>"),
+    "mask_token": ("[MASK]", "<mask>"),
+    "unk_token": ("[UNK]", "<unk>"),
+}
+# The settings of the library's BertNormalizer, and their names in tokenizer_config.json.
+NORMALIZER_SETTINGS = {
+    "lowercase": "do_lower_case",
+    "strip_accents": "strip_accents",
+    "handle_chinese_chars": "tokenize_chinese_chars",
+}
+# For each relative that has SentencePiece's vocabulary: the pieces of fairseq that come first, and which of the model's
+# own follow, then <mask>. XLM-R replaces <unk>, <s> and </s> of the model, CamemBERT only its <unk>.
+SENTENCEPIECE: dict[str, tuple[tuple[str, ...], int]] = {
+    "Albert": ((), 0),
+    "Camembert": (("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), 1),
+    "XLMRoberta": (("<s>", "<pad>", "</s>", "<unk>"), 3),
+}
+RARE = "\U0001f71a \U00012016"  # an alchemical sign and a cuneiform one, unknown to any vocabulary
+UNIGRAM, BYTE = 1, 6  # SentencePiece's codes for a type of model, and for a type of piece
 
 
-def relative_of(config: Config, settings: Mapping[str, Any]) -> str:
-    """What the tokenizer's class in transformers begins with: as tokenizer_config.json says, or as the model's does."""
-    stated = str(settings.get("tokenizer_class")).removesuffix("Fast").removesuffix("Tokenizer")
-    return stated if stated in SENTENCEPIECE else config.family.upstream
+# ---------------------------------------------------------------------------------------------------------------
+# tokenizer_config.json
 
 
-def flat(part: Any, name: str) -> Iterator[dict[str, Any]]:
-    """A part of tokenizer.json, such as its normalizer, step by step; name: that of the steps of a Sequence."""
-    steps = part.get(name) if isinstance(part, dict) and part.get("type") == "Sequence" else None
-    if isinstance(steps, list):
-        for step in steps:
-            yield from flat(step, name)
-    elif isinstance(part, dict):
-        yield part
+def read_settings(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json, with names of special tokens from special_tokens_map.json if it has none."""
+    settings: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (path := folder / name).exists():
+            settings |= read_json(path)
+            special_tokens(settings, str(path))
+            most = settings.get("model_max_length") or DEFAULT_MAX_LENGTH
+            if type(most) not in (int, float) or not most >= SHORTEST:
+                raise ValueError(f"{path}: model_max_length is {shown(most)}; it must be at least {SHORTEST}")
+    return settings
+
+
+def special_tokens(settings: Mapping[str, Any], source: str, vocab: Container[str] | None = None) -> dict[str, str]:
+    """The five special tokens by role; settings have each as a str or as {"content": str, ...}.
+
+    One that is missing there is the first default name that the vocabulary has, or BERT's. Raises ValueError, naming
+    `source`, for one that is not a str or not in the vocabulary.
+    """
+    found = {}
+    for role, names in SPECIAL_TOKENS.items():
+        given = settings.get(role)
+        default = next((name for name in names if name in (vocab or ())), names[0])
+        token = given.get("content") if isinstance(given, dict) else given or default
+        if not isinstance(token, str) or (vocab is not None and token not in vocab):
+            raise ValueError(f"{source}: {role} is {shown(token)}; it must be a token that the vocabulary has")
+        found[role] = token
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # tokenizer.json
 
 
-def read_definition(
-    folder: Path, settings: Mapping[str, Any], lowercase: bool | None, relative: str = "Bert"
-) -> dict[str, Any]:
-    """The content of tokenizer.json, or what it would be for an older vocabulary, with the casing that counts.
+def read_definition(folder: Path, settings: Mapping[str, Any], lowercase: bool | None, relative: str) -> Definition:
+    """The content of tokenizer.json, or its equivalent for an older vocabulary, with the settings applied.
 
-    An explicit lowercase wins over tokenizer_config.json, and that over tokenizer.json, as in transformers. relative:
-    whose tokenizer it is, which only SentencePiece's files need, see definition_from_pieces.
+    An explicit lowercase overrides tokenizer_config.json, which overrides tokenizer.json, as in transformers.
+    relative: see definition_from_pieces.
     """
-    sentencepiece = [folder / name for name in ("sentencepiece.bpe.model", "spiece.model") if (folder / name).exists()]
+    vocab, merges = folder / "vocab.json", folder / "merges.txt"
+    sentencepiece = [path for name in ("sentencepiece.bpe", "spiece") if (path := folder / f"{name}.model").exists()]
     if (folder / "tokenizer.json").exists():
         definition = read_json(folder / "tokenizer.json")
-        definition["added_tokens"] = definition.get("added_tokens") or []
-        check_definition(definition, folder / "tokenizer.json")
     elif (folder / "vocab.txt").exists():
         definition = definition_from_vocab(folder / "vocab.txt", settings, lowercase)
-    elif (folder / "vocab.json").exists() and (folder / "merges.txt").exists():
-        definition = definition_from_merges(folder / "vocab.json", folder / "merges.txt", settings)
+    elif vocab.exists() and merges.exists():
+        definition = definition_from_merges(vocab, merges, settings)
     elif sentencepiece:
         definition = definition_from_pieces(sentencepiece[0], settings, relative)
     else:
         raise FileNotFoundError(
-            f"{folder} has neither tokenizer.json nor vocab.txt; it holds: {listing(folder)}; read are also "
+            f"{folder} has neither tokenizer.json nor vocab.txt; it holds: {listing(folder)}; also supported are "
             "vocab.json with merges.txt, spiece.model, and sentencepiece.bpe.model"
         )
-    return with_settings(definition, settings, lowercase)
-
-
-def with_settings(definition: dict[str, Any], settings: Mapping[str, Any], lowercase: bool | None) -> dict[str, Any]:
-    """The definition with the casing and the prefix space that count."""
-    normalizer = definition.get("normalizer") or {}
-    steps = list(flat(normalizer, "normalizers"))
-    if normalizer.get("type") == "BertNormalizer":
+    normalizer = definition.get("normalizer")
+    if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
         given = {ours: settings.get(theirs) for ours, theirs in NORMALIZER_SETTINGS.items()}
-        if lowercase is not None:
-            given["lowercase"] = lowercase
+        given["lowercase"] = given["lowercase"] if lowercase is None else lowercase
         definition["normalizer"] = normalizer | {ours: value for ours, value in given.items() if value is not None}
-    elif kind_of(definition["model"]) == "Unigram" and len(steps) > 1:  # ALBERT's
-        lower = settings.get("do_lower_case") if lowercase is None else lowercase
-        if lower is not None:
-            steps = [step for step in steps if step.get("type") != "Lowercase"]
-            at = next((i for i, step in enumerate(steps) if step.get("type") == "Precompiled"), len(steps))
-            steps[at:at] = [{"type": "Lowercase"}] * lower
-            definition["normalizer"] = {"type": "Sequence", "normalizers": steps}
     elif lowercase is not None:
         raise ValueError(
-            f"lowercase={lowercase} is not possible: this tokenizer.json has the normalizer "
-            f"{normalizer.get('type')}, not BertNormalizer"
+            f"lowercase={lowercase} is not possible: the tokenizer of {folder} has no BertNormalizer to change"
         )
-    if (prefix := settings.get("add_prefix_space")) is not None and kind_of(definition["model"]) == "BPE":
-        definition = with_prefix_space(definition, prefix)
+    prefix = settings.get("add_prefix_space")
+    return definition if prefix is None else with_prefix_space(definition, prefix)
+
+
+def with_prefix_space(definition: Definition, prefix: bool) -> Definition:
+    """A byte-level definition that puts a space before the first word of a text, or does not."""
+    switch = '"add_prefix_space": '
+    parts = json.dumps({name: definition.get(name) for name in ("pre_tokenizer", "post_processor")})
+    changed = re.sub(f"{switch}(true|false)", switch + json.dumps(prefix), parts)
+    return {**definition, **json.loads(changed)}
+
+
+def build(definition: Mapping[str, Any], literal: bool, source: str) -> tokenizers.Tokenizer:
+    """The library's tokenizer; literal: special tokens typed in a text are read as characters.
+
+    Raises ValueError, naming `source`, for a definition that the library cannot use, or that no relative of BERT has.
+    """
+    try:
+        backend = tokenizers.Tokenizer.from_str(json.dumps(definition))
+        backend.encode(RARE, add_special_tokens=False)  # a missing unknown token fails here, not in use
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(
+            f"{source}: tokenizers {tokenizers.__version__} cannot read this tokenizer.json: {error}"
+        ) from None
+    model = backend.model
+    byte_level = '"ByteLevel"' in json.dumps(definition.get("pre_tokenizer"))
+    if not ((isinstance(model, models.BPE) and byte_level) or isinstance(model, models.WordPiece | models.Unigram)):
+        raise ValueError(
+            f"{source} holds a {type(model).__name__} model{'' if byte_level else ' that is not byte-level'}; minibert "
+            "supports WordPiece, byte-level BPE and Unigram models"
+        )
+    if isinstance(model, models.BPE):
+        model.dropout = None  # merges are left out at random only in training
+    processor = definition.get("post_processor") or {}
+    for one in processor.get("processors") or [processor]:
+        used = {item.get("SpecialToken", {}).get("id") for part in ("single", "pair") for item in one.get(part) or ()}
+        if unknown := used - {None, *(one.get("special_tokens") or ())}:  # the library would panic
+            raise ValueError(f"{source}: post_processor uses {', '.join(sorted(unknown))} without defining it")
+    backend.encode_special_tokens = literal
+    return backend
+
+
+def assemble(model: models.Model, added: Sequence[str | AddedToken], **parts: Any) -> Definition:
+    """The content of the tokenizer.json of a model with these special tokens, normalizer, pre_tokenizer, ..."""
+    backend = tokenizers.Tokenizer(model)
+    backend.add_special_tokens(list(added))
+    for name, part in parts.items():
+        setattr(backend, name, part)
+    definition: Definition = json.loads(backend.to_str())
     return definition
 
 
-def with_prefix_space(definition: Mapping[str, Any], prefix: bool) -> dict[str, Any]:
-    """A byte-level definition in which the first word of a text is, or is not, as one in the middle."""
-
-    def changed(part: Any) -> Any:
-        if isinstance(part, list):
-            return [changed(step) for step in part]
-        if isinstance(part, dict) and part.get("type") in ("ByteLevel", "RobertaProcessing"):
-            return part | {"add_prefix_space": prefix}
-        return {key: changed(value) for key, value in part.items()} if isinstance(part, dict) else part
-
-    return {**definition, **{part: changed(definition.get(part)) for part in ("pre_tokenizer", "post_processor")}}
+def template(special: Mapping[str, str], vocab: Mapping[str, int], doubled: bool) -> processors.TemplateProcessing:
+    """The special-token template of BERT, or of RoBERTa (`doubled`)."""
+    cls, sep = special["cls_token"], special["sep_token"]
+    return processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} {sep} $B {sep}" if doubled else f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(token, vocab[token]) for token in dict.fromkeys((cls, sep))],
+    )
 
 
-def kind_of(model: Mapping[str, Any]) -> str:
-    """The kind of a model of tokenizer.json; older files do not name it."""
-    kind = "BPE" if "merges" in model else "Unigram" if "unk_id" in model else "WordPiece"
-    return str(model.get("type") or kind)
+def as_added(settings: Mapping[str, Any], special: Mapping[str, str]) -> list[AddedToken]:
+    """The special tokens for the library. The mask includes the space before it, unless settings say otherwise.
+
+    Pieces of these vocabularies include the space before their word, and so must the mask that takes their place.
+    """
+    stated, mask = settings.get("mask_token"), special["mask_token"]
+    strip = bool(stated.get("lstrip")) if isinstance(stated, dict) else True
+    names = dict.fromkeys(special.values())
+    return [AddedToken(name, lstrip=strip and name == mask, normalized=False, special=True) for name in names]
 
 
-def check_definition(definition: Mapping[str, Any], path: Path) -> None:
-    """Raise ValueError, naming the file and the key, for what we read of tokenizer.json; the library reads the rest."""
-    model, normalizer, added = definition.get("model"), definition.get("normalizer"), definition["added_tokens"]
-    if not isinstance(model, dict):
-        raise ValueError(f"{path}: model is {shown(model)}; it must be an object")
-    kind, splitters = kind_of(model), flat(definition.get("pre_tokenizer"), "pretokenizers")
-    if kind not in KINDS or (kind == "BPE" and all(step.get("type") != "ByteLevel" for step in splitters)):
-        raise ValueError(
-            f"{path} holds a {kind} model{' that is not byte-level' * (kind == 'BPE')}; minibert reads WordPiece, "
-            "byte-level BPE and Unigram models with a vocabulary"
+# ---------------------------------------------------------------------------------------------------------------
+# vocab.txt
+
+
+def definition_from_vocab(path: Path, settings: Mapping[str, Any], lowercase: bool | None) -> Definition:
+    """The equivalent of tokenizer.json for BERT's original file: one piece per line, its id is the line number."""
+    vocab: dict[str, int] = {}
+    for id, piece in enumerate(read_lines(path)):
+        if piece == "" or piece in vocab:
+            before = f" as on line {vocab[piece] + 1}" if piece else ""
+            raise ValueError(f"{path}, line {id + 1} is {piece!r}{before}; every line must hold a different piece")
+        vocab[piece] = id
+    special = special_tokens(settings, str(path), vocab)
+    # An uncased vocabulary has no upper-case pieces, apart from [CLS], [unused1] and the like.
+    cased = any(piece != piece.lower() for piece in vocab if not piece.startswith("["))
+    unset = lowercase is None and settings.get("do_lower_case") is None
+    if unset and cased:
+        warnings.warn(
+            f"{path.parent} does not set do_lower_case, and its vocabulary has upper-case pieces: texts keep "
+            "their case; pass lowercase=True or False to decide",
+            stacklevel=4,
         )
-    check_vocab(model, kind, path)
-    if not isinstance(normalizer, dict | None):
-        raise ValueError(f"{path}: normalizer is {shown(normalizer)}; it must be an object or null")
-    if not isinstance(added, list) or not all(
-        isinstance(token, dict) and type(token.get("id")) is int for token in added
-    ):
-        raise ValueError(f"{path}: added_tokens is {shown(added)}; it must be a list of tokens, each with its id")
+    return assemble(
+        models.WordPiece(vocab, unk_token=special["unk_token"]),
+        sorted(special.values(), key=vocab.__getitem__),
+        normalizer=normalizers.BertNormalizer(lowercase=not (unset and cased)),
+        pre_tokenizer=pre_tokenizers.BertPreTokenizer(),
+        decoder=decoders.WordPiece(),
+        post_processor=template(special, vocab, doubled=False),
+    )
 
 
-def check_vocab(model: Mapping[str, Any], kind: str, path: Path) -> None:
-    """Raise ValueError for a vocabulary of another form than that of this kind of model."""
-    vocab = model.get("vocab")
-    if kind != "Unigram":
-        if not isinstance(vocab, dict) or not vocab or not all(type(id) is int for id in vocab.values()):
-            raise ValueError(f"{path}: model.vocab is {shown(vocab)}; it must give each token its id")
-        return
-    if not isinstance(vocab, list) or not all(
-        isinstance(piece, list) and len(piece) == 2 and isinstance(piece[0], str) and type(piece[1]) in (int, float)
-        for piece in vocab
-    ):
-        raise ValueError(f"{path}: model.vocab is {shown(vocab)}; it must be a list of pieces, each with its score")
-    unknown = model.get("unk_id")
-    if type(unknown) is not int or not 0 <= unknown < len(vocab):
+def read_lines(path: Path) -> list[str]:
+    """The lines of a small UTF-8 file from any system, without blank ones at the end."""
+    try:
+        text = read_small(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8: {error}") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n").split("\n")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# vocab.json, merges.txt
+
+
+def definition_from_merges(vocab_path: Path, merges_path: Path, settings: Mapping[str, Any]) -> Definition:
+    """The equivalent of tokenizer.json for RoBERTa's two original files."""
+    vocab = read_json(vocab_path)
+    lines = [line for line in read_lines(merges_path) if not line.startswith("#version")]
+    special = special_tokens(settings, str(vocab_path), vocab)
+    try:
+        model = models.BPE(vocab=vocab, merges=[(first, second) for first, second in (x.split(" ") for x in lines)])
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(f"{merges_path} does not fit {vocab_path.name}, or one is damaged: {error}") from None
+    prefix = bool(settings.get("add_prefix_space"))
+    sep, cls = ((special[role], vocab[special[role]]) for role in ("sep_token", "cls_token"))
+    return assemble(
+        model,
+        as_added(settings, special),
+        pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=prefix),
+        decoder=decoders.ByteLevel(),
+        post_processor=processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=prefix),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# spiece.model, sentencepiece.bpe.model
+
+
+def definition_from_pieces(path: Path, settings: Mapping[str, Any], relative: str) -> Definition:
+    """The equivalent of tokenizer.json for a file of SentencePiece.
+
+    relative: the start of the tokenizer's class name in transformers, which determines the ids. Raises ImportError,
+    with the way to install it, without the package sentencepiece.
+    """
+    model = read_pieces(path)
+    if relative not in SENTENCEPIECE:
         raise ValueError(
-            f"{path}: model.unk_id is {shown(unknown)}; it must be the id of the piece for what the {len(vocab)} "
-            "pieces of model.vocab do not have"
+            f"{path} is a file of SentencePiece; the ids of its pieces are known for {', '.join(SENTENCEPIECE)}, not "
+            f"for {relative}; save a tokenizer.json with transformers"
         )
+    first, own = SENTENCEPIECE[relative]
+    pieces: list[tuple[str, float]] = [(piece.piece, piece.score) for piece in model.pieces]
+    steps: list[normalizers.Normalizer] = []
+    if first:
+        front = [(name, -100.0 if name == "<unk>NOTUSED" else 0.0) for name in first]
+        pieces = [*front, *pieces[own:], ("<mask>", 0.0)]
+    else:  # ALBERT splits "1," into "1" and ","
+        commas = [piece[-1] == "," and piece[-2:-1].isdigit() for piece, _ in pieces]
+        pieces = [(piece, score - 100 * comma) for (piece, score), comma in zip(pieces, commas, strict=True)]
+        steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+        steps += [] if settings.get("keep_accents") else [normalizers.NFKD(), normalizers.StripAccents()]
+        steps += [] if settings.get("do_lower_case") is False else [normalizers.Lowercase()]
+    vocab = {piece: id for id, (piece, _) in enumerate(pieces)}
+    special = special_tokens(settings, str(path), vocab)
+    try:
+        unigram = models.Unigram(pieces, vocab[special["unk_token"]], byte_fallback=False)
+        steps += [normalizers.Precompiled(table) for table in [model.normalizer_spec.precompiled_charsmap] if table]
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(f"{path} is damaged: its pieces or its table of characters are wrong ({error})") from None
+    spaced = pre_tokenizers.Metaspace(prepend_scheme="always")
+    return assemble(
+        unigram,
+        as_added(settings, special),
+        normalizer=steps[0] if len(steps) == 1 else normalizers.Sequence(steps),
+        pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaced]),
+        decoder=decoders.Metaspace(prepend_scheme="always"),
+        post_processor=template(special, vocab, doubled=bool(first)),
+    )
+
+
+def read_pieces(path: Path) -> Any:
+    """SentencePiece's ModelProto. Raises ImportError without the package, ValueError for a damaged file."""
+    content = read_small(path)
+    try:
+        protocol = importlib.import_module("sentencepiece.sentencepiece_model_pb2")
+    except ImportError:
+        raise ImportError(
+            f"{path} is read with the packages sentencepiece and protobuf, which are not installed: "
+            f"{install_hint('sentencepiece')}; or save a tokenizer.json with transformers"
+        ) from None
+    model = protocol.ModelProto()
+    try:
+        model.ParseFromString(content)
+        whole = model.pieces and model.HasField("trainer_spec") and model.HasField("normalizer_spec")
+    except Exception:  # protobuf's DecodeError
+        whole = False
+    if not whole or model.trainer_spec.model_type != UNIGRAM or any(piece.type == BYTE for piece in model.pieces):
+        raise ValueError(
+            f"{path} is damaged, cut off, or not a unigram model of SentencePiece without byte pieces; fetch it again"
+        )
+    return model

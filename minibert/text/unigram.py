@@ -24,7 +24,7 @@ import struct
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 
-from minibert.text.byte_pairs import WHITE_SPACE
+from minibert.text.byte_pairs import WHITE_SPACE, cut_at_special_tokens
 
 UNKNOWN_PENALTY = 10.0  # what a character that no piece has is worse than the worst piece
 
@@ -127,9 +127,7 @@ class Unigram:
         self.unknown_score = min(self.scores.values()) - UNKNOWN_PENALTY
         self.longest = max(map(len, self.scores))  # characters of a piece
         self.normalise = normalise
-        self.special_tokens = frozenset(special_tokens)
-        spaced = (f"[{WHITE_SPACE}]*" * (token in taking_space) + re.escape(token) for token in special_tokens)
-        self.special = re.compile(f"({'|'.join(spaced)})") if special_tokens else None
+        self.special_tokens, self.taking_space = special_tokens, taking_space
 
     def pieces(self, word: str) -> list[str]:
         """The cut of a word with the largest sum of scores; characters that no piece has are unknown, a run as one."""
@@ -154,7 +152,7 @@ class Unigram:
     def tokens(self, text: str) -> list[str]:
         """The pieces of all words of a text; a special token typed in it stays whole."""
         tokens = []
-        for part in self.special.split(text) if self.special else [text]:
+        for part in cut_at_special_tokens(text, self.special_tokens, self.taking_space):
             if (token := part.lstrip()) in self.special_tokens:
                 tokens.append(token)
             else:

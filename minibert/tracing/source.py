@@ -29,7 +29,7 @@ STEPS: dict[str, tuple[Callable[..., Any], str]] = {
     "segment embeddings": (model.Embeddings.forward, "segments"),
     "position embeddings": (model.Embeddings.forward, "position"),
     "embeddings": (model.Embeddings.forward, "norm"),
-    "wider embeddings": (model.Embeddings.forward, "widen"),
+    "wider embeddings": (model.Embeddings.forward, "embedding_projection"),
     "layers": (model.Encoder.forward, "probs"),
     "query, key, value": (model.SelfAttention.forward, "query"),
     "scores": (model.eager_attention, "scores"),

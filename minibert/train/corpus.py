@@ -130,4 +130,4 @@ def decoded(line: bytes, path: Path, place: int) -> str:
 
 def ids_of(lines: Sequence[str], tokenizer: Tokenizer) -> Iterator[list[int]]:
     """The token ids of each line, without special ones."""
-    return (made.ids for made in tokenizer.pieces(lines))
+    return (made.ids for made in tokenizer.encode_each(lines))

@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
-from minibert.heads import Head, TokenClassification, TokenPrediction
+from minibert.heads import Head, TokenClassification
 from minibert.inputs import unchecked
 from minibert.model import EncoderOutput
 from minibert.tasks.base import Encoded, Logits
 from minibert.train.batches import Batch, collate
 from minibert.train.outputs import by_length
-from minibert.train.packed import READS_FIRST, Tokens, encode, first_states
+from minibert.train.packed import Tokens, encode, first_states
 from minibert.vectors.pooling import inference
 
 MOST_BYTES = 2 * 2**30  # of states; beyond that they are computed again in each epoch
@@ -47,7 +47,7 @@ class States:
                 examples = [encoded.examples[number] for number in numbers]
                 batch = collate(examples, numbers, model.config.pad_token_id).to(model.device)
                 tokens = Tokens.of(batch, every_place=False)
-                if isinstance(model, READS_FIRST):
+                if "first" in model.reads:
                     states = first_states(model, tokens)  # (B,1,D), (B,D)
                     rows = states.last_hidden_state.float().unbind()
                     if states.pooler_output is not None:
@@ -86,6 +86,6 @@ def can_be_kept(model: Head, encoded: Encoded) -> bool:
     Not so of answers, whose loss upstream takes over padding too, so that it depends on the batch, nor of masked text,
     which differs in each epoch.
     """
-    first = isinstance(model, READS_FIRST) and not isinstance(model, TokenPrediction)
+    first = model.reads == ("first",)
     kept = 2 * len(encoded.examples) if first else sum(len(one.ids) for one in encoded.examples)
     return (first or isinstance(model, TokenClassification)) and kept * model.config.hidden_size * 4 <= MOST_BYTES

@@ -22,10 +22,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from minibert.files import OTHER, atomic_write, naming, read_json, some_names, write_text_atomically
+from minibert.files import OTHER, atomic_write, lock_file, naming, read_json, some_names, write_text_atomically
 from minibert.train.distributed import ALONE, World
 from minibert.train.loop import Progress
-from minibert.vectors.growing_file import locked
 
 STATES = "state-*.safetensors"
 BEST = "best.safetensors"
@@ -62,7 +61,7 @@ class Keeper:
         if self.folder.is_dir() and any(self.folder.iterdir()) and not is_run:
             raise ValueError(f"{self.folder} holds {some_names(self.folder)}, and no run; move it away, or {OTHER}")
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.lock = locked(self.folder / LOCK)
+        self.lock = lock_file(self.folder / LOCK)
         try:
             self.begin()
         except BaseException:

@@ -16,7 +16,7 @@ from minibert.losses import IGNORED
 from minibert.model import EncoderOutput
 from minibert.tasks.base import Encoded, Example, Logits
 from minibert.train.batches import Batch, collate
-from minibert.train.packed import READS_FIRST, Tokens, encode, first_states, packed_output
+from minibert.train.packed import Tokens, encode, first_states, packed_output
 from minibert.vectors.pooling import inference
 
 BATCH_TOKENS = 4096
@@ -65,7 +65,7 @@ def logits_of(model: Head, batch: Batch) -> list[Tensor]:
         counts = (batch.labels["labels"] != IGNORED).sum(dim=1).tolist()
         return list(torch.split(packed_output(model, batch).logits[0], counts))  # (1,N,V)
     tokens = Tokens.of(batch, every_place=False)
-    if isinstance(model, READS_FIRST):
+    if "first" in model.reads:
         read: Any = model.read(first_states(model, tokens))
         rows: Tensor = read.logits  # (B,K); of multiple choice (B,1)
         return list(rows)

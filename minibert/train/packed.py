@@ -25,21 +25,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minibert.heads import (
-    Head,
-    NextSentence,
-    Pretraining,
-    ReplacedTokenDetection,
-    TextClassifier,
-    TokenClassification,
-    TokenPrediction,
-)
+from minibert.heads import Head
 from minibert.losses import IGNORED
 from minibert.model import Embeddings, Encoder, EncoderOutput, Layer, SelfAttention
 from minibert.train.batches import Batch
 
-READS_FIRST = (TextClassifier, NextSentence, Pretraining)
-READS_LABELLED = (TokenPrediction, TokenClassification)
 TOGETHER = 16  # rows of similar length that attention is given on a CPU; elsewhere all at once
 FILLED_FROM = 256  # tokens: where there are fewer, filling would cost more than it saves
 FINE = 5  # binary digits of the number of rows that count; those behind them become zeros
@@ -163,8 +153,7 @@ def packed_output(model: Head, batch: Batch) -> Any:
 
 def packed_states(model: Head, batch: Batch) -> tuple[EncoderOutput, dict[str, Any]]:
     """What the task head reads of a batch, and the labels that belong to it."""
-    first, labelled = isinstance(model, READS_FIRST), isinstance(model, READS_LABELLED)
-    detects = isinstance(model, ReplacedTokenDetection)
+    first, labelled, detects = ("first" in model.reads, "labelled" in model.reads, "real" in model.reads)
     tokens, labels = Tokens.of(batch, every_place=not (first or labelled or detects)), dict[str, Any](batch.labels)
     if detects:  # every token has a label
         labels["labels"] = tokens.places.gather(labels["labels"])[None]
@@ -257,7 +246,7 @@ def embed(embeddings: Embeddings, tokens: Tokens) -> Tensor:
     if embeddings.task is not None:
         x = x + embeddings.task.weight[0]
     x = embeddings.dropout(embeddings.norm(x))
-    return x if embeddings.widen is None else embeddings.widen(x)
+    return x if embeddings.embedding_projection is None else embeddings.embedding_projection(x)
 
 
 def step_of(layer: nn.Module) -> Callable[..., Tensor]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from random import Random
 
 from minibert.tasks.base import Example
-from minibert.text.framing import Framing
+from minibert.text.template import SpecialTokenTemplate
 from minibert.train.corpus import Document
 
 SHORT = 0.1  # of the rows are made for a length that is drawn
@@ -33,7 +33,7 @@ class Packing:
 
     objective: str  # of LABELS
     max_length: int  # tokens of a row, special ones included
-    framing: Framing
+    framing: SpecialTokenTemplate
 
     @property
     def paired(self) -> bool:

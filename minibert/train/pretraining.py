@@ -33,7 +33,7 @@ from minibert.inputs import unchecked
 from minibert.losses import cross_entropy, token_cross_entropy
 from minibert.tasks.base import Example
 from minibert.text.masking import RATE, Masking
-from minibert.text.rows import read_lines
+from minibert.text.tables import read_lines
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train import baselines, distributed, electra
 from minibert.train.batches import Batch, collate
@@ -126,7 +126,7 @@ class Job:
                 f"max_length is {request.max_length}; it must be at least {SHORTEST_ROW}, and the model has positions "
                 f"for {config.max_tokens} tokens"
             )
-        packing = Packing(request.objective, request.max_length, tokenizer.framing)
+        packing = Packing(request.objective, request.max_length, tokenizer.template)
         seed, phrases = request.settings.seed, phrases_of(request)
         masking = Masking.of(tokenizer, request.mask_rate, request.whole_words, seed, phrases)
         if request.objective == "electra":

@@ -80,7 +80,7 @@ def unlike(config: Config) -> str:
         return f"its positions begin at {config.first_position}, where those of a DistilBERT begin at 0"
     if len(set(config.shared_layers)) < config.num_hidden_layers:
         return "its layers share their weights, so that there is none to be left out"
-    if config.embedding_size != config.hidden_size or config.always_widened:
+    if config.embedding_size != config.hidden_size or config.always_projected:
         return "its embeddings are mapped to the width of the layers"
     return ""
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from minibert.text.texts import Row
+from minibert.text.texts import TextOrPair
 
 Matrix = NDArray[np.float32]
 
@@ -138,7 +138,7 @@ def sealed(key: bytes, row: bytes) -> bytes:
     return row + hashlib.sha256(key + row).digest()[:CHECK_BYTES]
 
 
-def as_bytes(text: Row) -> bytes:
+def as_bytes(text: TextOrPair) -> bytes:
     """A text in UTF-8; a pair with a byte between its texts that no UTF-8 has, so that it is never taken for a text."""
     return text.encode() if isinstance(text, str) else b"\xff".join(part.encode() for part in text)
 
@@ -170,7 +170,7 @@ class Saving:
 
 
 def cached(
-    texts: Sequence[Row],
+    texts: Sequence[TextOrPair],
     identity: list[object],
     width: int,
     store: MemoryRows | DiskRows,

@@ -31,8 +31,8 @@ from minibert.kernels.memory import give_back
 from minibert.kernels.prefetch import Portion, tokenized
 from minibert.model import Encoder
 from minibert.printing import brief
-from minibert.text.texts import Row, as_rows, portions
-from minibert.text.tokenized import Account, Tokenized
+from minibert.text.texts import TextOrPair, as_texts_or_pairs, portions
+from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.vectors.cache import Arrived, Matrix
 from minibert.vectors.engine import Engine, NotFiniteError
@@ -81,7 +81,7 @@ class Embedder:
     it refuses them.
     """
 
-    account = Account()
+    account = TokenStats()
 
     def __init__(
         self,
@@ -159,18 +159,18 @@ class Embedder:
 
     def __call__(self, texts: object, pairs: object = None) -> Matrix:
         """One vector for each text or pair, (N, width) float32, in order. Raises TypeError for what is no text."""
-        rows = as_rows(texts, pairs, missing=self.recipe.missing)
+        rows = as_texts_or_pairs(texts, pairs, missing=self.recipe.missing)
         if self.engine.device.type == "cpu":  # which would tokenize and compute with the same cores
             return self.vectors(self.tokenize(rows), progress=True)
         return self.prefetched(rows)
 
-    def tokenize(self, rows: Sequence[Row]) -> Tokenized:
+    def tokenize(self, rows: Sequence[TextOrPair]) -> Tokenized:
         """Texts or pairs as ids, with a warning where any was cut."""
-        made = self.tokenizer.counted(rows, long=self.recipe.long, stride=self.recipe.stride)
-        self.warn(made.account)
+        made = self.tokenizer.encode_texts(rows, long=self.recipe.long, stride=self.recipe.stride)
+        self.warn(made.stats)
         return made
 
-    def warn(self, account: Account) -> None:
+    def warn(self, account: TokenStats) -> None:
         """Keep the account of all texts of a call, and say what was lost."""
         self.account = account
         self.tokenizer.warn(account, self.tokenizer.max_length)
@@ -210,19 +210,19 @@ class Embedder:
         lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
         return float(((a * b).sum(axis=1) / np.maximum(lengths, SHORTEST)).min())
 
-    def prefetched(self, rows: Sequence[Row]) -> Matrix:
+    def prefetched(self, rows: Sequence[TextOrPair]) -> Matrix:
         """The same on a device that computes by itself: meanwhile the next portion of texts is tokenized."""
-        account, vectors = Account(), np.empty((len(rows), self.width), np.float32)
+        account, vectors = TokenStats(), np.empty((len(rows), self.width), np.float32)
         bar = tqdm(total=len(rows), unit="text", unit_scale=True, delay=2, disable=None)
         with bar, closing(self.tokenized(portions(rows))) as made:
             for portion in made:
                 vectors[portion.rows.start : portion.rows.stop] = self.vectors(portion.tokens, portion.rows)
-                account += portion.tokens.account
+                account += portion.tokens.stats
                 bar.update(len(portion.rows))
         self.warn(account)
         return vectors
 
-    def tokenized(self, texts: Iterable[list[Row]], first: int = 0) -> Generator[Portion, None, None]:
+    def tokenized(self, texts: Iterable[list[TextOrPair]], first: int = 0) -> Generator[Portion, None, None]:
         """Portions of texts with their ids, one portion ahead of whoever takes them; `first`: the first text's row."""
         recipe = self.recipe
         return tokenized(texts, self.tokenizer, self.engine.device, long=recipe.long, stride=recipe.stride, first=first)
@@ -314,5 +314,5 @@ def samples(tokenizer: Tokenizer, precision: str) -> list[list[int]] | None:
         return None
     shipped = resources.files("minibert") / "data" / "reviews.tsv"
     lines = shipped.read_text("utf-8").splitlines()[:SAMPLES]
-    made = tokenizer.counted([line.partition("\t")[0] for line in lines])  # their ends may be cut without a word
+    made = tokenizer.encode_texts([line.partition("\t")[0] for line in lines])  # their ends may be cut without a word
     return made.ids

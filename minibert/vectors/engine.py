@@ -96,7 +96,9 @@ class Embeddings:
             self.segment_step = len(self.place)
             self.place = torch.cat([self.place + segment for segment in float32(source.segment.weight, kernels.device)])
         self.norm, self.dtype = Norm(source.norm, kernels.device), kernels.dtype
-        self.widen = None if source.widen is None else kernels.linear([source.widen])
+        self.embedding_projection = (
+            None if source.embedding_projection is None else kernels.linear([source.embedding_projection])
+        )
 
     def __call__(self, packed: Packed) -> Tensor:
         """(T) -> (T,D)."""
@@ -106,7 +108,7 @@ class Embeddings:
         x = F.embedding(packed.ids, self.token)
         x = x + F.embedding(places, self.place)
         x = self.norm(x)
-        return x if self.widen is None else self.widen(x.to(self.dtype)).float()
+        return x if self.embedding_projection is None else self.embedding_projection(x.to(self.dtype)).float()
 
 
 def first_row(config: Config) -> int:

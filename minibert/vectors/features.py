@@ -15,7 +15,7 @@ from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 from tqdm import tqdm
 
-from minibert.text.texts import Row, are_pairs, as_rows, columns_of
+from minibert.text.texts import TextOrPair, are_pairs, as_texts_or_pairs, columns_of
 from minibert.vectors.cache import MEMORY, Arrived, DiskRows, Matrix, MemoryRows, cached
 from minibert.vectors.embedder import Embedder, Hashes
 from minibert.vectors.recipe import Recipe
@@ -113,7 +113,7 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
         def compute(numbers: list[int], arrived: Arrived) -> None:
             made = embedder.tokenize(rows)  # all, so that what the tokenizer has to say counts the caller's rows
-            self.account_ = made.account
+            self.account_ = made.stats
             if made.windows is None:
                 embedder.vectors(made.take(numbers), numbers, progress=True, arrived=arrived)
                 return
@@ -160,9 +160,9 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         self.n_features_out_ = embedder.width
         self.weights_sha256_, self.tokenizer_fingerprint_ = embedder.hashes.weights, embedder.hashes.tokenizer
 
-    def _rows(self, X: object) -> Sequence[Row]:
+    def _rows(self, X: object) -> Sequence[TextOrPair]:
         """Texts or pairs. ColumnTransformer makes a data frame of ["text"]: its one column is meant."""
-        return as_rows(*columns_of(X), missing=self.missing)
+        return as_texts_or_pairs(*columns_of(X), missing=self.missing)
 
     def _store(self) -> MemoryRows | DiskRows:
         return MEMORY if self.cache is None else DiskRows(self.cache)

@@ -32,13 +32,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minibert.files import naming, read_json, regular, shown
-from minibert.text.texts import Row
-from minibert.text.tokenized import Account
+from minibert.files import lock_file, naming, read_json, regular, shown
+from minibert.text.texts import TextOrPair
+from minibert.text.tokenized import TokenStats
 from minibert.vectors.cache import SECONDS, Matrix
-
-if sys.platform != "win32":
-    import fcntl
 
 WAY_OUT = "or begin again (--restart, restart=True)"
 
@@ -49,7 +46,7 @@ class Journal:
 
     settings: dict[str, Any]  # all that determines a row except its text
     texts_sha256: str = hashlib.sha256().hexdigest()
-    account: Account = field(default_factory=Account)  # its texts are the rows that are done
+    account: TokenStats = field(default_factory=TokenStats)  # its texts are the rows that are done
     begun: int = 0  # rows of the next portion that are saved
     begun_sha256: str = ""  # of all texts, those of this portion too
 
@@ -61,12 +58,12 @@ class Journal:
             if not isinstance(value := content.get(name), kind):
                 raise ValueError(f"{path} is no journal of minibert: {name} is {shown(value)}; remove it, {WAY_OUT}")
         done = content["done"]
-        for name in (column.name for column in fields(Account)):
+        for name in (column.name for column in fields(TokenStats)):
             if type(value := done.get(name)) is not int or value < 0:
                 raise ValueError(
                     f"{path} is no journal of minibert: done.{name} is {shown(value)}; remove it, {WAY_OUT}"
                 )
-        account = Account(**{column.name: done[column.name] for column in fields(Account)})
+        account = TokenStats(**{column.name: done[column.name] for column in fields(TokenStats)})
         begun = content.get("begun", {"rows": 0, "texts_sha256": ""})
         if not isinstance(begun, dict) or type(rows := begun.get("rows")) is not int or rows < 0:
             raise ValueError(f"{path} is no journal of minibert: begun is {shown(begun)}; remove it, {WAY_OUT}")
@@ -112,7 +109,7 @@ class GrowingFile:
         self.finished = False
 
     def __enter__(self) -> GrowingFile:
-        self.file = locked(self.partial)
+        self.file = lock_file(self.partial)
         try:
             begun = self.journal_path.exists() and os.fstat(self.file.fileno()).st_size > 0
             self.journal = self._go_on() if begun and not self.restart else self._begin()
@@ -159,7 +156,7 @@ class GrowingFile:
         """How many rows an interrupt leaves: those that are done, and those of the portion in progress."""
         return self.rows + int(self.share * self.journal.begun)
 
-    def resume(self, texts: Iterator[list[Row]]) -> Iterator[list[Row]]:
+    def resume(self, texts: Iterator[list[TextOrPair]]) -> Iterator[list[TextOrPair]]:
         """Take the texts of the rows that are done out of the portions, one by one; ValueError where they differ."""
         rows = 0
         while rows < self.rows and (portion := next(texts, None)) is not None:
@@ -172,7 +169,7 @@ class GrowingFile:
                 f"now; give the texts of then, {WAY_OUT}"
             )
 
-    def begin(self, texts: Sequence[Row], rows: int) -> Matrix | None:
+    def begin(self, texts: Sequence[TextOrPair], rows: int) -> Matrix | None:
         """Of this portion, `rows` rows, those that an interrupted run has computed, in that order; None if it has none.
 
         Raises ValueError where it was begun with other texts, or its file is damaged.
@@ -217,7 +214,7 @@ class GrowingFile:
         journal.write(self.journal_path)
         self.journal, self.saved = journal, time.monotonic()
 
-    def append(self, vectors: Matrix, texts: Sequence[Row], account: Account) -> None:
+    def append(self, vectors: Matrix, texts: Sequence[TextOrPair], account: TokenStats) -> None:
         """Add the rows of these texts, (n, D), and return when they are safe on the disk."""
         with naming(self.partial):
             write_all(self.file, self._narrowed(vectors).tobytes())
@@ -295,27 +292,6 @@ class GrowingFile:
         return narrow
 
 
-def locked(path: Path) -> io.FileIO:
-    """The file, made if need be, open to read and write and locked; RuntimeError where another process has it."""
-    while True:
-        if path.exists():
-            regular(path)
-        file = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "r+")
-        if sys.platform == "win32":  # without a lock: two at once are not refused there
-            return file
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.close()
-            raise RuntimeError(f"another process is writing {path}; wait for it, or choose another output") from None
-        except OSError:
-            return file  # a file system without locks
-        with suppress(FileNotFoundError):  # the other process may have finished and renamed it meanwhile
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return file
-        file.close()
-
-
 def write_all(file: io.FileIO, content: bytes) -> None:
     """Write every byte: the system may take a part at a time."""
     rest = memoryview(content)
@@ -323,7 +299,7 @@ def write_all(file: io.FileIO, content: bytes) -> None:
         rest = rest[file.write(rest) :]
 
 
-def as_bytes(texts: Sequence[Row]) -> bytes:
+def as_bytes(texts: Sequence[TextOrPair]) -> bytes:
     """A portion of texts or pairs for the hash, in which no two portions are the same."""
     return json.dumps(texts).encode()
 

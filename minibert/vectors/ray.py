@@ -48,7 +48,7 @@ from tqdm import tqdm
 
 from minibert.device import choose_device
 from minibert.text.texts import TEXTS
-from minibert.text.tokenized import Account
+from minibert.text.tokenized import TokenStats
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.recipe import Recipe, Settings, spelled
 from minibert.vectors.shard_folder import ShardFolder
@@ -307,7 +307,7 @@ class TableWorker:
         where = "a block of the dataset"
         rows = texts_of(table, text_names(table.schema, self.columns, where), self.embedder.recipe.missing, where)
         made = list(embedded(in_portions(table, rows), self.embedder, where))
-        self.embedder.warn(sum((account for _, _, account in made), Account()))
+        self.embedder.warn(sum((account for _, _, account in made), TokenStats()))
         parts = [with_vectors(part, vectors, self.embedder.width) for part, vectors, _ in made]
         empty = with_vectors(table.schema.empty_table(), None, self.embedder.width)
         return needed("pyarrow").concat_tables([empty, *parts])

@@ -20,10 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from minibert.files import read_json, shown, write_text_atomically
-from minibert.text.tokenized import Account
+from minibert.files import lock_file, read_json, shown, write_text_atomically
+from minibert.text.tokenized import TokenStats
 from minibert.vectors.cache import SECONDS
-from minibert.vectors.growing_file import WAY_OUT, locked
+from minibert.vectors.growing_file import WAY_OUT
 from minibert.vectors.shards import Record, Shard
 
 MANIFEST = "manifest.json"
@@ -54,7 +54,7 @@ class ShardFolder:
         self.names = [Path(shard.out).relative_to(self.out.absolute()).as_posix() for shard in self.shards]
         then = self.known(present)
         self.out.mkdir(parents=True, exist_ok=True)
-        self.lock = locked(self.out / LOCK)
+        self.lock = lock_file(self.out / LOCK)
         with suppress(FileNotFoundError):
             for name in present:
                 if is_temporary(name) or (self.restart and name in then):
@@ -85,9 +85,9 @@ class ShardFolder:
             self.write()
 
     @property
-    def account(self) -> Account:
+    def account(self) -> TokenStats:
         """What became of the texts of all shards that are done."""
-        return sum((record.account for record in self.records if record is not None), Account())
+        return sum((record.account for record in self.records if record is not None), TokenStats())
 
     def known(self, present: set[str]) -> set[str]:
         """The shards that the manifest of an earlier run names; ValueError for a folder that is not this job's."""

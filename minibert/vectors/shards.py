@@ -28,10 +28,9 @@ from typing import Any
 from minibert.checkpoints.tensor_files import sha256
 from minibert.extras import install_hint
 from minibert.files import atomic_write, parse_json
-from minibert.text.rows import open_parquet
-from minibert.text.tables import Column, TextFile, check_different, name_in
-from minibert.text.texts import TEXTS, Row, portions
-from minibert.text.tokenized import Account
+from minibert.text.tables import Column, TextFile, find_columns, open_parquet
+from minibert.text.texts import TEXTS, TextOrPair, portions
+from minibert.text.tokenized import TokenStats
 from minibert.vectors.cache import Matrix
 from minibert.vectors.embedder import Embedder
 
@@ -111,7 +110,7 @@ class Record:
 
     source: Source
     settings: dict[str, Any]  # all that determines a vector except its text
-    account: Account  # what became of its texts
+    account: TokenStats  # what became of its texts
     began: float  # seconds since 1970
     seconds: float
 
@@ -126,7 +125,7 @@ class Record:
     @classmethod
     def read(cls, content: dict[str, Any]) -> Record:
         """What dataclasses.asdict made of one."""
-        return cls(**content | {"source": Source(**content["source"]), "account": Account(**content["account"])})
+        return cls(**content | {"source": Source(**content["source"]), "account": TokenStats(**content["account"])})
 
     def is_of(self, shard: Shard, settings: dict[str, Any]) -> bool:
         """Whether the shard need not be computed again."""
@@ -222,11 +221,11 @@ class Opened:
         except UNSOUND as error:
             raise ValueError(f"{self.name} is not a sound parquet file: after row {row}, {error}") from None
 
-    def tables(self) -> Generator[tuple[Any, list[Row]], None, None]:
+    def tables(self) -> Generator[tuple[Any, list[TextOrPair]], None, None]:
         """Portions of the shard: what is kept, n rows, and their texts or pairs. The first is empty, for its schema."""
         yield from self.parquet_tables() if self.is_parquet else self.text_tables()
 
-    def parquet_tables(self) -> Iterator[tuple[Any, list[Row]]]:
+    def parquet_tables(self) -> Iterator[tuple[Any, list[TextOrPair]]]:
         """Those of .parquet, row group by row group."""
         with open(self.path, "rb") as stream:
             file = open_parquet(stream, self.name)
@@ -241,14 +240,14 @@ class Opened:
                 yield from in_portions(self.arrow.Table.from_batches([batch]), rows)
                 first += batch.num_rows
 
-    def text_tables(self) -> Iterator[tuple[Any, list[Row]]]:
+    def text_tables(self) -> Iterator[tuple[Any, list[TextOrPair]]]:
         """Those of every other format: a column of texts, or two, under their names or as text and pair."""
         text = self.arrow.string()
         with TextFile(self.name, self.columns.text, self.columns.format, self.columns.pair) as file:
             names = ["text", "pair"][: len(file.columns)]
             rows = portions(iter(file))
             first = next(rows, [])
-            if file.names and not any(column.number for column in file.columns):
+            if file.names and file.header:
                 names = list(file.names)
             schema = self.arrow.schema([(name, text) for name in names])
             yield schema.empty_table(), []
@@ -257,7 +256,7 @@ class Opened:
                 yield self.arrow.table(columns, schema=schema), part
 
 
-def in_portions(table: Any, rows: list[Row]) -> Iterator[tuple[Any, list[Row]]]:
+def in_portions(table: Any, rows: list[TextOrPair]) -> Iterator[tuple[Any, list[TextOrPair]]]:
     """The table and its texts, in several parts where they are long."""
     begin = 0
     for part in portions(rows):
@@ -276,9 +275,7 @@ def text_names(schema: Any, columns: Columns, where: str) -> list[str]:
     asked = [Column("text", columns.text)]
     if columns.pair is not None:
         asked.append(Column("pair", columns.pair, ()))
-    alone = len(schema.names) == 1 == len(asked)
-    names = [name_in(schema.names, column, where, alone, in_table=False) for column in asked]
-    check_different(asked, names)
+    names = list(find_columns(asked, schema.names, where))
     for name in names:
         if not is_text(kind := schema.field(name).type):
             raise ValueError(f"{where} has {kind} as {name!r}, not texts; choose a column of strings")
@@ -293,7 +290,7 @@ def is_text(kind: Any) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
-def texts_of(table: Any, names: list[str], missing: str, where: str, first: int = 0) -> list[Row]:
+def texts_of(table: Any, names: list[str], missing: str, where: str, first: int = 0) -> list[TextOrPair]:
     """The texts or pairs of a table, a null as an empty text where missing is "empty", else refused."""
     columns = []
     for name in names:
@@ -330,7 +327,7 @@ def embed_shard(shard: Shard, columns: Columns, embedder: Embedder, settings: di
     with atomic_write(Path(shard.out)) as temporary, closing(opened.tables()) as tables:
         schema = with_vectors(next(tables)[0], None, embedder.width).schema
         with parquet.ParquetWriter(temporary, schema, **storage(schema)) as writer:
-            account = Account()
+            account = TokenStats()
             for table, vectors, became in embedded(tables, embedder, opened.name):
                 writer.write_table(with_vectors(table, vectors, embedder.width))
                 account += became
@@ -342,12 +339,12 @@ def embed_shard(shard: Shard, columns: Columns, embedder: Embedder, settings: di
 
 
 def embedded(
-    tables: Iterable[tuple[Any, list[Row]]], embedder: Embedder, name: str
-) -> Iterator[tuple[Any, Matrix, Account]]:
+    tables: Iterable[tuple[Any, list[TextOrPair]]], embedder: Embedder, name: str
+) -> Iterator[tuple[Any, Matrix, TokenStats]]:
     """Portions with their vectors, (n, D), and what became of their texts, in order."""
     waiting: deque[Any] = deque()  # where a device computes, the next portion is tokenized meanwhile
 
-    def texts() -> Iterator[list[Row]]:
+    def texts() -> Iterator[list[TextOrPair]]:
         for table, rows in tables:
             waiting.append(table)
             yield rows
@@ -355,7 +352,7 @@ def embedded(
     try:
         with closing(embedder.tokenized(texts())) as made:
             for portion in made:
-                yield waiting.popleft(), embedder.vectors(portion.tokens, portion.rows), portion.tokens.account
+                yield waiting.popleft(), embedder.vectors(portion.tokens, portion.rows), portion.tokens.stats
     except ValueError as error:
         raise error if name in str(error) else ValueError(f"{name}: {error}") from None
 

@@ -25,7 +25,7 @@ from minibert.files import check_output
 from minibert.kernels.prefetch import Portion
 from minibert.printing import brief
 from minibert.text.tables import TextFile
-from minibert.text.texts import CHARACTERS, TEXTS, Row, as_row, paired, portions
+from minibert.text.texts import CHARACTERS, TEXTS, TextOrPair, as_text, portions
 from minibert.vectors.cache import Matrix
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.growing_file import GrowingFile
@@ -147,7 +147,7 @@ def fill(matrix: GrowingFile, reading: Reading, embedder: Embedder, overwrite: b
         for made in tokens:
             if cosine is None and embedder.engine.precision == "int8":
                 cosine = embedder.float32_cosine(made.tokens)
-            matrix.append(compute(made, matrix, reading, embedder, bar), made.texts, made.tokens.account)
+            matrix.append(compute(made, matrix, reading, embedder, bar), made.texts, made.tokens.stats)
             bar.update(reading.progress())
     check_output(matrix.out, overwrite)  # it may have been made meanwhile
     matrix.finish()
@@ -184,22 +184,23 @@ class Reading:
         self.pairs = pairs is not None or (isinstance(texts, TextFile) and len(texts.columns) == 2)
         self.file = texts if isinstance(texts, TextFile) and texts.size is not None else None
         self.total = len(texts) if isinstance(texts, Sized) else None if self.file is None else self.file.size
-        rows = texts if pairs is None else paired(texts, pairs)
+        rows = texts if pairs is None else zip(texts, pairs, strict=True)
         self.portions = portions(self._checked(rows, missing), most)
         self.texts = 0  # that are read
         self.before = 0  # bytes or texts before the portion in progress
         self.done = 0  # bytes or texts that are computed
         self.ahead: deque[int] = deque()  # bytes or texts up to the end of each portion that is read and not computed
 
-    def __iter__(self) -> Iterator[list[Row]]:
+    def __iter__(self) -> Iterator[list[TextOrPair]]:
         for portion in self.portions:
             self.ahead.append(self.texts if self.file is None else self.file.position)
             yield portion
 
-    def _checked(self, rows: Iterable[Any], missing: str) -> Iterator[Row]:
+    def _checked(self, rows: Iterable[Any], missing: str) -> Iterator[TextOrPair]:
         for row, given in enumerate(rows):
             self.texts = row + 1
-            yield as_row(given, row, missing, self.pairs)
+            texts = [as_text(one, row, missing) for one in (given if self.pairs else [given])]
+            yield (texts[0], texts[1]) if self.pairs else texts[0]
 
     def progress(self, share: float | None = None) -> int:
         """What is to be added to the bar: this share of the portion in progress is computed; None: it is done."""

@@ -378,7 +378,7 @@ def rows_of_words(setting: Setting) -> list[Example]:
 def test_sentences_are_packed_into_rows(hidden: Setting) -> None:
     lengths = [len(row.ids) for row in rows_of_words(hidden)]
     assert max(lengths) == LENGTH
-    (one,) = load_tokenizer(hidden.folder).pieces([SENTENCE])
+    (one,) = load_tokenizer(hidden.folder).encode_each([SENTENCE])
     assert sum(lengths) - 2 * len(lengths) == SENTENCES * len(one.ids) > LENGTH
 
 

@@ -27,9 +27,10 @@ from minibert.families.bert import BERT
 from minibert.parity.checkpoints import open_upstream, task
 
 Written = Callable[..., tuple[Path, Any]]
-Change = Callable[[dict[str, Any]], dict[str, Any]]
+Change = Callable[[dict[str, Any]], Any]
 pytestmark = pytest.mark.usefixtures("one_thread")
-LEGACY = [True, False]
+QUERY = "bert.encoder.layer.{}.attention.self.query.weight"
+POOLER = "bert.pooler.dense.weight"
 
 
 def old_names(state: dict[str, Any]) -> dict[str, Any]:
@@ -39,25 +40,25 @@ def old_names(state: dict[str, Any]) -> dict[str, Any]:
         return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 
     return {old(name): values for name, values in state.items()} | {
-        "bert.embeddings.position_ids": torch.arange(11).expand((1, -1))
+        "bert.embeddings.position_ids": torch.arange(11).expand((1, -1)).contiguous()
     }
 
 
-def as_it_is(state: dict[str, Any]) -> dict[str, Any]:
+def unchanged(state: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
 def write_old(
-    folder: Path, model: Any, change: Change = as_it_is, legacy: bool = False, model_type: bool = True
+    folder: Path, model: Any, change: Change = unchanged, legacy: bool = False, model_type: bool = True
 ) -> Path:
     """A folder as it was before safetensors: config.json, vocab.txt and the model's state as a pickle."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     config = model.config.to_dict()
     if not model_type:
         del config["model_type"]
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n")
-    (folder / "README.md").write_text("what nobody needs")
+    (folder / "README.md").write_text("needed by nobody")
     torch.save(change(dict(model.state_dict())), folder / PICKLES[0], _use_new_zipfile_serialization=not legacy)
     return folder
 
@@ -68,14 +69,13 @@ def pretraining(written: Written) -> Any:
     return written(BERT, "pretraining")[1]
 
 
-def refused(folder: Path, out: Path, *words: str, error: type[Exception] = ValueError, **how: Any) -> None:
+def refused(folder: Path, out: Path, *words: str, **how: Any) -> None:
     """The conversion fails in one line with these words, and leaves nothing behind."""
     before = sorted(out.parent.iterdir())
-    with pytest.raises(error) as caught:
+    with pytest.raises((ValueError, OSError)) as caught:
         convert(folder, out, **how)
-    for word in words:
-        assert word in str(caught.value), str(caught.value)
-    assert "\n" not in str(caught.value)
+    message = str(caught.value)
+    assert not [word for word in words if word not in message] and "\n" not in message, message
     assert sorted(out.parent.iterdir()) == before
 
 
@@ -88,23 +88,13 @@ def test_after_the_conversion_everything_equals_transformers(
 ) -> None:
     """BERT as it was first written, before torch.save wrote archives; the others in today's form."""
     model, first = written(family, head)[1], family is BERT
-    convert(write_old(tmp_path / "old", model, old_names if first else as_it_is, legacy=first), tmp_path / "new")
+    convert(write_old(tmp_path / "old", model, old_names if first else unchanged, legacy=first), tmp_path / "new")
     ours = minibert.load(tmp_path / "new", head=head)
     asked = task(head, model.config, ours.config.max_tokens)
     assert unequal(Pair(ours, model, asked, head).compare()) == []
     theirs, whole = open_upstream(tmp_path / "new", family, head, pooler=True)
     assert whole
     assert unequal(Pair(ours, theirs, asked, head).compare()) == []
-
-
-def test_all_of_an_old_bert_is_there_pooler_and_both_heads(pretraining: Any, tmp_path: Path) -> None:
-    done = convert(write_old(tmp_path / "old", pretraining, old_names, legacy=True), tmp_path / "new")
-    assert minibert.load(tmp_path / "new").pooler is not None
-    for head in ("masked-lm", "next-sentence", "pretraining"):
-        minibert.load(tmp_path / "new", head=head)
-    names = load_file(tmp_path / "new" / "model.safetensors").keys()
-    assert "bert.embeddings.LayerNorm.gamma" in names
-    assert len(names) == done.tensors
 
 
 @every_family
@@ -120,37 +110,30 @@ def test_tied_tensors_are_written_once_under_the_name_that_transformers_looks_fo
     assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
-def test_two_parameters_of_one_memory_that_nothing_ties_are_both_written(pretraining: Any, tmp_path: Path) -> None:
-    def share(state: dict[str, Any]) -> dict[str, Any]:
-        query = "bert.encoder.layer.{}.attention.self.query.weight"
-        return state | {query.format(1): state[query.format(0)]}
-
-    convert(write_old(tmp_path / "old", pretraining, share), tmp_path / "new")
-    layers: Any = minibert.load(tmp_path / "new").layers
-    assert torch.equal(layers[0].attention.query.weight, layers[1].attention.query.weight)
-
-
-def test_a_tensor_that_is_a_view_of_another_is_written_as_it_reads(pretraining: Any, tmp_path: Path) -> None:
-    name = "bert.pooler.dense.weight"
-
-    def transpose(state: dict[str, Any]) -> dict[str, Any]:
-        return state | {name: state[name].T.contiguous().T}
-
-    convert(write_old(tmp_path / "old", pretraining, transpose), tmp_path / "new")
-    found = load_file(tmp_path / "new" / "model.safetensors")[name]
-    assert torch.equal(found, pretraining.state_dict()[name])
-
-
-def test_what_is_no_tensor_is_left_out_and_named(pretraining: Any, tmp_path: Path) -> None:
-    def more(state: dict[str, Any]) -> dict[str, Any]:
-        return state | {"epoch": 3, "arguments": {"lr": 1e-5}}
-
-    done = convert(write_old(tmp_path / "old", pretraining, more), tmp_path / "new")
-    said = {name: why for name, why in done.left_out.items() if "tied" not in why}
-    assert said == {"epoch": "no tensor but of type int", "arguments": "no tensor but of type dict"}
+@pytest.mark.parametrize(
+    ("change", "left_out"),
+    [
+        (lambda state: state | {QUERY.format(1): state[QUERY.format(0)]}, {}),  # two parameters share their memory
+        (lambda state: state | {POOLER: state[POOLER].T.contiguous().T}, {}),  # a view that is not contiguous
+        (
+            lambda state: state | {"epoch": 3, "arguments": {"lr": 1e-5}},
+            {"epoch": "not a tensor but of type int", "arguments": "not a tensor but of type dict"},
+        ),
+    ],
+)
+def test_every_tensor_is_written_with_its_values_and_anything_else_is_left_out(
+    change: Change, left_out: dict[str, str], pretraining: Any, tmp_path: Path
+) -> None:
+    folder = write_old(tmp_path / "old", pretraining, change)
+    done = convert(folder, tmp_path / "new")
+    assert {name: why for name, why in done.left_out.items() if "tied" not in why} == left_out
+    state = torch.load(folder / PICKLES[0], weights_only=True)
+    found = load_file(tmp_path / "new" / "model.safetensors")
+    assert found.keys() == state.keys() - done.left_out.keys()
+    assert all(torch.equal(values, state[name]) for name, values in found.items())
 
 
-def test_shards_become_one_file(pretraining: Any, tmp_path: Path) -> None:
+def test_the_new_folder_has_config_tokenizer_and_the_weights_of_all_shards(pretraining: Any, tmp_path: Path) -> None:
     folder = write_old(tmp_path / "old", pretraining)
     state = torch.load(folder / PICKLES[0], weights_only=True)
     (folder / PICKLES[0]).unlink()
@@ -160,24 +143,14 @@ def test_shards_become_one_file(pretraining: Any, tmp_path: Path) -> None:
     (folder / PICKLES[1]).write_text(json.dumps({"weight_map": where}))
     done = convert(folder, tmp_path / "new")
     assert done.read == sorted(set(where.values()))
-    found = minibert.load(tmp_path / "new", head="pretraining").state_dict()
-    (tmp_path / "whole").mkdir()
-    convert(write_old(tmp_path / "whole" / "old", pretraining), tmp_path / "whole" / "new")
-    expected = minibert.load(tmp_path / "whole" / "new", head="pretraining").state_dict()
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
-
-
-def test_the_new_folder_has_config_tokenizer_and_weights_and_nothing_else(pretraining: Any, tmp_path: Path) -> None:
-    folder = write_old(tmp_path / "old", pretraining)
-    done = convert(folder, tmp_path / "new")
-    names = ["config.json", "model.safetensors", "vocab.txt"]
-    assert done.written == names
-    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == sorted([*names, "minibert.json"])
+    assert done.written == ["config.json", "model.safetensors", "vocab.txt"]
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {*done.written, "minibert.json"}
     assert (tmp_path / "new" / "vocab.txt").read_bytes() == (folder / "vocab.txt").read_bytes()
-    assert json.loads((tmp_path / "new" / "config.json").read_text()) == json.loads(
-        (folder / "config.json").read_text()
-    )
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "old"]
+    for head in (None, "masked-lm", "next-sentence", "pretraining"):
+        minibert.load(tmp_path / "new", head=head)
+    found = load_file(tmp_path / "new" / "model.safetensors")
+    assert len(found) == done.tensors
+    assert all(torch.equal(values, state[name]) for name, values in found.items())
 
 
 def test_a_name_in_the_cache_is_converted_too(
@@ -185,29 +158,19 @@ def test_a_name_in_the_cache_is_converted_too(
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     snapshots = tmp_path / "hub" / "models--allenai--scibert" / "snapshots"
-    snapshots.mkdir(parents=True)
     write_old(snapshots / "abc", pretraining)
     assert convert("allenai/scibert", tmp_path / "new").folder == snapshots / "abc"
 
 
-# -- a config.json that does not say what it is
+# -- a config.json without a model_type
 
 
-def test_without_model_type_the_error_says_how_to_say_it(pretraining: Any, tmp_path: Path) -> None:
-    folder = write_old(tmp_path / "old", pretraining, model_type=False)
-    refused(folder, tmp_path / "new", "has no model_type", "--model-type bert", 'load(..., model_type="bert")')
-    done = convert(folder, tmp_path / "new", model_type="bert")
-    assert done.model_type == "bert"
-    assert json.loads((tmp_path / "new" / "config.json").read_text())["model_type"] == "bert"
-    minibert.load(tmp_path / "new")
-
-
-def test_load_takes_the_model_type_that_config_json_lacks(written: Written, tmp_path: Path) -> None:
+def test_load_and_convert_take_the_model_type_that_config_json_lacks(written: Written, tmp_path: Path) -> None:
     folder = shutil.copytree(written(BERT)[0], tmp_path / "checkpoint")
     values = json.loads((folder / "config.json").read_text())
     del values["model_type"]
     (folder / "config.json").write_text(json.dumps(values))
-    with pytest.raises(ValueError, match=r"config\.json has no model_type; say which it is: load\(\.\.\., model_type="):
+    with pytest.raises(ValueError, match=r"config\.json has no model_type; name it: load\(\.\.\., model_type="):
         minibert.load(folder)
     assert minibert.load(folder, model_type="bert").config.model_type == "bert"
     done = convert(folder, tmp_path / "new", model_type="bert")
@@ -215,9 +178,9 @@ def test_load_takes_the_model_type_that_config_json_lacks(written: Written, tmp_
     assert minibert.load(tmp_path / "new").config == minibert.load(written(BERT)[0]).config
 
 
-def test_a_model_type_that_is_none_or_contradicts_config_json_is_refused(written: Written, tmp_path: Path) -> None:
+def test_a_model_type_that_contradicts_config_json_is_refused(written: Written, tmp_path: Path) -> None:
     folder, model = written(BERT)
-    with pytest.raises(ValueError, match=r"says that it is of model_type 'bert', not 'distilbert'"):
+    with pytest.raises(ValueError, match=r"says model_type 'bert', not 'distilbert'"):
         minibert.load(folder, model_type="distilbert")
     old = write_old(tmp_path / "old", model, model_type=False)
     refused(old, tmp_path / "new", "model_type 'xlnet' is not supported", "bert", model_type="xlnet")
@@ -228,7 +191,7 @@ def test_a_model_type_that_is_none_or_contradicts_config_json_is_refused(written
 
 
 class CreatesAFile:
-    """What an attacker puts into a pickle: opening it makes a file."""
+    """An attack in a pickle: opening it creates a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -257,12 +220,8 @@ def test_a_pickle_that_would_run_code_is_refused_and_runs_nothing(
         torch.save(trap(mark), folder / PICKLES[0])
     refused(folder, tmp_path / "new", f"would run {'eval' if trap is Evaluates else 'getattr'} when opened")
     assert not mark.exists()
-
-
-def test_the_same_pickle_opened_by_python_does_run(tmp_path: Path) -> None:
-    for number, trap in enumerate((CreatesAFile, Evaluates)):
-        pickle.loads(pickle.dumps({"x": trap(tmp_path / str(number))}))
-        assert (tmp_path / str(number)).exists()
+    pickle.loads(pickle.dumps({"x": trap(mark)}))  # so that the test can fail
+    assert mark.exists()
 
 
 def test_a_whole_module_is_a_pickle_that_runs_code(pretraining: Any, tmp_path: Path) -> None:
@@ -271,41 +230,16 @@ def test_a_whole_module_is_a_pickle_that_runs_code(pretraining: Any, tmp_path: P
     refused(folder, tmp_path / "new", "would run transformers.models.bert", "refused")
 
 
-# -- what is damaged, and what is something else
+# -- files that are damaged or something else
 
 
-def cut(content: bytes) -> bytes:
-    return content[: len(content) // 2]
-
-
-@pytest.mark.parametrize("legacy", LEGACY, ids=["legacy", "archive"])
-@pytest.mark.parametrize(
-    "damage",
-    [cut, lambda content: b"", lambda content: content[:20], lambda content: b"<html>404</html>"],
-    ids=["half", "empty", "a beginning", "a web page"],
-)
-def test_a_damaged_file_is_refused(
-    damage: Callable[[bytes], bytes], legacy: bool, pretraining: Any, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("legacy", [True, False], ids=["legacy", "archive"])
+@pytest.mark.parametrize("kept", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b[:20], lambda b: b"<html>404"])
+def test_a_damaged_file_is_refused(kept: Any, legacy: bool, pretraining: Any, tmp_path: Path) -> None:
     folder = write_old(tmp_path / "old", pretraining, legacy=legacy)
     path = folder / PICKLES[0]
-    path.write_bytes(damage(path.read_bytes()))
+    path.write_bytes(kept(path.read_bytes()))
     refused(folder, tmp_path / "new", str(path), "damaged", "download it again")
-
-
-def test_a_compressed_archive_is_refused_before_it_is_unpacked(pretraining: Any, tmp_path: Path) -> None:
-    folder = write_old(tmp_path / "old", pretraining)
-    with zipfile.ZipFile(folder / PICKLES[0], "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("archive/data.pkl", b"0" * 1_000_000)
-    refused(folder, tmp_path / "new", "'archive/data.pkl' is compressed", "refused")
-
-
-def test_a_number_that_claims_to_be_a_huge_matrix_is_refused(pretraining: Any, tmp_path: Path) -> None:
-    def claim(state: dict[str, Any]) -> dict[str, Any]:
-        return state | {"huge": torch.ones(1).expand(10**7, 10**7)}
-
-    folder = write_old(tmp_path / "old", pretraining, claim)
-    refused(folder, tmp_path / "new", "claims tensors of 400,0", "refused")
 
 
 @pytest.mark.parametrize(
@@ -315,74 +249,83 @@ def test_a_number_that_claims_to_be_a_huge_matrix_is_refused(pretraining: Any, t
         ({}, "holds no tensors by name; it holds: nothing"),
         ({"state_dict": {"a": torch.ones(1)}, "epoch": 3}, "holds no tensors by name; it holds: state_dict, epoch"),
         ({5: torch.ones(1)}, "5 is no name of a tensor"),
-        ({"a": torch.ones(2, dtype=torch.complex64)}, "tensor a is complex64; supported: dense float64"),
-        ({"a": torch.ones(2, 2).to_sparse()}, "tensor a is float32 (torch.sparse_coo, cpu)"),
-        ({"a": torch.ones(2, device="meta")}, "tensor a is float32 (torch.strided, meta)"),
+        ({"a": torch.ones(2, dtype=torch.complex64)}, "tensor a is complex64"),
+        ({"a": torch.ones(2, 2).to_sparse()}, "tensor a is float32, sparse_coo, cpu, (2, 2); supported: dense"),
+        ({"a": torch.ones(2, device="meta")}, "tensor a is float32, strided, meta"),
+        ({"a": torch.ones(1).expand(10**7, 10**7)}, "(10000000, 10000000); supported: dense and fully stored"),
     ],
-    ids=["list", "empty", "wrapped", "number", "complex", "sparse", "meta"],
+    ids=["list", "empty", "wrapped", "number", "complex", "sparse", "meta", "huge"],
 )
-def test_what_holds_no_weights_is_refused(content: Any, words: str, pretraining: Any, tmp_path: Path) -> None:
+def test_a_pickle_without_dense_weights_by_name_is_refused(
+    content: Any, words: str, pretraining: Any, tmp_path: Path
+) -> None:
     folder = write_old(tmp_path / "old", pretraining, lambda state: content)
     refused(folder, tmp_path / "new", words)
 
 
-def test_a_torchscript_archive_is_refused(pretraining: Any, tmp_path: Path) -> None:
+def compressed(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"0" * 1_000_000)
+
+
+def torchscript(path: Path) -> None:
+    with warnings.catch_warnings(action="ignore"):
+        torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), str(path))
+
+
+def other_framework(name: str) -> Callable[[Path], None]:
+    return lambda path: path.rename(path.parent / name) and None
+
+
+def index(shard: str) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        path.unlink()
+        (path.parent / PICKLES[1]).write_text(json.dumps({"weight_map": {"a": shard}}))
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (compressed, "is damaged"),
+        (torchscript, "TorchScript"),
+        (
+            other_framework("tf_model.h5"),
+            "it holds: README.md, config.json, tf_model.h5, vocab.txt; transformers 4 converts",
+        ),
+        (other_framework("bert_model.ckpt.index"), "bert_model.ckpt.index"),
+        (other_framework("flax_model.msgpack"), "flax_model.msgpack"),
+        (Path.unlink, "has none of pytorch_model.bin"),
+        (index("no.bin"), "'no.bin', which is missing"),
+        (index("../x.bin"), "'../x.bin', which is missing"),
+    ],
+)
+def test_weights_of_another_kind_are_refused(
+    write: Callable[[Path], None], words: str, pretraining: Any, tmp_path: Path
+) -> None:
     folder = write_old(tmp_path / "old", pretraining)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), str(folder / PICKLES[0]))
-    refused(folder, tmp_path / "new", "is TorchScript")
+    write(folder / PICKLES[0])
+    refused(folder, tmp_path / "new", words)
 
 
-@pytest.mark.parametrize("name", ["tf_model.h5", "bert_model.ckpt.index", "flax_model.msgpack"])
-def test_a_checkpoint_of_another_framework_is_named(name: str, pretraining: Any, tmp_path: Path) -> None:
-    folder = write_old(tmp_path / "old", pretraining)
-    (folder / PICKLES[0]).rename(folder / name)
-    framework = "Flax" if "flax" in name else "TensorFlow"
-    refused(folder, tmp_path / "new", name, f"a checkpoint of {framework}, which is not read here", "transformers 4")
-    (folder / "config.json").unlink()  # Google's own archives call it bert_config.json
-    refused(folder, tmp_path / "new", f"a checkpoint of {framework}")
-
-
-def test_a_folder_without_weights_lists_what_it_holds(pretraining: Any, tmp_path: Path) -> None:
-    folder = write_old(tmp_path / "old", pretraining)
-    (folder / PICKLES[0]).unlink()
-    refused(folder, tmp_path / "new", "has no weights", "README.md, config.json", error=FileNotFoundError)
-
-
-def test_a_shard_that_is_missing_or_outside_is_refused(pretraining: Any, tmp_path: Path) -> None:
-    folder = write_old(tmp_path / "old", pretraining)
-    (folder / PICKLES[0]).unlink()
-    for shard, words, error in (("no.bin", "missing", FileNotFoundError), ("../x.bin", "outside", ValueError)):
-        (folder / PICKLES[1]).write_text(json.dumps({"weight_map": {"a": shard}}))
-        refused(folder, tmp_path / "new", words, error=error)
-
-
-def test_safetensors_with_a_model_type_need_no_conversion(written: Written, tmp_path: Path) -> None:
+def test_nothing_is_converted_twice_overwritten_or_half_written(
+    written: Written, pretraining: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refused(written(BERT)[0], tmp_path / "new", "nothing to convert")
-
-
-def test_nothing_is_overwritten_and_no_folder_above_is_made(pretraining: Any, tmp_path: Path) -> None:
     folder = write_old(tmp_path / "old", pretraining)
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "thesis.txt").write_text("my life")
-    with pytest.raises(ValueError, match=r"is there already and holds thesis\.txt"):
-        convert(folder, tmp_path / "new")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("my life")
+    refused(folder, tmp_path / "full", "is there already and holds thesis.txt")
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         convert(folder, tmp_path / "no" / "new")
 
-
-def test_a_write_that_fails_leaves_nothing(pretraining: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, tensors: dict[str, Tensor]) -> None:
         path.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    folder = write_old(tmp_path / "old", pretraining)
     monkeypatch.setattr("minibert.checkpoints.convert.write_tensors", full)
-    refused(folder, tmp_path / "new", "No space left", error=OSError)
-
-
-# -- the command
+    refused(folder, tmp_path / "new", "No space left")
 
 
 def test_load_names_the_command_and_the_command_does_it(
@@ -401,5 +344,3 @@ def test_load_names_the_command_and_the_command_does_it(
     figures = Converted(**json.loads(out.splitlines()[-1]))
     assert (figures.model_type, figures.read) == ("bert", ["pytorch_model.bin"])
     minibert.load(tmp_path / "new", head="pretraining")
-    assert cli.main([*argv, "--model-type", "bert"]) == 2
-    assert "is there already" in capsys.readouterr().err

@@ -17,7 +17,7 @@ from mistakes import MISTAKES, Mistake, key_bias_not_loaded, norms_swapped, wron
 from torch import nn
 
 import minibert
-from minibert.checkpoints.names import full_name
+from minibert.checkpoints.load import full_name
 from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.families.bert import BERT

@@ -125,7 +125,7 @@ def test_robertas_decoder_loads_under_its_older_names(
     expected = pair(ROBERTA, "masked-lm").ours
     assert all(torch.equal(x, y) for x, y in zip(model.parameters(), expected.parameters(), strict=True))
     assert report.ignored["roberta.embeddings.position_ids"] == "positions are counted, not stored"
-    assert report.ignored["roberta.pooler.dense.weight"] == "belongs to a head that was not asked for"
+    assert report.ignored["roberta.pooler.dense.weight"] == "belongs to a head that was not requested"
     assert len(report.ignored) == 2 + len(names) - 1
 
 
@@ -358,9 +358,9 @@ def test_a_summary_that_is_not_implemented_is_refused_by_the_one_head_that_reads
 
 
 def test_electra_has_a_map_only_where_the_tables_are_narrower() -> None:
-    assert Encoder(small_config(ELECTRA)).embeddings.widen.in_features == 13
-    assert Encoder(small_config(ELECTRA, embedding_size=24)).embeddings.widen is None
-    assert Encoder(small_config(ALBERT, embedding_size=24)).embeddings.widen.in_features == 24
+    assert Encoder(small_config(ELECTRA)).embeddings.embedding_projection.in_features == 13
+    assert Encoder(small_config(ELECTRA, embedding_size=24)).embeddings.embedding_projection is None
+    assert Encoder(small_config(ALBERT, embedding_size=24)).embeddings.embedding_projection.in_features == 24
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -432,10 +432,10 @@ def test_a_relative_that_is_not_implemented_is_refused_with_the_list(
 def test_inspect_says_what_a_relative_has_otherwise(family: Family, written: Written) -> None:
     figures = inspect(str(written(family)[0]))
     words = {
-        "albert": "tables 13 wide; 1 layer for 2 steps",
+        "albert": "1 distinct layers for 2 steps",
         "electra": "tables 13 wide",
         "ernie": "3 tasks",
-    }.get(family.name, "positions from 2, of tokens that are not padding")
+    }.get(family.name, "positions from 2, of real tokens only")
     assert words in checkpoint_text(figures)
     assert "11 positions" in checkpoint_text(figures)
     json.dumps(figures)

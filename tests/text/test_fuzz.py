@@ -25,7 +25,7 @@ from safetensors.numpy import save
 from minibert.checkpoints.tensor_files import INDEX_FILE, WEIGHTS_FILE, list_tensors, read_tensors
 from minibert.config import Config
 from minibert.tasks import frozen
-from minibert.text.tokenizer import Account, load_tokenizer
+from minibert.text.tokenizer import TokenStats, load_tokenizer
 from minibert.text.wordpiece import SPECIAL_TOKENS
 from minibert.vectors.growing_file import Journal
 
@@ -116,7 +116,7 @@ CLASSIFIER = {
     "scores": [{"C": 1.0, "mean": 0.5, "std": 0.1}],
 }
 JOURNAL = {
-    "done": {name: 3 for name in Account.__dataclass_fields__},
+    "done": {name: 3 for name in TokenStats.__dataclass_fields__},
     "texts_sha256": "0" * 64,
     "settings": {"layers": [-1], "pooling": "cls", "batch_tokens": 4096},
 }

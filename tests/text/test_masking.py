@@ -19,7 +19,7 @@ from words import SPECIAL
 from minibert.losses import IGNORED
 from minibert.text.masking import Masking, unmasked
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
-from minibert.text.vocabularies import definition_from_vocab
+from minibert.text.tokenizer_files import definition_from_vocab
 
 TOKENIZER = load_tokenizer(minilm_folder())
 MASKING = Masking.of(TOKENIZER)

@@ -94,7 +94,7 @@ def test_a_bare_string_is_not_a_list_of_its_characters(call: Callable[[str], obj
     ids=["2-D", "frame", "0-D"],
 )
 def test_a_table_is_refused_and_told_how_to_pass_pairs(table: object):
-    with pytest.raises(TypeError, match=r"one column is wanted; pass pairs as two columns: tokenizer\(first, second\)"):
+    with pytest.raises(TypeError, match=r"expected; pass pairs as two columns: tokenizer\(first, second\)"):
         TOKENIZER(table)
 
 

@@ -236,7 +236,7 @@ def test_a_few_rows_are_learned_by_heart(family: Family, head: str, both: MakeBo
     for example in batches.examples if not model.config.padding_has_position else ():
         example.ids[:] = [id if id != model.config.pad_token_id else 7 for id in example.ids]  # [PAD]s look all alike
     progress = train(model, batches, settings)
-    narrow = hasattr(model, "decoder") and model.encoder.embeddings.widen is not None
+    narrow = hasattr(model, "decoder") and model.encoder.embeddings.embedding_projection is not None
     learned = 0.6 if narrow else 0.05  # to tell 101 tokens apart by 13 numbers takes longer
     assert progress.curve[-1] < learned < progress.curve[0]
 

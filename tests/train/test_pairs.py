@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minibert.tasks.base import Example
-from minibert.text.framing import Framing
+from minibert.text.template import SpecialTokenTemplate
 from minibert.train.pairs import Packing, cut_pair
 
 CLS, SEP = 1, 2
@@ -42,7 +42,7 @@ def texts(row: Example) -> list[list[int]]:
 
 
 def packing(objective: str, max_length: int = LONG) -> Packing:
-    return Packing(objective, max_length, Framing((CLS,), (SEP,), (SEP,)))
+    return Packing(objective, max_length, SpecialTokenTemplate((CLS,), (SEP,), (SEP,)))
 
 
 @settings(deadline=None, max_examples=80)

@@ -69,7 +69,7 @@ def test_it_gives_what_embed_gives(folder: Path) -> None:
     vectors = embedder(TEXTS)
     assert vectors.shape == (4, embedder.width) == (4, 2 * D) and vectors.dtype == np.float32
     np.testing.assert_array_equal(vectors, embed(TEXTS, folder, pooling="mean", layers=(0, -1)))
-    np.testing.assert_array_equal(vectors, embedder.vectors(embedder.tokenizer.counted(TEXTS)))
+    np.testing.assert_array_equal(vectors, embedder.vectors(embedder.tokenizer.encode_texts(TEXTS)))
 
 
 def test_every_way_to_ask_for_vectors_gives_the_same(folder: Path, tmp_path: Path) -> None:

@@ -179,8 +179,8 @@ def test_what_relatives_changed_equals_the_readable_path(changes: dict[str, Any]
 def test_an_engine_that_overlooks_what_a_relative_changed_would_be_caught(changes: dict[str, Any]) -> None:
     encoder, rows = random_encoder(**changes), random_rows(MIXED)
     engine = Engine(encoder)
-    if encoder.embeddings.widen is not None:
-        engine.embeddings.widen.bias = torch.zeros_like(engine.embeddings.widen.bias)
+    if encoder.embeddings.embedding_projection is not None:
+        engine.embeddings.embedding_projection.bias = torch.zeros_like(engine.embeddings.embedding_projection.bias)
     elif encoder.config.first_position:
         engine.embeddings.place = torch.roll(engine.embeddings.place, 1, dims=0)
     else:

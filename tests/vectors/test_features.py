@@ -282,7 +282,7 @@ WRONG = [
     ({"layers": ()}, "layers is empty"),
     ({"pooling": "pooler", "layers": (-2,)}, "last layer alone"),
     ({"pooling": "pooler", "layers": (-1, -1)}, "last layer alone"),
-    ({"device": "gpu"}, "device is 'gpu'; choose from auto, cpu, cuda, mps"),
+    ({"device": "gpu"}, "device 'gpu' is not known; choose from cpu, cuda, mps"),
 ]
 
 

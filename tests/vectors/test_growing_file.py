@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from minibert.text.tokenizer import Account
+from minibert.text.tokenizer import TokenStats
 from minibert.vectors import growing_file
 from minibert.vectors.growing_file import GrowingFile, Journal
 
@@ -26,7 +26,7 @@ def growing(folder: Path, **settings: Any) -> GrowingFile:
 
 
 def append(matrix: GrowingFile, rows: np.ndarray = ROWS) -> None:
-    matrix.append(rows, TEXTS, Account(texts=2, tokens=6))
+    matrix.append(rows, TEXTS, TokenStats(texts=2, tokens=6))
 
 
 def names(folder: Path) -> list[str]:
@@ -97,7 +97,7 @@ def test_the_journal_of_a_process_that_begins_as_another_finishes_is_left_alone(
     assert names(tmp_path) == ["x.npy", "x.npy.partial", "x.npy.partial.json"]
 
 
-WHOLE = {"settings": {}, "texts_sha256": "0" * 64, "done": {name: 1 for name in Account.__dataclass_fields__}}
+WHOLE = {"settings": {}, "texts_sha256": "0" * 64, "done": {name: 1 for name in TokenStats.__dataclass_fields__}}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_damaged_journal_is_refused_by_name_and_entry(content: str, words: str
 
 
 def test_a_journal_that_was_written_is_read_back(tmp_path: Path) -> None:
-    journal = Journal({"layers": [1, 2]}, "0" * 64, Account(1, 2, 3, 4, 5))
+    journal = Journal({"layers": [1, 2]}, "0" * 64, TokenStats(1, 2, 3, 4, 5))
     journal.write(tmp_path / "journal.json")
     assert Journal.read(tmp_path / "journal.json") == journal
 

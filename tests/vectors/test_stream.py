@@ -30,10 +30,11 @@ import torch
 from words import BAD, GOOD, OTHER, write_words_checkpoint
 
 import minibert
+from minibert import files
 from minibert.kernels.prefetch import map_ahead, tokenized
 from minibert.text import texts as text_room
 from minibert.text.texts import portions
-from minibert.text.tokenized import Account, TruncationWarning
+from minibert.text.tokenized import TokenStats, TruncationWarning
 from minibert.vectors import embedder as room
 from minibert.vectors import growing_file, stream
 from minibert.vectors.embedder import Embedder
@@ -98,8 +99,8 @@ def test_a_number_beyond_float16_is_refused_and_never_becomes_infinite(tmp_path:
         pytest.raises(ValueError, match=r"row 2 has the number 65520, and float16 ends at 65504; use dtype float32"),
         GrowingFile(tmp_path / "x.npy", 2, "float16", {}) as matrix,
     ):
-        matrix.append(np.array([[65519, -65519]], np.float32), ["a"], Account(1))
-        matrix.append(np.array([[0, 1], [1, 65520]], np.float32), ["b", "c"], Account(2))
+        matrix.append(np.array([[65519, -65519]], np.float32), ["a"], TokenStats(1))
+        matrix.append(np.array([[0, 1], [1, 65520]], np.float32), ["b", "c"], TokenStats(2))
     assert json.loads((tmp_path / "x.npy.partial.json").read_text())["done"]["texts"] == 1
 
 
@@ -406,7 +407,7 @@ def test_two_at_once_on_one_target_are_refused(checkpoint: str, tmp_path: Path) 
 def test_a_lock_on_a_file_that_was_renamed_meanwhile_is_not_taken_for_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock = growing_file.fcntl.flock
+    lock = files.fcntl.flock
     renamed: list[Path] = []
 
     def late(file: Any, how: int) -> None:
@@ -414,8 +415,8 @@ def test_a_lock_on_a_file_that_was_renamed_meanwhile_is_not_taken_for_the_new_on
             renamed.append((tmp_path / "x.partial").rename(tmp_path / "x.npy"))
         lock(file, how)
 
-    monkeypatch.setattr(growing_file.fcntl, "flock", late)
-    with growing_file.locked(tmp_path / "x.partial") as file:
+    monkeypatch.setattr(files.fcntl, "flock", late)
+    with files.lock_file(tmp_path / "x.partial") as file:
         assert os.path.samestat(os.fstat(file.fileno()), (tmp_path / "x.partial").stat())
 
 

@@ -57,8 +57,8 @@ def examples_of(objective: str, texts: Sequence[str], tokenizer: Tokenizer) -> l
     if objective == "classify":
         rows = tokenizer.ids(texts)
         return [Example(ids, [0] * len(ids), {"labels": number % 2}) for number, ids in enumerate(rows)]
-    document = [list(made.ids) for made in tokenizer.pieces(texts)]
-    return Packing("mlm", LENGTH, tokenizer.framing).rows([document], Random(SEED))
+    document = [list(made.ids) for made in tokenizer.encode_each(texts)]
+    return Packing("mlm", LENGTH, tokenizer.template).rows([document], Random(SEED))
 
 
 def recipe(precision: str, exact: bool, objective: str = "classify") -> Settings:

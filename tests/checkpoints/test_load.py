@@ -1,0 +1,407 @@
+"""Official files load under every name, prefix and dtype they have; what we save, transformers loads bit-equal."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers import Pair, assert_equal, edited, every_family, every_head, small_config, unequal
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import minibert
+from minibert.checkpoints import tensor_files
+from minibert.checkpoints.load import LoadReport, UnknownTensors, bare_name, full_name, name_in_file
+from minibert.families.base import Family
+from minibert.families.bert import BERT
+from minibert.families.distilbert import DISTILBERT
+from minibert.model import Encoder
+from minibert.parity.checkpoints import open_upstream, task, upstream_class
+from minibert.parity.stages import base
+
+Written = Callable[..., tuple[Path, Any]]
+Change = Callable[[dict[str, Tensor]], Any]
+D, V = 24, 101  # hidden size and vocabulary of parity's tiny checkpoints
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def bert(written: Written) -> Path:
+    """A random BERT, as transformers writes it; tests read it and damage copies."""
+    return written(BERT)[0]
+
+
+@pytest.fixture
+def encoder(bert: Path) -> Encoder:
+    return minibert.load(bert)
+
+
+@pytest.fixture
+def original(family: Family, written: Written) -> Path:
+    """A random checkpoint of the family of the test."""
+    return written(family)[0]
+
+
+def without(*prefixes: str) -> Change:
+    return lambda tensors: {name: x for name, x in tensors.items() if not name.startswith(prefixes)}
+
+
+def renamed(how: Callable[[str], str]) -> Change:
+    return lambda tensors: {how(name): x for name, x in tensors.items()}
+
+
+def adding(more: dict[str, Tensor]) -> Change:
+    return lambda tensors: tensors | more
+
+
+def unchanged(tensors: dict[str, Tensor]) -> None:
+    pass
+
+
+def load(folder: Path, **how: Any) -> tuple[Encoder, LoadReport]:
+    return minibert.load(folder, report=True, **how)
+
+
+def assert_same_weights(folder: Path, original: Path) -> LoadReport:
+    """`folder` loads bit-equal to `original`, without a warning (warnings are errors)."""
+    encoder, report = load(folder)
+    assert_equal(dict(encoder.state_dict()), dict(minibert.load(original).state_dict()))
+    return report
+
+
+def opened(folder: Path, family: Family = BERT) -> Any:
+    """transformers' model of the folder, as it reads it: the dtype too. Nothing may be missing or unexpected."""
+    how = {"attn_implementation": "eager", "output_loading_info": True}
+    model, info = upstream_class(family, None).from_pretrained(folder, **how)
+    assert not any(info.values()), info
+    return model.eval()
+
+
+# names
+
+
+@every_family
+def test_the_table_is_a_bijection_between_our_names_and_upstreams(family: Family, written: Written) -> None:
+    ours, theirs = Encoder(small_config(family)).state_dict(), written(family)[1].state_dict()
+    names = {name_in_file(family, name): name for name in ours}
+    assert len(names) == len(ours)
+    assert names.keys() == theirs.keys()
+    assert all(ours[name].shape == theirs[official].shape for official, name in names.items())
+    for table in (family.modules, *({**family.modules, **head} for head in family.heads.values())):
+        assert len(set(table.values())) == len(table)
+    official = load_file(written(family)[0] / "model.safetensors").keys()
+    assert {bare_name(name) for name in official} == set(official)
+
+
+@every_head
+def test_every_tensor_of_a_task_head_has_its_name_in_the_file(family: Family, head: str, written: Written) -> None:
+    """Except the bias of the decoder, which has another name in the file while it is tied."""
+    folder, _ = written(family, head)
+    tied, untied = family.decoder_bias
+    names = {untied if name == tied else name for name in load_file(folder / "model.safetensors")}
+    state = minibert.load(folder, head=head).state_dict()
+    assert {full_name(family, name, head) for name in state} == names
+
+
+def test_a_name_that_a_relative_does_not_have_is_an_error() -> None:
+    with pytest.raises(LookupError, match=r"distilbert has no pooler\.dense"):
+        name_in_file(DISTILBERT, "pooler.dense.weight")
+    with pytest.raises(LookupError, match="distilbert has no pooler"):
+        DISTILBERT.official("pooler")
+
+
+def old_norm(name: str) -> str:
+    return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+
+
+@every_family
+@pytest.mark.parametrize("prefix", ["{}.", "module.", "_orig_mod.module.{}.", "module._orig_mod.", "{}.{}."])
+def test_any_prefix_and_nesting_loads_the_same_tensors(
+    prefix: str, family: Family, original: Path, tmp_path: Path
+) -> None:
+    before = prefix.format(family.name, family.name)
+    report = assert_same_weights(edited(original, tmp_path, renamed(lambda name: before + name)), original)
+    assert all(name.startswith(before) for name in report.loaded)
+    assert report.ignored == {}
+
+
+@pytest.mark.parametrize("prefix", ["", "bert."])
+def test_gamma_and_beta_of_old_files_are_the_weight_and_bias_of_layer_norm(
+    prefix: str, bert: Path, tmp_path: Path
+) -> None:
+    report = assert_same_weights(edited(bert, tmp_path, renamed(lambda name: prefix + old_norm(name))), bert)
+    assert report.loaded[prefix + "embeddings.LayerNorm.gamma"] == "embeddings.norm.weight"
+
+
+@pytest.mark.parametrize("name", ["gamma", "encoder.layer.0.gamma", "encoder.gamma_scale.weight", "MyLayerNorm.gamma"])
+def test_another_tensor_called_gamma_is_not_renamed_and_reported_unknown(name: str, bert: Path, tmp_path: Path) -> None:
+    assert bare_name(name) == name
+    with pytest.warns(UnknownTensors, match=name):
+        _, report = load(edited(bert, tmp_path, adding({name: torch.ones(3)})))
+    assert report.ignored == {name: "unknown to minibert"}
+
+
+@pytest.mark.parametrize(
+    ("twice", "other"),
+    [("embeddings.LayerNorm.gamma", "embeddings.LayerNorm.weight"), ("bert.pooler.dense.bias", "pooler.dense.bias")],
+)
+def test_one_tensor_under_two_names_is_ambiguous(twice: str, other: str, bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="ambiguous") as error:
+        load(edited(bert, tmp_path, adding({twice: torch.ones(D)})))
+    assert twice in str(error.value) and other in str(error.value)
+
+
+# every tensor is reported
+
+
+@every_family
+def test_every_tensor_of_the_file_is_in_the_report(family: Family, original: Path, tmp_path: Path) -> None:
+    encoder, report = load(original)
+    assert report.loaded.keys() == load_file(original / "model.safetensors").keys()
+    assert set(report.loaded.values()) == encoder.state_dict().keys()
+    assert (report.ignored, report.missing, report.wrong_shape, report.dtypes) == ({}, [], {}, ("F32",))
+    folder = edited(original, tmp_path, adding({"embeddings.position_ids": torch.arange(20)[None]}))
+    report = assert_same_weights(folder, original)
+    assert "tensors loaded (F32, I64)" in str(report)
+    assert "ignored: embeddings.position_ids (positions are counted, not stored)" in str(report)
+
+
+@every_head
+def test_the_encoder_of_a_file_with_a_head_loads_without_a_warning(family: Family, head: str, written: Written) -> None:
+    folder, theirs = written(family, head)
+    encoder, report = load(folder)
+    expected = base(theirs).state_dict()
+    for name, x in encoder.state_dict().items():
+        assert torch.equal(x, expected[name_in_file(family, name)])
+    assert (encoder.pooler is not None) == any(name.startswith("pooler") for name in expected)
+    assert set(report.ignored.values()) == {"belongs to a head that was not requested"}
+
+
+def test_a_masked_lm_file_with_both_names_of_the_decoder_bias_loads(bert: Path, tmp_path: Path) -> None:
+    heads = {"cls.predictions.bias": torch.ones(V), "cls.predictions.decoder.bias": torch.ones(V)}
+    heads["cls.predictions.decoder.weight"] = torch.ones(V, D)
+    assert assert_same_weights(edited(bert, tmp_path, adding(heads)), bert).ignored.keys() == heads.keys()
+
+
+def test_the_position_embeddings_of_the_file_win_over_the_sinusoidal_flag(written: Written, tmp_path: Path) -> None:
+    original, _ = written(DISTILBERT)
+    assert_same_weights(edited(original, tmp_path, unchanged, sinusoidal_pos_embds=True), original)
+
+
+@every_family
+def test_any_missing_encoder_tensor_is_an_error(family: Family, original: Path, tmp_path: Path) -> None:
+    for name in load_file(original / "model.safetensors"):
+        with pytest.raises(ValueError, match="lacks 1 tensors"):
+            load(edited(original, tmp_path, without(name)))
+
+
+def test_unknown_tensors_are_listed_and_warned_of_once(bert: Path, written: Written, tmp_path: Path) -> None:
+    extra = {"adapter.down.weight": torch.ones(2, 2), "encoder.layer.7.output.dense.bias": torch.ones(D)}
+    with pytest.warns(UnknownTensors, match=r"2 tensors are unknown.*adapter\.down\.weight") as caught:
+        _, report = load(edited(bert, tmp_path / "bert", adding(extra)))
+    assert len(caught) == 1
+    assert report.ignored == dict.fromkeys(extra, "unknown to minibert")
+    pooler = {"pooler.dense.weight": torch.ones(D, D)}
+    with pytest.warns(UnknownTensors, match=r"pooler\.dense\.weight"):
+        encoder, _ = load(edited(written(DISTILBERT)[0], tmp_path / "distilbert", adding(pooler)))
+    assert encoder.pooler is None
+
+
+def test_a_file_without_a_pooler_gives_an_encoder_without_one(bert: Path, tmp_path: Path) -> None:
+    encoder, _ = load(edited(bert, tmp_path / "none", without("pooler.")))
+    assert encoder.pooler is None
+    assert encoder(torch.ones(2, 5, dtype=torch.long)).pooler_output is None
+    with pytest.raises(ValueError, match=r"lacks 1 tensors of a BERT, such as pooler\.dense\.bias"):
+        load(edited(bert, tmp_path / "half", without("pooler.dense.bias")))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"vocab_size": 99}, r"word_embeddings.weight has shape \(101, 24\) in the file, \(99, 24\) by config.json"),
+        ({"num_hidden_layers": 3}, r"lacks 16 tensors of a BERT, such as layers\.2\.attention"),
+        ({"model_type": "distilbert"}, "lacks .* tensors of a DistilBERT, such as layers"),
+    ],
+)
+def test_a_config_of_another_checkpoint_is_refused(config: dict[str, Any], message: str, bert: Path, tmp_path: Path):
+    with pytest.raises(ValueError, match=message):
+        load(edited(bert, tmp_path, unchanged, **config))
+
+
+# numbers
+
+
+STORED = {torch.float16: "F16", torch.bfloat16: "BF16", torch.float64: "F64", torch.float32: "F32"}
+
+
+@pytest.mark.parametrize("stored", STORED)
+def test_a_file_of_any_float_loads_as_float32_unless_another_dtype_is_requested(
+    stored: torch.dtype, bert: Path, tmp_path: Path
+) -> None:
+    encoder, report = load(edited(bert, tmp_path, lambda tensors: {n: x.to(stored) for n, x in tensors.items()}))
+    expected = minibert.load(bert).state_dict()
+    assert report.dtypes == (STORED[stored],)
+    assert {x.dtype for x in encoder.state_dict().values()} == {torch.float32}
+    assert all(torch.equal(x, expected[n].to(stored).float()) for n, x in encoder.state_dict().items())
+    encoder, report = load(bert, dtype=stored)
+    assert {x.dtype for x in encoder.parameters()} == {stored}
+    assert report.dtypes == ("F32",)
+
+
+@pytest.mark.parametrize(
+    ("value", "stored", "requested"),
+    [
+        (float("nan"), torch.float32, torch.float32),
+        (float("inf"), torch.float32, torch.float32),
+        (torch.finfo(torch.float64).max, torch.float64, torch.float32),
+        (torch.finfo(torch.float32).max, torch.float32, torch.float16),
+    ],
+)
+def test_a_tensor_with_nan_infinity_or_numbers_too_large_for_the_dtype_is_named(
+    value: float, stored: torch.dtype, requested: torch.dtype, bert: Path, tmp_path: Path
+) -> None:
+    def spoil(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        tensors = {name: x.to(stored) for name, x in tensors.items()}
+        tensors["encoder.layer.1.output.dense.weight"][3, 5] = value
+        return tensors
+
+    with pytest.raises(ValueError, match=rf"encoder\.layer\.1\.output\.dense\.weight.*NaN.*too large for {requested}"):
+        load(edited(bert, tmp_path, spoil), dtype=requested)
+
+
+def test_the_model_keeps_its_weights_when_the_file_is_overwritten(bert: Path, tmp_path: Path) -> None:
+    folder = edited(bert, tmp_path, unchanged)
+    encoder, _ = load(folder)
+    before = {name: x.clone() for name, x in encoder.state_dict().items()}
+    path = folder / "model.safetensors"
+    with path.open("r+b") as file:
+        file.write(bytes(path.stat().st_size))
+    assert all(torch.equal(x, before[name]) for name, x in encoder.state_dict().items())
+
+
+@every_family
+def test_a_checkpoint_in_shards_equals_the_single_file(family: Family, written: Written, tmp_path: Path) -> None:
+    original, theirs = written(family)
+    theirs.save_pretrained(tmp_path, max_shard_size="10KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    assert_same_weights(tmp_path, original)
+
+
+def test_loading_an_encoder_warns_of_nothing_and_leaves_the_random_state_alone(minilm: Path) -> None:
+    state = torch.get_rng_state()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, report = load(minilm)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert set(report.ignored) <= {"embeddings.position_ids"}
+    assert len(report.loaded) == 103
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"device": "cuda:99"}, "device 'cuda:99' is not available: torch sees (no|[0-9]+) cuda devices"),
+        ({"device": "nonsense"}, "device 'nonsense' is not known; choose from cpu, cuda, mps"),
+        ({"dtype": "float16"}, "dtype is 'float16'; expected a torch.dtype"),
+        ({"num_labels": 2}, "are for a task head"),
+    ],
+)
+def test_a_wrong_argument_is_refused_before_the_checkpoint_is_looked_for(how: dict[str, Any], message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        minibert.load("no such checkpoint", **how)
+
+
+# what is saved
+
+
+@every_family
+def test_what_we_save_loads_bit_equal_in_transformers_and_here(
+    family: Family, written: Written, tmp_path: Path
+) -> None:
+    kept = {"sinusoidal_pos_embds": True, "my own": {"key": [1, None, "é"]}, "use_cache": False}
+    folder = edited(written(family)[0], tmp_path / "edited", unchanged, **kept)
+    encoder, saved = minibert.load(folder), tmp_path / "saved"
+    minibert.save(encoder, saved)
+    theirs = opened(saved, family)
+    assert_equal(dict(theirs.state_dict()), dict(written(family)[1].state_dict()))
+    assert unequal(Pair(encoder, theirs, task(None, encoder.config, 11)).compare()) == []
+    again, report = load(saved)
+    assert (report.ignored, report.missing) == ({}, [])
+    assert_equal(dict(again.state_dict()), dict(encoder.state_dict()))
+    before, after = (json.loads((path / "config.json").read_text()) for path in (folder, saved))
+    assert (before | kept).items() <= after.items()
+    with safe_open(saved / "model.safetensors", framework="pt") as file:
+        assert file.metadata() == {"format": "pt"}
+
+
+def test_the_real_minilm_makes_the_round_trip_bit_equal(minilm: Path, tmp_path: Path) -> None:
+    encoder = minibert.load(minilm)
+    minibert.save(encoder, tmp_path)
+    saved, original = load_file(tmp_path / "model.safetensors"), load_file(minilm / "model.safetensors")
+    original.pop("embeddings.position_ids", None)
+    assert_equal(saved, original)
+    theirs, complete = open_upstream(tmp_path, BERT, None, pooler=True)
+    assert complete
+    assert unequal(Pair(encoder, theirs, task(None, encoder.config, 16)).compare()) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.float32])
+def test_transformers_loads_the_dtype_that_was_saved(dtype: torch.dtype, bert: Path, tmp_path: Path) -> None:
+    """transformers follows the dtype of config.json; the one of the original would change the weights."""
+    half = {"torch_dtype": "float16", "dtype": "float16"}
+    encoder = minibert.load(edited(bert, tmp_path / "half", unchanged, **half))
+    minibert.save(encoder.to(dtype), tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
+    theirs = opened(tmp_path / "saved")
+    assert theirs.dtype == dtype
+    assert_equal(
+        dict(theirs.state_dict()), {name: x.to(dtype) for name, x in load_file(bert / "model.safetensors").items()}
+    )
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    """The wrapper of torch.compile; nothing is compiled before the first call."""
+    return torch.compile(model, backend="eager")
+
+
+@every_family
+def test_a_wrapped_model_is_saved_under_the_official_names(family: Family, original: Path, tmp_path: Path) -> None:
+    for wrap in (
+        compiled,
+        nn.DataParallel,
+        lambda m: compiled(nn.DataParallel(m)),
+        lambda m: nn.DataParallel(compiled(m)),
+    ):
+        minibert.save(wrap(minibert.load(original)), tmp_path)
+        assert_equal(load_file(tmp_path / "model.safetensors"), load_file(original / "model.safetensors"))
+
+
+def test_a_write_that_fails_leaves_the_old_files_and_no_others(
+    encoder: Encoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minibert.save(encoder, tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full_disk(tensors: Any, path: Path, metadata: Any) -> None:
+        path.write_bytes(b"half of the file")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tensor_files, "save_file", full_disk)
+    nn.init.zeros_(encoder.embeddings.token.weight)
+    with pytest.raises(OSError, match="No space left"):
+        minibert.save(encoder, tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_saving_over_the_folder_that_was_loaded_is_safe(encoder: Encoder, tmp_path: Path) -> None:
+    minibert.save(encoder, tmp_path)
+    encoder = minibert.load(tmp_path)
+    nn.init.constant_(encoder.embeddings.token.weight, 0.5)
+    minibert.save(encoder, tmp_path)
+    assert (minibert.load(tmp_path).embeddings.token.weight == 0.5).all()

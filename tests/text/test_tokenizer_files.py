@@ -1,0 +1,398 @@
+"""The files of tokenizers are read as untrusted input, and older vocabularies give the same tokenizer."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from helpers import HARD_TEXTS, minilm_folder
+from sentencepiece import sentencepiece_model_pb2
+from small_tokenizers import CLASSES, SENTENCES, byte_pairs, pieces, write_config, write_saved, write_vocabulary
+from transformers import AutoTokenizer
+
+from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.text.wordpiece import SPECIAL_TOKENS
+
+FOLDER = minilm_folder()
+SHORT = [*SENTENCES, "", " ", "a <mask> or [MASK]"]
+every_relative = pytest.mark.parametrize("family", CLASSES)
+
+
+def checkpoint(folder: Path, *, vocab: bytes | None = None, drop: tuple[str, ...] = (), **changes: dict) -> Path:
+    """A folder with the tokenizer files of all-MiniLM-L6-v2, some changed: config={...}, tokenizer_config={...}."""
+    folder.mkdir(exist_ok=True)
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"):
+        shutil.copy(FOLDER / name, folder / name)
+    for name, change in changes.items():
+        path = folder / f"{name}.json"
+        content = json.loads(path.read_text(encoding="utf-8")) | change
+        path.write_text(json.dumps({key: value for key, value in content.items() if value != "absent"}))
+    for name in drop:
+        (folder / name).unlink()
+    if vocab is not None:
+        (folder / "tokenizer.json").unlink(missing_ok=True)
+        (folder / "vocab.txt").write_bytes(vocab)
+    return folder
+
+
+def ids(folder: Path, texts: list[str], **options: Any) -> list[list[int]]:
+    """The ids from our tokenizer of a folder."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return load_tokenizer(folder, **options).ids(texts)
+
+
+def refused(folder: Path, message: str, error: type[Exception] = ValueError) -> None:
+    """Assert that the folder is refused with its name and this message."""
+    with pytest.raises(error, match=message) as caught:
+        load_tokenizer(folder)
+    assert str(folder) in str(caught.value)
+
+
+# -- settings
+
+
+@pytest.mark.parametrize(
+    ("model_max_length", "positions", "default", "limit"),
+    [
+        *[(512, 512, 512, 512), (128, 512, 128, 512), (10**30, 512, 512, 512), (1e30, 512, 512, 512)],
+        *[("absent", 300, 300, 300), (512, 64, 64, 64), (1024, 1024, 512, 1024)],
+    ],
+)
+def test_the_default_max_length_is_the_smallest_of_512_and_what_the_files_set(
+    tmp_path: Path, model_max_length: object, positions: int, default: int, limit: int
+) -> None:
+    settings = {"model_max_length": model_max_length}
+    folder = checkpoint(tmp_path, tokenizer_config=settings, config={"max_position_embeddings": positions})
+    tokenizer = load_tokenizer(folder)
+    assert (tokenizer.max_length, tokenizer.limit) == (default, limit)
+    for wrong in (0, 2, limit + 1):
+        with pytest.raises(ValueError, match=f"max_length is {wrong}; it must be at least 3 and at most {limit}"):
+            load_tokenizer(folder, max_length=wrong)
+
+
+@pytest.mark.parametrize(
+    ("settings", "lowercase"),
+    [
+        ({}, None),
+        ({"do_lower_case": True}, False),  # the argument overrides the files
+        ({"do_lower_case": False, "strip_accents": False}, None),  # which override tokenizer.json, as in transformers
+        ({"do_lower_case": "absent"}, None),
+    ],
+)
+def test_casing_is_that_of_transformers(tmp_path: Path, settings: dict, lowercase: bool | None) -> None:
+    folder = checkpoint(tmp_path, tokenizer_config=settings)
+    theirs = AutoTokenizer.from_pretrained(folder, **({} if lowercase is None else {"do_lower_case": lowercase}))
+    texts = ["Hello café hello 中文", *HARD_TEXTS]
+    assert ids(folder, texts, lowercase=lowercase) == theirs(texts)["input_ids"]
+    nulls = checkpoint(tmp_path / "b", tokenizer_config={"do_lower_case": None, "tokenize_chinese_chars": None})
+    assert ids(nulls, texts) == ids(FOLDER, texts)
+
+
+CASED = "\n".join([*SPECIAL_TOKENS, "[unused1]", "Hello", "hello", "##s"]).encode()
+
+
+@pytest.mark.parametrize(
+    ("stated", "argument", "expected"),
+    [
+        *[(True, None, "hello"), (True, False, "Hello"), (False, None, "Hello"), (False, True, "hello")],
+        *[("absent", True, "hello"), ("absent", None, "Hello")],
+    ],
+)
+def test_a_vocabulary_without_a_casing_is_cased_if_it_has_upper_case_and_that_is_warned_of(
+    tmp_path: Path, stated: object, argument: bool | None, expected: str
+) -> None:
+    folder = checkpoint(tmp_path, vocab=CASED, tokenizer_config={"do_lower_case": stated})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert load_tokenizer(folder, lowercase=argument)("Hello").tokens[0][1] == expected
+    assert [one.filename for one in caught if "pass lowercase=True or False" in str(one.message)] == [__file__] * (
+        stated == "absent" and argument is None
+    )
+    uncased = checkpoint(tmp_path / "b", drop=("tokenizer.json",), tokenizer_config={"do_lower_case": "absent"})
+    assert load_tokenizer(uncased)("Hello").tokens[0][1] == "hello"
+
+
+def test_special_tokens_have_the_names_of_the_files_or_of_the_vocabulary(tmp_path: Path) -> None:
+    names = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": {"content": "<s>"}, "sep_token": "</s>"}
+    absent = dict.fromkeys([*names, "mask_token"], "absent")
+    vocab = b"<pad>\n<unk>\n<s>\n</s>\n<mask>\nhello\n"
+    folder = checkpoint(tmp_path, vocab=vocab, tokenizer_config=absent | {"mask_token": "<mask>"})
+    (folder / "special_tokens_map.json").write_text(json.dumps(names | {"mask_token": "<other>"}))
+    expected = [["<s>", "hello", "<mask>", "<unk>", "</s>"]]
+    assert load_tokenizer(folder)("hello <mask> x").tokens == expected
+    (folder / "special_tokens_map.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+    assert load_tokenizer(folder)("hello <mask> x").tokens == expected
+
+
+def test_the_prefix_space_of_the_settings_overrides_tokenizer_json(tmp_path: Path) -> None:
+    theirs = write_saved(tmp_path, "roberta", add_prefix_space=True)
+    assert ids(tmp_path, SHORT) == theirs(SHORT)["input_ids"]
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"add_prefix_space": False}))
+    expected = AutoTokenizer.from_pretrained(tmp_path)(SHORT)["input_ids"]
+    assert ids(tmp_path, SHORT) == expected != theirs(SHORT)["input_ids"]
+
+
+def test_albert_may_keep_case(tmp_path: Path) -> None:
+    theirs = write_saved(tmp_path, "albert", do_lower_case=False)
+    assert ids(tmp_path, [*SHORT, *HARD_TEXTS]) == theirs([*SHORT, *HARD_TEXTS])["input_ids"]
+    with pytest.raises(ValueError, match="lowercase=True is not possible"):
+        load_tokenizer(tmp_path, lowercase=True)
+
+
+# -- older vocabularies
+
+
+@every_relative
+def test_the_released_vocabulary_gives_the_saved_tokenizer(family: str, tmp_path: Path) -> None:
+    folder = write_vocabulary(tmp_path / "released", family)
+    theirs = write_saved(tmp_path / "saved", family)
+    if family == "albert":  # transformers saves that its mask does not include the space before it
+        (folder / "special_tokens_map.json").write_text('{"mask_token": {"content": "[MASK]", "lstrip": false}}')
+    texts = [*HARD_TEXTS, *SHORT, "a\x1cb \x1d c", " two  spaces "]
+    assert ids(folder, texts) == theirs(texts)["input_ids"]
+
+
+@every_relative
+def test_a_tokenizer_json_of_the_first_years_does_not_name_its_model(family: str, tmp_path: Path) -> None:
+    theirs = write_saved(tmp_path, family)
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    del content["model"]["type"]
+    if family == "roberta":  # whose merges were one text each
+        content["model"]["merges"] = [" ".join(pair) for pair in content["model"]["merges"]]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    assert ids(tmp_path, SHORT) == theirs(SHORT)["input_ids"]
+
+
+CHANGES: dict[str, Callable[[bytes], bytes]] = {
+    "CRLF": lambda v: v.replace(b"\n", b"\r\n"),
+    "BOM": lambda v: b"\xef\xbb\xbf" + v,
+    "blank lines at the end": lambda v: v + b"\n\n",
+    "no newline at the end": lambda v: v.rstrip(b"\n"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_vocabulary_from_another_system_gives_the_same_tokenizer(
+    tmp_path: Path, change: Callable[[bytes], bytes]
+) -> None:
+    folder = checkpoint(tmp_path / "a", vocab=change((FOLDER / "vocab.txt").read_bytes()))
+    assert ids(folder, HARD_TEXTS) == ids(FOLDER, HARD_TEXTS)
+    load_tokenizer(folder).save(folder)
+    alone = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).encode("hello", "big world")
+    batch = load_tokenizer(folder)("hello", "big world")
+    assert (alone.ids, alone.type_ids) == (batch.input_ids[0].tolist(), batch.token_type_ids[0].tolist())
+    roberta = write_vocabulary(tmp_path / "b", "roberta")
+    expected = ids(roberta, SHORT)
+    for name in ("vocab.json", "merges.txt"):
+        (roberta / name).write_bytes(change((roberta / name).read_bytes()))
+    assert ids(roberta, SHORT) == expected
+
+
+def test_an_electra_has_the_tokenizer_of_bert(tmp_path: Path) -> None:
+    write_config(tmp_path, "electra", 10)
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nfilm\n##s\n")
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer("The films").tokens == [["[CLS]", "the", "film", "##s", "[SEP]"]]
+    tokenizer.save(tmp_path)
+    assert AutoTokenizer.from_pretrained(tmp_path)("The films")["input_ids"] == [2, 5, 6, 7, 3]
+
+
+def test_ids_of_sentencepiece_are_those_of_the_class_that_the_folder_names(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_vocabulary(tmp_path / "xlm", "xlm-roberta"))
+    names = [piece.piece for piece in sentencepiece_model_pb2.ModelProto.FromString(pieces("xlm-roberta")).pieces]
+    assert all(tokenizer.vocab[piece] == names.index(piece) + 1 for piece in names[3:])
+    assert [tokenizer.id_to_token(id) for id in range(4)] == ["<s>", "<pad>", "</s>", "<unk>"]
+    expected = ids(write_vocabulary(tmp_path, "camembert"), ["The cat"])
+    write_config(tmp_path, "roberta", 1000)
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "CamembertTokenizerFast"}')
+    assert ids(tmp_path, ["The cat"]) == expected
+    albert = load_tokenizer(write_vocabulary(tmp_path / "albert", "albert"))._definition["model"]["vocab"]
+    assert all(score < -50 for piece, score in albert if piece[-1] == "," and piece[-2:-1].isdigit())
+    write_config(tmp_path / "albert", "bert", 1000)
+    refused(tmp_path / "albert", "is known for|are known for Albert, Camembert, XLMRoberta, not for Bert")
+
+
+def test_without_the_package_the_way_to_install_it_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_vocabulary(tmp_path, "albert")
+    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
+    refused(tmp_path, r"read with the packages sentencepiece and protobuf.*pip install", ImportError)
+
+
+# -- damaged files
+
+
+def definition(**changes: Any) -> str:
+    """A small tokenizer.json of the right kind, with changes; None takes an entry out."""
+    vocab = {token: id for id, token in enumerate([*SPECIAL_TOKENS, "hello", "##s"])}
+    model = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "vocab": vocab}
+    changed = model | {"max_input_chars_per_word": 100} | changes.pop("model", {})
+    content = {"model": {name: value for name, value in changed.items() if value is not None}, "added_tokens": []}
+    return json.dumps(content | changes)
+
+
+CANNOT = r"cannot read this tokenizer\.json"
+TOKENIZER_JSON = {
+    "cut off": ("{", "is not valid JSON"),
+    "a list": ("[]", "holds a list"),
+    "an unknown normalizer": (definition(normalizer={"type": "new"}), CANNOT),
+    "a normalizer of another kind": (definition(normalizer=7), CANNOT),
+    "a splitter of another kind": (definition(pre_tokenizer=7), CANNOT),
+    "no model": (json.dumps({"model": 7}), CANNOT),
+    "a unigram vocabulary": (definition(model={"type": None, "vocab": [["a", 0.5]]}), CANNOT),
+    "no pieces": (definition(model={"vocab": {}}), CANNOT),
+    "an id of another kind": (definition(model={"vocab": {"a": "0"}}), CANNOT),
+    "an unknown token that is unknown": (definition(model={"unk_token": "<unk>"}), CANNOT),
+    "words": (definition(model={"type": "WordLevel", "max_input_chars_per_word": None}), "a WordLevel model"),
+    "merges of characters": (definition(model={"type": "BPE", "merges": []}), "a BPE model that is not byte-level"),
+    "added tokens of another kind": (definition(added_tokens=7), CANNOT),
+    "an added token without id": (definition(added_tokens=[{"content": "[X]"}]), CANNOT),
+    "an added token without content": (definition(added_tokens=[{"id": 5}]), CANNOT),
+    "unigram without unknown": (definition(model={"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": None}), CANNOT),
+    "unigram without scores": (definition(model={"type": "Unigram", "vocab": [["a"]], "unk_id": 0}), CANNOT),
+    "merges of unknown pieces": (definition(model={"type": "BPE", "merges": [["q", "z"]]}), CANNOT),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), TOKENIZER_JSON.values(), ids=TOKENIZER_JSON)
+def test_a_damaged_tokenizer_json_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    (checkpoint(tmp_path) / "tokenizer.json").write_text(content)
+    refused(tmp_path, message)
+
+
+def test_a_wordpiece_model_without_its_type_is_read_as_one(tmp_path: Path) -> None:
+    (checkpoint(tmp_path) / "tokenizer.json").write_text(definition(model={"type": None}))
+    assert load_tokenizer(tmp_path)("hellos").tokens == [["[CLS]", "hello", "##s", "[SEP]"]]
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("cls_token", {}), ("cls_token", {"content": 7}), ("unk_token", 7), ("unk_token", "[X]"), ("do_lower_case", "yes")]
+    + [("model_max_length", value) for value in ("512", -1, True, float("nan"))],
+)
+def test_a_setting_of_another_kind_is_refused(key: str, value: object, name: str, tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, drop=("tokenizer_config.json",))
+    (folder / name).write_text(json.dumps({key: value}))
+    refused(folder, CANNOT if key == "do_lower_case" else key)
+
+
+def test_literal_is_refused_if_a_special_token_is_an_ordinary_word(tmp_path: Path) -> None:
+    vocab = b"[PAD]\n[UNK]\n[CLS]\n[SEP]\nmask\nhello"
+    folder = checkpoint(tmp_path, vocab=vocab, tokenizer_config={"mask_token": "mask"})
+    assert load_tokenizer(folder)("hello mask").special_tokens_mask.tolist() == [[1, 0, 1, 1]]
+    with pytest.raises(ValueError, match="'mask' itself is a special token"):
+        load_tokenizer(folder, special_tokens_in_text="literal")
+    with pytest.raises(ValueError, match="'skip'; it must be 'parse' or 'literal'"):
+        load_tokenizer(folder, special_tokens_in_text="skip")
+
+
+def changed_json(change: Callable[[dict[str, int]], Any]) -> bytes:
+    """RoBERTa's vocab.json, changed."""
+    vocab = dict(byte_pairs()[0])
+    change(vocab)
+    return json.dumps(vocab).encode()
+
+
+def changed_model(change: Callable[[Any], None]) -> bytes:
+    """XLM-R's file of SentencePiece, changed."""
+    model = sentencepiece_model_pb2.ModelProto.FromString(pieces("xlm-roberta"))
+    change(model)
+    return bytes(model.SerializeToString())
+
+
+def cut_off(part: int) -> bytes:
+    """XLM-R's file, cut off somewhere in its pieces."""
+    model = sentencepiece_model_pb2.ModelProto.FromString(pieces("xlm-roberta"))
+    vocabulary = len(sentencepiece_model_pb2.ModelProto(pieces=model.pieces).SerializeToString())
+    return pieces("xlm-roberta")[: vocabulary * part // 9]
+
+
+DAMAGED: list[tuple[str, str, Callable[[], bytes], str]] = [
+    ("bert", "vocab.txt", lambda: b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\na\n", "line 7 is 'a' as on line 6"),
+    ("bert", "vocab.txt", lambda: b"[PAD]\n[UNK]\n\n[CLS]\n[SEP]\n[MASK]\na\n", "line 3 is ''"),
+    (
+        "bert",
+        "vocab.txt",
+        lambda: b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n",
+        r"mask_token is \"\[MASK\]\"",
+    ),
+    ("bert", "vocab.txt", lambda: "[PAD]\n[UNK]\né\n".encode("cp1252"), "is not UTF-8"),
+    ("bert", "vocab.txt", lambda: b"", "line 1 is ''"),
+    ("roberta", "vocab.json", lambda: changed_json(lambda v: v.update(a=5000)), "has 5001 tokens"),
+    ("roberta", "vocab.json", lambda: changed_json(lambda v: v.update(a="0")), "damaged"),
+    ("roberta", "vocab.json", lambda: changed_json(lambda v: v.pop("<mask>")), "mask_token"),
+    ("roberta", "vocab.json", lambda: b"{}", "cls_token"),
+    ("roberta", "vocab.json", lambda: b"[1]", "holds a list"),
+    ("roberta", "vocab.json", lambda: b'{"a": ', "is not valid JSON"),
+    ("roberta", "merges.txt", lambda: b"#version: 0.2\na zzz\n", "does not fit .*zzz"),
+    ("roberta", "merges.txt", lambda: b"Z Q\n", "does not fit .*ZQ"),
+    ("roberta", "merges.txt", lambda: b"a b c\n", "does not fit"),
+    ("roberta", "merges.txt", lambda: b"", "does not fit"),
+    ("roberta", "merges.txt", lambda: b"\xff\xfe", "is not UTF-8"),
+    *(
+        ("xlm-roberta", "sentencepiece.bpe.model", content, "is damaged")
+        for content in (
+            lambda: b"",
+            lambda: b"\x0b\xad" * 100,
+            lambda: b"{}",
+            lambda: pieces("xlm-roberta")[: len(pieces("xlm-roberta")) // 2],
+            lambda: changed_model(lambda m: m.ClearField("normalizer_spec")),
+            lambda: changed_model(lambda m: setattr(m.normalizer_spec, "precompiled_charsmap", b"\x01\x02\x03")),
+            lambda: changed_model(lambda m: setattr(m.trainer_spec, "model_type", 2)),
+            *(lambda part=part: cut_off(part) for part in range(1, 10)),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("family", "name", "content", "message"), DAMAGED)
+def test_a_damaged_vocabulary_is_refused_with_its_file(
+    tmp_path: Path, family: str, name: str, content: Callable[[], bytes], message: str
+) -> None:
+    checkpoint(tmp_path, vocab=b"") if family == "bert" else write_vocabulary(tmp_path, family)
+    (tmp_path / name).write_bytes(content())
+    refused(tmp_path, message)
+
+
+def test_a_folder_without_its_files_is_refused_with_what_it_holds(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "a", drop=("tokenizer.json", "vocab.txt"))
+    refused(folder, r"neither tokenizer\.json nor vocab\.txt; it holds: config\.json", FileNotFoundError)
+    (write_vocabulary(tmp_path / "b", "roberta") / "merges.txt").unlink()
+    refused(tmp_path / "b", r"it holds: config\.json, vocab\.json; also supported are vocab\.json", FileNotFoundError)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes in the file system of Windows")
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json"])
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(name: str, tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, drop=("tokenizer.json",))
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    refused(folder, f"{name} is a pipe, not a file")
+
+
+@pytest.mark.parametrize("family", ["roberta", "camembert", "albert"])
+def test_files_of_different_checkpoints_are_refused(tmp_path: Path, family: str) -> None:
+    count = len(write_saved(tmp_path, family))
+    write_config(tmp_path, family, count - 1)
+    refused(tmp_path, f"has {count} tokens, the model only {count - 1}")
+    if family == "roberta":
+        write_config(tmp_path, family, 1000, pad_token_id=0)
+        refused(tmp_path, r"pads with id 1, and the model expects id 0 \(pad_token_id")
+
+
+def test_a_template_with_an_undefined_token_is_refused() -> None:
+    content = json.loads((FOLDER / "tokenizer.json").read_text("utf-8"))  # the library would panic at the first text
+    del content["post_processor"]["special_tokens"]["[SEP]"]
+    with pytest.raises(ValueError, match=r"post_processor uses \[SEP\] without defining it"):
+        Tokenizer(content)
