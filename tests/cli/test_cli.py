@@ -18,7 +18,6 @@ import minibert
 from minibert.checkpoints import hub
 from minibert.cli import main as cli
 from minibert.cli import predict
-from minibert.vectors import growing_file
 from minibert.vectors.engine import Engine
 
 Run = Any
@@ -144,14 +143,6 @@ def test_a_name_that_is_not_utf8_is_shown_in_the_error(run: Run) -> None:
     )
 
 
-def test_a_name_that_is_not_utf8_is_shown_in_the_report_and_in_json(run: Run, tmp_path: Path, checkpoint: Path) -> None:
-    out = f"{tmp_path}/caf\udce9.npy"
-    status, text, err = run("embed", "-", "--out", out, "--model", checkpoint, "--json", stdin=b"good\n")
-    assert (status, err) == (0, "")
-    assert "caf\\udce9.npy: (1, 24)" in text
-    assert figures(text)["out"] == out
-
-
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [
@@ -166,44 +157,12 @@ def test_a_list_that_begins_with_a_minus_belongs_to_the_option_before_it(argv: l
     assert cli.join_negatives(argv) == expected
 
 
-def test_a_full_disk_has_status_1_and_leaves_no_file(
-    run: Run, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*args: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(growing_file, "write_all", full)
-    result = run("embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, stdin=b"good\n")
-    assert complaint(result, status=1) == f"minibert: error: {tmp_path}/x.npy.partial: No space left on device\n"
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_an_interrupt_is_quiet_and_has_status_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(hub, "locate_locally", interrupt)
     assert run("download", "bert-base-uncased") == (130, "", "")
-
-
-def test_an_interrupt_says_what_is_kept(
-    run: Run, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forward, batches = Engine.forward, iter(range(9))
-
-    def interrupt(self: Engine, *given: Any) -> Any:
-        if next(batches) == 2:
-            raise KeyboardInterrupt
-        return forward(self, *given)
-
-    monkeypatch.setattr(Engine, "forward", interrupt)
-    embed = ["embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, "--batch-tokens", 4]
-    assert run(*embed, stdin=b"good\nbad\nfine\n") == (
-        130,
-        "",
-        "minibert: interrupted: 1 rows are kept; the same command goes on\n",
-    )
-    assert "1 rows were done before" in run(*embed, stdin=b"good\nbad\nfine\n")[1]
 
 
 def test_a_mistake_in_the_program_is_not_taken_for_a_wrong_request(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,13 +223,6 @@ def test_embed_writes_a_vector_for_each_line(run: Run, tmp_path: Path, checkpoin
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "x.npy"]
 
 
-@pytest.mark.filterwarnings("default")
-def test_embed_of_no_lines_is_an_empty_matrix_and_a_warning(run: Run, tmp_path: Path, checkpoint: Path) -> None:
-    status, _, err = run("embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint)
-    assert (status, err) == (0, "minibert: warning: standard input holds no texts\n")
-    assert np.load(tmp_path / "x.npy").shape == (0, 24)
-
-
 def test_embed_reads_a_column_of_a_compressed_table_into_float16(run: Run, tmp_path: Path, checkpoint: Path) -> None:
     source, out = tmp_path / "in.csv.gz", tmp_path / "x.npy"
     source.write_bytes(gzip.compress(b'id,body\n1,"good, film"\n2,bad film\n'))
@@ -279,19 +231,6 @@ def test_embed_reads_a_column_of_a_compressed_table_into_float16(run: Run, tmp_p
     assert run(*argv)[0] == 0
     expected = minibert.embed(["good, film", "bad film"], str(checkpoint)).astype(np.float16)
     np.testing.assert_array_equal(np.load(out), expected)
-
-
-def test_embed_reads_objects_from_standard_input(run: Run, tmp_path: Path, checkpoint: Path) -> None:
-    stdin = b'{"n": 1, "text": "good film"}\n{"n": 2, "text": null}\n'
-    argv = ["embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, "--format", "jsonl"]
-    assert "standard input, line 2, has null as 'text'" in complaint(run(*argv, stdin=stdin))
-    assert run(*argv, stdin=stdin.replace(b"null", b'""'))[0] == 0
-    assert np.load(tmp_path / "x.npy").shape == (2, 24)
-
-
-def test_a_line_that_is_not_utf8_is_named(run: Run, tmp_path: Path, checkpoint: Path) -> None:
-    result = run("embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, stdin=b"a\ncaf\xe9\n")
-    assert "standard input, line 2, is not UTF-8 (byte 0xE9)" in complaint(result)
 
 
 # -- classify
@@ -312,23 +251,6 @@ def test_train_evaluate_and_predict_follow_each_other(run: Run, tmp_path: Path, 
     status, out, err = run("classify", "predict", folder, "the good film", "--json")
     assert (status, err) == (0, "")
     assert figures(out)["predictions"][0]["text"] == "the good film"
-
-
-def test_columns_are_named_and_a_header_is_no_class(run: Run, tmp_path: Path, checkpoint: Path) -> None:
-    data, folder = tmp_path / "x.csv", tmp_path / "classifier"
-    texts, labels = labelled()
-    rows = zip(texts, labels, range(24), strict=True)
-    data.write_text("review,sentiment,n\n" + "".join(f"{text},{label},{n}\n" for text, label, n in rows))
-    train = ["classify", "train", data, "--out", folder, "--model", checkpoint, "--folds", 0]
-    assert "has 3 columns, 2 are expected" in complaint(run(*train))
-    data.write_text("".join(line.rpartition(",")[0] + "\n" for line in data.read_text().splitlines()))
-    assert "--text review --label sentiment" in complaint(run(*train))
-    assert not folder.exists()
-    named = ["--text", "review", "--label", "sentiment"]
-    assert figures(run(*train, *named, "--json")[1])["labels"] == ["neg", "pos"]
-    assert figures(run("classify", "evaluate", folder, data, *named, "--json")[1])["rows"] == 24
-    status, out, _ = run("classify", "predict", folder, "--file", data, "--text", "review")
-    assert (status, out.count("\n")) == (0, 24)
 
 
 def test_train_keeps_its_features_beside_the_classifier_for_another_grid(
@@ -376,11 +298,6 @@ def test_train_never_writes_over_what_is_no_classifier_and_over_one_when_asked(
     for overwrite in ([], ["--overwrite"]):
         assert "holds thesis.tex" in complaint(run(*train, *overwrite))
     assert [path.name for path in other.iterdir()] == ["thesis.tex"]
-
-
-def test_evaluate_names_the_row_of_a_label_that_was_not_trained(run: Run, tmp_path: Path, classifier: Path) -> None:
-    (tmp_path / "x.tsv").write_text("good\tpos\nbad\tmeh\n")
-    assert "row 1 ('bad') has the label 'meh'" in complaint(run("classify", "evaluate", classifier, tmp_path / "x.tsv"))
 
 
 def test_predict_as_a_filter_keeps_every_line_in_its_place(run: Run, classifier: Path) -> None:
@@ -442,14 +359,6 @@ def test_a_table_of_labels_appears_whole_or_not_at_all(run: Run, tmp_path: Path,
     assert list(tmp_path.iterdir()) == [data]
 
 
-def test_predict_does_not_write_over_its_texts(run: Run, tmp_path: Path, classifier: Path) -> None:
-    data = write_tsv(tmp_path / "x.tsv")
-    before = data.read_bytes()
-    result = run("classify", "predict", classifier, "--file", data, "--text", 1, "--out", data)
-    assert "is there already" in complaint(result)
-    assert data.read_bytes() == before
-
-
 # -- checkpoints
 
 
@@ -470,11 +379,6 @@ def test_inspect_tells_sizes_identity_and_the_account_of_the_tensors(run: Run, m
     assert found["report"]["ignored"] == {"embeddings.position_ids": "positions are counted, not stored"}
     assert set(found["report"]) == {"loaded", "ignored", "missing", "wrong_shape"}
     assert "Apache-2.0" in out
-
-
-def test_inspect_of_an_unknown_checkpoint_has_no_manifest(run: Run, checkpoint: Path) -> None:
-    found = figures(run("inspect", checkpoint, "--json")[1])
-    assert (found["equals_manifest"], found["licence"]) == (None, None)
 
 
 def test_inspect_without_a_model_lists_what_is_known_and_here(

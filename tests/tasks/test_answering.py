@@ -6,7 +6,6 @@ import gzip
 import itertools
 import json
 import math
-import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,11 @@ from helpers import HARD_TEXTS, minilm_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
-from words import write_words_checkpoint
 
-from minibert.checkpoints.load import load
 from minibert.tasks.answering import Answering, Window, answer_tokens, best_context, best_pairs, spans
 from minibert.tasks.base import Encoded
 from minibert.tasks.squad import Gold, Question, Questions, read_squad, score_answer
 from minibert.text.tokenizer import UnknownTokensWarning, load_tokenizer
-from minibert.train.outputs import outputs
 
 FOLDER = minilm_folder()
 TOKENIZER = load_tokenizer(FOLDER)
@@ -175,11 +171,6 @@ def test_the_nearest_of_several_places_is_taken(tmp_path: Path) -> None:
 def test_a_setting_out_of_range_is_refused(name: str, value: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=f"{name} is {value}; it must be (at least 1|an int)"):
         Answering(**{name: value})
-
-
-def test_a_threshold_that_is_no_number_is_refused() -> None:
-    with pytest.raises(ValueError, match="null_threshold is nan"):
-        Answering(null_threshold=math.nan)
 
 
 def test_questions_that_leave_no_room_for_the_passage_are_refused_with_numbers() -> None:
@@ -470,19 +461,6 @@ def test_a_line_is_answer_probability_and_question() -> None:
     assert task.format_predictions(answers, data) == ["a   b\t1.0000\tWhere was she?"]
 
 
-def test_a_models_logits_become_answers(tmp_path: Path) -> None:
-    folder = write_words_checkpoint(tmp_path)
-    model = load(folder, head="question-answering", new_head=True)
-    task = Answering(max_question=4)
-    data = task.from_texts(["the film", "a book"], ["the good film and a very dull book", "lovely"])
-    encoded = task.encode(data, load_tokenizer(folder), [], 20)
-    answers = task.decode(outputs(model, encoded), encoded, data, [])
-    for answer, question in zip(answers, data.rows, strict=True):
-        assert answer.text
-        assert answer.text == question.context[answer.start : answer.end]
-        assert encoded.examples[0].ids[:1] == [load_tokenizer(folder).cls_id]
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # The official score
 
@@ -602,15 +580,3 @@ def test_a_model_that_never_answers_is_said_to_be_degenerate() -> None:
 def test_a_measure_without_the_truth_is_refused() -> None:
     with pytest.raises(ValueError, match="these questions have no answers"):
         answered(Answering(), Answering().from_texts(["why?"], [PASSAGE]), "x")
-
-
-def test_xquad_is_read_whole_and_its_own_answers_score_one() -> None:
-    folder = os.environ.get("MINIBERT_DATA")
-    if not folder:
-        pytest.skip("MINIBERT_DATA is not set; it names a folder with xquad/xquad.en.json (google-deepmind/xquad)")
-    task = Answering()
-    data = task.read(Path(folder) / "xquad" / "xquad.en.json")
-    assert (len(data), data.unanswerable) == (1190, False)
-    encoded = task.encode(data, TOKENIZER, [], 128)
-    measure = task.measure(task.decode(certain(encoded), encoded, data, []), data, [])
-    assert measure.score > 0.999  # one answer ends in the middle of a number

@@ -6,8 +6,6 @@ import json
 import math
 import os
 import shutil
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from words import GOOD, labelled, write_words_checkpoint
+from words import labelled, write_words_checkpoint
 
 from minibert.tasks.classification import Texts
 from minibert.tasks.frozen import CLASSIFIER_FILE, DETAILS, Classifier, FrozenReader, digest, read, train
 from minibert.vectors import features as features_room
-from minibert.vectors.cache import ROWS_FILE, MemoryRows
+from minibert.vectors.cache import MemoryRows
 from minibert.vectors.embedder import embed
 from minibert.vectors.engine import Engine
 from minibert.vectors.features import TextFeatures
@@ -60,11 +58,6 @@ def test_it_predicts_what_the_scikit_learn_pipeline_predicts_before_and_after_sa
         assert classifier.labels == reference.classes_.tolist()
         assert classifier.predict(NEW).tolist() == reference.predict(NEW).tolist()
         np.testing.assert_array_equal(classifier.predict_proba(NEW), reference.predict_proba(NEW))
-
-
-def test_another_c_gives_other_probabilities(trained: Classifier, checkpoint: Path) -> None:
-    other = train(TEXTS, LABELS, C=0.1, model=str(checkpoint), pooling="mean", layers=(-2, -1))
-    assert not np.allclose(other.predict_proba(NEW), trained.predict_proba(NEW), atol=1e-3)
 
 
 def test_a_grid_scores_each_c_as_scikit_learn_does_and_takes_the_best(checkpoint: Path) -> None:
@@ -121,20 +114,7 @@ def test_what_cannot_be_learned_is_refused_before_the_model_is_loaded(
         train(TEXTS, labels, model="no such checkpoint", **settings)
 
 
-def test_whole_numbers_become_names(checkpoint: Path) -> None:
-    classifier = train(TEXTS, np.arange(24) % 2, folds=0, model=str(checkpoint))
-    assert classifier.labels == ["0", "1"]
-
-
 # -- features that are there already
-
-
-def rows_in(cache: Path) -> int:
-    """How many vectors a cache holds."""
-    if not (cache / ROWS_FILE).exists():
-        return 0
-    with closing(sqlite3.connect(cache / ROWS_FILE)) as database:
-        return int(database.execute("SELECT count(*) FROM rows").fetchone()[0])
 
 
 @pytest.fixture
@@ -150,37 +130,6 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(Engine, "batches", counting)
     return counts
-
-
-@pytest.mark.parametrize("long", ["cut", "windows"])
-def test_an_interrupt_loses_no_feature_that_was_computed(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computed: list[int], long: str
-) -> None:
-    settings: dict[str, Any] = {"model": str(checkpoint), "batch_tokens": 30, "long": long, "folds": 0}
-    texts = [f"{text} {GOOD[row % 3]} {'very ' * (row % 5)}" for row, text in enumerate(TEXTS)]
-    monkeypatch.setattr(features_room, "WINDOWED", 5)
-    forward, count = Engine.forward, iter(range(1000))
-
-    def interrupted(self: Any, *given: Any) -> Any:
-        if next(count) == 7:
-            raise KeyboardInterrupt
-        return forward(self, *given)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Engine, "forward", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            train(texts, LABELS, cache=tmp_path / "kept", **settings)
-    done = sum(computed)
-    kept = rows_in(tmp_path / "kept")
-    assert 0 < kept <= done < len(set(texts))
-    computed.clear()
-    again = train(texts, LABELS, cache=tmp_path / "kept", **settings)
-    assert sum(computed) == len(set(texts)) - kept
-    computed.clear()
-    train(texts, LABELS, grid=[0.1, 1.0], cache=tmp_path / "kept", **settings | {"folds": 2})
-    assert computed == []
-    whole = train(texts, LABELS, cache=tmp_path / "other", **settings)
-    np.testing.assert_array_equal(again.predict_proba(NEW), whole.predict_proba(NEW))
 
 
 def test_given_vectors_train_the_same_classifier_and_nothing_but_a_sample_is_computed(
@@ -328,17 +277,3 @@ def test_a_file_without_a_classifier_is_refused(saved: Path) -> None:
     path.unlink()
     with pytest.raises(FileNotFoundError, match="`minibert classify train` writes one"):
         read(saved)
-
-
-def test_a_failed_write_leaves_the_classifier_that_was_there(
-    saved: Path, trained: Classifier, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(self: Path, content: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    before = (saved / CLASSIFIER_FILE).read_bytes()
-    with monkeypatch.context() as patch, pytest.raises(OSError, match=r"No space left.*classifier\.safetensors'"):
-        patch.setattr(Path, "write_bytes", full)
-        trained.save(saved)
-    assert (saved / CLASSIFIER_FILE).read_bytes() == before
-    assert len(list(saved.iterdir())) == 1

@@ -32,11 +32,10 @@ from minibert.text.masking import unmasked
 from minibert.text.tokenized import TruncationWarning, UnknownTokensWarning
 from minibert.text.tokenizer import Tokenizer
 from minibert.train import finetune
-from minibert.train.batches import Batch, Batches
-from minibert.train.finetuning import Job, Reader, Request, run
-from minibert.train.loop import Loss, Settings, packed_loss, readable_loss, train
+from minibert.train.batches import Batches
+from minibert.train.finetuning import Job, Reader, Request
+from minibert.train.loop import Settings, packed_loss, readable_loss, train
 from minibert.train.outputs import outputs
-from minibert.train.packed import Output
 
 TASK = MaskedText()
 MINILM = minibert.load_tokenizer(minilm_folder())
@@ -347,33 +346,6 @@ def test_transformers_loads_the_folder_with_equal_logits(learned: tuple[Head, Pa
         assert torch.equal(ours(**batch).logits, theirs(**batch).logits)
 
 
-def test_a_run_that_was_broken_off_is_resumed_to_the_same_bits_whatever_was_masked(
-    folders: dict[str, Path], corpus: Path, tmp_path: Path
-) -> None:
-    data = TASK.read(corpus)
-    request = Request(model=str(folders["bert"]), settings=Settings(epochs=3, **QUICK), max_length=16, save_every=2)
-    job = Job.of(TASK, data, data, request)
-    whole = run(job, tmp_path / "whole")
-    steps = {"left": 7}
-
-    def broken_off(request: Request, output_of: Output) -> Loss:
-        def loss(model: Head, batch: Batch) -> Tensor:
-            steps["left"] -= 1
-            if steps["left"] < 0:
-                raise KeyboardInterrupt
-            return packed_loss(model, batch)
-
-        return loss
-
-    with pytest.raises(KeyboardInterrupt):
-        run(job, tmp_path / "run", loss_of=broken_off)
-    resumed = run(Job.of(TASK, data, data, request), tmp_path / "run")
-    assert resumed.progress.curve == whole.progress.curve
-    assert_equal(list(resumed.model.parameters()), list(whole.model.parameters()))
-    with pytest.raises(ValueError, match="task_settings was"):
-        run(Job.of(MaskedText(mask_rate=0.2), data, data, request), tmp_path / "run")
-
-
 def test_a_checkpoint_without_the_task_head_gets_a_fresh_one_and_says_so(
     folders: dict[str, Path], corpus: Path
 ) -> None:
@@ -465,11 +437,6 @@ def test_what_cannot_be_filled_is_refused(small: Path, tmp_path: Path) -> None:
         fill_mask(TEXT, tmp_path / "encoder")
 
 
-def test_a_long_text_whose_masks_are_read_is_filled_with_the_usual_warning(small: Path) -> None:
-    with pytest.warns(TruncationWarning):
-        assert len(fill_mask("a [MASK] " + "cat " * 40, small)) == 1
-
-
 def test_the_best_token_replaces_each_mask_and_continues_its_word() -> None:
     guesses = [Guess("##ing", 0.9), Guess("home", 0.8)]
     assert fill_text("He was walk [MASK] [MASK].", guesses, MINILM) == "He was walking home."
@@ -530,15 +497,6 @@ def test_a_corpus_of_unknown_or_invisible_characters_is_refused_before_weights_a
         TASK.encode(Corpus.of(["\u200b", "\u200b"]), MINILM, [], 16)
     with pytest.warns(UnknownTokensWarning, match=r"3 of 4 tokens are \[UNK\]"):
         TASK.encode(Corpus.of(["😀 😀", "😀 a"]), MINILM, [], 16)
-
-
-def test_rows_longer_than_the_model_has_positions_are_refused_before_weights_are_loaded(
-    folders: dict[str, Path], corpus: Path
-) -> None:
-    with pytest.raises(ValueError, match="max_length is 21; the model has 20 positions"):
-        finetune("mask", corpus, model=folders["bert"], max_length=21)
-    job = Job.of(TASK, TASK.read(corpus), None, Request(model=str(folders["bert"])))
-    assert max(len(one.ids) for one in job.encoded.examples) == 20
 
 
 def test_a_mask_rate_of_nothing_or_all_is_refused_before_the_file_is_read(

@@ -121,16 +121,6 @@ def test_a_cache_that_cannot_be_written_leaves_the_shipped_reviews(cache: Path, 
     assert str(cache.parent) in find_reviews().why
 
 
-def test_a_download_that_breaks_off_leaves_the_shipped_reviews(
-    cache: Path, served: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def urlopen(address: str, **options: Any) -> io.BytesIO:
-        raise TimeoutError("timed out")
-
-    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
-    assert "timed out" in find_reviews().why
-
-
 def test_the_shipped_reviews_are_the_last_resort_and_balanced(cache: Path) -> None:
     found = find_reviews()
     assert Counter(found.labels) == {"0": 240, "1": 240}

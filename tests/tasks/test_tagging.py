@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,11 @@ from hypothesis import strategies as st
 from seqeval.metrics import classification_report
 from seqeval.metrics.sequence_labeling import get_entities
 from transformers import AutoTokenizer
-from words import write_words_checkpoint
 
-from minibert.checkpoints.load import load
 from minibert.tasks.base import Encoded
 from minibert.tasks.entities import Entity, entities, score_entities
 from minibert.tasks.tagging import Sentences, Tagging
 from minibert.text.tokenizer import UnknownTokensWarning, load_tokenizer
-from minibert.train.outputs import outputs
 
 FOLDER = minilm_folder()
 TOKENIZER = load_tokenizer(FOLDER)
@@ -199,15 +195,6 @@ def test_a_sentence_without_a_token_has_no_example_and_an_answer() -> None:
     assert TASK.decode(certain(encoded), encoded, data, LABELS) == [["O"], ["O"], [], ["O"]]
 
 
-def test_a_models_logits_become_a_tag_for_each_word(tmp_path: Path) -> None:
-    folder = write_words_checkpoint(tmp_path)
-    model = load(folder, head="token-classification", new_head=True, num_labels=3)
-    data = TASK.from_texts(["the good film", "", "a dull \u200b book", "so"])
-    encoded = TASK.encode(data, load_tokenizer(folder), ["B", "I", "O"], 20)
-    answers = TASK.decode(outputs(model, encoded), encoded, data, ["B", "I", "O"])
-    assert [len(row) for row in answers] == [3, 0, 4, 1]
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # Entities
 
@@ -308,18 +295,3 @@ def test_a_model_that_finds_nothing_is_said_to_be_degenerate() -> None:
 def test_a_measure_without_the_truth_is_refused() -> None:
     with pytest.raises(ValueError, match="have no tags"):
         TASK.measure([["O"]], Sentences([["a"]]), LABELS)
-
-
-def test_wnut17_is_read_whole_and_its_own_tags_score_one() -> None:
-    folder = os.environ.get("MINIBERT_DATA")
-    if not folder:
-        pytest.skip("MINIBERT_DATA is not set; it names a folder with wnut17/dev.conll (leondz/emerging_entities_17)")
-    train, dev = (TASK.read(Path(folder) / "wnut17" / f"{part}.conll") for part in ("train", "dev"))
-    assert (len(train), len(dev)) == (3394, 1009)
-    labels = TASK.labels_of(train)
-    assert len(labels) == 13
-    encoded = TASK.encode(dev, TOKENIZER, labels, 128)
-    logits = [np.eye(13)[np.maximum(one.labels["labels"], 0)] for one in encoded.examples]
-    answers = TASK.decode(logits, encoded, dev, labels)
-    assert TASK.measure(dev.known_tags, dev, labels).figures["entities"] == 836
-    assert TASK.measure(answers, dev, labels).score > 0.99  # some words vanish
