@@ -8,16 +8,13 @@ import time
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minibert.cli.classify import Columns
 from minibert.cli.evaluate import load_arguments, load_reader
 from minibert.cli.options import add_options
 from minibert.cli.shared import Arguments, Figures, add_overwrite, portions, standard_input
 from minibert.files import atomic_write, check_output
-
-if TYPE_CHECKING:
-    from minibert.text.texts import TextOrPair
 
 TEXTS_AT_ONCE = 64  # texts in a batch
 
@@ -71,7 +68,7 @@ def run(args: Arguments) -> Figures:
     return {"out": str(args.out), "rows": counts.total(), "labels": labels, "seconds": seconds}
 
 
-def predict(reader: Any, rows: list[TextOrPair]) -> tuple[list[str], list[Any]]:
+def predict(reader: Any, rows: list[Any]) -> tuple[list[str], list[Any]]:
     """The lines of texts, and their values for --json. Rows that are all pairs, or lines with a tab, are pairs."""
     from minibert.tasks.frozen import FrozenReader
     from minibert.tasks.masked_text import MaskedText, fill_lines
