@@ -65,8 +65,7 @@ class Config:
     classifier_dropout: float | None = fraction(None)  # None: hidden_dropout_prob
     classifier_dropout_on_tokens: bool = True  # False: token classification uses hidden_dropout_prob
     qa_dropout: float = fraction(0.0)  # before the start and end logits of an answer
-    # Every other key of config.json, kept as it was and written back.
-    extra: dict[str, Any] = field(default_factory=dict, repr=False)
+    extra: dict[str, Any] = field(default_factory=dict, repr=False)  # every other key of config.json, written back
 
     def __post_init__(self) -> None:
         self.check()  # the functions below may trust each value

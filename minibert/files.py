@@ -41,7 +41,7 @@ MARKS = {
 def regular(path: Path, what: str = "file") -> Path:
     """`path` itself if it is a regular file: opening a pipe or a device could block forever.
 
-    Raises ValueError, saying that it is not a `what`, for anything else; FileNotFoundError where nothing is.
+    Raises ValueError, "is not a `what`", for anything else; FileNotFoundError where nothing is.
     """
     path.stat()
     if not path.is_file():

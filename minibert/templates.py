@@ -7,6 +7,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+DIAGRAMS = Path(__file__).parent / "data" / "diagrams"
+
 
 def templates(folder: Path) -> Environment:
     """The templates of a folder. An undefined name is an error, and so is NaN in JSON."""
@@ -20,6 +22,11 @@ def templates(folder: Path) -> Environment:
     # tojson writes ASCII without <, > and &, which is safe inside HTML.
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     return environment
+
+
+def diagram(name: str) -> Markup:
+    """A diagram of data/diagrams as part of a page; data-theme on the page's root element overrides its colours."""
+    return Markup((DIAGRAMS / f"{name}.svg").read_text(encoding="utf-8"))
 
 
 def asset(path: Path) -> Markup:

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,17 @@ from minibert.config import Config
 from minibert.heads import HEAD_CLASSES, Head
 from minibert.losses import IGNORED
 from minibert.tasks.base import Example
-from minibert.train import distillation, pretraining
 from minibert.train.batches import Batches
+from minibert.train.checkpointer import Checkpointer
 from minibert.train.corpus import Corpus
-from minibert.train.distributed import Ranks, World, here
+from minibert.train.distillation import Distillation
+from minibert.train.distributed import DistributedContext, context
 from minibert.train.finetuning import WeightedLoss
-from minibert.train.keeper import Keeper
-from minibert.train.loop import Loss, Progress, Settings, new_optimizer, packed_loss, readable_loss, train
+from minibert.train.loop import Loss, Progress, new_optimizer, packed_loss, readable_loss, train
+from minibert.train.objectives import OBJECTIVES
 from minibert.train.packed import packed_output
+from minibert.train.pretraining import PretrainRun
+from minibert.train.settings import DistillSettings, PretrainSettings, TrainSettings
 
 WIDTH, VOCABULARY, LABELS = 11, 101, 3
 SIZES = {
@@ -46,11 +48,11 @@ SIZES = {
 # Batches of 4 rows, the last of an epoch of 17 being one row, which one of two ranks has not. With two batches to a
 # step an epoch has three steps, the last of this one row alone.
 ROWS = 17
-TWENTY = Settings(epochs=7, batch_size=4, learning_rate=1e-3, accumulate=2, epsilon=1e-6)
+TWENTY = TrainSettings(epochs=7, batch_size=4, learning_rate=1e-3, accumulate=2, epsilon=1e-6)
 
 
 def examples(head: str, rows: int = ROWS) -> list[Example]:
-    """Random rows of different lengths; of the masked LM every third without a hidden token."""
+    """Random rows of different lengths; of the masked LM every third without a masked token."""
     random = torch.Generator().manual_seed(1)
 
     def draw(most: int, count: int = 1) -> list[int]:
@@ -89,34 +91,34 @@ class Case:
 
     head: str
     loss_of: Callable[[], Loss] = lambda: packed_loss
-    settings: Settings = TWENTY
+    settings: TrainSettings = TWENTY
     sizes: dict[str, Any] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
 
-    def run(self, world: World, folder: Path | None = None) -> Ended:
-        """Train. folder: kept there after every step, and resumed from there."""
-        device = world.begin("cpu")
+    def run(self, context: DistributedContext, folder: Path | None = None) -> Ended:
+        """Train. folder: checkpoints are kept there, and resumed."""
+        device = context.start("cpu")
         model = new_model(self.head, **self.sizes).to(device, self.dtype)
-        world.join(model, self.settings.shard)
-        world.seed(self.settings.seed)
+        context.wrap(model, self.settings.shard)
+        context.seed(self.settings.seed)
         optimizer = new_optimizer(model, self.settings)
-        examples_of = examples(self.head)
-        batches = Batches(examples_of, self.settings.batch_size, 0, 0, rank=world.rank, ranks=world.size)
-        how: dict[str, Any] = {"loss_of": self.loss_of(), "optimizer": optimizer, "world": world}
+        rows = examples(self.head)
+        batches = Batches(rows, self.settings.batch_size, 0, 0, rank=context.rank, ranks=context.size)
+        how: dict[str, Any] = {"loss_of": self.loss_of(), "optimizer": optimizer, "context": context}
         if folder is None:
             progress = train(model, batches, self.settings, **how)
         else:
-            with Keeper(folder, {}, 4, world=world) as keeper:
-                begun = keeper.resume(model, optimizer)
-                how["after_step"] = lambda progress: keeper.after_step(progress, model, optimizer)
+            with Checkpointer(folder, {}, 4, context=context) as checkpointer:
+                begun = checkpointer.resume(model, optimizer)
+                how["after_step"] = lambda progress: checkpointer.after_step(progress, model, optimizer)
                 progress = train(model, batches, self.settings, progress=begun, **how)
-        plain = world.plain(model, lambda: new_model(self.head, **self.sizes).to(device, self.dtype))
+        plain = context.unwrap(model, lambda: new_model(self.head, **self.sizes).to(device, self.dtype))
         return Ended(progress, {name: value.detach().clone() for name, value in plain.named_parameters()})
 
 
 @dataclass
 class Ended:
-    """What a training came to."""
+    """The result of a training."""
 
     progress: Progress
     weights: dict[str, Tensor]
@@ -127,70 +129,63 @@ def weighted() -> Loss:
     return WeightedLoss(torch.tensor([0.2, 1.0, 5.0]), packed_output)
 
 
-def language() -> Loss:
-    """Masked LM and next sentences."""
-    return partial(pretraining.losses, "mlm+nsp", "packed")
-
-
 def distilled() -> Loss:
-    """What a teacher says."""
-    request = distillation.Request("corpus.txt", init="teacher")
-    return partial(distillation.packed_losses, new_model("masked-lm", seed=5).requires_grad_(False), request)
+    """The predictions of a teacher."""
+    return Distillation(new_model("masked-lm", seed=5).requires_grad_(False), DistillSettings())
 
 
-SCALES = {"distillation": 5.0, "masked-lm": 2.0, "cosine": 1.0}
 CASES = {
     "classify": Case("sequence-classification"),
     "class weights": Case("sequence-classification", weighted, replace(TWENTY, accumulate=1, epochs=4)),
     # The same number added to all scores changes nothing: the gradient of their bias is rounding, which Adam enlarges.
     "answer": Case("question-answering", lambda: readable_loss, replace(TWENTY, epsilon=1e-4)),
-    "mlm+nsp": Case("pretraining", language),
+    "mlm+nsp": Case("pretraining", OBJECTIVES["mlm+nsp"]),
     "mlm": Case("masked-lm", settings=replace(TWENTY, batch_size=2, accumulate=1, epochs=3)),
-    "distill": Case("masked-lm", distilled, replace(TWENTY, scales=SCALES)),
+    "distill": Case("masked-lm", distilled),
 }
 DOUBLE = {name: replace(CASES[name], dtype=torch.float64) for name in ("answer", "mlm+nsp")}
 FULL = replace(TWENTY, shard="full")
 SHARDED = {
     "classify": replace(CASES["classify"], settings=FULL),
     "mlm+nsp": replace(CASES["mlm+nsp"], settings=FULL),
-    "distill": replace(CASES["distill"], settings=replace(FULL, scales=SCALES)),
-    "readable": Case("pretraining", lambda: partial(pretraining.losses, "mlm+nsp", "readable"), FULL),
+    "distill": replace(CASES["distill"], settings=FULL),
+    "readable": Case("pretraining", lambda: OBJECTIVES["mlm+nsp"]("readable"), FULL),
 }
 DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 
 
-class MeanOfMeans(Ranks):
+class MeanOfMeans(DistributedContext):
     """A mistake: each rank takes the mean of its own rows, as if the others had as many."""
 
     def sum_numbers(self, numbers: dict[str, float]) -> dict[str, float]:
         return {name: max(number, 1) * self.size for name, number in numbers.items()}
 
 
-class NeverSummed(Ranks):
+class NeverSummed(DistributedContext):
     """A mistake: each rank goes by its own gradients."""
 
-    def summing(self, last: bool) -> AbstractContextManager[None]:
-        return super().summing(False)
+    def no_sync(self, unless: bool) -> AbstractContextManager[None]:
+        return super().no_sync(False)
 
 
-class OneState(Ranks):
+class OneState(DistributedContext):
     """A mistake: all ranks go on with the random numbers of the first."""
 
-    def set_random(self, states: dict[str, Tensor]) -> None:
+    def set_random_states(self, states: dict[str, Tensor]) -> None:
         torch.set_rng_state(states["random"])
 
 
-def joined(case: Case, kind: type[Ranks] = Ranks, folder: Path | None = None) -> Ended:
+def joined(case: Case, kind: type[DistributedContext] = DistributedContext, folder: Path | None = None) -> Ended:
     """The training, by this rank."""
-    world = here()
-    return case.run(kind(world.rank, world.size, world.rank), folder)
+    rank = context().rank
+    return case.run(kind(rank, context().size, rank), folder)
 
 
 def resumed(case: Case, folder: Path) -> Iterator[tuple[str, Ended]]:
     """A training, and its second half once more, from the state that was kept in the middle."""
     yield "whole", joined(case, folder=folder)
-    for name, kind in (("resumed", Ranks), ("resumed wrongly", OneState)):
-        if here().first:
+    for name, kind in (("resumed", DistributedContext), ("resumed wrongly", OneState)):
+        if context().is_main:
             max(folder.glob("state-*")).unlink()
         yield name, joined(case, kind, folder)
 
@@ -209,17 +204,17 @@ def write_corpus(folder: Path) -> None:
     (folder / "corpus.txt").write_text("".join(line + "\n" * (row % 3 == 2) for row, line in enumerate(lines)))
 
 
-def corpus_job(folder: Path) -> pretraining.Job:
+def corpus_run(folder: Path) -> PretrainRun:
     """Ten steps on it, in windows of 400 bytes."""
-    how = {"steps": 10, "batch_size": 4, "max_length": WIDTH, "accumulate": 2, "epsilon": 1e-6, "precision": "float32"}
-    given = {"tokenizer": str(folder), "config": str(folder / "config.json")} | how
-    job = pretraining.Job.of(pretraining.request_of(str(folder / "corpus.txt"), given))
-    return replace(job, corpus=replace(job.corpus, window=400))
+    how: dict[str, Any] = {"steps": 10, "batch_size": 4, "max_length": WIDTH, "accumulate": 2, "epsilon": 1e-6}
+    settings = PretrainSettings(tokenizer=str(folder), config=str(folder / "config.json"), precision="float32", **how)
+    run = PretrainRun.of(folder / "corpus.txt", settings)
+    return replace(run, corpus=replace(run.corpus, window=400))
 
 
 def pretrained(folder: Path) -> Ended:
     """What this rank has read is left beside its weights."""
-    job, read = corpus_job(folder), set[int]()
+    run, read = corpus_run(folder), set[int]()
     documents = Corpus.documents
 
     def noted(corpus: Corpus, number: int) -> list[list[str]]:
@@ -227,8 +222,8 @@ def pretrained(folder: Path) -> Ended:
         return documents(corpus, number)
 
     Corpus.documents = noted  # type: ignore[method-assign]
-    done = pretraining.run(job, folder / "run")
-    (folder / f"read-{here().rank}.json").write_text(json.dumps(sorted(read)))
+    done = run.train(folder / "run")
+    (folder / f"read-{context().rank}.json").write_text(json.dumps(sorted(read)))
     weights = {name: value.detach().clone() for name, value in done.model.named_parameters()}
     return Ended(done.progress, weights)
 
@@ -257,8 +252,8 @@ def trainings(folder: Path, group: str) -> Iterator[tuple[str, Ended]]:
 def main(folder: Path, group: str) -> None:
     """Every training of a group."""
     for name, ended in trainings(folder, group):
-        save_file(ended.weights, folder / f"{name}-{here().rank}.safetensors")
-        (folder / f"{name}-{here().rank}.json").write_text(json.dumps(ended.progress.curve))
+        save_file(ended.weights, folder / f"{name}-{context().rank}.safetensors")
+        (folder / f"{name}-{context().rank}.json").write_text(json.dumps(ended.progress.curve))
 
 
 if __name__ == "__main__":

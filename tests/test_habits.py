@@ -164,7 +164,7 @@ def public_calls(folder: Path, tmp_path: Path) -> dict[str, Callable[..., Any]]:
             out=tmp_path / "x.npy",
             model=folder,
             dtype="float32",
-            portion=9,
+            part_rows=9,
         ),
         "embed_file": partial(
             overwriting(stream.embed_file), path=tmp_path / "in.txt", out=tmp_path / "x.npy", model=folder

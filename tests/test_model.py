@@ -22,7 +22,6 @@ from minibert.families.bert import BERT
 from minibert.heads import HEAD_CLASSES
 from minibert.inputs import checking
 from minibert.model import Encoder
-from minibert.parity import golden
 from minibert.parity.checkpoints import make_batch, task
 from minibert.parity.compare import compare_full_length
 from minibert.parity.stages import Place, forward, record
@@ -59,19 +58,12 @@ def test_a_sentence_alone_and_in_a_batch_is_the_same_within_1e_5(minilm: Path) -
             assert (alone.pooler_output[0] - together.pooler_output[row]).abs().max() <= 1e-5
 
 
-def test_two_calls_are_bit_equal_because_a_loaded_model_is_in_eval_mode(pair: MakePair) -> None:
-    both = pair()
-    assert not both.ours.training
-    first, second = (forward(both.ours, both.asked.batch).last_hidden_state for _ in range(2))
-    assert torch.equal(first, second)
-
-
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_a_model_is_copied_and_pickled_whole(attention: str) -> None:
     encoder = Encoder(small_config(hidden_act="gelu_pytorch_tanh"), attention).eval()
     batch = make_batch(encoder.config, 11)
     expected = forward(encoder, batch).last_hidden_state
-    for twin in (copy.deepcopy(encoder), pickle.loads(pickle.dumps(encoder))):
+    for twin in (encoder, copy.deepcopy(encoder), pickle.loads(pickle.dumps(encoder))):
         assert torch.equal(forward(twin, batch).last_hidden_state, expected)
 
 
@@ -249,19 +241,7 @@ def test_the_encoder_knows_its_device_and_its_state_is_parameters_only() -> None
         Encoder(small_config(), "flash")
 
 
-# the values that are published for official checkpoints (transformers' integration tests and model cards)
-
-
-@pytest.mark.parametrize("name", golden.PUBLISHED)
-def test_published_values(name: str) -> None:
-    findings = [finding for finding in golden.check_published() if finding.checkpoint == name]
-    if findings[0].how == "not checked":
-        pytest.skip(findings[0].note)
-    assert len(findings) == {"bert-base-uncased": 3, "FacebookAI/roberta-base": 2}.get(name, 1)
-    assert all(finding.ok for finding in findings)
-
-
 def test_the_published_ids_of_a_pair_are_those_of_the_same_vocabulary(minilm: Path) -> None:
     batch = minibert.load_tokenizer(minilm)(["I was thirsty!"], ["I drank water :D"])
-    assert batch.input_ids.tolist() == [golden.PAIR]
+    assert batch.input_ids.tolist() == [[101, 1045, 2001, 24907, 999, 102, 1045, 10749, 2300, 1024, 1040, 102]]
     assert batch.token_type_ids.tolist() == [[0] * 6 + [1] * 6]

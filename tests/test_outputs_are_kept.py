@@ -46,7 +46,7 @@ FILES: dict[str, tuple[str, list[str], str]] = {  # the option, the command, the
     "export": ("--out", ["export", "HOME/words"], ".onnx"),
     "predict": ("--out", ["classify", "predict", "HOME/frozen", "the film", "a book"], ".tsv"),
     "finetune": ("--plot", [*FOLDERS["finetune"], "--out", "NEW"], ".svg"),
-    "parity": ("--report", ["parity", "--golden"], ".md"),
+    "parity": ("--report", ["parity", "HOME/words", "--attention", "sdpa"], ".md"),
 }
 NEEDED = {"export": "onnxscript", "trace picture": "matplotlib", "finetune": "matplotlib"}
 
@@ -306,7 +306,7 @@ def test_other_files_beside_the_state_of_a_run_stay(home: Path, tmp_path: Path) 
     (state / "thesis.txt").write_text("my life")
     with pytest.raises(ValueError, match=r"out\.training holds thesis\.txt, and no run"):
         finetune("classify", home / "train.tsv", **how)
-    (state / "asked.json").touch()
+    (state / "run_config.json").touch()
     finetune("classify", home / "train.tsv", restart=True, **how)
     assert hashes(state).keys() == {"thesis.txt"}
 

@@ -1,4 +1,4 @@
-"""Settings are written once: the fields of a dataclass say the limits, and the command line's flags come from them."""
+"""Settings are written once: the fields of a dataclass define limits and command-line flags."""
 
 from __future__ import annotations
 

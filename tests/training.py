@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from words import OTHER, WORDS, write_tsv, write_words_checkpoint
 
 from minibert.families.base import Family
 from minibert.families.bert import BERT
@@ -24,13 +25,44 @@ from minibert.parity.stages import forward
 from minibert.tasks.base import Example
 from minibert.text.tokenizer import load_tokenizer
 from minibert.train.batches import Batch, Batches
-from minibert.train.loop import Loss, Settings
+from minibert.train.loop import Loss
+from minibert.train.settings import TrainSettings
 
 WIDTH = 11  # positions of parity's tiny checkpoints
 VOCABULARY = 101
 CHOICES = 3
 CLOSE = 1e-5  # relative: what the packed step may differ by
 LEAST = 0.1  # a gradient that is zero but for rounding has no size of its own: then this share of the largest counts
+
+# ---------------------------------------------------------------------------------------------------------------
+# Files for runs
+
+CONFIG = {"hidden_size": 24, "num_attention_heads": 4, "intermediate_size": 40, "max_position_embeddings": 20}
+
+
+def write_corpus(path: Path, documents: int = 60) -> Path:
+    """Documents of three sentences, each about one thing."""
+    sentence = "the {0} very {1} the {0}"
+    texts = [[sentence.format(OTHER[row % 4], WORDS[(row + n) % 6]) for n in range(3)] for row in range(documents)]
+    path.write_text("\n\n".join("\n".join(lines) for lines in texts) + "\n")
+    return path
+
+
+def write_home(folder: Path) -> Path:
+    """Checkpoints with a tokenizer: an encoder, a teacher of four layers and a classifier; texts, labels, configs."""
+    torch.set_num_threads(1)  # fixtures that train with these files come before one_thread
+    write_words_checkpoint(folder / "words")
+    write_words_checkpoint(folder / "teacher", head="masked-lm", num_hidden_layers=4)
+    names = {"id2label": {0: "neg", 1: "pos"}, "label2id": {"neg": 0, "pos": 1}}
+    write_words_checkpoint(folder / "classifier", head="sequence-classification", num_hidden_layers=4, **names)
+    write_corpus(folder / "corpus.txt")
+    write_corpus(folder / "few.txt", documents=8)
+    write_tsv(folder / "train.tsv")
+    (folder / "small.json").write_text(json.dumps(CONFIG | {"num_hidden_layers": 2}))
+    electra = CONFIG | {"model_type": "electra", "embedding_size": 8, "num_hidden_layers": 2}
+    (folder / "electra.json").write_text(json.dumps(electra))
+    return folder
+
 
 # ---------------------------------------------------------------------------------------------------------------
 # Examples and batches
@@ -112,7 +144,7 @@ def inputs(batch: Batch) -> Inputs:
     return Inputs(*(x.unflatten(0, (-1, batch.choices)) if batch.choices else x for x in parts))
 
 
-def upstream_optimizer(model: nn.Module, settings: Settings) -> torch.optim.AdamW:
+def upstream_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
     """AdamW with weight decay by name, as the examples of transformers have it."""
     no_decay = ("bias", "LayerNorm", "layer_norm")
     decayed = [p for name, p in model.named_parameters() if not any(part in name for part in no_decay)]
@@ -124,7 +156,7 @@ def upstream_optimizer(model: nn.Module, settings: Settings) -> torch.optim.Adam
 def upstream_training(
     model: nn.Module,
     batches: Batches,
-    settings: Settings,
+    settings: TrainSettings,
     parameters: Sequence[nn.Parameter] | None = None,
 ) -> list[float]:
     """Train transformers' model; returns the loss of each step.
@@ -135,12 +167,12 @@ def upstream_training(
 
     clipped = list(model.parameters()) if parameters is None else parameters
     optimizer = upstream_optimizer(model, settings)
-    steps = settings.epochs * -(-batches.an_epoch // settings.accumulate)
+    steps = settings.epochs * -(-batches.batches_per_epoch // settings.accumulate)
     schedule = get_linear_schedule_with_warmup(optimizer, math.ceil(settings.warmup * steps), steps)
     losses = []
     model.train()
     for epoch in range(settings.epochs):
-        left = list(batches.of_epoch(epoch))
+        left = list(batches.epoch_batches(epoch))
         while left:
             parts, left = left[: settings.accumulate], left[settings.accumulate :]
             weights = [counted(part) for part in parts]

@@ -3,23 +3,191 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import inspect
+import io
+import re
 import sys
+import tokenize
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from minibert.annotated.pages import build
+from markupsafe import Markup, escape
+
+from minibert.annotated.notes import MODULES, NOTES
+from minibert.files import write_text_atomically
+from minibert.templates import asset, diagram, templates
+from minibert.tracing.page import coloured
+
+FOLDER = Path(__file__).parent
+PACKAGE = FOLDER.parent
+Definition = ast.ClassDef | ast.FunctionDef
+TABLE_HEAD = re.compile(r"# \S+ {3,}\S")  # a comment with columns stays above its table
+AXIS = r"(?:(?:[2-9]|k )?[BSEDHWFVLTKCN](?:·C)?(?: \+ 1)?|[0-9]|in|out|outputs)"
+SHAPE = re.compile(rf"\((?=[^)]*[A-Z]){AXIS}(?:, ?(?:{AXIS}|\.\.\.))*\)")
+CODE = re.compile(r"`([^`]+)`")
+# A name that Pygments marked, but not an attribute; and whether it is called.
+NAME = re.compile(r'(?<!<span class="o">\.</span>)<span class="n">(\w+)</span>(?=(<span class="p">\()?)')
+LEVEL = re.compile(r"`(?P<code>[^`]+)`|(?P<side>[_^])(?:\{(?P<several>[^}]*)\}|(?P<one>\w))")
+VARIABLE = re.compile(r"(?<![A-Za-z_^{&])[A-Za-zα-ω]\u0302?(?![A-Za-z;])")  # U+0302: the hat of x̂
+LETTER = re.compile(r"(?m)(?<=  )([A-Z]) {2,}(\S.*?)(?= {2,}|$)")  # in the docstring of model.py
+
+
+@dataclass
+class Section:
+    """One row of a page: prose, and the code that it explains."""
+
+    name: str = ""  # of the definition that begins here: Encoder.forward
+    prose: list[str] = field(default_factory=list)
+    code: list[tuple[int, Markup]] = field(default_factory=list)  # line numbers from 1, and lines as HTML
+
+
+def build(folder: Path) -> Path:
+    """Write a page for each module and the table of contents into `folder`; return the latter."""
+    sources = {module: (PACKAGE / f"{module}.py").read_text("utf-8") for module in MODULES}
+    trees = {module: ast.parse(text) for module, text in sources.items()}
+    contents = {
+        module: [name for name in definitions(tree).values() if name and "." not in name]
+        for module, tree in trees.items()
+    }
+    environment = templates(FOLDER)
+    environment.filters |= {"formula": formula, "diagram": diagram, "page": page_name, "prose": prose}
+    shared = {
+        "modules": list(MODULES),
+        "contents": contents,
+        "letters": LETTER.findall(ast.get_docstring(trees["model"]) or ""),
+        "style": asset(FOLDER / "page.css"),
+    }
+    template = environment.get_template("page.html")
+    folder.mkdir(parents=True, exist_ok=True)
+    for module, text in sources.items():
+        links = links_of(module, trees[module], contents)
+        html = template.render(
+            shared,
+            module=module,
+            sections=sections(text, links),
+            links=links,
+            notes=NOTES.get(module, {}),
+            tutorials=MODULES[module],
+        )
+        write_text_atomically(folder / page_name(module), html)
+    summaries = {module: (ast.get_docstring(tree) or "").split("\n\n")[0] for module, tree in trees.items()}
+    write_text_atomically(folder / "index.html", template.render(shared, module="", summaries=summaries))
+    return folder / "index.html"
+
+
+def page_name(module: str) -> str:
+    """text/wordpiece as wordpiece.html."""
+    return f"{module.rpartition('/')[2]}.html"
+
+
+def links_of(module: str, tree: ast.Module, contents: dict[str, list[str]]) -> dict[str, str]:
+    """The names that a module defines, or imports from another one that has a page, and their addresses."""
+    found = {name: f"#{name}" for name in contents[module]}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            other = (node.module or "").removeprefix("minibert.").replace(".", "/")
+            names = [alias.name for alias in node.names if alias.name in contents.get(other, ())]
+            found |= {name: f"{page_name(other)}#{name}" for name in names}
+    return found
+
+
+def sections(text: str, links: dict[str, str]) -> list[Section]:
+    """A module row by row: one for each definition, and one for each comment that has lines to itself."""
+    tree, explained = ast.parse(text), comments(text)
+    starts = {1: "", (tree.body[0].end_lineno or 0) + 1: ""}  # the module's docstring has a row of its own
+    starts |= {line: "" for line in explained if line - 1 not in explained} | definitions(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | Definition) and (docstring := ast.get_docstring(node)):
+            lines = range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
+            explained |= dict.fromkeys(lines, "") | {lines[0]: inspect.cleandoc(docstring)}
+    found: list[Section] = []
+    for number, line in enumerate(coloured(text), start=1):
+        if number in starts:
+            found.append(Section(starts[number]))
+        if number in explained:
+            found[-1].prose.append(explained[number])
+        else:
+            found[-1].code.append((number, linked(line, links)))
+    for section in found:
+        while section.code and not section.code[-1][1]:
+            section.code.pop()
+    return [section for section in found if section.prose or section.code]
+
+
+def comments(text: str) -> dict[int, str]:
+    """The comments that have a line to themselves, by their lines, without # and dashes."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return {
+        token.start[0]: token.string[2:].strip("-")
+        for token in tokens
+        if token.type == tokenize.COMMENT and token.line.strip() == token.string and not TABLE_HEAD.match(token.string)
+    }
+
+
+def definitions(parent: ast.Module | ast.ClassDef, prefix: str = "") -> dict[int, str]:
+    """The first line of each definition, with its name if it has a docstring, and of what follows it, with ""."""
+    found: dict[int, str] = {}
+    follows = False
+    for node in parent.body:
+        is_definition = isinstance(node, Definition)
+        first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
+        if is_definition or follows:
+            documented = isinstance(node, Definition) and ast.get_docstring(node)
+            found[first] = f"{prefix}{node.name}" if documented else ""
+        if isinstance(node, ast.ClassDef):
+            found |= definitions(node, f"{node.name}.")
+        follows = is_definition
+    return found
+
+
+def linked(line: Markup, links: dict[str, str]) -> Markup:
+    """A coloured line: classes, and functions where they are called, lead to their definition; shapes stand out."""
+
+    def link(found: re.Match[str]) -> str:
+        name = found[1]
+        known = name in links and (name[0].isupper() or found[2])
+        return f'<a href="{links[name]}">{name}</a>' if known else found[0]
+
+    return Markup(SHAPE.sub(r'<code class="shape">\g<0></code>', NAME.sub(link, line)))
+
+
+def prose(text: str, links: dict[str, str]) -> Markup:
+    """Paragraphs, in which `code` and shapes stand out; what is indented stays as it is, in fixed width."""
+
+    def code(found: re.Match[str]) -> str:
+        name = found[1]
+        return f'<a href="{links[name]}"><code>{name}</code></a>' if name in links else f"<code>{name}</code>"
+
+    parts = []
+    for block in filter(str.strip, re.split(r"\n\s*\n", text)):
+        shown = str(escape(block.strip("\n")))
+        marked = SHAPE.sub(r'<code class="shape">\g<0></code>', CODE.sub(code, shown))
+        parts.append(f"<pre>{shown}</pre>" if block.startswith("  ") else f"<p>{marked}</p>")
+    return Markup("\n".join(parts))
+
+
+def formula(text: str, equation: bool = False) -> Markup:
+    """`code` as code, x_s and x^{l+1} with their indices low and high; in an equation, single letters are slanted."""
+
+    def mark(found: re.Match[str]) -> str:
+        if found["code"]:
+            return f"<code>{found['code']}</code>"
+        tag = "sub" if found["side"] == "_" else "sup"
+        return f"<{tag}>{found['several'] or found['one']}</{tag}>"
+
+    text = str(escape(text))
+    return Markup(LEVEL.sub(mark, VARIABLE.sub(r"<var>\g<0></var>", text) if equation else text))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the pages, and say where."""
-    parser = argparse.ArgumentParser(
-        prog="python -m minibert.annotated", description="Write the annotated source as HTML pages."
-    )
+    """Write the pages and print the address of the first; exit status 1 where they cannot be written."""
+    parser = argparse.ArgumentParser(prog="python -m minibert.annotated", description="Write the annotated source.")
     parser.add_argument("folder", type=Path, help="where the pages go, build/annotated for example")
-    folder = parser.parse_args(arguments).folder
     try:
-        print(build(folder))
-    except (OSError, ImportError) as error:
+        print(build(parser.parse_args(arguments).folder))
+    except OSError as error:
         print(f"cannot write the pages: {error}", file=sys.stderr)
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""What the code cannot say: for a definition the equation number by number, why it is so, its picture, its tutorial.
+"""What the code cannot say: for a definition its equation, number by number, the reason for it, a diagram, a tutorial.
 
 In equations `_x` and `_{...}` stand low, `^x` and `^{...}` high. Indices: s, t tokens; d, f numbers of a vector;
 h heads; l layers.
@@ -7,25 +7,75 @@ h heads; l layers.
 from __future__ import annotations
 
 from typing import NamedTuple
+from urllib.parse import quote
 
-from minibert.annotated.rooms import DISTILLATION, ENCODER, PRETRAINING, TUNING, Tutorial
+TITLES = {
+    "1_first_contact": "1. First contact",
+    "2_through_the_encoder": "2. A token's way through the encoder",
+    "3_wordpiece": "3. WordPiece by hand",
+    "4_official_weights": "4. Official weights",
+    "5_is_it_right": "5. How do we know it is right",
+    "6_what_is_in_a_vector": "6. What is in a vector",
+    "7_reading_attention": "7. Reading attention",
+    "8_making_it_fast": "8. Making it fast",
+    "9_fine_tuning": "9. Fine-tuning",
+    "10_the_family": "10. The family",
+    "11_pretraining": "11. Pretraining",
+    "12_distillation": "12. Distillation",
+}
+
+
+class Tutorial(NamedTuple):
+    """A notebook, or the part of it under one heading."""
+
+    name: str  # of its file, without .ipynb
+    heading: str = ""  # as the notebook has it, without #
+
+    @property
+    def title(self) -> str:
+        """9. Fine-tuning; with the heading, where there is one."""
+        return TITLES[self.name] + (f": {self.heading}" if self.heading else "")
+
+    @property
+    def address(self) -> str:
+        """Where a page in build/annotated finds it; Jupyter's anchor of a heading has - for each space."""
+        anchor = f"#{quote(self.heading.replace(' ', '-'))}" if self.heading else ""
+        return f"../../tutorials/{self.name}.ipynb{anchor}"
 
 
 class Note(NamedTuple):
     """What stands beside one definition."""
 
     equations: tuple[str, ...] = ()
-    words: str = ""
-    diagrams: tuple[str, ...] = ()  # by their names in diagrams
+    text: str = ""  # paragraphs
+    diagrams: tuple[str, ...] = ()  # files of data/diagrams
     tutorials: tuple[Tutorial, ...] = ()
 
-    @property
-    def paragraphs(self) -> list[str]:
-        """The words, a string a paragraph."""
-        return [" ".join(paragraph.split()) for paragraph in self.words.split("\n\n") if paragraph]
 
+ENCODER, FAST = "2_through_the_encoder", "8_making_it_fast"
+WEIGHTS, VECTORS = Tutorial("4_official_weights"), Tutorial("6_what_is_in_a_vector")
+TUNING, FAMILY = Tutorial("9_fine_tuning"), Tutorial("10_the_family")
+PRETRAINING, DISTILLATION = Tutorial("11_pretraining"), Tutorial("12_distillation")
 
-# Room -> definition, "" for the room itself -> its note.
+# The modules that have a page, in reading order, and the tutorials that take each apart.
+MODULES: dict[str, tuple[Tutorial, ...]] = {
+    "config": (WEIGHTS, FAMILY),
+    "model": (Tutorial(ENCODER), Tutorial("5_is_it_right"), Tutorial("7_reading_attention")),
+    "pretraining_heads": (PRETRAINING, FAMILY),
+    "heads": (VECTORS, TUNING),
+    "families/bert": (FAMILY, WEIGHTS),
+    "families/distilbert": (FAMILY, DISTILLATION),
+    "checkpoints/load": (WEIGHTS,),
+    "text/wordpiece": (Tutorial("3_wordpiece"),),
+    "text/masking": (PRETRAINING,),
+    "vectors/pooling": (Tutorial("1_first_contact"), VECTORS),
+    "kernels/matmul": (Tutorial(FAST),),
+    "vectors/engine": (Tutorial(FAST),),
+    "train/loop": (TUNING, PRETRAINING),
+    "train/distillation": (DISTILLATION,),
+}
+
+# Module -> definition, "" for the module itself -> its note.
 NOTES: dict[str, dict[str, Note]] = {
     "model": {
         "Embeddings": Note(
@@ -33,12 +83,12 @@ NOTES: dict[str, dict[str, Note]] = {
                 "x_s = LayerNorm(E[id_s] + G[segment_s] + P[s])",
                 "LayerNorm(x)_d = γ_d (x_d − μ) / √(σ² + ε) + β_d",
             ),
-            """Added, not put side by side: of a sum a matrix reads both parts, (a + b) W = a W + b W, and
-            training gives them directions of their own, so that nothing is lost and the vectors stay D wide.
+            """They are added, not concatenated: a matrix reads both parts of a sum, (a + b) W = a W + b W, and
+            training gives them different directions, so that nothing is lost and the vectors stay D wide.
 
-            Nothing after this sees an order: attention treats its tokens as a set. Without P, “love on rumination”
-            would get the same vectors as “rumination on love”. μ and σ² are of one token's numbers, so neither the
-            length of the row nor the other texts of the batch change them.""",
+            Nothing after this step sees the order: attention treats its tokens as a set. Without P, “love on
+            rumination” would get the same vectors as “rumination on love”. μ and σ² are computed over the numbers of
+            one token, so neither the length of the row nor the other texts of the batch change them.""",
             ("embeddings",),
             (Tutorial(ENCODER, "Embeddings: from ids to vectors"),),
         ),
@@ -48,14 +98,14 @@ NOTES: dict[str, dict[str, Note]] = {
                 "p_{hst} = exp(score_{hst}) / Σ_u exp(score_{hsu})",
                 "context_{hs} = Σ_t p_{hst} v_{ht}",
             ),
-            """A dictionary looked up softly: a query is compared with all keys, and what comes back is a mean
-            of the values, weighted by how well each key fits. A sum of W products has W times the variance of one;
-            divided by √W it stays where softmax still has a slope.
+            """A soft dictionary look-up: a query is compared with all keys, and the result is a mean of the
+            values, weighted by how well each key fits. A sum of W products has W times the variance of one; divided
+            by √W it stays where softmax still has a slope.
 
             The mask is the same for every query: each token sees all others, before and after it. A left-to-right
-            model such as GPT has a mask (S,S) here, which hides from each token what follows it. A bias of the keys
-            adds one number to a whole row of scores, which softmax takes away again: no output would show that it
-            is missing.""",
+            model such as GPT has a mask (S,S) here, which hides from each token what follows it. The keys' bias
+            adds one number to a whole row of scores, which softmax cancels: no output would show that it is
+            missing.""",
             ("directions",),
             (
                 Tutorial(ENCODER, "One attention head, by loop"),
@@ -64,86 +114,85 @@ NOTES: dict[str, dict[str, Note]] = {
             ),
         ),
         "sdpa_attention": Note(
-            words="""The kernel goes through the keys in blocks and carries a running maximum and a running sum for
-            each query, so that the (S,S) matrix never exists: memory grows with S, not with its square. The sums
-            come in another order, which is why this way is near and not equal.""",
-            tutorials=(Tutorial("8_making_it_fast", "4. Attention in one kernel"),),
+            text="""The kernel goes through the keys in blocks and keeps a running maximum and a running sum for each
+            query, so that the (S,S) matrix never exists: memory grows with S, not with its square. It sums in
+            another order, so its results differ in rounding.""",
+            tutorials=(Tutorial(FAST, "4. Attention in one kernel"),),
         ),
         "SelfAttention": Note(
             (
                 "head_h = Attention(x W^Q_h + b^Q_h, x W^K_h + b^K_h, x W^V_h + b^V_h)",
                 "out = [head_1 … head_H] W^O + b^O = Σ_h head_h W^O_h + b^O",
             ),
-            """Heads are nearly free: H of width W multiply as much as one of width D, and one softmax can
-            point at one thing, H at H things. The second form says what W^O does: each head has W rows of it, and
-            writes into the token's vector on its own; the heads only add up.
+            """Heads are nearly free: H heads of width W need as many multiplications as one of width D, and one
+            softmax can point at one thing, H at H things. The second form shows what W^O does: each head has W rows
+            of it and writes into the token's vector on its own; the heads only add up.
 
-            So a head is two small maps: W^Q_h (W^K_h)^T, of rank W, decides who looks at whom, and W^V_h W^O_h, of
-            rank W, what is carried over. To cut a head out is to leave its term out of the sum.""",
+            So a head is two small maps: W^Q_h (W^K_h)^T, of rank W, decides which token attends to which, and
+            W^V_h W^O_h, of rank W, what is copied. To remove a head is to leave its term out of the sum.""",
             ("attention",),
             (Tutorial(ENCODER, "All heads"), Tutorial("7_reading_attention", "One tensor a layer")),
         ),
         "gelu_new": Note(
             ("x Φ(x) ≈ ½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))",),
-            """Φ(x) is the chance that a normal number is below x: GELU is x, kept with that chance. The two
-            forms differ by less than 5e-4, which fresh weights hide and trained ones show.""",
+            """Φ(x) is the probability that a standard normal variable is below x: GELU is x times that
+            probability. The two forms differ by less than 5e-4, which fresh weights hide and trained ones show.""",
             tutorials=(Tutorial(ENCODER, "Feed-forward and GELU"),),
         ),
         "FeedForward": Note(
             ("FFN(x) = b + Σ_f activation(x · w_f + a_f) u_f",),
-            """Read so, it is a memory of F entries: unit f fires when x resembles its key w_f (a column of
+            """This can be read as a memory of F entries: unit f fires when x resembles its key w_f (a column of
             the first matrix), and then adds its value u_f (a row of the second) to the token's vector (Geva et al.
-            2021). Two thirds of the weights of a layer are here.
+            2021). Two thirds of a layer's weights are here.
 
-            No token sees another: this is why padding can be taken out, and all tokens of a batch multiplied as one
-            matrix.""",
+            No token sees another here: this is why padding can be removed, and all tokens of a batch multiplied as
+            one matrix.""",
             ("feed_forward",),
-            (Tutorial(ENCODER, "Feed-forward and GELU"), Tutorial("8_making_it_fast", "5. Packed: no padding at all")),
+            (Tutorial(ENCODER, "Feed-forward and GELU"), Tutorial(FAST, "5. Packed: no padding at all")),
         ),
         "Layer": Note(
             ("y = LayerNorm(x + Attention(x))", "x′ = LayerNorm(y + FFN(y))"),
-            """The residual makes of each step a correction: a layer that has nothing to say writes nearly 0,
-            and the gradient has a short way back, along the sums. Here a norm stands after each sum (post-norm) and
-            so on that way, which is why BERT's learning rate must warm up; most models since 2019 put it before the
-            step instead.""",
+            """The residual turns each step into a correction: a layer that has nothing to add writes nearly 0,
+            and the gradient has a short path back, along the sums. BERT normalises after each sum (post-norm), that
+            is, on this path, which is why its learning rate must warm up; most models since 2019 normalise before
+            the step instead.""",
             ("layer",),
             (Tutorial(ENCODER, "Residual and LayerNorm"),),
         ),
         "Pooler": Note(
             ("pooled_e = tanh(b_e + Σ_d W_{ed} x_{[CLS] d})",),
-            """Only next sentence prediction, or fine-tuning, trains it. A checkpoint that was trained
-            otherwise, such as all-MiniLM-L6-v2, carries it as it was drawn: a random projection of [CLS]. `minibert
-            inspect` says so.""",
+            """Only next sentence prediction, or fine-tuning, trains it. In a checkpoint that was trained in
+            another way, such as all-MiniLM-L6-v2, it is as it was initialised: a random projection of [CLS].
+            `minibert inspect` reports it.""",
             ("pooler",),
             (Tutorial(ENCODER, "Pooler"), Tutorial("6_what_is_in_a_vector", "Is this weight trained?")),
         ),
         "initialise": Note(
-            words="""Norms at 1 and 0, biases at 0: a fresh layer adds little to its input, and a mistake in a norm
-            or a bias changes nothing. So a test on fresh weights is half blind, and the parity tests randomise
-            every weight.""",
+            text="""Norms are 1 and 0, biases 0: a fresh layer adds little to its input, and a mistake in a norm or a
+            bias changes nothing. A test on fresh weights misses such mistakes, so the parity tests randomise every
+            weight.""",
             tutorials=(Tutorial("5_is_it_right", "4. Why fresh weights hide mistakes"),),
         ),
         "Encoder": Note(
             ("x^0 = Embeddings(ids, segments)", "x^{l+1} = Layer_l(x^l), l = 0 … L − 1"),
-            """One shape from end to end, (B,S,D): this is why layers can be stacked, left out, shared
-            (ALBERT) or taken over by a student (DistilBERT), and why the states of all layers can be compared.""",
+            """The shape is (B,S,D) from end to end: this is why layers can be stacked, left out, shared (ALBERT)
+            or copied into a student (DistilBERT), and why the hidden states of all layers can be compared.""",
             ("way",),
             (Tutorial(ENCODER, "The whole encoder"), Tutorial(ENCODER, "How far a token travels")),
         ),
     },
-    "objectives": {
+    "pretraining_heads": {
         "": Note(
             (
                 "p_s = softmax(LayerNorm(activation(x_s W + a)) E^T + b)",
-                "loss = −mean over the hidden s of log p_s[token_s]",
+                "loss = −mean over the masked s of log p_s[token_s]",
             ),
-            """Why words are hidden: an encoder that sees both sides sees the word itself too, and could copy
-            it. A left-to-right model needs no [MASK], for what follows is not there yet; but neither may it use it.
+            """Why tokens are masked: an encoder that sees both sides sees the token itself too, and could copy
+            it. A left-to-right model needs no [MASK], since it has not seen what follows; but it cannot use it either.
 
-            E is the table of the embeddings once more: the vector that stands for a word where it is read is the
-            vector that a guess must resemble. Next sentence prediction came with it because questions on pairs of
-            texts were hoped to profit; RoBERTa left it out and lost nothing, ALBERT asks for the order of the two
-            instead.""",
+            E is the embedding table again: the vector that represents a token in the input is the vector that a
+            prediction must resemble. Next sentence prediction was added in the hope that tasks on pairs of texts
+            would profit. RoBERTa left it out and lost nothing; ALBERT predicts the order of the two instead.""",
             ("pretraining",),
             (Tutorial(PRETRAINING.name, "4. A BERT learns the language"),),
         )
@@ -151,42 +200,40 @@ NOTES: dict[str, dict[str, Note]] = {
     "heads": {
         "": Note(
             ("p = softmax(c W + b), W (D,K)",),
-            """A task head is nearly nothing: two labels take 2 D + 2 numbers. What it can tell apart must
-            already lie on the two sides of a plane; that is what the encoder is for. Frozen, the plane is sought in
-            vectors that were made for another purpose; fine-tuned, the encoder moves the texts to the right sides
-            of it.
+            """A task head is small: two labels take 2 D + 2 numbers. The classes must already lie on the two
+            sides of a plane; that is the encoder's work. With a frozen encoder, the plane is fitted to vectors that
+            were made for another purpose; fine-tuning moves the texts to the right sides of it.
 
-            The same thought gives every task: a plane for the whole text (classification), one for each token
-            (tagging), two that score where an answer begins and where it ends (question answering).""",
+            Every task works this way: a plane for the whole text (classification), one for each token (tagging),
+            two that score where an answer begins and where it ends (question answering).""",
             ("features",),
             (Tutorial(TUNING.name, "3. Frozen and unfrozen"),),
         )
     },
     "text/wordpiece": {
         "": Note(
-            words="""Longest first is a choice, and a greedy one: it looks at nothing behind the piece that it
-            takes. Byte pairs (text/byte_pairs.py) join in the order in which the joins were learned; a unigram
-            model (text/unigram.py) takes the likeliest of all cuts. So a word may be cut in three ways by three
-            relatives.""",
+            text="""Longest match first is greedy: it ignores everything after the piece that it takes. Byte-pair
+            encoding (text/byte_pairs.py) merges in the order in which the merges were learned; a unigram model
+            (text/unigram.py) takes the most probable segmentation. So three relatives may split a word in three
+            ways.""",
             tutorials=(Tutorial("3_wordpiece", "Longest match first"),),
         )
     },
     "text/masking": {
         "": Note(
-            words="""80 % [MASK], so that there is something to guess. But no text to be used has a [MASK], so in 10
-            % the token stays: the vector of a token that is seen must say which it is. If only hidden and true
-            tokens occurred, every token that is seen could be trusted; so 10 % are any token, 1.5 % of all: too few
-            to spoil the context, enough that each token is held against those around it.""",
+            text="""80 % become [MASK], so that there is something to predict. Texts in use have no [MASK], so 10 %
+            stay as they are: the vector of a visible token must also say which token it is. If every visible token
+            were the true one, the model could simply trust it; so 10 % become a random token. That is 1.5 % of all
+            tokens: too few to spoil the context, enough that each token is checked against those around it.""",
             tutorials=(Tutorial(PRETRAINING.name, "1. Masking by hand"),),
         )
     },
     "vectors/engine": {
         "": Note(
             ("padding = 1 − T / (B S)",),
-            """A linear layer multiplies T rows in place of B S, and a text's attention costs the square of
-            its own length in place of that of the longest. Sorting the texts first makes the second small, and with
-            it the first.""",
-            tutorials=(Tutorial("8_making_it_fast", "5. Packed: no padding at all"),),
+            """A linear layer multiplies T rows instead of B S, and a text's attention costs the square of its
+            own length instead of that of the longest. Sorting the texts by length first makes both smaller.""",
+            tutorials=(Tutorial(FAST, "5. Packed: no padding at all"),),
         )
     },
     "train/loop": {
@@ -195,10 +242,11 @@ NOTES: dict[str, dict[str, Note]] = {
                 "m ← β_1 m + (1 − β_1) g, v ← β_2 v + (1 − β_2) g²",
                 "w ← w − rate (m̂ / (√v̂ + ε) + λ w)",
             ),
-            """m̂ and v̂ are m and v over 1 − β^t, because both begin at 0. The gradient is divided by its own
-            size, so a step moves each weight by about the learning rate, however flat the loss is there: this is
-            why 5e-5 suits tables and norms alike. v̂ of a few steps is a poor guess, and so the rate warms up. The
-            decay λ stands beside the gradient and not in it, or it would be divided too (AdamW).""",
+            """m̂ and v̂ are m and v divided by 1 − β^t, because both start at 0. The gradient is divided by its
+            own size, so a step moves each weight by about the learning rate, however flat the loss is there: this is
+            why 5e-5 suits embeddings and norms alike. After a few steps v̂ is still a poor estimate, so the learning
+            rate warms up. Weight decay λ is added to the step, not to the gradient, or it would be divided too
+            (AdamW).""",
             tutorials=(Tutorial(TUNING.name, "1. The loop by hand"),),
         )
     },
@@ -208,12 +256,12 @@ NOTES: dict[str, dict[str, Note]] = {
                 "q = softmax(z / τ) of the student, p = softmax(u / τ) of the teacher",
                 "∂ (τ² KL) / ∂ z_i = τ (q_i − p_i)",
             ),
-            """Where τ is large, this comes near (z_i − u_i) / V, with both centred: the student then matches
-            the teacher's scores themselves, also of words that have next to no chance. At τ = 1 only the likely
-            words count. Without τ² the gradient would shrink with the square of τ, and the weights of the three
-            losses would not hold.
+            """For large τ, this approaches (z_i − u_i) / V, with both centred: the student then matches the
+            teacher's logits themselves, also for very improbable tokens. At τ = 1 only the probable tokens count.
+            Without τ² the gradient would shrink with the square of τ, and the weights of the three losses would
+            depend on τ.
 
-            What is learned so is more than the answer: that “gorgeous” would have been nearly as good as
+            The student learns more than the right answer: that “gorgeous” would have been nearly as good as
             “stunning”, and “table” would not.""",
             ("distillation",),
             (Tutorial(DISTILLATION.name, "3. Temperature"), Tutorial(DISTILLATION.name, "5. Three losses")),

@@ -38,8 +38,8 @@ from minibert.files import atomic_folder, check_output, read_json, regular, writ
 from minibert.printing import brief
 
 FILES = (WEIGHTS_FILE, "config.json", *TOKENIZER_FILES)  # of the new folder
-DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)  # of weights
-DTYPES += (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)  # of positions and the like
+WEIGHTS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+DTYPES = (*WEIGHTS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)  # of positions too
 
 
 @dataclass
@@ -77,8 +77,8 @@ def convert(name: str | Path, out: str | Path, *, model_type: str | None = None,
         else:
             copied = []
             write_tensors(temporary / WEIGHTS_FILE, read_pickles(folder, config, done))
-        stated = json.dumps(stated | {"model_type": config.model_type}, indent=2, ensure_ascii=False)
-        write_text_atomically(temporary / "config.json", f"{stated}\n")
+        written = json.dumps(stated | {"model_type": config.model_type}, indent=2, ensure_ascii=False)
+        write_text_atomically(temporary / "config.json", f"{written}\n")
         for file in [*copied, *(file for file in TOKENIZER_FILES if (folder / file).exists())]:
             shutil.copyfile(regular(folder / file), temporary / file)
         done.tensors = len(list_tensors(temporary))

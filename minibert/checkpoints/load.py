@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor, nn
@@ -63,16 +63,31 @@ class LoadReport:
         return "\n".join(lines)
 
 
-@overload
-def load(name: str | Path = ..., *, head: None = ..., report: Literal[False] = ..., **how: Any) -> Encoder: ...
+class Options(TypedDict, total=False):
+    """The other arguments of `load`."""
+
+    num_labels: int | None
+    new_head: bool
+    dtype: torch.dtype
+    device: str | torch.device
+    attention: str
+    model_type: str | None
+
+
 @overload
 def load(
-    name: str | Path = ..., *, head: None = ..., report: Literal[True], **how: Any
+    name: str | Path = ..., *, head: None = ..., report: Literal[False] = ..., **how: Unpack[Options]
+) -> Encoder: ...
+@overload
+def load(
+    name: str | Path = ..., *, head: None = ..., report: Literal[True], **how: Unpack[Options]
 ) -> tuple[Encoder, LoadReport]: ...
 @overload
-def load(name: str | Path = ..., *, head: str, report: Literal[False] = ..., **how: Any) -> Head: ...
+def load(name: str | Path = ..., *, head: str, report: Literal[False] = ..., **how: Unpack[Options]) -> Head: ...
 @overload
-def load(name: str | Path = ..., *, head: str, report: Literal[True], **how: Any) -> tuple[Head, LoadReport]: ...
+def load(
+    name: str | Path = ..., *, head: str, report: Literal[True], **how: Unpack[Options]
+) -> tuple[Head, LoadReport]: ...
 def load(
     name: str | Path = "distilbert-base-uncased",
     *,
@@ -140,7 +155,7 @@ def fill(
     config, head = model.config, model.name if isinstance(model, Head) else ""
     if isinstance(model, TokenPrediction) and not new_head:
         drop_second_names(found, config, report)
-    wanted: dict[str, tuple[str, StoredTensor]] = {}
+    wanted: dict[str, StoredTensor] = {}
     for ours, parameter in model.state_dict().items():
         name = name_in_file(config.family, ours, head, config.layers_in_group)
         fresh = new_head and in_head(ours) and (name not in found or not ours.startswith("encoder."))
@@ -149,11 +164,11 @@ def fill(
         elif stored.shape != tuple(parameter.shape):
             report.wrong_shape[stored.name] = f"{stored.shape} in the file, {tuple(parameter.shape)} by config.json"
         else:
-            wanted[ours] = name, stored
+            wanted[ours] = stored
     report.ignored |= {stored.name: why_left_out(config.family, name) or UNKNOWN for name, stored in found.items()}
     check_complete(report, config, head, new_head)
     state = {ours: tensor.to(dtype) for ours, tensor in initialised(model, report.missing).items()}
-    for ours, (stored, tensor) in zip(wanted, read_tensors([stored for _, stored in wanted.values()]), strict=True):
+    for ours, (stored, tensor) in zip(wanted, read_tensors(list(wanted.values())), strict=True):
         state[ours] = tensor.to(dtype, copy=True)  # the file may change during the life of the model
         if not torch.isfinite(state[ours]).all():
             problem = f"holds NaN, infinite values or numbers too large for {dtype}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from minibert.cli.shared import (
@@ -30,20 +31,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=Path,
         metavar="FILE.npy",
-        help="where the matrix goes, when all is done; an "
-        "interrupted command is resumed where it was if it is given again; with --engine ray a folder",
+        help="the matrix, complete when it appears; the same command resumes an interrupted one; "
+        "with --engine ray a folder",
     )
     add(
         "--column",
         "--text",
         metavar="NAME",
-        help="of a table: its name, or its number from 1 where there is no header "
-        "(default: sentence, text, or the only one)",
+        help="name, or number from 1 in a table without header (default: sentence, text, or the only one)",
     )
-    add("--column2", "--pair", metavar="NAME", help="the column of second texts, where the rows are pairs")
+    add("--column2", "--pair", metavar="NAME", help="the column of second texts, if the rows are pairs")
     add("--format", metavar="TYPE", help="txt, tsv, csv, jsonl, json or parquet (default: by the name)")
     add("--dtype", default="float32", metavar="TYPE", help="of numbers in the file: float32 or float16 (%(default)s)")
-    add("--restart", action="store_true", help="begin again, whatever an interrupted command has done")
+    add("--restart", action="store_true", help="discard what an interrupted command has done")
     add_overwrite(parser)
     add(
         "--engine",
@@ -51,24 +51,30 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         choices=("local", "ray"),
         help="local: this process; ray: Ray Data, on all cores, or on the cluster of RAY_ADDRESS (%(default)s)",
     )
-    add("--workers", type=int, metavar="N", help="of ray: models at work at once (one for each core, or each GPU)")
-    add("--keep-order", action="store_true", help="of ray: files in the order of their names, not the largest first")
+    add("--workers", type=int, metavar="N", help="with ray: models at work at once (one for each core, or each GPU)")
+    add("--keep-order", action="store_true", help="with ray: files in the order of their names, not the largest first")
     add_features(parser)
 
 
 def run(args: Arguments) -> Figures:
     """One vector for each text of a file, as a numpy file; memory does not grow with the number of texts."""
-    if args.engine == "ray":
-        return run_ray(args)
-    if args.workers is not None or args.keep_order:
-        raise ValueError("--workers and --keep-order are about many files at once; add --engine ray")
-    from dataclasses import asdict
+    begin = time.perf_counter()
+    figures = embed_many(args) if args.engine == "ray" else embed_one(args)
+    if figures["windowed"]:
+        print(windows_text(figures["windowed"], figures["rows"], figures["windows"]))
+    seconds = round(time.perf_counter() - begin, 3)
+    print(f"{seconds:.2f} s with loading")
+    return figures | {"seconds": seconds}
 
+
+def embed_one(args: Arguments) -> Figures:
+    """A file of texts to a numpy file."""
+    if args.workers is not None or args.keep_order:
+        raise ValueError("--workers and --keep-order apply to many files at once; add --engine ray")
     from minibert.vectors.stream import embed_file
 
     if args.input == "-":
-        standard_input()  # says what is wanted of a terminal
-    begin = time.perf_counter()
+        standard_input()  # tells a user at a terminal what to type
     written = embed_file(
         args.input,
         args.out,
@@ -80,27 +86,21 @@ def run(args: Arguments) -> Figures:
         overwrite=args.overwrite,
         **features_settings(args),
     )
-    seconds = time.perf_counter() - begin
     before = f"; {written.resumed_rows:,} rows were done before" if written.resumed_rows else ""
-    print(f"{args.out}: {written.shape} {written.dtype}, {seconds:.2f} s with loading{before}")
+    print(f"{args.out}: {written.shape} {written.dtype}{before}")
     if written.cosine is not None:
         print(f"int8: the smallest cosine to float32 is {written.cosine:.4f}, of up to 64 of these texts")
-    if written.windowed:
-        print(windows_text(written.windowed, written.rows, written.windows))
-    return asdict(written) | {"seconds": round(seconds, 3)}
+    return asdict(written)
 
 
-def run_ray(args: Arguments) -> Figures:
-    """A folder of shards, each a file of the corpus with a column of vectors."""
-    from dataclasses import asdict
-
+def embed_many(args: Arguments) -> Figures:
+    """A corpus of many files to a folder of the same files, each with a column of vectors."""
     from minibert.vectors.ray import embed_shards
 
     if args.overwrite:
-        raise ValueError("--overwrite is about one file; with --engine ray, --restart makes all shards anew")
+        raise ValueError("--overwrite applies to one file; with --engine ray, use --restart")
     if args.dtype != "float32":
         raise ValueError(f"--dtype is {args.dtype}, and --engine ray writes float32")
-    begin = time.perf_counter()
     done = embed_shards(
         args.input,
         args.out,
@@ -112,11 +112,8 @@ def run_ray(args: Arguments) -> Figures:
         restart=args.restart,
         **features_settings(args),
     )
-    seconds = time.perf_counter() - begin
     before = f"; {done.resumed_shards:,} shards were done before" if done.resumed_shards else ""
-    print(f"{done.out}: {done.rows:,} rows in {done.shards:,} shards, {seconds:.2f} s with loading{before}")
+    print(f"{done.out}: {done.rows:,} rows in {done.shards:,} shards{before}")
     if done.workers:
         print(f"{done.rows_per_second:,.0f} rows a second by {done.workers} workers")
-    if done.windowed:
-        print(windows_text(done.windowed, done.rows, done.windows))
-    return asdict(done) | {"seconds": round(seconds, 3)}
+    return asdict(done)

@@ -19,6 +19,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, NoReturn, TextIO
 
 from minibert import __version__
@@ -43,6 +44,7 @@ from minibert.cli import (
     vocab,
 )
 from minibert.cli.shared import Arguments, Figures
+from minibert.tasks import TASKS
 
 WRONG_REQUEST = (ValueError, TypeError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 FAILURE = (OSError, RuntimeError, MemoryError, ImportError)
@@ -59,7 +61,7 @@ class Command:
 
 GROUPS = {
     "classify": "features + logistic regression: train, evaluate, predict",
-    "finetune": "train a checkpoint for a task: classify, tag, answer, choose, mask",
+    "finetune": f"train a checkpoint for a task: {', '.join(TASKS)}",
 }
 COMMANDS = {
     "demo": Command("the main job, start to end", demo.arguments, demo.run),
@@ -67,11 +69,12 @@ COMMANDS = {
     "classify train": Command("train on labelled texts", classify.arguments, classify.run),
     "classify evaluate": Command("measure on labelled texts", evaluate.arguments, evaluate.run),
     "classify predict": Command("label texts", predict.arguments, predict.run),
-    "finetune classify": Command("labels for texts or pairs", finetune.classify_arguments, finetune.classify),
-    "finetune tag": Command("a tag for each word", finetune.tag_arguments, finetune.tag),
-    "finetune answer": Command("answers cut out of passages", finetune.answer_arguments, finetune.answer),
-    "finetune choose": Command("one of several choices", finetune.choose_arguments, finetune.choose),
-    "finetune mask": Command("go on with masked words", finetune.mask_arguments, finetune.mask),
+    **{
+        f"finetune {name}": Command(
+            entry.help, partial(finetune.arguments, name=name), partial(finetune.run, name=name)
+        )
+        for name, entry in TASKS.items()
+    },
     "pretrain": Command("a language learned from raw text", pretrain.arguments, pretrain.run),
     "distill": Command("a smaller model learns from a larger one", distill.arguments, distill.run),
     "vocab": Command("learn a vocabulary from text", vocab.arguments, vocab.run),
@@ -108,7 +111,9 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
         if group not in places:
             grouped = places[""].add_parser(group, help=GROUPS[group], description=GROUPS[group])
             places[group] = grouped.add_subparsers(metavar="COMMAND", required=True)
-        one = places[group].add_parser(last, help=command.help, description=command.run.__doc__)
+        one = places[group].add_parser(
+            last, help=command.help, description=getattr(command.run, "func", command.run).__doc__
+        )
         if list(argv[: len(name.split())]) == name.split():
             command.arguments(one)
         one.add_argument("--json", action="store_true", help="print the figures as one JSON object, the last line")

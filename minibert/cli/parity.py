@@ -1,4 +1,4 @@
-"""`minibert parity`: proof against transformers."""
+"""`minibert parity`: every tensor compared with transformers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", nargs="?", metavar="MODEL", help="one checkpoint (default: the real one and many random ones)")
     add("--full", action="store_true", help="BERT-large as well: some minutes and 8 GB of memory")
-    add("--golden", action="store_true", help="stored references instead of transformers, which need not be installed")
     add("--device", default="cpu", metavar="NAME", help="cuda, mps: against our own float32 on the CPU, within bounds")
     add("--dtype", default="float32", choices=("float32", "float64", "float16", "bfloat16"), help="the same in it")
     add("--attention", default="eager", choices=("eager", "sdpa"), help="the same for torch's fused attention")
@@ -21,6 +20,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: Arguments) -> Figures:
     """Every tensor, gradient and decision against transformers, bit for bit; exit status 1 if one differs."""
-    from minibert.parity import command
+    from minibert.parity import report
 
-    return command.run(args)
+    return report.run(args)

@@ -1,11 +1,11 @@
-"""The same fine-tuning by minibert and by transformers, side by side: is what comes out as good?
+"""The same fine-tuning by minibert and by transformers, side by side: is the result as good?
 
     python -m minibert.experiments.quality [sst2 mrpc wnut17 xquad] [--model NAME] [--seeds 3] [--json]
 
-Both begin with the same weights, a fresh task head among them, and get the same batches in the same order, at the same
+Both start from the same weights, a new task head included, and get the same batches in the same order, with the same
 learning rates. minibert trains in its packed step, transformers as its users do: a padded batch through the model,
-torch's AdamW, precision by autocast. The last epoch counts on both sides, none is chosen, and the same code answers
-and measures. The data are files under $MINIBERT_DATA, a folder for each.
+torch's AdamW, precision by autocast. The last epoch counts on both sides, and the same code predicts and measures. The
+data are files under $MINIBERT_DATA, a folder each.
 """
 
 from __future__ import annotations
@@ -35,151 +35,112 @@ from minibert.tasks.answering import Answering
 from minibert.tasks.base import Task
 from minibert.tasks.classification import Classification
 from minibert.tasks.tagging import Tagging
-from minibert.train.finetuning import Job, Request, new_model
-from minibert.train.loop import Settings, new_optimizer, rate, train
+from minibert.train.finetuning import FinetuneRun, new_model
+from minibert.train.loop import learning_rate_at, new_optimizer, train
+from minibert.train.settings import FinetuneSettings
 
-SPLIT = {"mrpc": 3276, "xquad": 800}  # rows to learn from of data that comes in one file; the rest is to be answered
+TRAINING_ROWS = {"mrpc": 3276, "xquad": 800}  # of data that comes in one file; the rest is held out
 
 
 @dataclass(frozen=True)
 class Data:
-    """A task with what is learned from and what is answered."""
+    """A task with its training rows and its held-out rows."""
 
     task: Task
-    learned: Any
+    training: Any
     held_out: Any
 
 
-@dataclass(frozen=True)
-class Side:
-    """The scores of one side, a seed each, and what a run took."""
-
-    scores: list[float]
-    seconds: list[float]
-
-    @property
-    def mean(self) -> float:
-        """Over the seeds."""
-        return statistics.mean(self.scores)
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation over the seeds."""
-        return statistics.stdev(self.scores) if len(self.scores) > 1 else 0.0
+def read(name: str, folder: Path) -> Data:
+    """One of DATA, from its files."""
+    task, (first, *second) = DATA[name]
+    training = task.read(folder / name / first)
+    if second:
+        return Data(task, training, task.read(folder / name / second[0]))
+    cut, fields = TRAINING_ROWS[name], ("rows",) if name == "xquad" else ("texts", "pairs", "labels", "places")
+    parts = [
+        replace(training, **{field: getattr(training, field)[part] for field in fields})
+        for part in (slice(cut), slice(cut, None))
+    ]
+    return Data(task, *parts)
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Data
-
-
-def sst2(folder: Path) -> Data:
-    """Sentences of reviews, 6,920 and 872."""
-    task = Classification()
-    return Data(task, task.read(folder / "sst2" / "train.tsv"), task.read(folder / "sst2" / "dev.tsv"))
-
-
-def mrpc(folder: Path) -> Data:
-    """Pairs of sentences that say the same, or do not."""
-    task = Classification(text="#1 String", pair="#2 String", label="Quality")
-    texts = task.read(folder / "mrpc" / "train.tsv")
-    assert texts.pairs is not None  # the column was named
-    assert texts.labels is not None
-    cut = SPLIT["mrpc"]
-    learned = replace(texts, texts=texts.texts[:cut], pairs=texts.pairs[:cut], labels=texts.labels[:cut])
-    held_out = replace(texts, texts=texts.texts[cut:], pairs=texts.pairs[cut:], labels=texts.labels[cut:])
-    return Data(task, learned, held_out)
-
-
-def wnut17(folder: Path) -> Data:
-    """Names of rare things in texts of the web, 3,394 and 1,009 sentences."""
-    task = Tagging()
-    return Data(task, task.read(folder / "wnut17" / "train.conll"), task.read(folder / "wnut17" / "dev.conll"))
-
-
-def xquad(folder: Path) -> Data:
-    """Questions on passages of Wikipedia; those to be answered come last, on other passages."""
-    task = Answering()
-    questions = task.read(folder / "xquad" / "xquad.en.json")
-    cut = SPLIT["xquad"]
-    learned, held_out = (replace(questions, rows=rows) for rows in (questions.rows[:cut], questions.rows[cut:]))
-    return Data(task, learned, held_out)
-
-
-DATA: dict[str, Callable[[Path], Data]] = {"sst2": sst2, "mrpc": mrpc, "wnut17": wnut17, "xquad": xquad}
+DATA: dict[str, tuple[Task, tuple[str, ...]]] = {
+    "sst2": (Classification(), ("train.tsv", "dev.tsv")),  # sentences of reviews, 6,920 and 872
+    "mrpc": (Classification(text="#1 String", pair="#2 String", label="Quality"), ("train.tsv",)),  # paraphrases or not
+    "wnut17": (Tagging(), ("train.conll", "dev.conll")),  # rare names in web texts, 3,394 and 1,009 sentences
+    "xquad": (Answering(), ("xquad.en.json",)),  # questions on Wikipedia; the held-out ones are on other passages
+}
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The two sides
+# Both sides
 
 
-def ours(job: Job, start: Head) -> Head:
-    """minibert's own way."""
-    train(start, job.batches(start.config.pad_token_id), job.settings)
+def train_ours(run: FinetuneRun, start: Head) -> Head:
+    """minibert's loop."""
+    train(start, run.batches(), run.settings)
     return start
 
 
-def theirs(job: Job, start: Head) -> Head:
-    """transformers' model, trained as its users train it; what came out as a model of ours, to be asked alike."""
+def train_theirs(run: FinetuneRun, start: Head) -> Head:
+    """transformers' model, trained as its users train it; the result is loaded into minibert and evaluated there."""
     import transformers
 
     with tempfile.TemporaryDirectory() as folder:
         save(start, folder)
         model = getattr(transformers, f"AutoModel{start.upstream}").from_pretrained(folder)
-        learn(model, job, segments=start.config.type_vocab_size > 0)
+        plain_loop(model, run, segments=start.config.type_vocab_size > 0)
         model.save_pretrained(folder)
         return load(folder, head=start.name)
 
 
-def learn(model: Any, job: Job, *, segments: bool) -> None:
+def plain_loop(model: Any, run: FinetuneRun, *, segments: bool) -> None:
     """A plain training loop around a model of transformers."""
-    settings, batches = job.settings, job.batches(model.config.pad_token_id)
-    optimizer = new_optimizer(model, settings)
-    steps = settings.epochs * batches.an_epoch
-    in_order = (batch for epoch in range(settings.epochs) for batch in batches.of_epoch(epoch))
+    settings, batches, optimizer = run.settings, run.batches(), new_optimizer(model, run.settings)
+    steps = settings.epochs * batches.batches_per_epoch
+    in_order = (batch for epoch in range(settings.epochs) for batch in batches.epoch_batches(epoch))
+    lower = torch.autocast("cpu", torch.bfloat16) if settings.precision == "bfloat16" else nullcontext()
     model.train()
     for step, batch in enumerate(tqdm(in_order, total=steps, unit="step", delay=2, disable=None)):
         for group in optimizer.param_groups:
-            group["lr"] = rate(step, steps, settings)
-        given = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, **batch.labels}
-        if segments:
-            given["token_type_ids"] = batch.token_type_ids
-        lower = torch.autocast("cpu", torch.bfloat16) if settings.precision == "bfloat16" else nullcontext()
+            group["lr"] = learning_rate_at(step, steps, settings)
+        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, **batch.labels}
+        inputs |= {"token_type_ids": batch.token_type_ids} if segments else {}
         with lower:
-            loss = model(**given).loss
+            loss = model(**inputs).loss
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
         optimizer.step()
 
 
-SIDES: dict[str, Callable[[Job, Head], Head]] = {"minibert": ours, "transformers": theirs}
+SIDES: dict[str, Callable[[FinetuneRun, Head], Head]] = {"minibert": train_ours, "transformers": train_theirs}
 
 
-def compare(data: Data, request: Request, seeds: Sequence[int], names: Sequence[str]) -> dict[str, Any]:
-    """Train on each side with each seed; scores, their means, and the standard error of one of them."""
-    job = Job.of(data.task, data.learned, data.held_out, request)
-    sides: dict[str, Side] = {name: Side([], []) for name in names}
-    for seed in seeds:
-        one = replace(job, request=replace(job.request, settings=replace(job.request.settings, seed=seed)))
-        for name, side in sides.items():
+def compare(data: Data, settings: FinetuneSettings, seeds: int, sides: Sequence[str]) -> dict[str, Any]:
+    """Train on each side with each seed; scores, their mean and standard deviation, and the standard error of one."""
+    prepared = FinetuneRun.of(data.task, data.training, data.held_out, settings)
+    scores, seconds = ({side: list[float]() for side in sides} for _ in range(2))
+    for seed in range(seeds):
+        run = replace(prepared, settings=replace(prepared.settings, seed=seed))
+        for side in sides:
             torch.manual_seed(seed)
-            start, begin = new_model(one.source.folder, one.task, one.labels), time.perf_counter()
-            model = SIDES[name](one, start)
-            side.seconds.append(time.perf_counter() - begin)
-            measure = one.measure(model)
-            side.scores.append(measure.score)
-            print(f"{name}, seed {seed}: {measure.main} {measure.score:.4f}, {side.seconds[-1]:.0f} s", file=sys.stderr)
-    p = statistics.mean(side.mean for side in sides.values())
-    rows = measure.figures.get("entities", len(data.held_out))  # what the score is a share of
-    return {
-        "main": measure.main,
-        "rows": [len(data.learned), len(data.held_out)],
-        "standard_error": math.sqrt(p * (1 - p) / rows),
-        **{
-            name: {"scores": s.scores, "mean": s.mean, "std": s.spread, "seconds": s.seconds}
-            for name, s in sides.items()
-        },
-    }
+            start, began = new_model(run.source.folder, run.task, run.labels), time.perf_counter()
+            model = SIDES[side](run, start)
+            seconds[side].append(time.perf_counter() - began)
+            measure = run.measure(model)
+            scores[side].append(measure.score)
+            print(
+                f"{side}, seed {seed}: {measure.main} {measure.score:.4f}, {seconds[side][-1]:.0f} s", file=sys.stderr
+            )
+    p = statistics.mean(score for each in scores.values() for score in each)
+    rows = measure.figures.get("entities", len(data.held_out))  # the score is a share of these
+    found: dict[str, Any] = {"main": measure.main, "rows": [len(data.training), len(data.held_out)]}
+    for side, each in scores.items():
+        deviation = statistics.stdev(each) if len(each) > 1 else 0.0
+        found[side] = {"scores": each, "mean": statistics.mean(each), "std": deviation, "seconds": seconds[side]}
+    return found | {"standard_error": math.sqrt(p * (1 - p) / rows)}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -187,42 +148,44 @@ def compare(data: Data, request: Request, seeds: Sequence[int], names: Sequence[
 
 
 def report(found: dict[str, dict[str, Any]], sides: Sequence[str]) -> str:
-    """A row for each task: the score of each side over the seeds, and how far apart they are."""
-    head = ["data", "learned", "asked", "score", *sides, "difference", "standard error"]
-    rows = []
+    """A row for each task: the score of each side over the seeds, and the difference."""
+    lines: list[list[str]] = [["data", "training", "held out", "score", *sides, "difference", "standard error"]]
     for name, figures in found.items():
-        told = [f"{figures[side]['mean']:.4f} ± {figures[side]['std']:.4f}" for side in sides]
-        apart = f"{figures[sides[0]]['mean'] - figures[sides[1]]['mean']:+.4f}" if len(sides) == 2 else ""
-        rows.append([name, *figures["rows"], figures["main"], *told, apart, f"{figures['standard_error']:.4f}"])
-    return table([head, *rows])
+        scores = [f"{figures[side]['mean']:.4f} ± {figures[side]['std']:.4f}" for side in sides]
+        difference = f"{figures[sides[0]]['mean'] - figures[sides[1]]['mean']:+.4f}" if len(sides) == 2 else ""
+        rows = [str(count) for count in figures["rows"]]
+        lines.append([name, *rows, figures["main"], *scores, difference, f"{figures['standard_error']:.4f}"])
+    return table(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train on both sides and print the table; exit status 1 where the two are further apart than chance allows."""
+    """Train on both sides and print the table; exit status 1 if they differ by more than the standard error."""
     parser = argparse.ArgumentParser(description="Fine-tune with minibert and with transformers, and compare.")
     parser.add_argument("data", nargs="*", metavar="DATA", help=f"of {', '.join(DATA)} (default: all)")
-    parser.add_argument("--model", default="all-MiniLM-L6-v2", metavar="NAME", help="(%(default)s)")
-    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="(%(default)s)")
-    parser.add_argument("--epochs", type=int, default=3, metavar="N", help="(%(default)s)")
-    parser.add_argument("--precision", default="auto", metavar="TYPE", help="float32, bfloat16 or auto (%(default)s)")
-    parser.add_argument("--side", choices=tuple(SIDES), help="one side only")
-    parser.add_argument("--json", action="store_true", help="the figures once more, as JSON")
-    given = parser.parse_args(arguments)
-    unknown = [name for name in given.data if name not in DATA]
-    folder = os.environ.get("MINIBERT_DATA")
+    parser.add_argument("--model", default="all-MiniLM-L6-v2", metavar="NAME", help="checkpoint (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N", help="number of runs (%(default)s)")
+    parser.add_argument(
+        "--epochs", type=int, default=3, metavar="N", help="passes over the training data (%(default)s)"
+    )
+    parser.add_argument("--precision", default="auto", help="float32, bfloat16 or auto (%(default)s)")
+    parser.add_argument("--side", choices=tuple(SIDES), help="train one side only")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON too")
+    args, folder = parser.parse_args(arguments), os.environ.get("MINIBERT_DATA")
+    unknown = [name for name in args.data if name not in DATA]
     if unknown or folder is None:
-        told = f"no data {', '.join(unknown)}; there are {', '.join(DATA)}" if unknown else "MINIBERT_DATA is not set"
-        print(f"{told}; MINIBERT_DATA names a folder with {', '.join(DATA)}", file=sys.stderr)
+        problem = (
+            f"no data {', '.join(unknown)}; choose from {', '.join(DATA)}" if unknown else "MINIBERT_DATA is not set"
+        )
+        print(f"{problem}; MINIBERT_DATA names a folder with {', '.join(DATA)}", file=sys.stderr)
         return 2
-    sides = [given.side] if given.side else list(SIDES)
-    request = Request(model=given.model, settings=Settings(epochs=given.epochs, precision=given.precision))
-    found = {}
-    for name in given.data or DATA:
-        found[name] = compare(DATA[name](Path(folder)), request, range(given.seeds), sides)
+    sides, found = [args.side] if args.side else list(SIDES), {}
+    settings = FinetuneSettings(model=args.model, epochs=args.epochs, precision=args.precision)
+    for name in args.data or DATA:
+        found[name] = compare(read(name, Path(folder)), settings, args.seeds, sides)
         print(report({name: found[name]}, sides), flush=True)
     if len(found) > 1:
         print("\n" + report(found, sides))
-    if given.json:
+    if args.json:
         print(json.dumps(found | {"machine": machine(torch.get_num_threads())}))
     apart = (abs(one[sides[0]]["mean"] - one[sides[-1]]["mean"]) > one["standard_error"] for one in found.values())
     return int(any(apart))

@@ -1,23 +1,24 @@
-"""A language whose entropy is known: how well masked words and next sentences can be guessed at best, exactly.
+"""A language whose entropy is known, and with it the best possible prediction of masked tokens and next sentences.
 
-    these old boats near every island drift slowly .        a subject, and what it stands near; the verb agrees with
-    this captain loads many young sailors .                 the subject: "boats ... drift", whatever stands between
+    these old boats near every island drift slowly .        the verb agrees with the subject, "boats ... drift", across
+    this captain loads many young sailors .                 the phrase between them
 
-On real text the loss of pretraining falls, and nobody knows how far it could. Here it is known. Sentences come from a
-finite automaton, state by state, a word in each; a document has one topic of eight, from which most of its nouns and
-verbs are taken. So what a hidden word can be is told by its neighbours, by a subject further away, and by all the text
-of the row; and a next sentence by its topic.
+On real text it is unknown how far the loss of pretraining could fall. Here it is known. Sentences come from a finite
+automaton, one word in each state. A document has one topic of eight, from which most of its nouns and verbs are taken.
+So a masked word depends on its neighbours, on a subject further away and on the topic of the whole row; and a next
+sentence depends on its topic.
 
-What the best model would say is computed by going through all there could have been, which is quick, since an
-automaton forgets all but its state (the forward-backward algorithm: Rabiner 1989, section III). k state, t topic,
-x_i what is seen at i, w_i what stood there, e(k, t, x) = sum over w of p(w | k, t) p(x | w):
+The predictions of the best possible model are posterior probabilities over all possible words. The
+forward-backward algorithm computes them exactly (Rabiner 1989, section III). k state, t topic, x_i the token seen at i,
+w_i the true word, e(k, t, x) = sum over w of p(w | k, t) p(x | w):
 
-    before_i(k)  =  p(x_1 ... x_i-1, k at i | t)          from the left, state by state
-    behind_i(k)  =  p(x_i+1 ... x_n | k at i, t)          from the right
-    p(w_i | x)   ~  sum over t, k of  p(t, the other text)  before_i(k) behind_i(k) p(w_i | k, t) p(x_i | w_i, chosen)
+    forward_i(k)   =  p(x_1 ... x_i-1, k at i | t)          from the left, state by state
+    backward_i(k)  =  p(x_i+1 ... x_n | k at i, t)          from the right
+    p(w_i | x)     ~  sum over t, k of  p(t, other text) forward_i(k) backward_i(k) p(w_i | k, t) p(x_i | w_i, chosen)
 
-Which tokens were chosen is not seen but for [MASK], so every token may be a wrong one: p(x | w) is that of masking. At
-a place that counts it is that of a chosen token. R rows, S tokens, n words, K states, T topics, W words.
+Only [MASK] shows that a token was chosen for masking. Any other token may be a random one, so p(x | w) is that of the
+masking procedure, and at a place that counts it is that of a chosen token. R rows, S tokens, n words, K states, T
+topics, W words.
 """
 
 from __future__ import annotations
@@ -39,13 +40,12 @@ from minibert.text.wordpiece import SPECIAL_TOKENS
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Table = tuple[list[int], list[float]]  # what can be drawn, and the sums of the probabilities up to each
 
 NUMBERS = ("singular", "plural")
 STOP = "."
-ROWS = 32  # that are read together
-COLOUR = 0.86  # of nouns and verbs are of the document's topic
-SAME_FOR_ALL = {  # topics
+ROWS = 32  # in a batch
+TOPIC_SHARE = 0.86  # of nouns and verbs are on the document's topic
+SAME_FOR_ALL = {  # words that do not depend on the topic
     "determiner singular": "this every",
     "determiner plural": "these many",
     "adjective": "old new small big red quiet strange young bright heavy proud lonely gentle clever",
@@ -53,7 +53,7 @@ SAME_FOR_ALL = {  # topics
     "adverb": "slowly often again soon today loudly gladly",
     STOP: STOP,
 }
-TOPICS = {  # nouns, verbs that take an object, verbs that take none; the other number has an s
+TOPICS = {  # nouns, transitive verbs, intransitive verbs; the other number has an s
     "sea": ("boat captain sailor island whale harbour", "steer load repair", "drift sink float"),
     "kitchen": ("baker spoon oven pan kettle recipe", "stir taste serve", "boil simmer steam"),
     "garden": ("gardener flower hedge beetle lawn pond", "plant trim rake", "bloom grow wilt"),
@@ -71,101 +71,90 @@ TOPICS = {  # nouns, verbs that take an object, verbs that take none; the other 
 
 @dataclass(frozen=True, eq=False)
 class Grammar:
-    """A finite automaton that says a word in each state, without end: after the full stop a sentence begins."""
+    """A finite automaton that emits one word in each state, without end: a sentence starts after the full stop."""
 
     words: tuple[str, ...]  # W
-    moves: Floats  # (K,K): p(next state | state)
-    says: Floats  # (T,K,W): p(word | topic, state)
-    stop: int  # the state of the full stop, with which a sentence ends
+    transitions: Floats  # (K,K): p(next state | state)
+    emissions: Floats  # (T,K,W): p(word | topic, state)
+    stop: int  # the state of the full stop, which ends a sentence
 
     @property
     def vocabulary(self) -> list[str]:
-        """The special tokens and the words: the id of each is its place."""
+        """The special tokens and the words; ids are positions in this list."""
         return [*SPECIAL_TOKENS, *self.words]
 
     @cached_property
     def stationary(self) -> Floats:
-        """(K): how often each state is met in a long text."""
-        K = len(self.moves)
-        equations = np.vstack([self.moves.T - np.eye(K), np.ones(K)])  # it stays what it is, and sums to 1
+        """(K): the frequency of each state in a long text."""
+        K = len(self.transitions)
+        equations = np.vstack([self.transitions.T - np.eye(K), np.ones(K)])  # unchanged by a step, and sums to 1
         found: Floats = np.linalg.lstsq(equations, np.eye(K + 1)[K], rcond=None)[0]
         return found
+
+    @cached_property
+    def _sums(self) -> tuple[list[list[float]], list[list[list[float]]]]:
+        tables = self.transitions.cumsum(axis=-1), self.emissions.cumsum(axis=-1)
+        transitions, emissions = (sums / sums[..., -1:] for sums in tables)
+        return transitions.tolist(), emissions.tolist()
 
     def documents(
         self, count: int, seed: int = 0, sentences: tuple[int, int] = (4, 12), first: int = 0
     ) -> Iterator[list[str]]:
-        """Documents of sentences, each on one topic, all topics alike. sentences: the fewest and the most.
+        """Documents of sentences, each on one topic, all topics equally likely. sentences: the fewest and the most.
 
-        A document depends on the seed and on its number alone; first: the number of the first one.
+        A document depends only on the seed and on its number; first: the number of the first one.
         """
         for number in range(first, first + count):
             random = np.random.default_rng([seed, number])
-            topic = int(random.integers(len(self.says)))
+            topic = int(random.integers(len(self.emissions)))
             length = int(random.integers(sentences[0], sentences[1] + 1))
             yield [" ".join(self.sentence(topic, random)) for _ in range(length)]
 
     def sentence(self, topic: int, random: np.random.Generator) -> list[str]:
-        """The words of a sentence, the full stop with them."""
-        moves, says = self._tables
-        state = self.stop
-        words: list[str] = []
+        """The words of a sentence, with its full stop."""
+        transitions, emissions = self._sums
+        state, words = self.stop, list[str]()
         while not words or state != self.stop:
-            state = draw(moves[state], random)
-            words.append(self.words[draw(says[topic][state], random)])
+            state = bisect(transitions[state], random.random())
+            words.append(self.words[bisect(emissions[topic][state], random.random())])
         return words
 
     def write(self, path: str | Path, count: int, seed: int = 0, sentences: tuple[int, int] = (4, 12)) -> None:
-        """Documents as a corpus: a sentence a line, an empty line between documents. The file appears whole."""
+        """Write documents as a corpus: a sentence a line, an empty line between documents. The file appears whole."""
         documents = tqdm(self.documents(count, seed, sentences), "writing", count, leave=False, delay=2, disable=None)
         with atomic_write(Path(path)) as temporary, temporary.open("w", encoding="utf-8") as file:
             for number, document in enumerate(documents):
                 file.write("\n" * (number > 0) + "".join(f"{sentence}\n" for sentence in document))
 
-    @cached_property
-    def _tables(self) -> tuple[list[Table], list[list[Table]]]:
-        return [table(row) for row in self.moves], [[table(row) for row in topic] for topic in self.says]
-
-
-def table(probabilities: Floats) -> Table:
-    """What `draw` needs."""
-    possible = probabilities.nonzero()[0]
-    return possible.tolist(), probabilities[possible].cumsum().tolist()
-
-
-def draw(table: Table, random: np.random.Generator) -> int:
-    """One of what can be drawn."""
-    possible, sums = table
-    return possible[bisect(sums, random.random(), hi=len(sums) - 1)]
-
 
 class Language(Grammar):
-    """28 states, 8 topics, 224 words. The seed decides which words are frequent: the n-th of a kind goes by 1 / n.
+    """28 states, 8 topics, 224 words. The seed orders the words of each kind; the n-th has a frequency of 1 / n.
 
-    topics: which of TOPICS, two at least, for a smaller language that is sooner learned.
+    topics: at least two of TOPICS; fewer topics make a smaller language that is learned faster. Raises ValueError.
     """
 
     def __init__(self, seed: int = 0, topics: Sequence[str] = tuple(TOPICS)) -> None:
         if len(set(topics) & set(TOPICS)) != len(topics) or len(topics) < 2:
             raise ValueError(f"topics are {', '.join(topics)}; at least two of {', '.join(TOPICS)} are needed")
-        rules, kinds = successors(), kinds_of_words(np.random.default_rng(seed))
-        kinds = {kind: {name: said[name] for name in ("all", *topics) if name in said} for kind, said in kinds.items()}
-        words = sorted({word for kind in kinds.values() for spoken in kind.values() for word in spoken})
+        rules, kinds = successors(), words_by_kind(np.random.default_rng(seed))
+        kinds = {kind: {name: of[name] for name in ("all", *topics) if name in of} for kind, of in kinds.items()}
+        words = sorted({word for kind in kinds.values() for group in kind.values() for word in group})
         states, place = list(rules), {word: number for number, word in enumerate(words)}
-        moves = np.array([[rules[state].get(other, 0.0) for other in states] for state in states])
-        says = np.zeros((len(topics), len(states), len(words)))
+        transitions = np.array([[rules[state].get(other, 0.0) for other in states] for state in states])
+        emissions = np.zeros((len(topics), len(states), len(words)))
         for k, state in enumerate(states):
-            for source, spoken in kinds[kind_of(state)].items():
-                frequency = 1 / np.arange(1, len(spoken) + 1)
-                other = (1 - COLOUR) / (len(topics) - 1)
-                share = [1.0 if source == "all" else COLOUR if topic == source else other for topic in topics]
-                says[:, k, [place[word] for word in spoken]] = np.outer(share, frequency / frequency.sum())
-        super().__init__(tuple(words), moves, says, states.index(STOP))
+            for source, group in kinds[kind_of(state)].items():
+                frequency = 1 / np.arange(1, len(group) + 1)
+                other = (1 - TOPIC_SHARE) / (len(topics) - 1)
+                share = [1.0 if source == "all" else TOPIC_SHARE if topic == source else other for topic in topics]
+                emissions[:, k, [place[word] for word in group]] = np.outer(share, frequency / frequency.sum())
+        super().__init__(tuple(words), transitions, emissions, states.index(STOP))
 
 
 def successors() -> dict[str, dict[str, float]]:
-    """The automaton: from each state to the next ones, with their probabilities.
+    """The automaton: state -> next state -> probability.
 
-    A state is called by the kind of its word, the number of the subject while the verb is to come, and its own number.
+    A state is named after the kind of its word, the number of the subject until the verb, and its own number.
     """
     rules = {STOP: {f"determiner {n}": 1 / 2 for n in NUMBERS}}
     for n in NUMBERS:
@@ -173,7 +162,7 @@ def successors() -> dict[str, dict[str, float]]:
         rules[f"adjective {n}"] = {f"noun {n}": 1.0}
         rules[f"noun {n}"] = {f"preposition {n}": 0.4, f"transitive {n}": 0.36, f"intransitive {n}": 0.24}
         rules[f"preposition {n}"] = {f"determiner after {n} {m}": 1 / 2 for m in NUMBERS}
-        for m in NUMBERS:  # of the noun that stands between
+        for m in NUMBERS:  # of the noun between subject and verb
             rules[f"determiner after {n} {m}"] = {f"noun after {n} {m}": 1.0}
             rules[f"noun after {n} {m}"] = {f"transitive {n}": 0.6, f"intransitive {n}": 0.4}
         rules[f"transitive {n}"] = {f"determiner of object {m}": 1 / 2 for m in NUMBERS}
@@ -185,13 +174,13 @@ def successors() -> dict[str, dict[str, float]]:
 
 
 def kind_of(state: str) -> str:
-    """The kind of word that a state says, with its number where it has forms: "noun after plural singular", a noun."""
+    """The kind of word of a state, with its number if it has forms: "noun after plural singular" -> "noun singular"."""
     kind, number = state.split()[0], state.split()[-1]
     return kind if kind in SAME_FOR_ALL else f"{kind} {number}"
 
 
-def kinds_of_words(random: np.random.Generator) -> dict[str, dict[str, list[str]]]:
-    """The words of each kind by topic, or for "all", the frequent ones first."""
+def words_by_kind(random: np.random.Generator) -> dict[str, dict[str, list[str]]]:
+    """The words of each kind by topic, or under "all"; frequent words come first."""
 
     def shuffled(words: str) -> list[str]:
         return [str(word) for word in random.permutation(words.split())]
@@ -206,25 +195,25 @@ def kinds_of_words(random: np.random.Generator) -> dict[str, dict[str, list[str]
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# What can be known of it
+# The best possible predictions
 
 
 @dataclass(frozen=True)
 class Procedure:
-    """How rows of pretraining come about: what a model can know of them before it reads one.
+    """How pretraining rows are made: what a model can know about them before it reads one. Raises ValueError.
 
-    rate, masked, replaced: which share of the words is chosen, and of these becomes [MASK], or any token. is_next: the
-    share of pairs whose second text goes on with the first (1 for sentence order: both are of one document). same: how
-    often a random second text is on the topic of the first one by chance; None: as often as topics are drawn alike.
+    rate, masked, replaced: the share of tokens that is chosen, and of these the shares that become [MASK] or a random
+    token. is_next: the share of pairs whose second text follows the first (1 for sentence order: both texts are of one
+    document). same: the probability that a random second text has the topic of the first; None: as for independent
+    topics.
 
-    full: rows of so many tokens, special ones included, or more, may have lost words, so that each text in them may
-    begin and end inside a sentence; None: no row has; 0: any row may, as where one text fills the rows, or where one
-    sentence is divided for sentence order. cut: how often an end of a text in such a row is one. A text that was cut
-    begins in any state, as often as that is met, and ends in any. How often it is so depends on the lengths of
-    documents; the words at the end tell it mostly: in pairs of 32 tokens, of which 70 % are full, 0.25 and 0.75 give
-    losses within 0.005 nats of that of 0.5.
+    full: rows with at least this many tokens, special tokens included, may have been truncated, so that each of their
+    texts may start and end inside a sentence; None: no row; 0: any row. cut: the probability that an end of a text in
+    such a row was truncated. A truncated text starts in any state, with its stationary probability, and ends in any.
+    The true probability depends on the lengths of documents, but the words at the end mostly decide it: in pairs of 32
+    tokens, of which 70 % are full, 0.25 and 0.75 give losses within 0.005 nats of that of 0.5.
 
-    What the lengths of texts say of "is next" is not made use of.
+    The lengths of texts are not used as evidence for "is next".
     """
 
     rate: float = RATE
@@ -238,9 +227,9 @@ class Procedure:
     def __post_init__(self) -> None:
         for name in ("rate", "masked", "replaced", "is_next", "same", "cut"):
             if (value := getattr(self, name)) is not None and not 0 <= value <= 1:
-                raise ValueError(f"{name} is {value}; it is a share, from 0 to 1")
+                raise ValueError(f"{name} is {value}; it must be from 0 to 1")
         if self.masked + self.replaced > 1:
-            raise ValueError(f"masked {self.masked} and replaced {self.replaced} are more than all that is chosen")
+            raise ValueError(f"masked is {self.masked} and replaced {self.replaced}; their sum must be at most 1")
 
     def topics(self, T: int) -> tuple[Floats, Floats]:
         """(T,T) twice: p(is next, topics of both texts), and p(is random, topics of both texts)."""
@@ -252,32 +241,32 @@ class Procedure:
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """What the best possible model says of M hidden words and R rows; what it scores, no model beats but by luck."""
+    """Predictions of the best possible model for M masked tokens and R rows; no model scores better except by luck."""
 
-    words: Floats  # (M,W): the probability of each word at each place that counts, in the order of rows and places
-    true: Integers  # (M): which word stood there
+    words: Floats  # (M,W): the probability of each word at each place with a label, in the order of rows and places
+    true: Integers  # (M): the true word
     is_next: Floats  # (R): the probability that the second text follows the first
     next_labels: Integers | None = None  # (R): 0 is next, 1 is random
 
     @property
     def loss(self) -> float:
-        """Nats a hidden word: the mean of -log p(what stood there)."""
+        """Nats per masked token: the mean of -log p(true word)."""
         return float(-np.log(self.words[np.arange(len(self.true)), self.true]).mean())
 
     @property
     def entropy(self) -> float:
-        """Nats a hidden word that the loss is on average, over all that could have stood there."""
+        """The expectation of the loss, in nats per masked token."""
         p = self.words
         return float(-(p * np.log(np.where(p > 0, p, 1))).sum(axis=1).mean())
 
     @property
     def accuracy(self) -> float:
-        """How often the best guess is what stood there."""
+        """How often the most likely word is the true one."""
         return float((self.words.argmax(axis=1) == self.true).mean())
 
     @property
     def next_accuracy(self) -> float:
-        """How often the better of "is next" and "is random" is right; without labels, how often on average."""
+        """How often the more likely of "is next" and "is random" is right; without labels, its expectation."""
         if self.next_labels is None:
             return float(np.maximum(self.is_next, 1 - self.is_next).mean())
         return float(((self.is_next < 0.5) == self.next_labels).mean())
@@ -292,12 +281,12 @@ def bounds(
     vocab: Mapping[str, int] | None = None,
     procedure: Procedure | None = None,
 ) -> Bounds:
-    """The best possible answers to R rows, exactly.
+    """The best possible predictions for R rows, exactly.
 
-    ids: rows as the model sees them, [CLS] a [SEP] or [CLS] a [SEP] b [SEP], perhaps [PAD] behind, each text of whole
-    sentences (but see `full` of Procedure), one token a word. labels: what stood at the places that count, -100
+    ids: rows as the model sees them, [CLS] a [SEP] or [CLS] a [SEP] b [SEP], perhaps followed by [PAD], each text of
+    whole sentences (but see `full` of Procedure), one token a word. labels: true ids of the tokens to predict, -100
     elsewhere. next_labels: 0 is next, 1 is random. vocab: the ids of tokens; None: those of `grammar.vocabulary`.
-    Raises ValueError for rows of another form, and for those that the language cannot have said.
+    Raises ValueError for rows of another form, and for rows that the language cannot produce.
     """
     procedure = procedure or Procedure()
     reader = Reader.of(grammar, vocab, procedure)
@@ -311,42 +300,42 @@ def bounds(
 
 @dataclass(frozen=True, eq=False)
 class Reader:
-    """Reads rows as the language and the procedure make them. Words are called by their place in `grammar.words`."""
+    """Computes the posteriors of rows. Words are numbered by their position in `grammar.words`."""
 
     grammar: Grammar
     procedure: Procedure
     special: dict[str, int]  # the ids of special tokens
-    word_of: Integers  # (V): the word of an id; W: another token, W + 1: [MASK], W + 2: none, as behind the end
-    any_token: float  # p(one certain token | a token was replaced)
+    word_of: Integers  # (V): the word of an id; W: another token, W + 1: [MASK], W + 2: none, after the end
+    any_token: float  # p(a given token | a token was replaced)
 
     @classmethod
     def of(cls, grammar: Grammar, vocab: Mapping[str, int] | None, procedure: Procedure) -> Reader:
-        """With the ids of a vocabulary. Raises ValueError where a word is not one token of it."""
+        """With the ids of a vocabulary. Raises ValueError if a word is not a single token of it."""
         vocab = vocab or {token: id for id, token in enumerate(grammar.vocabulary)}
         if missing := [token for token in grammar.vocabulary if token not in vocab]:
             raise ValueError(
-                f"{missing[0]!r} is not in the vocabulary, as {len(missing)} of {len(grammar.vocabulary)} tokens; the "
-                "bounds need one token a word: learn a larger vocabulary, or take that of the language"
+                f"{missing[0]!r} and {len(missing) - 1} more tokens of the language are not in the vocabulary; "
+                "each word must be one token: learn a larger vocabulary, or use that of the language"
             )
         W = len(grammar.words)
         word_of = np.full(max(vocab.values()) + 1, W)
         word_of[[vocab[word] for word in grammar.words]] = np.arange(W)
         word_of[vocab["[MASK]"]] = W + 1
-        ordinary = len(vocab) - len(SPECIAL_TOKENS) + 1  # [UNK] takes the place of a word like any other token
+        ordinary = len(vocab) - len(SPECIAL_TOKENS) + 1  # [UNK] may replace a word like any other token
         return cls(grammar, procedure, {token: vocab[token] for token in SPECIAL_TOKENS}, word_of, 1 / ordinary)
 
     def read(
         self, ids: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], first: int
     ) -> tuple[Floats, Integers, Floats]:
-        """`words`, `true` and `is_next` of Bounds for a few rows; first: the number of the first one, for errors."""
+        """`words`, `true` and `is_next` of Bounds for some rows; first: the number of the first, for errors."""
         seen, true, full = self.texts(ids, labels, first)  # (2R,n), (2R,n), (2R)
         context, scale, evidence = self.forward_backward(seen, np.where(full, self.procedure.cut, 0.0))
         if not (possible := np.isfinite(evidence.max(axis=-1))).all():
             raise ValueError(
                 f"row {first + int(possible.argmin()) // 2} has a text that is not made of whole sentences of this "
-                "language; where rows are cut, say at how many tokens: Procedure(full=...)"
+                "language; if rows are truncated, set their length: Procedure(full=...)"
             )
-        together, apart = self.procedure.topics(len(self.grammar.says))  # (T,T)
+        together, apart = self.procedure.topics(len(self.grammar.emissions))  # (T,T)
         likely = np.exp(evidence - evidence.max(axis=-1, keepdims=True))  # (2R,T): p(text | topic), up to a factor
         a, b = likely[::2], likely[1::2]  # (R,T)
         p_next, p_random = (np.einsum("rt,tu,ru->r", a, joint, b) for joint in (together, apart))
@@ -354,79 +343,77 @@ class Reader:
         text, place = (true != IGNORED).nonzero()  # (M)
         other = np.stack([b @ (together + apart), a @ (together + apart)], axis=1).reshape(likely.shape)[text]  # (M,T)
         topic = np.exp(scale - scale.max(axis=-1, keepdims=True))[text, place] * other
-        p = np.tensordot(topic[:, :, None] * context[text, place], self.grammar.says, axes=2)  # (M,T,K) -> (M,W)
+        p = np.tensordot(topic[:, :, None] * context[text, place], self.grammar.emissions, axes=2)  # (M,T,K) -> (M,W)
         p *= self.p_seen_if_chosen(seen[text, place])
         return p / p.sum(axis=1, keepdims=True), true[text, place], p_next / (p_next + p_random)
 
     def texts(
         self, ids: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], first: int
     ) -> tuple[Integers, Integers, NDArray[np.bool_]]:
-        """The words of both texts of each row, what stood there, (2R,n) each, and whether the row is full, (2R)."""
+        """The words of both texts of each row and the true words, (2R,n) each, and whether the row is full, (2R)."""
         W, full, texts = len(self.grammar.words), [], []
         cls, sep, pad = (self.special[token] for token in ("[CLS]", "[SEP]", "[PAD]"))
         for number, (row, label) in enumerate(zip(map(np.asarray, ids), map(np.asarray, labels), strict=True), first):
             ends = (row == sep).nonzero()[0]
             if row[0] != cls or len(ends) not in (1, 2) or (row[ends[-1] + 1 :] != pad).any():
-                raise ValueError(f"row {number} is neither [CLS] a [SEP] nor [CLS] a [SEP] b [SEP], with [PAD] behind")
-            stood = np.where(label == IGNORED, IGNORED, self.word_of[np.where(label == IGNORED, 0, label)])
+                raise ValueError(f"row {number} is neither [CLS] a [SEP] nor [CLS] a [SEP] b [SEP], followed by [PAD]")
+            truth = np.where(label == IGNORED, IGNORED, self.word_of[np.where(label == IGNORED, 0, label)])
             inside = np.isin(np.arange(len(row)), [0, *ends, *range(ends[-1], len(row))], invert=True)
-            if (wrong := (stood != IGNORED) & ((stood >= W) | ~inside)).any():
-                raise ValueError(
-                    f"row {number} has the label {label[wrong][0]}, which is no word of the language there"
-                )
-            parts = [slice(1, ends[0]), slice(ends[0] + 1, ends[-1])]  # the second is empty where there is none
-            texts += [(self.word_of[row[part]], stood[part]) for part in parts]
+            if (wrong := (truth != IGNORED) & ((truth >= W) | ~inside)).any():
+                raise ValueError(f"row {number} has the label {label[wrong][0]}, which is not a word at that place")
+            parts = [slice(1, ends[0]), slice(ends[0] + 1, ends[-1])]  # the second may be empty
+            texts += [(self.word_of[row[part]], truth[part]) for part in parts]
             full += 2 * [self.procedure.full is not None and ends[-1] + 1 >= self.procedure.full]
         n = max(1, *(len(words) for words, _ in texts))
         seen, true = np.full((len(texts), n), W + 2), np.full((len(texts), n), IGNORED)
-        for text, (words, stood) in enumerate(texts):
-            seen[text, : len(words)], true[text, : len(words)] = words, stood
+        for text, (words, truth) in enumerate(texts):
+            seen[text, : len(words)], true[text, : len(words)] = words, truth
         return seen, true, np.array(full)
 
     def forward_backward(self, seen: Integers, cut: Floats) -> tuple[Floats, Floats, Floats]:
-        """What the rest of a text says of the state at each place, by topic; cut: (2R), see Procedure.
+        """The evidence of the rest of a text for the state at each place, by topic; cut: (2R), see Procedure.
 
-        Returns before x behind (2R,n,T,K) up to a factor, its logarithm (2R,n,T), and log p(text | topic), (2R,T), up
-        to a factor that is the same for all topics.
+        Returns forward x backward (2R,n,T,K) up to a factor, its logarithm (2R,n,T), and log p(text | topic), (2R,T),
+        up to a factor that is the same for all topics.
         """
-        moves, stop, stationary = self.grammar.moves, self.grammar.stop, self.grammar.stationary
-        T, K, W = self.grammar.says.shape
+        transitions, stop, stationary = self.grammar.transitions, self.grammar.stop, self.grammar.stationary
+        T, K, W = self.grammar.emissions.shape
         p_seen, inside, cut = self.p_seen(), seen < W + 2, cut[:, None, None]
-        before, behind = np.empty((2, *seen.shape, T, K))
-        log_before, log_behind = np.zeros((2, *seen.shape, T))
+        forward, backward = np.empty((2, *seen.shape, T, K))
+        log_forward, log_backward = np.zeros((2, *seen.shape, T))
 
-        state = np.tile((1 - cut) * moves[stop] + cut * stationary, (1, T, 1))  # (2R,T,K)
+        state = np.tile((1 - cut) * transitions[stop] + cut * stationary, (1, T, 1))  # (2R,T,K)
         log = np.zeros((len(seen), T))
         for i in range(seen.shape[1]):
-            before[:, i], log_before[:, i] = state, log
+            forward[:, i], log_forward[:, i] = state, log
             state, factor = scaled(p_seen[seen[:, i]] * state)
-            state, log = state @ moves, log + factor
+            state, log = state @ transitions, log + factor
 
         state = np.tile((1 - cut) * np.eye(K)[stop] / stationary[stop] + cut, (1, T, 1))
         log = np.zeros((len(seen), T))
         for i in reversed(range(seen.shape[1])):
-            behind[:, i], log_behind[:, i] = state, log
-            earlier, factor = scaled((p_seen[seen[:, i]] * state) @ moves.T)
-            state = np.where(inside[:, i, None, None], earlier, state)  # a text that is shorter begins at its own end
+            backward[:, i], log_backward[:, i] = state, log
+            earlier, factor = scaled((p_seen[seen[:, i]] * state) @ transitions.T)
+            state = np.where(inside[:, i, None, None], earlier, state)  # a shorter text starts from its own end
             log = np.where(inside[:, i, None], log + factor, log)
 
-        context = before * behind
+        context = forward * backward
         _, factor = scaled(context[:, 0] * p_seen[seen[:, 0]])
-        evidence = np.where(inside[:, 0, None], factor + log_behind[:, 0], 0.0)  # 0 where there is no text
-        return context, log_before + log_behind, evidence
+        evidence = np.where(inside[:, 0, None], factor + log_backward[:, 0], 0.0)  # 0 where there is no text
+        return context, log_forward + log_backward, evidence
 
     def p_seen(self) -> Floats:
-        """(W+3,T,K): p(what is seen | topic, state), where nobody knows whether it was chosen; 1 behind the end."""
+        """(W+3,T,K): p(token seen | topic, state) if it is unknown whether it was chosen; 1 after the end."""
         rate, masked, replaced = self.procedure.rate, self.procedure.masked, self.procedure.replaced
-        T, K, W = self.grammar.says.shape
+        T, K, W = self.grammar.emissions.shape
         found = np.ones((W + 3, T, K))
-        found[:W] = (1 - rate * (masked + replaced)) * np.moveaxis(self.grammar.says, 2, 0)
+        found[:W] = (1 - rate * (masked + replaced)) * np.moveaxis(self.grammar.emissions, 2, 0)
         found[:W] += rate * replaced * self.any_token
         found[W], found[W + 1] = rate * replaced * self.any_token, rate * masked
         return found
 
     def p_seen_if_chosen(self, seen: Integers) -> Floats:
-        """(M) to (M,W): p(what is seen | the word that stood there), at a place that was chosen."""
+        """(M) -> (M,W): p(token seen | true word) at a place that was chosen."""
         masked, replaced, W = self.procedure.masked, self.procedure.replaced, len(self.grammar.words)
         found = np.full((len(seen), W), replaced * self.any_token)
         found[seen == W + 1] = masked
@@ -436,7 +423,7 @@ class Reader:
 
 
 def scaled(x: Floats) -> tuple[Floats, Floats]:
-    """Numbers of a sum of 1 in the last dimension, and the logarithm of what the sum was; 0s stay as they are."""
+    """Scaled to a sum of 1 in the last dimension, and the logarithm of the sum; zeros are unchanged."""
     total = x.sum(axis=-1, keepdims=True)
     with np.errstate(divide="ignore"):
         return x / np.where(total > 0, total, 1), np.log(total[..., 0])

@@ -1,7 +1,7 @@
-"""Random checkpoints of transformers in which every parameter counts, and batches that reach every corner.
+"""Random checkpoints in which every parameter counts, and batches and labels for every task head.
 
-A freshly initialised model hides mistakes: its LayerNorms are one and zero, its biases zero. Here every parameter is
-drawn anew. transformers (of the extra `test`) writes the folder, minibert reads it.
+A freshly initialised model hides mistakes: its LayerNorms are 1 and 0, its biases 0. Here every parameter is random.
+transformers (of the extra `test`) writes the folder, minibert reads it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from minibert.families.distilbert import DISTILBERT
 from minibert.families.electra import ELECTRA
 from minibert.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from minibert.heads import HEAD_CLASSES
-from minibert.model import Encoder
 from minibert.parity.stages import Batch, as_ours
 
 MASKED_SHARE = 0.2  # of the tokens carry a label of the masked language model
@@ -34,7 +33,7 @@ CHOICES = 2  # of a multiple-choice question
 
 @dataclass(frozen=True)
 class Size:
-    """A checkpoint to be made: its name in reports, and the values of its config.json under BERT's names."""
+    """A random checkpoint: its name in reports, and the values of its config.json under BERT's names."""
 
     name: str
     family: Family
@@ -42,13 +41,6 @@ class Size:
     tokens: int  # S of the batch
     full: bool = False  # whether it is one of the published sizes
     seed: int = 0
-
-    @property
-    def millions(self) -> float:
-        """Millions of parameters of its encoder."""
-        with torch.device("meta"):
-            encoder = Encoder(Config.from_dict({"model_type": self.family.name} | self.config(None)))
-        return sum(parameter.numel() for parameter in encoder.parameters()) / 1e6
 
     def config(self, head: str | None) -> dict[str, Any]:
         """The arguments of upstream's configuration class, under the names of this model type."""
@@ -59,9 +51,9 @@ class Size:
 
 
 def tiny(name: str, family: Family = BERT, seed: int = 0, **changes: Any) -> Size:
-    """A checkpoint of a few thousand parameters: widths that are no power of two, every dropout another one.
+    """A checkpoint of a few thousand parameters: no width is a power of two, no two dropouts are equal.
 
-    max_position_embeddings, 11 by default, are those that tokens can take.
+    max_position_embeddings, 11 by default, counts the positions that tokens can take.
     """
     values: dict[str, Any] = {
         "vocab_size": 101,
@@ -110,44 +102,28 @@ TINY = (
     tiny("three tasks", ERNIE, seed=17),
     tiny("no tasks", ERNIE, use_task_id=False, seed=18),
 )
-DISTILBERT_BASE = Size("DistilBERT-base, random", DISTILBERT, {"num_labels": 3}, 16, full=True)
-BERT_BASE = Size("BERT-base, random", BERT, {"num_labels": 3}, 16, full=True)
-BERT_LARGE = Size(
-    "BERT-large, random",
-    BERT,
-    {
-        "hidden_size": 1024,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 16,
-        "intermediate_size": 4096,
-        "num_labels": 3,
-    },
-    16,
-    full=True,
+BASE = (
+    Size("DistilBERT-base, random", DISTILBERT, {"num_labels": 3}, 16, full=True),
+    Size("BERT-base, random", BERT, {"num_labels": 3}, 16, full=True),
 )
-
-
-ROBERTA_BASE = Size(
-    "RoBERTa-base, random",
-    ROBERTA,
-    {"num_labels": 3, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
-    16,
-    full=True,
+LARGER = tuple(
+    Size(f"{name}, random", family, {"num_labels": 3} | values, 16, full=True)
+    for name, family, values in (
+        ("RoBERTa-base", ROBERTA, {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}),
+        ("ALBERT-base", ALBERT, {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}),
+        ("ELECTRA-small", ELECTRA, {}),
+        (
+            "BERT-large",
+            BERT,
+            {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
+        ),
+    )
 )
-ALBERT_BASE = Size(
-    "ALBERT-base, random",
-    ALBERT,
-    {"num_labels": 3, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
-    16,
-    full=True,
-)
-ELECTRA_SMALL = Size("ELECTRA-small, random", ELECTRA, {"num_labels": 3}, 16, full=True)
-RELATIVES = (ROBERTA_BASE, ALBERT_BASE, ELECTRA_SMALL)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers' remarks on new heads, its progress bars and its deprecations, and put back what was set."""
+    """Silence transformers' messages about new heads, its progress bars and its deprecation warnings."""
     logging = importlib.import_module("transformers").utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -169,7 +145,7 @@ def upstream_class(family: Family, head: str | None) -> Any:
 
 
 def mistake_upstream(theirs: nn.Module, head: str | None, folder: Path) -> str:
-    """What an older transformers has built wrongly, so that there is nothing to compare with; "" for all else.
+    """How an older transformers builds this head wrongly, so that there is no reference; "" where it is right.
 
     In 5.0: multiple choice of XLM-R and CamemBERT, and the decoder of their masked language models.
     """
@@ -178,49 +154,44 @@ def mistake_upstream(theirs: nn.Module, head: str | None, folder: Path) -> str:
     config, names = Config.from_file(folder / "config.json"), dict(theirs.named_parameters())
     if HEAD_CLASSES[head].first_layer(config) == "pooler" and not any(".pooler." in name for name in names):
         return "without the pooler that it reads"
-    biases = set(config.family.decoder_bias)  # of DistilBERT there is one name
+    biases = set(config.family.decoder_bias)  # DistilBERT has one name for it
     if config.tie_word_embeddings and len(biases) == 2 and biases <= set(names):
         return "with two biases in place of one"
     return ""
 
 
 def randomise(model: nn.Module, seed: int, only: set[str] | None = None) -> None:
-    """Draw every parameter (or those named) anew: no bias is zero, no LayerNorm is one.
+    """Make every parameter random (or those in `only`): no bias stays 0, no LayerNorm 1.
 
-    Matrices keep the variance of what passes through them, so that scores are neither flat nor saturated.
+    Matrices preserve the variance of their input, so that attention scores are neither flat nor saturated.
     """
     generator = torch.Generator().manual_seed(seed)
     modules = dict(model.named_modules())
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if only is not None and name not in only:
-                continue
             module = modules[name.rpartition(".")[0]]
             std = parameter.shape[-1] ** -0.5 if isinstance(module, nn.Linear) and parameter.dim() == 2 else 0.25
-            parameter.normal_(std=std, generator=generator)
-            if isinstance(module, nn.LayerNorm) and name.endswith("weight"):
-                parameter.add_(1.0)
+            if only is None or name in only:
+                parameter.normal_(std=std, generator=generator)
+                parameter.add_(float(isinstance(module, nn.LayerNorm) and name.endswith("weight")))
 
 
 def make(size: Size, head: str | None, folder: Path) -> nn.Module:
-    """Write a random checkpoint of this size and head into `folder`; return upstream's model, in eval mode."""
+    """Write a random checkpoint of this size and head into `folder`; return upstream's model in eval mode."""
     with quiet():
-        config_class = getattr(importlib.import_module("transformers"), size.family.upstream + "Config")
-        config = config_class(**size.config(head), attn_implementation="eager")
-        model: nn.Module = upstream_class(size.family, head)(config).eval()
+        kind = upstream_class(size.family, head)
+        model: nn.Module = kind(kind.config_class(**size.config(head), attn_implementation="eager")).eval()
         randomise(model, size.seed)
         model.save_pretrained(folder)  # type: ignore[operator]  # an upstream model, typed as Module
     return model
 
 
 def open_upstream(folder: Path, family: Family, head: str | None, pooler: bool) -> tuple[nn.Module, bool]:
-    """Upstream's model of a checkpoint, and whether that was complete for it; what it lacks is drawn at random."""
-    options: dict[str, Any] = {} if head or not family.has_pooler else {"add_pooling_layer": pooler}
-    kind = upstream_class(family, head)
+    """Upstream's model of a checkpoint, and whether the checkpoint has all of it; what it lacks is random."""
+    two = {"num_labels": 2} if head in ("question-answering", "pretraining") else {}
+    options = {"add_pooling_layer": pooler} if head is None and family.has_pooler else two
     with quiet():
-        if head in ("question-answering", "pretraining"):
-            options["num_labels"] = 2
-        model, account = kind.from_pretrained(
+        model, account = upstream_class(family, head).from_pretrained(
             folder,
             attn_implementation="eager",
             dtype=torch.float32,
@@ -229,8 +200,8 @@ def open_upstream(folder: Path, family: Family, head: str | None, pooler: bool) 
             **options,
         )
     for parameter in model.parameters():
-        # Read from a file it may begin at any multiple of 4 bytes, and there a product with a matrix of one row, such
-        # as the classifier of multiple choice, rounds differently than in memory of its own.
+        # A tensor read from a file may begin at any multiple of 4 bytes. There, the product with a matrix of one row,
+        # such as the classifier of multiple choice, rounds differently than in memory of its own.
         parameter.data = parameter.data.clone()
     new = {*account["missing_keys"], *(key if isinstance(key, str) else key[0] for key in account["mismatched_keys"])}
     randomise(model, 0, only=new)
@@ -239,17 +210,17 @@ def open_upstream(folder: Path, family: Family, head: str | None, pooler: bool) 
 
 @dataclass(frozen=True)
 class Task:
-    """What is asked of one head: a batch in its shape and labels for its loss."""
+    """What one head computes: a batch in its shape, and labels for its loss."""
 
     batch: Batch
     labels: dict[str, Tensor] = field(default_factory=dict)
 
 
 def make_batch(config: Any, tokens: int, rows: int = 6, seed: int = 0) -> Batch:
-    """Random ids (rows, tokens): a row of full length, one of length 1, others between; every segment in turn.
+    """Random ids (rows, tokens): a row of full length, one of length 1, others between; every segment occurs.
 
-    Padding is pad_token_id in every other row and random ids in between: under the mask, what stands there must not
-    matter. No row is padding alone. In the row of full length one token is [PAD] and is not masked.
+    Padding is pad_token_id in every other row and random ids in the rest: masked ids must not matter. No row is all
+    padding. In the row of full length one token is [PAD] and is not masked.
     """
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, tokens + 1, (rows,), generator=generator)
@@ -278,19 +249,11 @@ def task(head: str | None, config: Any, tokens: int, seed: int = 0) -> Task:
         chosen = (torch.rand(B, S, generator=generator) < MASKED_SHARE) & (batch.attention_mask == 1)
         chosen[:, 0] = True
         labels = {"labels": torch.where(chosen, batch.input_ids, -100)}
+        if head == "pretraining":
+            predicts_order = "sentence_order" in as_ours(config).family.heads["pretraining"]
+            labels["sentence_order_label" if predicts_order else "next_sentence_label"] = draw(2, B)
         mask_id = min(103, config.vocab_size - 1)
-        batch = Batch(torch.where(chosen, mask_id, batch.input_ids), batch.attention_mask, batch.token_type_ids)
-        asks_order = "sentence_order" in as_ours(config).family.heads.get("pretraining", {})
-        of_pairs = "sentence_order_label" if asks_order else "next_sentence_label"
-        return Task(batch, labels | ({of_pairs: draw(2, B)} if head == "pretraining" else {}))
-    if head == "replaced-token-detection":
-        return Task(batch, {"labels": draw(2, B, S).masked_fill(batch.attention_mask == 0, -100)})
-    if head == "next-sentence":
-        return Task(batch, {"labels": draw(2, B)})
-    if head == "sequence-classification":
-        return Task(batch, {"labels": text_labels(config, B, generator)})
-    if head == "token-classification":
-        return Task(batch, {"labels": draw(config.num_labels, B, S).masked_fill(batch.attention_mask == 0, -100)})
+        return Task(replace(batch, input_ids=torch.where(chosen, mask_id, batch.input_ids)), labels)
     if head == "question-answering":
         start, end = draw(S, B), draw(S, B)
         start[-1], end[0] = S + 3, -4  # past the last token: must not count; before the first: counts as 0
@@ -298,14 +261,16 @@ def task(head: str | None, config: Any, tokens: int, seed: int = 0) -> Task:
     if head == "multiple-choice":
         parts = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
         return Task(Batch(*(x.view(B // CHOICES, CHOICES, S) for x in parts)), {"labels": draw(CHOICES, B // CHOICES)})
-    return Task(batch)
-
-
-def text_labels(config: Any, rows: int, generator: torch.Generator) -> Tensor:
-    """Labels of whole texts by problem_type: classes, several at once, or numbers where there is one output."""
-    K = config.num_labels
-    if config.problem_type == "multi_label_classification":
-        return torch.randint(0, 2, (rows, K), generator=generator).float()
-    if config.problem_type == "regression" or K == 1:
-        return torch.randn((rows, K) if K > 1 else (rows,), generator=generator)
-    return torch.randint(0, K, (rows,), generator=generator)
+    if head == "sequence-classification":
+        K = config.num_labels
+        if config.problem_type == "multi_label_classification":
+            return Task(batch, {"labels": draw(2, B, K).float()})
+        if config.problem_type == "regression" or K == 1:
+            return Task(batch, {"labels": torch.randn((B, K) if K > 1 else (B,), generator=generator)})
+        return Task(batch, {"labels": draw(K, B)})
+    if head == "next-sentence":
+        return Task(batch, {"labels": draw(2, B)})
+    if head is None:
+        return Task(batch)
+    classes = 2 if head == "replaced-token-detection" else config.num_labels  # of every token
+    return Task(batch, {"labels": draw(classes, B, S).masked_fill(batch.attention_mask == 0, -100)})

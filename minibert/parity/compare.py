@@ -2,8 +2,8 @@
 
 Rung by rung: tensors (every stage of stages.py), the hidden states of a row that fills every position, logits, losses,
 gradients; then, with dropout on and the same seed, the tensors again and the weights after training steps; last, what
-a user would decide from the logits. Padding is compared like everything else. A row of nothing but padding is left out:
-no text looks like that, and no one defines it.
+a user would decide from the logits. Padding is compared like everything else. A row that is all padding is left out:
+no text gives one, and its result is not defined.
 
     rows = compare(ours, theirs, batch, labels)
     first = first_divergent(rows)        # None: bit-identical
@@ -69,7 +69,6 @@ class Row:
     theirs: float | None = None
     note: str = ""
     head: str = "encoder"
-    checkpoint: str = ""
 
     @property
     def ok(self) -> bool:
@@ -77,13 +76,8 @@ class Row:
         return self.equal or (self.largest <= self.allowed and not self.note)
 
     @property
-    def values(self) -> int:
-        """How many numbers were compared."""
-        return torch.Size(self.shape).numel()
-
-    @property
     def place(self) -> str:
-        """Where it stands, in words."""
+        """The rung, layer and stage, in words."""
         where = str(Place(self.stage, self.layer)) if self.rung.startswith("tensors") else self.stage
         return where if self.rung == TENSORS else f"{self.rung}: {where}"
 
@@ -92,8 +86,8 @@ class Row:
 class Bounds:
     """How far a faster or coarser path may stray, as a share of the largest value of the tensor it is compared with.
 
-    For gradients the share is of at least LEAST_SHARE of the largest gradient of the model: some are zero but for
-    rounding, such as that of a bias which softmax cancels, and have no size of their own.
+    A gradient may stray by a share of at least LEAST_SHARE of the model's largest gradient: some gradients are zero
+    but for rounding, such as that of a bias which softmax cancels, and have no scale of their own.
     """
 
     forward: float
@@ -112,7 +106,7 @@ MEASURED = {
 
 
 def ordered(x: Tensor) -> Tensor:
-    """Float32 as whole numbers that count its representable values: neighbours differ by 1, both zeros are 0."""
+    """Float32 as integers that count its representable values: neighbours differ by 1, both zeros are 0."""
     bits = x.contiguous().view(torch.int32).long()
     return torch.where(bits < 0, -(2**31) - bits, bits)
 
@@ -120,8 +114,7 @@ def ordered(x: Tensor) -> Tensor:
 def row(rung: str, place: Place, ours: Tensor, theirs: Tensor, bound: float = 0.0, least: float = 0.0) -> Row:
     """Compare one tensor, in float64 where both are. With a bound, `least` is the smallest scale it is a share of."""
     shape = tuple(ours.shape)
-    if ours.shape != theirs.shape and ours.shape == theirs.squeeze(0).shape:
-        theirs = theirs.squeeze(0)  # positions: (1, S, D) upstream
+    theirs = theirs.squeeze(0) if theirs.dim() == ours.dim() + 1 else theirs  # positions: (1, S, D) upstream
     if ours.shape != theirs.shape:
         return broken(rung, place, shape, f"shape {shape}, upstream {tuple(theirs.shape)}")
     double = ours.dtype == theirs.dtype == torch.float64
@@ -132,19 +125,17 @@ def row(rung: str, place: Place, ours: Tensor, theirs: Tensor, bound: float = 0.
     same = ours.view(bits) == theirs.view(bits)
     if bool(same.all()):
         return Row(rung, place.stage, place.layer, shape, 0.0, 0, True)
-    difference = (ours - theirs).abs().nan_to_num(nan=float("inf"))
-    steps = (ordered(ours.float()) - ordered(theirs.float())).abs()
+    difference = (ours - theirs).abs().nan_to_num(nan=torch.finfo(dtype).max)
     index = tuple((~same).nonzero()[0].tolist())
-    scale = max(float(theirs.abs().max()), least)
     return Row(
         rung,
         place.stage,
         place.layer,
         shape,
         float(difference.max()),
-        int(steps.max()),
+        int((ordered(ours.float()) - ordered(theirs.float())).abs().max()),
         False,
-        bound * scale,
+        bound * max(float(theirs.abs().max()), least),
         index,
         float(ours[index]),
         float(theirs[index]),
@@ -153,47 +144,37 @@ def row(rung: str, place: Place, ours: Tensor, theirs: Tensor, bound: float = 0.
 
 def broken(rung: str, place: Place, shape: tuple[int, ...], note: str) -> Row:
     """The row of a tensor that cannot be compared."""
-    return Row(rung, place.stage, place.layer, shape, float("inf"), 2**32, False, note=note)
+    return Row(rung, place.stage, place.layer, shape, torch.finfo(torch.float32).max, 2**32, False, note=note)
 
 
 def compare_tensors(rung: str, ours: Tensors, theirs: Tensors, bound: float = 0.0, least: float = 0.0) -> list[Row]:
     """A row for each place of either side; a tensor that one side lacks is a row that differs."""
     rows = []
-    for place in [*ours, *(place for place in theirs if place not in ours)]:
-        if place not in theirs:
-            rows.append(broken(rung, place, tuple(ours[place].shape), "upstream has no such tensor"))
-        elif place not in ours:
-            rows.append(broken(rung, place, tuple(theirs[place].shape), "minibert has no such tensor"))
-        else:
+    for place in ours | theirs:
+        if place in ours and place in theirs:
             rows.append(row(rung, place, ours[place], theirs[place], bound, least))
+        else:
+            lacking, present = ("upstream", ours) if place in ours else ("minibert", theirs)
+            rows.append(broken(rung, place, tuple(present[place].shape), f"{lacking} has no such tensor"))
     return rows
 
 
-@dataclass
-class Pass:
-    """What one side computed from a batch."""
-
-    tensors: Tensors
-    output: Any
-    loss: Tensor | None
-
-    def outputs(self, names: Iterable[str]) -> Tensors:
-        """The fields of the output that are there."""
-        found = ((name, getattr(self.output, name, None)) for name in names)
-        return {Place(name): value for name, value in found if value is not None}
+def fields(output: Any, names: Iterable[str]) -> Tensors:
+    """The fields of an output that are there."""
+    found = ((name, getattr(output, name, None)) for name in names)
+    return {Place(name): value for name, value in found if value is not None}
 
 
-def run(model: nn.Module, batch: Batch, labels: dict[str, Tensor] | None) -> Pass:
-    """One forward pass, and one backward pass where labels give a loss. Gradients are left in the parameters."""
+def run(model: nn.Module, batch: Batch, labels: dict[str, Tensor] | None) -> tuple[Tensors, Any]:
+    """The stages and the output of a forward pass; where labels give a loss, its gradients are left in the model."""
     model.zero_grad(set_to_none=True)
     device = next(model.parameters()).device
     labels = labels and {name: label.to(device) for name, label in labels.items()}
     with torch.set_grad_enabled(labels is not None), recording(model) as kept:
         output = forward(model, batch.to(device), labels)
-    loss = getattr(output, "loss", None)
-    if loss is not None:
-        loss.backward()
-    return Pass(in_order(model, kept), output, loss)
+    if getattr(output, "loss", None) is not None:
+        output.loss.backward()
+    return in_order(model, kept), output
 
 
 def compare(
@@ -203,17 +184,18 @@ def compare(
 
     `theirs` is the reference: an upstream model or, with bounds, one of ours.
     """
-    mine, reference = run(ours, batch, labels), run(theirs, batch, labels)
+    (mine, output), (reference, expected) = run(ours, batch, labels), run(theirs, batch, labels)
     if getattr(base(ours), "attend", None) is ATTENTION["sdpa"]:
-        reference.tensors = {place: x for place, x in reference.tensors.items() if place.stage not in NOT_IN_SDPA}
-    rows = compare_tensors(TENSORS, mine.tensors, reference.tensors, bounds.forward)
-    logits, expected = mine.outputs(LOGIT_FIELDS), reference.outputs(LOGIT_FIELDS)
-    rows += compare_tensors(LOGITS, logits, expected, bounds.forward)
-    if reference.loss is not None:
-        rows += compare_tensors(LOSSES, mine.outputs(["loss"]), reference.outputs(["loss"]), bounds.forward)
-    rows += [undecided(r, bounds) for r in compare_tensors(DECISIONS, decide(logits, labels), decide(expected, labels))]
-    if reference.loss is not None:
-        rows += compare_gradients(ours, theirs, bounds)
+        reference = {place: x for place, x in reference.items() if place.stage not in NOT_IN_SDPA}
+    rows = compare_tensors(TENSORS, mine, reference, bounds.forward)
+    for rung, names in ((LOGITS, LOGIT_FIELDS), (LOSSES, ("loss",))):
+        rows += compare_tensors(rung, fields(output, names), fields(expected, names), bounds.forward)
+    decisions = (decide(fields(side, LOGIT_FIELDS), labels) for side in (output, expected))
+    # With bounds, a decision may fall the other way where two scores are close: it is shown and does not count.
+    allowed = 0.0 if bounds == EQUAL else float("inf")
+    rows += [replace(decision, allowed=allowed) for decision in compare_tensors(DECISIONS, *decisions)]
+    if getattr(expected, "loss", None) is not None:
+        rows += compare_parameters(GRADIENTS, ours, theirs, lambda p: p.grad, bounds.backward)
     return rows
 
 
@@ -228,13 +210,8 @@ def compare_full_length(ours: nn.Module, theirs: nn.Module, batch: Batch, bounds
     return compare_tensors(FULL_LENGTH, states[0], states[1], bounds.forward)
 
 
-def undecided(decision: Row, bounds: Bounds) -> Row:
-    """With bounds, a decision may fall the other way where two scores are close: it is shown and does not count."""
-    return decision if bounds == EQUAL or decision.equal or decision.note else replace(decision, allowed=float("inf"))
-
-
 def decide(logits: Tensors, labels: dict[str, Tensor] | None) -> Tensors:
-    """What a user would read off: the most likely token at each masked place, the label, the best span."""
+    """What a user would read from logits: the most likely token at each masked place, the label, the best span."""
     decisions: Tensors = {}
     for place, scores in logits.items():
         chosen = scores.argmax(dim=-1)
@@ -275,29 +252,21 @@ def parameter_pairs(ours: nn.Module, theirs: nn.Module) -> list[tuple[str, nn.Pa
 def compare_parameters(
     rung: str, ours: nn.Module, theirs: nn.Module, read: Callable[[nn.Parameter], Tensor | None], bound: float = 0.0
 ) -> list[Row]:
-    """Compare what `read` takes from every pair of parameters, the gradient or the value, after a backward pass."""
-    rows: list[Row] = []
-    mine: Tensors = {}
-    reference: Tensors = {}
-    for name, our_parameter, their_parameter in parameter_pairs(ours, theirs):
-        place = Place(name)
-        if their_parameter is None:
-            rows.append(broken(rung, place, tuple(our_parameter.shape), "upstream has no such parameter"))
-            continue
-        for tensors, value in ((mine, read(our_parameter)), (reference, read(their_parameter))):
-            if value is not None:
-                tensors[place] = value
+    """Compare the gradients or the values of all parameters, as `read` returns them, after a backward pass."""
+
+    def values(parameters: Iterable[tuple[str, nn.Parameter | None]]) -> Tensors:
+        found = ((Place(name), read(parameter)) for name, parameter in parameters if parameter is not None)
+        return {place: value for place, value in found if value is not None}
+
+    pairs = parameter_pairs(ours, theirs)
+    mine, reference = values((name, p) for name, p, _ in pairs), values((name, p) for name, _, p in pairs)
+    scale = max((float(x.abs().max()) for x in reference.values()), default=0.0) if bound else 0.0
+    rows = compare_tensors(rung, mine, reference, bound, LEAST_SHARE * scale)
     # Upstream's BERT keeps a bias that nothing reads where the decoder is not tied: it gets no gradient.
     extra = sum(p.grad is not None for p in theirs.parameters()) - sum(1 for _ in ours.parameters())
     if extra:
         rows.append(broken(rung, Place("parameters"), (), f"upstream has {extra:+d} parameters of its own"))
-    scale = max((float(x.abs().max()) for x in reference.values()), default=0.0) if bound else 0.0
-    return compare_tensors(rung, mine, reference, bound, LEAST_SHARE * scale) + rows
-
-
-def compare_gradients(ours: nn.Module, theirs: nn.Module, bounds: Bounds = EQUAL) -> list[Row]:
-    """The gradients that the last backward pass left in both models."""
-    return compare_parameters(GRADIENTS, ours, theirs, lambda p: p.grad, bounds.backward)
+    return rows
 
 
 def compare_training(ours: nn.Module, theirs: nn.Module, batch: Batch, labels: dict[str, Tensor]) -> list[Row]:
@@ -305,20 +274,20 @@ def compare_training(ours: nn.Module, theirs: nn.Module, batch: Batch, labels: d
 
     Both models are changed: use them for nothing else afterwards.
     """
-    passes = []
+    first_step = []
     for model in (ours, theirs):
         model.train()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)
-            passes.append(run(model, batch, labels))
+            first_step.append(run(model, batch, labels)[0])
             optimizer.step()
             for _ in range(STEPS - 1):
                 model.zero_grad(set_to_none=True)
                 forward(model, batch, labels).loss.backward()
                 optimizer.step()
         model.eval()
-    rows = compare_tensors(DROPOUT, passes[0].tensors, passes[1].tensors)
+    rows = compare_tensors(DROPOUT, *first_step)
     rows += compare_parameters(TRAINED, ours, theirs, lambda p: p.data)
     for model in (ours, theirs):
         model.zero_grad(set_to_none=True)

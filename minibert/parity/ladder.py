@@ -1,39 +1,50 @@
-"""Whole checkpoints up the parity ladder: the encoder and every head, against transformers or against ourselves."""
+"""Whole checkpoints up the parity ladder: the encoder and every head, against transformers or against ourselves.
+
+Where a tensor differs, known causes are tried, and the one that reproduces the other side's tensor is named. Parameters
+come first: a difference that vanishes with upstream's parameters is a loading error. Then the way of computing
+(activation, eps, biases, norms, positions) is changed on our side, and inputs (segments, mask) on either side: a side
+that drops an input cannot be made to read it, so the other side drops it too.
+"""
 
 from __future__ import annotations
 
+import copy
 import tempfile
-import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from minibert.checkpoints.hub import Source
 from minibert.checkpoints.load import load
 from minibert.families.base import Family
+from minibert.model import ACTIVATION, Embeddings, Layer
 from minibert.parity import checkpoints
-from minibert.parity.causes import explain
-from minibert.parity.checkpoints import Size, Task, make_batch
 from minibert.parity.compare import (
+    DECISIONS,
+    DROPOUT,
     EQUAL,
+    FULL_LENGTH,
+    GRADIENTS,
+    LOGITS,
+    LOSSES,
     MEASURED,
+    TENSORS,
+    TRAINED,
     Bounds,
     Row,
     compare,
     compare_full_length,
     compare_training,
     first_divergent,
+    parameter_pairs,
 )
+from minibert.parity.stages import Batch, Place, record, upstream_family
 
-TOKENS = 24  # S of the batch for a checkpoint of any size; every position is used once, by the encoder alone
-
-
-def trained_head(family: Family) -> str:
-    """The task head that is trained at full size, where a step takes seconds: the one of pretraining."""
-    return next(head for head in ("pretraining", "replaced-token-detection", "masked-lm") if head in family.heads)
+TOKENS = 24  # S of the batch for a checkpoint of any size; only the encoder is also compared at full length
 
 
 @dataclass
@@ -52,40 +63,39 @@ class Result:
         """The first divergent tensor."""
         return first_divergent(self.rows)
 
-    def add(self, rows: list[Row], head: str | None) -> None:
-        """Take in the rows of one head (None: the bare encoder)."""
-        self.rows += [replace(row, head=head or "encoder", checkpoint=self.checkpoint) for row in rows]
-
 
 def climb(
     result: Result,
     ours: nn.Module,
     theirs: nn.Module,
-    asked: Task,
+    task: checkpoints.Task,
     head: str | None,
     *,
     train: bool,
     bounds: Bounds = EQUAL,
 ) -> None:
     """Compare one pair of models on every rung and note the cause of the first difference. `train` changes both."""
-    rows = compare(ours, theirs, asked.batch, asked.labels or None, bounds)
+    rows = compare(ours, theirs, task.batch, task.labels or None, bounds)
     if head is None:
         longest = int(ours.config.max_tokens)  # type: ignore[union-attr,arg-type]  # a Module that has a config
-        rows += compare_full_length(ours, theirs, make_batch(theirs.config, longest, rows=2), bounds)
-    first = first_divergent(rows)
-    if first and not result.cause:
-        result.cause = explain(ours, theirs, asked.batch, first) if bounds == EQUAL else "outside the measured bound"
-    if train:
-        rows += compare_training(ours, theirs, asked.batch, asked.labels)
+        rows += compare_full_length(ours, theirs, checkpoints.make_batch(theirs.config, longest, rows=2), bounds)
+    for trained in range(1 + train):
+        if trained:
+            rows += compare_training(ours, theirs, task.batch, task.labels)
         first = first_divergent(rows)
         if first and not result.cause:
-            result.cause = explain(ours, theirs, asked.batch, first)
-    result.add(rows, head)
+            outside = bounds != EQUAL
+            result.cause = "outside the measured bound" if outside else explain(ours, theirs, task.batch, first)
+    result.rows += [replace(row, head=head or "encoder") for row in rows]
 
 
-def climb_random(size: Size) -> Result:
-    """A checkpoint made at random by transformers, the encoder and every head that its model type has."""
-    began = time.perf_counter()
+def trained_head(family: Family) -> str:
+    """The task head that is trained at full size, where a step takes seconds: the one of pretraining."""
+    return next(head for head in ("pretraining", "replaced-token-detection", "masked-lm") if head in family.heads)
+
+
+def climb_random(size: checkpoints.Size) -> Result:
+    """A random checkpoint written by transformers: the encoder and every head that its model type has."""
     result = Result(size.name, "random parameters, written by transformers", tiny=not size.full)
     for head in (None, *size.family.heads):
         with tempfile.TemporaryDirectory() as folder:
@@ -94,25 +104,22 @@ def climb_random(size: Size) -> Result:
                 result.origin += f"; not {head}, which this transformers builds {mistake}"
                 continue
             ours = load(folder, head=head)
-        asked = checkpoints.task(head, theirs.config, size.tokens, size.seed)
-        train = bool(asked.labels) and (not size.full or head == trained_head(size.family))
-        climb(result, ours, theirs, asked, head, train=train)
-    result.seconds = time.perf_counter() - began
+        task = checkpoints.task(head, theirs.config, size.tokens, size.seed)
+        train = bool(task.labels) and (not size.full or head == trained_head(size.family))
+        climb(result, ours, theirs, task, head, train=train)
     return result
 
 
 def climb_checkpoint(source: Source) -> Result:
-    """A checkpoint as it is. A head that it does not hold is drawn at random on top of its encoder."""
-    began = time.perf_counter()
+    """A checkpoint as it is. A head that it does not hold is added to its encoder with random parameters."""
     result = Result(source.name, f"from {source.origin}")
     encoder = load(source.folder)
     family, pooler = encoder.config.family, encoder.pooler is not None
     for head in (None, *family.heads):
         theirs, complete = checkpoints.open_upstream(source.folder, family, head, pooler)
         ours = encoder if head is None else load_head(source.folder, theirs, head, complete)
-        asked = checkpoints.task(head, theirs.config, min(TOKENS, encoder.config.max_tokens))
-        climb(result, ours, theirs, asked, head, train=head == trained_head(family))
-    result.seconds = time.perf_counter() - began
+        task = checkpoints.task(head, theirs.config, min(TOKENS, encoder.config.max_tokens))
+        climb(result, ours, theirs, task, head, train=head == trained_head(family))
     return result
 
 
@@ -130,18 +137,120 @@ def climb_path(source: Source, device: str, dtype: torch.dtype, attention: str) 
 
     Training is left out: dropout draws other numbers on another device. transformers is not needed.
     """
-    began = time.perf_counter()
     kind = str(dtype).removeprefix("torch.")
     result = Result(f"{source.name}: {device}, {kind}, {attention}", f"from {source.origin}")
     for head in (None, *load(source.folder).config.family.heads):
         new: Any = {"head": head, "new_head": True} if head else {}
         reference: nn.Module = load(source.folder, **new)
-        on_top = {name for name, _ in reference.named_parameters() if head and not name.startswith("encoder.")}
-        checkpoints.randomise(reference, 0, only=on_top)
+        added = {name for name, _ in reference.named_parameters() if head and not name.startswith("encoder.")}
+        checkpoints.randomise(reference, 0, only=added)
         ours: nn.Module = load(source.folder, dtype=dtype, device=device, attention=attention, **new)
         ours.load_state_dict(reference.state_dict())  # copies into the dtype and onto the device
         config: Any = reference.config
-        asked = checkpoints.task(head, config, min(TOKENS, config.max_tokens))
-        climb(result, ours, reference, asked, head, train=False, bounds=MEASURED[dtype])
-    result.seconds = time.perf_counter() - began
+        task = checkpoints.task(head, config, min(TOKENS, config.max_tokens))
+        climb(result, ours, reference, task, head, train=False, bounds=MEASURED[dtype])
     return result
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The cause of a difference
+
+WHERE_TO_LOOK = {
+    TENSORS: "a step between this tensor and the one before it",
+    FULL_LENGTH: "positions that shorter rows do not reach",
+    LOGITS: "what the head does after its last layer",
+    LOSSES: "labels: which are ignored, their order, the mean over tokens or texts",
+    DECISIONS: "how a decision is read from equal logits: ties, positions",
+    GRADIENTS: "a part cut off from the graph, or a parameter that one side shares and the other does not",
+    DROPOUT: "dropout: on which tensor, with which probability, in which order",
+    TRAINED: "shared parameters: the gradients were equal and the weights after the same steps are not",
+}
+
+
+def explain(ours: nn.Module, theirs: nn.Module, batch: Batch, first: Row) -> str:
+    """One line: the cause that reproduces upstream's tensor at the first divergent row, or where to look."""
+    if first.note:
+        return first.note
+    if first.rung != TENSORS:
+        return f"the rungs above are equal; look at {WHERE_TO_LOOK[first.rung]}"
+    place = Place(first.stage, first.layer)
+    mine, upstream = record(ours, batch)[place], record(theirs, batch)[place]
+
+    def reproduces(model: nn.Module, batch: Batch, target: Tensor) -> bool:
+        found = record(model, batch).get(place)
+        return found is not None and found.numel() == target.numel() and torch.equal(found.view_as(target), target)
+
+    if cause := loading(ours, theirs, lambda model: reproduces(model, batch, upstream)):
+        return cause
+    for name, other in computations(ours):
+        if reproduces(other, batch, upstream):
+            return f"{name}; computed so, minibert gives upstream's values bit for bit"
+    mask = batch.attention_mask
+    for name, changed in (
+        ("segments: {} ignores them", replace(batch, token_type_ids=torch.zeros_like(batch.token_type_ids))),
+        ("mask: {} ignores it", replace(batch, attention_mask=torch.ones_like(mask))),
+        ("mask: {} reads it inverted", replace(batch, attention_mask=1 - mask)),
+    ):
+        if reproduces(theirs, changed, mine):
+            return f"{name.format('minibert')}; computed so, both sides agree bit for bit"
+        if "inverted" not in name and reproduces(ours, changed, upstream):  # minibert refuses an inverted mask
+            return f"{name.format('upstream')}; computed so, both sides agree bit for bit"
+    return f"no known cause reproduces it; look at {WHERE_TO_LOOK[TENSORS]}"
+
+
+def computations(ours: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Copies of our model that compute in another way, each with the cause that it stands for."""
+
+    def changed(kind: type[nn.Module], change: Callable[[Any], object]) -> nn.Module:
+        model = copy.deepcopy(ours)
+        with torch.no_grad():
+            for module in [module for module in model.modules() if isinstance(module, kind)]:
+                change(module)
+        return model
+
+    def swap(layer: Layer) -> None:
+        layer.attention_norm, layer.feed_forward_norm = layer.feed_forward_norm, layer.attention_norm
+
+    for name, function in ACTIVATION.items():
+        yield (
+            f"activation: upstream computes {name}",
+            changed(
+                nn.Module, lambda module, f=function: hasattr(module, "activation") and setattr(module, "activation", f)
+            ),
+        )
+    for eps in (1e-12, 1e-5, 1e-6, 1e-3):
+        yield (
+            f"eps: upstream's LayerNorms have {eps:g}",
+            changed(nn.LayerNorm, lambda norm, eps=eps: setattr(norm, "eps", eps)),
+        )
+    yield "missing bias: upstream's linear layers have none", changed(nn.Linear, lambda linear: linear.bias.zero_())
+    yield "swapped norms: the two LayerNorms of each layer are exchanged", changed(Layer, swap)
+    for by, word in ((-1, "higher"), (1, "lower")):
+        yield (
+            f"positions: upstream's are one {word}",
+            changed(Embeddings, lambda x, by=by: x.position.weight.copy_(x.position.weight.roll(by, dims=0))),
+        )
+
+
+def loading(ours: nn.Module, theirs: nn.Module, reproduces: Callable[[nn.Module], bool]) -> str:
+    """The first of our parameters that is not upstream's, if the difference vanishes with upstream's parameters."""
+    pairs = [(name, p, other) for name, p, other in parameter_pairs(ours, theirs) if other is not None]
+    different = [(name, p) for name, p, other in pairs if not torch.equal(p, other)]
+    if not different or any(p.shape != other.shape for _, p, other in pairs):
+        return ""
+    state = ours.state_dict() | {name: other for name, _, other in pairs}
+    loaded = copy.deepcopy(ours)
+    loaded.load_state_dict(state, strict=False)
+    if not reproduces(loaded):
+        return ""
+    name, parameter = different[0]
+    if not parameter.any():  # before the next question: an upstream tensor of zeros is not where it came from
+        kind = "missing bias" if name.endswith("bias") else "weights not loaded"
+        return f"{kind}: minibert's {name} is all zeros, upstream's is not"
+    elsewhere = [other_name for other_name, _, other in pairs if other_name != name and torch.equal(other, parameter)]
+    if elsewhere:
+        kind = "swapped norms" if "norm" in name and "norm" in elsewhere[0] else "swapped weights"
+        family = upstream_family(theirs)
+        where = family.name if family else "minibert"
+        return f"{kind}: minibert's {name} holds what upstream has as {elsewhere[0]} ({where})"
+    return f"weights not loaded: {len(different)} parameters differ from upstream's, {name} the first"

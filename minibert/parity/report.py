@@ -1,215 +1,193 @@
-"""How parity is reported: lines for a terminal, figures for --json, and a page as Markdown or as HTML."""
+"""`minibert parity`: the comparisons run and reported, as lines for a terminal, figures for --json, and a page."""
 
 from __future__ import annotations
 
+import argparse
+import importlib.metadata
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+import textwrap
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from minibert.parity.compare import DROPOUT, RUNGS, TENSORS, Row
-from minibert.parity.golden import KEPT, TOLERANCE, Finding
-from minibert.parity.ladder import Result
-from minibert.printing import table
+import torch
+from packaging.version import Version  # a dependency of huggingface-hub
+from tqdm import tqdm
 
+from minibert import __version__
+from minibert.checkpoints.hub import locate
+from minibert.extras import install_hint
+from minibert.files import check_output, write_text_atomically
+from minibert.parity.checkpoints import BASE, LARGER, TINY
+from minibert.parity.compare import DROPOUT, NEWEST, OLDEST, RUNGS, TENSORS, Row
+from minibert.parity.ladder import Result, climb_checkpoint, climb_path, climb_random
+from minibert.printing import table
+from minibert.templates import templates
+
+CHECKPOINT = "all-MiniLM-L6-v2"
 HEADER = ("step", "shape", "tensors", "values", "largest difference", "ulp", "")
 
 
-@dataclass
-class Report:
-    """One run of `minibert parity`."""
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Compare with transformers, or one path of ours with another; print and write the report, return its figures.
 
-    against: str  # what was compared with what
-    versions: dict[str, str]
-    results: list[Result] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    bounded: bool = False
-    seconds: float = 0.0
-
-    @property
-    def rows(self) -> list[Row]:
-        """Every tensor that was compared."""
-        return [row for result in self.results for row in result.rows]
-
-    @property
-    def ok(self) -> bool:
-        """Whether everything that was compared passed."""
-        return all(row.ok for row in self.rows) and all(finding.ok for finding in self.findings)
-
-    @property
-    def verdict(self) -> str:
-        """The last line."""
-        rows, equal = self.rows, sum(row.equal for row in self.rows)
-        if self.bounded:
-            passed = sum(row.ok for row in rows)
-            return f"{passed:,} of {len(rows):,} tensors within the measured bounds, {equal:,} of them bit-identical"
-        if rows:
-            return f"{equal:,} of {len(rows):,} tensors bit-identical"
-        checked = [finding for finding in self.findings if finding.how != "not checked"]
-        by_sum = sum(finding.how == "checksum" for finding in checked)
-        passed = sum(finding.ok for finding in checked)
-        return (
-            f"{passed} of {len(checked)} stored references met: {by_sum} bit for bit (checksum), "
-            f"{passed - by_sum} by stored values"
-        )
-
-
-@dataclass(frozen=True)
-class Step:
-    """One line of the ladder: tensors of one stage in all layers, or of one rung with one head."""
-
-    rung: str
-    name: str
-    shape: str
-    tensors: int
-    values: int
-    largest: float
-    ulp: int
-    equal: bool
-    ok: bool
-
-    @property
-    def outcome(self) -> str:
-        """One word."""
-        return "equal" if self.equal else "in bounds" if self.ok else "DIFFERS"
-
-    def cells(self) -> tuple[str, ...]:
-        """The columns of HEADER."""
-        apart = "0" if not self.largest else f"{self.largest:.1e}"
-        return (self.name, self.shape, f"{self.tensors:,}", f"{self.values:,}", apart, f"{self.ulp:,}", self.outcome)
+    figures["ok"] says whether everything passed. Raises ValueError or FileNotFoundError for a report that cannot be
+    written and for a checkpoint that is not there, ImportError without a transformers for which parity holds.
+    """
+    for path in map(Path, args.report):
+        if path.suffix not in (".html", ".md"):
+            raise ValueError(f"--report is {path}; it must end in .html or .md")
+        if not path.absolute().parent.is_dir():
+            raise FileNotFoundError(f"--report is {path}, and there is no folder {path.absolute().parent}")
+        check_output(path, args.overwrite)
+    source = locate(args.model or CHECKPOINT)
+    against = "transformers, eager attention, float32 on the CPU"
+    versions = {"minibert": __version__, "torch": torch.__version__}
+    climbs: list[Callable[[], Result]]
+    if (args.device, args.dtype, args.attention) == ("cpu", "float32", "eager"):
+        versions["transformers"] = transformers_version()
+        sizes = [] if args.model else [*TINY, *BASE, *(LARGER if args.full else ())]
+        climbs = [partial(climb_checkpoint, source), *(partial(climb_random, size) for size in sizes)]
+    else:
+        against = "minibert's own written-out float32 path on the CPU"
+        climbs = [partial(climb_path, source, args.device, getattr(torch, args.dtype), args.attention)]
+    results: list[Result] = []
+    try:
+        with tqdm(climbs, disable=None, unit="checkpoint", leave=False) as bar:
+            for climb in bar:
+                began = time.perf_counter()
+                results.append(climb())
+                results[-1].seconds = time.perf_counter() - began
+                bar.write(result_lines(results[-1]))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"{len(results)} checkpoints were compared: {verdict(results)}") from None
+    for path in map(Path, args.report):
+        write_text_atomically(path, page(path.suffix, against, versions, results))
+        print(f"written: {path}")
+    print(f"{sum(result.seconds for result in results):.0f} s\n{verdict(results)}")
+    return figures(against, versions, results)
 
 
-def steps(result: Result) -> list[Step]:
-    """The ladder of one checkpoint, from the lowest rung; a tiny checkpoint has one line a rung."""
+def transformers_version() -> str:
+    """The version of the installed transformers. Raises ImportError where parity was not established for it."""
+    try:
+        version = importlib.metadata.version("transformers")
+    except importlib.metadata.PackageNotFoundError:
+        raise ImportError(f"parity compares with transformers, which is missing: {install_hint('test')}") from None
+    if not Version(OLDEST) <= Version(version) <= Version(NEWEST):
+        known = f"parity was established for {OLDEST} to {NEWEST}"
+        raise ImportError(f"transformers {version} is installed, and {known}: {install_hint('test')}")
+    return version
+
+
+def steps(result: Result) -> list[dict[str, Any]]:
+    """The ladder of one checkpoint: a line for each stage in all layers, and for each rung with each head."""
     groups: dict[tuple[str, str], list[Row]] = {}
-    for rung in RUNGS:
-        for row in (row for row in result.rows if row.rung == rung):
-            by_stage = rung in (TENSORS, DROPOUT) and row.head == "encoder"
-            name = "all heads" if result.tiny else row.stage if by_stage else row.head
-            groups.setdefault((rung, name), []).append(row)
-    return [step(rung, name, rows) for (rung, name), rows in groups.items()]
+    for row in sorted(result.rows, key=lambda row: RUNGS.index(row.rung)):
+        by_stage = row.rung in (TENSORS, DROPOUT) and row.head == "encoder"
+        name = row.stage if by_stage else row.head
+        label = row.rung if result.tiny else name if by_stage and row.rung == TENSORS else f"{row.rung}, {name}"
+        groups.setdefault((row.rung, label), []).append(row)
+    return [
+        {
+            "rung": rung,
+            "name": label,
+            "shape": shape_text({row.shape for row in rows}),
+            "tensors": len(rows),
+            "values": sum(math.prod(row.shape) for row in rows),
+            "largest": max(row.largest for row in rows),
+            "ulp": max(row.ulp for row in rows),
+            "equal": all(row.equal for row in rows),
+            "ok": all(row.ok for row in rows),
+        }
+        for (rung, label), rows in groups.items()
+    ]
 
 
-def step(rung: str, name: str, rows: list[Row]) -> Step:
-    """Join the rows of one line."""
-    shapes = {row.shape for row in rows}
-    shape = " x ".join(map(str, shapes.pop())) or "one number" if len(shapes) == 1 else "various"
-    label = name if (rung, name) == (TENSORS, rows[0].stage) else rung if name == "all heads" else f"{rung}, {name}"
-    return Step(
-        rung,
-        label,
-        shape,
-        len(rows),
-        sum(row.values for row in rows),
-        max(row.largest for row in rows),
-        max(row.ulp for row in rows),
-        all(row.equal for row in rows),
-        all(row.ok for row in rows),
-    )
+def shape_text(shapes: set[tuple[int, ...]]) -> str:
+    """One shape as 6 x 24, several as various."""
+    return "various" if len(shapes) > 1 else " x ".join(map(str, *shapes)) or "one number"
+
+
+def cells(result: Result) -> list[tuple[str, ...]]:
+    """The ladder of one checkpoint in the columns of HEADER."""
+    found = []
+    for one in steps(result):
+        apart = f"{one['largest']:.1e}" if one["largest"] else "0"
+        outcome = "equal" if one["equal"] else "in bounds" if one["ok"] else "DIFFERS"
+        counts = (f"{one[name]:,}" for name in ("tensors", "values"))
+        found.append((one["name"], one["shape"], *counts, apart, f"{one['ulp']:,}", outcome))
+    return found
 
 
 def divergence(result: Result) -> list[str]:
-    """The first tensor that differs, both values, and why; nothing where none does."""
+    """The first tensor that differs, both values, and the cause; nothing where none does."""
     first = result.first
     if first is None:
         return []
     where = f"first difference: {first.place} ({first.head})"
     if first.index is not None:
-        index = ", ".join(map(str, first.index))
-        where += f" at [{index}]: minibert {first.ours:.9g}, reference {first.theirs:.9g}"
+        where += f" at {list(first.index)}: minibert {first.ours:.9g}, reference {first.theirs:.9g}"
     return [where, f"likely cause: {result.cause}"]
 
 
 def result_lines(result: Result) -> str:
     """One checkpoint for a terminal."""
     lines = [f"{result.checkpoint} ({result.origin}), {result.seconds:.0f} s"]
-    lines += table([HEADER, *(step.cells() for step in steps(result))], left=2).splitlines()
+    lines += table([HEADER, *cells(result)], left=2).splitlines()
     return "\n  ".join([*lines, *divergence(result)]) + "\n"
 
 
-def finding_lines(findings: Iterable[Finding]) -> str:
-    """Stored references for a terminal."""
-    rows = [(f.checkpoint, f.what, f.how, said(f)) for f in findings]
-    return "\n".join([table([("checkpoint", "what", "compared by", ""), *rows], left=4), *how_compared(findings)])
+def verdict(results: list[Result]) -> str:
+    """The last line."""
+    rows = [row for result in results for row in result.rows]
+    equal, passed = sum(row.equal for row in rows), sum(row.ok for row in rows)
+    if any(row.allowed for row in rows):
+        return f"{passed:,} of {len(rows):,} tensors within the measured bounds, {equal:,} of them bit-identical"
+    return f"{equal:,} of {len(rows):,} tensors bit-identical"
 
 
-def said(finding: Finding) -> str:
-    """How it came out, in words."""
-    if finding.note:
-        return finding.note
-    if finding.how == "checksum":
-        return "equal, every bit"
-    return f"{'met' if finding.ok else 'MISSED'}, {finding.largest:.1e} apart"
-
-
-def how_compared(findings: Iterable[Finding]) -> list[str]:
-    """What a stored reference proves on this machine."""
-    if any(finding.how == "values" and not finding.what.startswith("published") for finding in findings):
-        return [
-            "This CPU sums float32 in another order than the one that made the references: where the checksum "
-            f"differs, {KEPT} values of the stage decide, within {TOLERANCE:g} of its largest value."
-        ]
-    return []
-
-
-def finite(value: float) -> float | None:
-    """JSON has no infinity."""
-    return value if math.isfinite(value) else None
-
-
-def figures(report: Report) -> dict[str, Any]:
-    """The run as one JSON object."""
-    rows = report.rows
+def figures(against: str, versions: dict[str, str], results: list[Result]) -> dict[str, Any]:
+    """A run as one JSON object."""
+    rows = [row for result in results for row in result.rows]
     return {
-        "against": report.against,
-        "versions": report.versions,
-        "ok": report.ok,
-        "verdict": report.verdict,
+        "against": against,
+        "versions": versions,
+        "ok": all(row.ok for row in rows),
+        "verdict": verdict(results),
         "tensors": len(rows),
         "equal": sum(row.equal for row in rows),
-        "seconds": round(report.seconds, 1),
+        "seconds": round(sum(result.seconds for result in results), 1),
         "checkpoints": [
             {
                 "name": result.checkpoint,
                 "origin": result.origin,
                 "seconds": round(result.seconds, 1),
-                "steps": [asdict(step) | {"largest": finite(step.largest)} for step in steps(result)],
+                "steps": steps(result),
                 "first_divergent": divergence(result),
             }
-            for result in report.results
+            for result in results
         ],
-        "references": [asdict(finding) | {"largest": finite(finding.largest)} for finding in report.findings],
     }
 
 
-def markdown(report: Report) -> str:
-    """The report as Markdown."""
-    lines = ["# Parity", "", f"**{report.verdict}**", "", f"{report.against}; {in_words(report)}.", ""]
-    for result in report.results:
-        lines += [f"## {escaped(result.checkpoint)}", "", f"{escaped(result.origin)}; {result.seconds:.0f} s", ""]
-        lines += [f"{escaped(line)}\n" for line in divergence(result)]
-        lines += markdown_table(HEADER, [step.cells() for step in steps(result)])
-    if report.findings:
-        lines += ["## Stored references", "", *how_compared(report.findings), ""]
-        rows = [(f.checkpoint, f.what, f.how, said(f)) for f in report.findings]
-        lines += markdown_table(("checkpoint", "what", "compared by", ""), rows)
-    return "\n".join(lines)
-
-
-def markdown_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """A table, and an empty line after it."""
-    lines = [header, ("---",) * len(header), *rows]
-    return ["| " + " | ".join(escaped(cell) for cell in line) + " |" for line in lines] + [""]
-
-
-def escaped(text: str) -> str:
-    """Text that Markdown shows as it is."""
-    for character in "\\`*_[]<>|#":
-        text = text.replace(character, "\\" + character)
-    return text.replace("\\|", "&#124;").replace("\\<", "&lt;").replace("\\>", "&gt;").replace("\n", " ")
-
-
-def in_words(report: Report) -> str:
-    """Versions and time."""
-    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    return f"{versions}; {report.seconds:.0f} s"
+def page(suffix: str, against: str, versions: dict[str, str], results: list[Result]) -> str:
+    """A run as one page: .html, or .md with the lines of the terminal, indented so that Markdown leaves them alone."""
+    made_with = ", ".join(f"{name} {version}" for name, version in versions.items())
+    if suffix == ".md":
+        lines = (textwrap.indent(result_lines(result), "    ") for result in results)
+        return "\n".join([f"# Parity\n\n**{verdict(results)}**\n\nCompared with {against}; {made_with}.\n", *lines])
+    return (
+        templates(Path(__file__).parent)
+        .get_template("page.html")
+        .render(
+            verdict=verdict(results),
+            compared=f"Compared with {against}; {made_with}.",
+            results=results,
+            header=HEADER,
+            cells=cells,
+            divergence=divergence,
+        )
+    )

@@ -1,9 +1,8 @@
 """Every tensor of one forward pass, under one name, in minibert and in transformers.
 
-The table below is the map: a stage, our module, and what is read there; upstream's module is found by the tables of
-families/. Forward hooks read what goes into a module and what comes out. The scores and probabilities of attention
-belong to no module: a TorchFunctionMode watches the calls that really compute them, softmax and the product with the
-values.
+The table STAGES is the map: a stage, our module, and what is read there; upstream's module is found by the tables of
+families/. Forward hooks read a module's input and output. The scores and probabilities of attention belong to no
+module: a TorchFunctionMode watches the calls that compute them, softmax and the product with the values.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ NOT_IN_SDPA = ("scores", "probs")  # the fused kernel never stores them
 
 
 class Place(NamedTuple):
-    """Where a tensor stands: its stage and, inside the encoder, its layer."""
+    """The place of a tensor in the model: its stage and, inside the encoder, its layer."""
 
     stage: str
     layer: int | None = None
@@ -97,7 +96,7 @@ class Batch:
 
 
 def upstream_family(model: nn.Module) -> Family | None:
-    """The relative that an upstream model is; None for a model of ours."""
+    """The family of an upstream model; None for a model of ours."""
     return None if isinstance(base(model), Encoder) else family_of(model.config.model_type)  # type: ignore[union-attr]  # it has a config
 
 
@@ -111,7 +110,7 @@ def base(model: nn.Module) -> nn.Module:
 
 
 def find(model: nn.Module, path: str) -> nn.Module | None:
-    """The module at a path, looked up in the encoder and then in the task head; None where it is absent."""
+    """The module at a path, first in the encoder, then in the task head; None where it is absent."""
     for found in (base(model), model):
         for name in path.split("."):
             found = getattr(found, name, None)  # type: ignore[assignment]  # a name may lead nowhere
@@ -173,34 +172,20 @@ class WatchAttention(TorchFunctionMode):
     def __init__(self, kept: Tensors) -> None:
         super().__init__()
         self.kept = kept
-        self.layer: int | None = None  # the attention being computed
+        self.layer: int | None = None  # whose attention is being computed
         self.awaits_product = False
-
-    def enter(self, place: Place) -> None:
-        """An attention module begins."""
-        self.layer, self.awaits_product = place.layer, False
-
-    def leave(self, *_: object) -> None:
-        """An attention module is done."""
-        self.layer = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        name = getattr(func, "__name__", "")
+        name, found = getattr(func, "__name__", ""), {}
         if self.layer is not None and name == "softmax":
-            self.keep(SCORES, args[0])
-            self.awaits_product = True
+            found, self.awaits_product = {SCORES: args[0]}, True
         elif self.layer is not None and self.awaits_product and name in ("matmul", "__matmul__"):
-            self.keep(PROBS, args[0])
-            self.keep(CONTEXT, result)
-            self.awaits_product = False
+            found, self.awaits_product = {PROBS: args[0], CONTEXT: result}, False
         elif self.layer is not None and name == "scaled_dot_product_attention":
-            self.keep(CONTEXT, result)
+            found = {CONTEXT: result}
+        self.kept |= {Place(stage, self.layer): tensor.detach() for stage, tensor in found.items()}
         return result
-
-    def keep(self, stage: str, tensor: Tensor) -> None:
-        """Remember one tensor of this layer's attention."""
-        self.kept[Place(stage, self.layer)] = tensor.detach()
 
 
 @contextmanager
@@ -209,30 +194,30 @@ def recording(model: nn.Module) -> Iterator[Tensors]:
     kept: Tensors = {}
     watch = WatchAttention(kept)
 
-    def keep(place: Place, what: str, given: tuple[Any, ...], returned: Any) -> None:
-        value = given[0] if what == IN else returned
-        kept[place] = (value[0] if isinstance(value, tuple) else value).detach()
+    def on_call(calls: Iterator[Place], what: str, _: nn.Module, given: tuple[Any, ...], returned: Any = None) -> None:
+        place = next(calls)
+        if what == SCORES:
+            watch.layer, watch.awaits_product = place.layer, False
+        else:
+            value = given[0] if what == IN else returned
+            kept[place] = (value[0] if isinstance(value, tuple) else value).detach()
 
-    def in_turn(turns: Iterator[Place], what: str, _: nn.Module, given: tuple[Any, ...], returned: Any = None) -> None:
-        place = next(turns)
-        watch.enter(place) if what == SCORES else keep(place, what, given, returned)
-
-    stations: dict[tuple[nn.Module, str, str], list[Place]] = defaultdict(list)  # of shared layers, one for each call
+    called_for: dict[tuple[nn.Module, str, str], list[Place]] = defaultdict(list)  # a shared layer is called repeatedly
     for place, module, what in places(model):
-        stations[module, what, place.stage].append(place)
+        if what not in (PROBS, CONTEXT):
+            called_for[module, what, place.stage].append(place)
     with ExitStack() as stack, watch:
-        for (module, what, _), turns in stations.items():
-            hook = partial(in_turn, iter(turns), what)
-            if what in (IN, OUT):
-                stack.callback(module.register_forward_hook(hook).remove)
-            elif what == SCORES:
+        for (module, what, _), at in called_for.items():
+            hook = partial(on_call, iter(at), what)
+            if what == SCORES:
                 stack.callback(module.register_forward_pre_hook(hook).remove)
-                stack.callback(module.register_forward_hook(watch.leave).remove)
+                hook = lambda *_: setattr(watch, "layer", None)  # noqa: E731
+            stack.callback(module.register_forward_hook(hook).remove)
         yield kept
 
 
 def forward(model: nn.Module, batch: Batch, more: Mapping[str, Any] | None = None) -> Any:
-    """Call either side with the arguments that it takes; upstream's relatives without segments take none."""
+    """Call either side with the arguments that it takes; upstream's families without segments take none."""
     inputs = {"attention_mask": batch.attention_mask, "token_type_ids": batch.token_type_ids}
     family = upstream_family(model)
     if family is not None and not family.has_segments:

@@ -1,41 +1,55 @@
-"""The application: paths, what guards them, and what each answers. See the package's first page for the API.
+"""The application: paths, what guards them, and how each is answered. See the package's docstring for the API.
 
     key -> fields -> texts -> items -> the queue -> answers -> JSON
 
-A request that is wrong, too large or unwanted is refused where that is first known; nothing of it reaches the queue.
+A request that is wrong, too large or not permitted is refused as early as possible; nothing of it reaches the queue.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import hmac
+import signal
+import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
-from prometheus_client import CONTENT_TYPE_LATEST
+import uvicorn
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
-from minibert.serving.batcher import Batcher, QueueFullError
-from minibert.serving.bodies import Known, Usage, embedding, holds_lists, listing, read_input, read_object, to_json
-from minibert.serving.counters import Counters
-from minibert.serving.limits import Limits, Refused, too_busy, too_many_tokens
-from minibert.serving.models import Labels, Masks, Prepared, Vectors
+from minibert.serving.batcher import Batcher
+from minibert.serving.models import FrozenLabels, Masks, TunedLabels, Vectors
+from minibert.serving.requests import RequestError, read_body, row_error, rows_of
+from minibert.serving.settings import ServerSettings
 
 INLINE = 4_000  # characters that are tokenized at once, in a millisecond; more of them in a thread of their own
-Handler = Callable[[Request], Awaitable[Response]]
+KEEP_ALIVE = 75  # seconds that a connection may be idle between two requests
+DRAIN = 300  # seconds that requests in progress have after SIGTERM
+SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+TOKENS = (16, 64, 128, 256, 512, 768, 1024, 4096, 16384)
 
 
 @dataclass
@@ -43,262 +57,242 @@ class Service:
     """What one server has to offer, and how."""
 
     vectors: Vectors
-    labels: Labels[Any] | None = None
+    labels: FrozenLabels | TunedLabels | None = None
     masks: Masks | None = None
-    limits: Limits = field(default_factory=Limits)
+    settings: ServerSettings = ServerSettings()  # noqa: RUF009  # it is frozen
     api_key: str | None = None
-    batch_tokens: int = 1024
-    wait: float = 0.005  # seconds
 
     @property
     def names(self) -> list[str]:
-        """The models, by the names that requests give them."""
+        """The names of the models, as requests give them."""
         return list(dict.fromkeys(one.name for one in (self.vectors, self.labels) if one is not None))
 
 
-def application(service: Service) -> Starlette:
-    """The ASGI application."""
-    return Server(service).app
+class Metrics:
+    """The numbers of GET /metrics, for Prometheus: counts of requests, texts and tokens, never a text."""
+
+    def __init__(self, queue_tokens: Callable[[], float]) -> None:
+        registry = self.registry = CollectorRegistry()
+        ProcessCollector(registry=registry)  # memory, processor seconds, open files
+        self.requests = Counter("minibert_requests", "Requests", ["path", "status"], registry=registry)
+        self.seconds = Histogram("minibert_request_seconds", "Seconds", ["path"], buckets=SECONDS, registry=registry)
+        self.texts = Counter("minibert_texts", "Texts computed", registry=registry)
+        self.tokens = Counter("minibert_tokens", "Tokens computed", registry=registry)
+        self.busy = Counter("minibert_computing_seconds", "Seconds in which batches were computed", registry=registry)
+        self.batches = Histogram("minibert_batch_tokens", "Tokens of a batch", buckets=TOKENS, registry=registry)
+        self.dropped = Counter("minibert_dropped", "Requests whose client disconnected", registry=registry)
+        waiting = Gauge("minibert_queue_tokens", "Tokens of requests not yet answered", registry=registry)
+        waiting.set_function(queue_tokens)
+
+    def computed(self, texts: int, tokens: int, seconds: float) -> None:
+        """Count a batch."""
+        self.texts.inc(texts)
+        self.tokens.inc(tokens)
+        self.busy.inc(seconds)
+        self.batches.observe(tokens)
+
+    def total(self, name: str) -> int:
+        """The value of a counter, such as "texts"."""
+        return int(self.registry.get_sample_value(f"minibert_{name}_total") or 0)
 
 
 class Server:
-    """The state of an application: its queues, one for each kind of work, in front of one thread that computes."""
+    """The state of an application: its queues, one for each model, in front of one thread that computes."""
 
     def __init__(self, service: Service) -> None:
-        self.service, self.limits, self.counters = service, service.limits, Counters()
+        self.service, self.settings = service, service.settings
         self.executor = ThreadPoolExecutor(1, thread_name_prefix="compute")
-        self.open = 0  # POST requests that are being read, wait, or are answered
-        self.vectors = self.batcher(service.vectors.compute)
-        self.labels = None if service.labels is None else self.batcher(service.labels.compute)
-        self.masks = None if service.masks is None else self.batcher(service.masks.compute)
-        self.batchers = [one for one in (self.vectors, self.labels, self.masks) if one is not None]
-        self.counters.watch_queue(lambda: sum(one.tokens for one in self.batchers))
+        self.metrics = Metrics(lambda: sum(batcher.tokens for batcher in self.batchers.values()))
+        vectors, labels, masks = service.vectors, service.labels, service.masks
+        self.batchers: dict[Any, Batcher[Any, Any]] = {
+            model: Batcher(
+                model.compute,
+                self.executor,
+                batch_tokens=self.settings.batch_tokens or 1024,
+                queue_tokens=self.settings.max_queue,
+                wait=self.settings.wait_ms / 1000,
+                computed=self.metrics.computed,
+            )
+            for model in (vectors, labels, masks)
+            if model is not None
+        }
+        hint = "start the server with --classifier FOLDER"
+        paths: list[tuple[str, str, str, Any]] = [
+            ("POST", "/v1/embeddings", "embeddings", partial(self.answer, vectors, "")),
+            ("POST", "/classify", "classify", partial(self.answer, labels, hint)),
+            ("POST", "/fill-mask", "fill_mask", partial(self.answer, masks, "its model has no head 'masked-lm'")),
+            ("GET", "/v1/models", "models", self.models),
+            ("GET", "/v1/models/{name:path}", "model", self.models),
+            ("GET", "/metrics", "metrics", self.page),
+            ("GET", "/health", "health", self.health),
+        ]
         self.app = Starlette(
-            routes=[
-                Route("/v1/embeddings", Endpoint(self, self.embeddings), methods=["POST"]),
-                Route("/v1/models", Endpoint(self, self.models), methods=["GET"]),
-                Route("/v1/models/{name:path}", Endpoint(self, self.model), methods=["GET"]),
-                Route("/classify", Endpoint(self, self.classify), methods=["POST"]),
-                Route("/fill-mask", Endpoint(self, self.fill_mask), methods=["POST"]),
-                Route("/metrics", Endpoint(self, self.metrics), methods=["GET"]),
-                Route("/health", Endpoint(self, self.health, open_to_all=True), methods=["GET"]),
-            ],
+            routes=[Route(path, partial(self.handle, name, work), methods=[how]) for how, path, name, work in paths],
             exception_handlers={HTTPException: no_such_path},
             lifespan=self.lifespan,
         )
 
-    def batcher(self, compute: Callable[[list[Any]], Iterable[Any]]) -> Batcher[Any, Any]:
-        """A queue in front of one kind of work."""
-        service = self.service
-        return Batcher(
-            compute,
-            self.executor,
-            batch_tokens=service.batch_tokens,
-            queue_tokens=service.limits.queue_tokens,
-            wait=service.wait,
-            computed=self.counters.computed,
-        )
-
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        """The queues run while the server does; it has no request left when it ends."""
-        running = [asyncio.create_task(one.run()) for one in self.batchers]
+        """The queues run while the server does; no request is left when it ends."""
+        tasks = [asyncio.create_task(batcher.run()) for batcher in self.batchers.values()]
         yield
-        for task in running:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self.executor.shutdown()
 
-    # -- what is asked for
+    # -- the paths
 
-    async def embeddings(self, request: Request) -> Response:
-        """POST /v1/embeddings."""
-        known: Known = {"input": (str, list), "model": str, "dimensions": int, "encoding_format": str, "user": str}
-        vectors, fields = self.service.vectors, await read_object(request, self.limits, known)
-        if "model" not in fields:
-            raise Refused(400, f"model is missing; it is {vectors.name!r}", "model")
-        self.check_model(fields, vectors.name)
-        dimensions, encoding = fields.get("dimensions"), fields.get("encoding_format", "float")
-        if encoding not in ("float", "base64"):
-            raise Refused(400, "encoding_format is neither 'float' nor 'base64'", "encoding_format")
-        vectors.check_dimensions(dimensions)
-        texts = read_input(fields.get("input"), self.limits, ids=True)
-        prepared = await self.prepared(vectors.prepare, texts)
-        found = vectors.finished(np.stack(await self.answers(self.vectors, prepared, request)), dimensions)
-        rows = [{"embedding": embedding(vector, encoding == "base64")} for vector in found]
-        return reply(listing(vectors.name, "embedding", rows, usage_of(prepared)))
+    async def answer(self, model: Any, hint: str, request: Request) -> Response:
+        """The answers of a model, and the usage as OpenAI has it, with `truncated_texts` if any were cut.
 
-    async def classify(self, request: Request) -> Response:
-        """POST /classify."""
-        labels, batcher = self.service.labels, self.labels
-        if labels is None or batcher is None:
-            raise Refused(404, "this server has no classifier; start it with --classifier FOLDER", code="not_served")
-        fields = await read_object(request, self.limits, {"input": (str, list), "model": str})
-        self.check_model(fields, labels.name)
-        given = fields.get("input")
-        pairs = holds_lists(given) if labels.pairs is None else labels.pairs
-        prepared = await self.prepared(labels.prepare, read_input(given, self.limits, pairs=pairs))
-        found = await self.answers(batcher, prepared, request)
-        return reply(listing(labels.name, "label", found, usage_of(prepared)))
+        Raises RequestError: 404 for a model that is not served, 422 for too many tokens, 429 for a full queue, and what
+        read_body, rows_of and `prepare` raise; ClientDisconnect when the client disconnects.
+        """
+        if model is None:
+            raise RequestError(404, f"{request.url.path} is not served here; {hint}", code="not_served")
+        body = await read_body(request, model.body, self.settings)
+        self.check_model(body.model, model.name)
+        rows = rows_of(body.input, self.settings)
+        inline = sum(map(len, rows)) <= INLINE
+        items, tokens, cut = model.prepare(rows, body) if inline else await asyncio.to_thread(model.prepare, rows, body)
+        totals = np.cumsum(tokens)
+        if totals[-1] > (most := self.settings.max_tokens):
+            raise row_error(int(np.argmax(totals > most)), f"has one token too many: a request may have {most:,}")
+        answers = model.finish(await self.computed(model, items, tokens, request), body)
+        data = [{"object": model.kind, "index": number, **row} for number, row in enumerate(answers)]
+        usage = {"prompt_tokens": sum(tokens), "total_tokens": sum(tokens)} | ({"truncated_texts": cut} if cut else {})
+        return reply({"object": "list", "model": model.name, "data": data, "usage": usage})
 
-    async def fill_mask(self, request: Request) -> Response:
-        """POST /fill-mask."""
-        masks, batcher = self.service.masks, self.masks
-        if masks is None or batcher is None:
-            raise Refused(
-                404, "the model of this server was saved without the head 'masked-lm', which guesses", code="not_served"
-            )
-        fields = await read_object(request, self.limits, {"input": (str, list), "model": str, "top_k": int})
-        self.check_model(fields, masks.name)
-        prepare = partial(masks.prepare, top_k=fields.get("top_k", 5))
-        prepared = await self.prepared(prepare, read_input(fields.get("input"), self.limits))
-        found = await self.answers(batcher, prepared, request)
-        return reply(listing(masks.name, "masks", found, usage_of(prepared)))
-
-    async def models(self, request: Request) -> Response:
-        """GET /v1/models."""
-        return reply({"object": "list", "data": [described(name) for name in self.service.names]})
-
-    async def model(self, request: Request) -> Response:
-        """GET /v1/models/NAME."""
-        name = request.path_params["name"]
-        if name not in self.service.names:
-            raise self.no_such_model(name)
-        return reply(described(name))
-
-    async def health(self, request: Request) -> Response:
-        """GET /health, which asks for no key."""
-        return reply({"status": "ok"})
-
-    async def metrics(self, request: Request) -> Response:
-        """GET /metrics."""
-        return Response(self.counters.page(), media_type=CONTENT_TYPE_LATEST)
-
-    # -- how it is answered
-
-    def check_model(self, fields: dict[str, Any], name: str) -> None:
-        """Raise Refused, 404, where a request asks for another model than that of its path."""
-        if fields.get("model", name) != name:
-            raise self.no_such_model(fields["model"])
-
-    def no_such_model(self, name: str) -> Refused:
-        """As OpenAI says it."""
-        known = ", ".join(self.service.names)
-        return Refused(404, f"the model {name[:80]!r} is not served here; {known} is", "model", "model_not_found")
-
-    async def prepared(self, prepare: Callable[[Any], Prepared[Any]], texts: Sequence[Any]) -> Prepared[Any]:
-        """Texts as items, long ones made in a thread. Raises Refused, 422, for the row with a token too many."""
-        if sum(map(len, texts)) <= INLINE:
-            prepared = prepare(texts)
-        else:
-            prepared = await asyncio.to_thread(prepare, texts)
-        tokens = np.cumsum(prepared.tokens)
-        if tokens[-1] > self.limits.tokens:
-            raise too_many_tokens(int(np.argmax(tokens > self.limits.tokens)), self.limits.tokens)
-        return prepared
-
-    async def answers(self, batcher: Batcher[Any, Any], prepared: Prepared[Any], request: Request) -> list[Any]:
-        """What is computed. Raises ClientDisconnect where nobody waits any more, Refused, 429, for a full queue."""
+    async def computed(self, model: Any, items: list[Any], tokens: list[int], request: Request) -> list[Any]:
+        """The answers to items; see answer."""
         try:
-            answer = batcher.submit(prepared.items, prepared.tokens)
-        except QueueFullError as error:
-            raise too_busy(error.seconds) from None
-        gone = asyncio.create_task(hung_up(request))
+            answer = self.batchers[model].submit(items, tokens)
+        except asyncio.QueueFull:
+            raise RequestError(429, "too many texts are waiting; try again later", code="queue_full") from None
+        gone = asyncio.create_task(disconnected(request))
         try:
             await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
-                self.counters.dropped.inc()
                 raise ClientDisconnect
             return answer.result()
         finally:
             answer.cancel()
             gone.cancel()
 
+    async def models(self, request: Request) -> Response:
+        """GET /v1/models, all or by name."""
+        name, names = request.path_params.get("name"), self.service.names
+        self.check_model(name, *names)
+        data = [
+            {"id": one, "object": "model", "created": 0, "owned_by": "minibert"} for one in names if name in (None, one)
+        ]
+        return reply({"object": "list", "data": data} if name is None else data[0])
 
-class Endpoint:
-    """A path with all that stands around its handler: the key, errors as bodies, and the counting."""
+    async def health(self, request: Request) -> Response:
+        """GET /health, which needs no key."""
+        return reply({"status": "ok"})
 
-    def __init__(self, server: Server, handler: Handler, *, open_to_all: bool = False) -> None:
-        self.server, self.handler, self.counters = server, handler, server.counters
-        key = None if open_to_all else server.service.api_key
-        self.key = None if key is None else digest(key.encode())
+    async def page(self, request: Request) -> Response:
+        """GET /metrics."""
+        return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        began, request, path = time.perf_counter(), Request(scope, receive), self.handler.__name__
-        counted = scope["method"] == "POST"
-        self.server.open += counted
+    # -- around them
+
+    async def handle(self, name: str, work: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
+        """The response of a path, or its error as a body; counted under the name."""
+        began = time.perf_counter()
         try:
-            response = await self.answer(request)
-            await response(scope, receive, send)
-            self.counters.answered(path, response.status_code, time.perf_counter() - began)
+            if name != "health":
+                self.check_key(request.headers.get("authorization", ""))
+            response = await work(request)
+        except RequestError as error:
+            response = refusal(error)
         except ClientDisconnect:
-            return
-        finally:
-            self.server.open -= counted
+            self.metrics.dropped.inc()
+            return Response(status_code=499)
+        except Exception as error:  # the log names its type, never a text
+            print(f"minibert: {name}: {type(error).__name__}", file=sys.stderr)
+            response = refusal(RequestError(500, "the server failed; see its log"))
+        self.metrics.requests.labels(name, str(response.status_code)).inc()
+        self.metrics.seconds.labels(name).observe(time.perf_counter() - began)
+        return response
 
-    async def answer(self, request: Request) -> Response:
-        """What the handler says, or why it says nothing."""
-        try:
-            self.check_key(request)
-            if self.server.open > self.server.limits.requests:
-                raise too_busy(1)
-            return await self.handler(request)
-        except Refused as refused:
-            return refusal(refused)
-        except ClientDisconnect:
-            raise
-        except Exception as error:  # of ours, or of the machine: the client is told so, and others are not disturbed
-            print(f"minibert: error: {request.url.path}: {type(error).__name__}", file=sys.stderr, flush=True)
-            return refusal(Refused(500, f"the server failed ({type(error).__name__}); this is not your fault"))
+    def check_key(self, given: str) -> None:
+        """Raise RequestError, 401, for a header without the key; hashes are compared, in constant time."""
+        digests = [hashlib.sha256(key.encode()).digest() for key in (given, f"Bearer {self.service.api_key}")]
+        if self.service.api_key is not None and not hmac.compare_digest(*digests):
+            message = "the API key is missing or wrong; send Authorization: Bearer KEY"
+            raise RequestError(401, message, code="invalid_api_key")
 
-    def check_key(self, request: Request) -> None:
-        """Raise Refused, 401, without the key; compared in the same time whatever was given."""
-        if self.key is None:
-            return
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        right = hmac.compare_digest(digest(given.strip().encode("latin-1")), self.key)
-        if not right or scheme.lower() != "bearer":
-            refused = Refused(401, "the API key is missing or wrong; send Authorization: Bearer KEY")
-            refused.code = "invalid_api_key"
-            refused.headers["WWW-Authenticate"] = "Bearer"
-            raise refused
+    def check_model(self, name: str | None, *served: str) -> None:
+        """Raise RequestError, 404, for another model."""
+        if name is not None and name not in served:
+            message = f"the model {name[:80]!r} is not served here; {', '.join(self.service.names)} is"
+            raise RequestError(404, message, "model", "model_not_found")
 
 
-async def hung_up(request: Request) -> None:
-    """Until the client has gone away; the body was read before."""
+async def disconnected(request: Request) -> None:
+    """Return when the client has disconnected; the body was read before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def digest(key: bytes) -> bytes:
-    """Of equal length, so that the comparison does not tell that of the key."""
-    return hashlib.sha256(key).digest()
-
-
 def reply(body: object) -> Response:
     """200 with JSON."""
-    return Response(to_json(body), media_type="application/json")
+    return Response(msgspec.json.encode(body), media_type="application/json")
 
 
-def refusal(refused: Refused) -> Response:
+def refusal(error: RequestError) -> Response:
     """The status and the error body."""
-    return Response(to_json(refused.body), refused.status, refused.headers, "application/json")
+    headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}.get(error.status)
+    return Response(msgspec.json.encode(error.body), error.status, headers, "application/json")
 
 
 async def no_such_path(request: Request, error: Exception) -> Response:
     """404 and 405 as OpenAI has them."""
     assert isinstance(error, HTTPException)
-    refused = Refused(error.status_code, f"{error.detail}: see GET /v1/models, POST /v1/embeddings, POST /classify")
-    refused.headers.update(error.headers or {})
-    return refusal(refused)
+    response = refusal(RequestError(error.status_code, f"{error.detail}: see POST /v1/embeddings, GET /v1/models"))
+    response.headers.update(error.headers or {})
+    return response
 
 
-def described(name: str) -> dict[str, object]:
-    """A model as OpenAI lists it."""
-    return {"id": name, "object": "model", "created": 0, "owned_by": "minibert"}
+# ---------------------------------------------------------------------------------------------------------------
+# Served
 
 
-def usage_of(prepared: Prepared[Any]) -> Usage:
-    """What was read."""
-    return Usage(sum(prepared.tokens), prepared.truncated)
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens, opened before anything is loaded. Raises ValueError if that is not possible."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
+        raise ValueError(f"port {port} of {host} {why}; choose others with --port and --host") from None
+
+
+def serve(service: Service, listener: socket.socket) -> Server:
+    """Serve until SIGTERM or SIGINT, then answer what has arrived. Raises RuntimeError if it cannot start."""
+    server = Server(service)
+    config = uvicorn.Config(
+        server.app,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        log_level="error",  # its warnings are of clients that speak no HTTP
+        access_log=False,
+        server_header=False,
+        limit_concurrency=service.settings.max_requests,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=DRAIN,
+    )
+    # uvicorn raises the signal again when it has ended; for this process that is no failure.
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    runner = uvicorn.Server(config)
+    runner.run(sockets=[listener])
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    if not runner.started:
+        raise RuntimeError("the server did not start")
+    return server

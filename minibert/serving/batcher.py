@@ -3,73 +3,49 @@
     submit(items, tokens) -> the queue -> a batch of items of several requests -> compute, in a thread of its own
                           -> the answers, each back to its request, in the order of its items
 
-While one batch is computed the next one gathers, so there is a wait only where the machine is idle: for as many
-requests as came together the last time, and never longer than `wait`. A client that is alone never waits.
+While one batch is computed the next one gathers, so the queue waits only when the machine is idle: for as many requests
+as came together the last time, and never longer than `wait`. A client that is alone never waits.
 
-The queue is fair: all requests that wait get equal shares of the tokens that are computed, as processes do of a
-processor. A short request is thus not held up by a long one, whose other items go on as their turns come. This is fair
-queueing (Demers, Keshav, Shenker 1989): a clock counts the tokens that each waiting request has had, a request begins
-with the clock as it arrives, and whoever is farthest behind is next.
+The queue is first in, first out, by chunks of equal size: each request that waits gets an equal share of the tokens of
+a batch, and queues again for its next chunk. So a short request is not held up by a long one, which goes on meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-PACE = 10_000.0  # tokens a second, until some have been measured
-
-
-class QueueFullError(RuntimeError):
-    """There is no room in the queue; seconds: until there probably is."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"the queue is full; try again in {seconds:.1f} s")
-        self.seconds = seconds
-
 
 @dataclass(eq=False)
-class Request(Generic[Item, Answer]):
-    """Items that one client waits for."""
+class Waiting(Generic[Item, Answer]):
+    """A client's items, one at least, and the answers that it awaits."""
 
     items: Sequence[Item]
     tokens: Sequence[int]  # of each item
-    begun_at: float  # by the clock of the queue
     answer: asyncio.Future[list[Answer]]
-    answers: dict[int, Answer] = field(default_factory=dict)  # by the number of the item, as they come
-    taken: int = 0  # items that were put into batches
-    had: int = 0  # tokens of these
-
-    @property
-    def waits(self) -> bool:
-        """Whether there are items that no batch has taken, and somebody who wants their answers."""
-        return self.taken < len(self.items) and not self.answer.done()
-
-    @property
-    def turn(self) -> float:
-        """When it is next; whoever has the smallest is first."""
-        return self.begun_at + self.had
+    answers: list[Answer] = field(default_factory=list)  # so far; batches are computed in order
+    taken: int = 0  # items in batches so far
 
 
-Place = tuple[Request[Item, Answer], int]  # a request and the number of one of its items
+Chunk = tuple[Waiting[Item, Answer], range]  # a request and the numbers of some of its items
 
 
 class Batcher(Generic[Item, Answer]):
-    """A queue in front of one function that computes many items at once. Its methods run in one event loop.
+    """A queue in front of a function that computes many items at once. Its methods run in one event loop.
 
-    compute: items to answers, as many and in their order; called in `executor`. batch_tokens: the most in a batch, one
-    item at the least. queue_tokens: the most that wait or are computed. wait: seconds. computed: is told of each batch
-    its items, its tokens and its seconds.
+    compute: items to answers, as many and in their order; called in `executor`. batch_tokens: the maximum of a batch,
+    one item at the least. queue_tokens: the maximum of all requests that are not answered. wait: seconds. computed:
+    called after each batch with its items, tokens and seconds.
     """
 
     def __init__(
@@ -84,43 +60,25 @@ class Batcher(Generic[Item, Answer]):
     ) -> None:
         self.compute, self.executor, self.computed = compute, executor, computed
         self.batch_tokens, self.queue_tokens, self.wait = batch_tokens, queue_tokens, wait
-        self.waiting: list[Request[Item, Answer]] = []  # with items that no batch has taken
+        self.queue: deque[Waiting[Item, Answer]] = deque()
         self.tokens = 0  # of all requests that are not answered
-        self.untaken = 0  # of these, tokens that no batch has taken
-        self.together = 1  # requests of the last batch
-        self.clock = 0.0  # tokens that each request which waits has had, were the shares equal
-        self.pace = PACE  # tokens a second
+        self.together = 1  # requests in the last batch
         self.arrived = asyncio.Event()
 
-    # -- for those who ask
-
     def submit(self, items: Sequence[Item], tokens: Sequence[int]) -> asyncio.Future[list[Answer]]:
-        """The answers to come. Cancelled, what waits of the request is not computed. Raises QueueFullError."""
+        """The answers to come; if it is cancelled, waiting items are not computed. Raises asyncio.QueueFull."""
         total = sum(tokens)
         if self.tokens + total > self.queue_tokens:
-            raise QueueFullError(self.tokens / self.pace)
+            raise asyncio.QueueFull
         answer: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
-        if not items:
-            answer.set_result([])
-            return answer
-        request = Request[Item, Answer](items, tokens, self.clock, answer)
         self.tokens += total
-        self.untaken += total
-        self.waiting.append(request)
-        answer.add_done_callback(lambda _: self._settle(request))
+        answer.add_done_callback(lambda _: self._settle(total))
+        self.queue.append(Waiting(items, tokens, answer))
         self.arrived.set()
         return answer
 
-    def _settle(self, request: Request[Item, Answer]) -> None:
-        """Forget a request that was answered, failed, or is wanted no more."""
-        total = sum(request.tokens)
-        self.tokens -= total
-        self.untaken -= total - request.had
-        request.had, request.taken = total, len(request.items)
-        with suppress(ValueError):  # it is there only while items of it wait
-            self.waiting.remove(request)
-
-    # -- the life of the queue
+    def _settle(self, tokens: int) -> None:
+        self.tokens -= tokens
 
     async def run(self) -> None:
         """Compute what arrives, until this is cancelled."""
@@ -131,70 +89,53 @@ class Batcher(Generic[Item, Answer]):
 
     async def _gather(self) -> None:
         """Wait for a request, and then for those that come with it."""
-        while not self.waiting:
+        while not self.queue:
             self.arrived.clear()
             await self.arrived.wait()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.wait):
-                while self.waiting and len(self.waiting) < self.together and self.untaken < self.batch_tokens:
+                while len(self.queue) < self.together and self.tokens < self.batch_tokens:
                     self.arrived.clear()
                     await self.arrived.wait()
 
-    def _take(self) -> list[Place[Item, Answer]]:
-        """The items of the next batch, those first whose requests are farthest behind; one that has no room waits."""
-        batch: list[Place[Item, Answer]] = []
-        room, sharing, number = self.batch_tokens, max(1, len(self.waiting)), itertools.count()
-        turns = [(request.turn, next(number), request) for request in self.waiting if request.waits]
-        heapq.heapify(turns)
-        while turns and room > 0:
-            _, _, request = heapq.heappop(turns)
-            tokens = request.tokens[request.taken]
-            if tokens > room and batch:
+    def _take(self) -> list[Chunk[Item, Answer]]:
+        """The next batch: chunks from the front of the queue that fit, one item at the least."""
+        batch: list[Chunk[Item, Answer]] = []
+        room, share = self.batch_tokens, self.batch_tokens // len(self.queue)
+        while self.queue and room > 0:
+            first = self.queue.popleft()
+            if first.answer.done():  # its client disconnected, or it failed
                 continue
-            batch.append((request, request.taken))
-            request.taken += 1
-            request.had += tokens
-            room -= tokens
-            if request.waits:
-                heapq.heappush(turns, (request.turn, next(number), request))
-        taken = self.batch_tokens - room
-        self.untaken -= taken
-        self.clock += taken / sharing
-        self.together = len({id(request) for request, _ in batch})
-        self.waiting = [request for request in self.waiting if request.waits]
+            start, used = first.taken, 0
+            for tokens in islice(first.tokens, start, None):
+                if (batch and used + tokens > room) or (used and used + tokens > min(share, room)):
+                    break
+                first.taken, used = first.taken + 1, used + tokens
+            if first.taken < len(first.items):
+                (self.queue.append if used else self.queue.appendleft)(first)
+            if not used:  # its next item needs more room than this batch has left
+                break
+            batch.append((first, range(start, first.taken)))
+            room -= used
+        self.together = max(1, len({id(one) for one, _ in batch}))
         return batch
 
-    async def _answer(self, batch: list[Place[Item, Answer]]) -> None:
-        """Compute a batch. Where that fails, each request by itself, so that none fails for another one's sake."""
-        began, items = time.perf_counter(), [request.items[number] for request, number in batch]
-        loop = asyncio.get_running_loop()
+    async def _answer(self, batch: list[Chunk[Item, Answer]]) -> None:
+        """Compute a batch. If that fails, compute each request by itself, so that none fails because of another."""
+        began, items = time.perf_counter(), [one.items[number] for one, chunk in batch for number in chunk]
         try:
-            answers = list(await loop.run_in_executor(self.executor, self.compute, items))
-            if len(answers) != len(items):
-                raise RuntimeError(f"{len(items)} items were computed, and there are {len(answers)} answers")
-        except Exception as error:  # whatever it is, it belongs to somebody who waits
-            await self._apart(batch, error)
+            answers = await asyncio.get_running_loop().run_in_executor(self.executor, self.compute, items)
+            each = iter([answer for _, answer in zip(items, answers, strict=True)])
+        except Exception as error:  # whatever it is, a client awaits it
+            for one, chunk in batch:
+                if len(batch) > 1 and not one.answer.done():
+                    await self._answer([(one, chunk)])
+                elif not one.answer.done():
+                    one.answer.set_exception(error)
             return
-        self._measure(batch, time.perf_counter() - began)
-        for (request, number), answer in zip(batch, answers, strict=True):
-            request.answers[number] = answer
-            if len(request.answers) == len(request.items) and not request.answer.done():
-                request.answer.set_result([request.answers[row] for row in range(len(request.items))])
-
-    async def _apart(self, batch: list[Place[Item, Answer]], error: Exception) -> None:
-        """The requests of a batch that failed, one at a time; one that was alone in it fails."""
-        of_each: dict[int, list[Place[Item, Answer]]] = {}
-        for place in batch:
-            of_each.setdefault(id(place[0]), []).append(place)
-        for places in of_each.values():
-            request = places[0][0]
-            if len(of_each) > 1 and not request.answer.done():
-                await self._answer(places)
-            elif not request.answer.done():
-                request.answer.set_exception(error)
-
-    def _measure(self, batch: list[Place[Item, Answer]], seconds: float) -> None:
-        """The pace, as a mean that forgets."""
-        tokens = sum(request.tokens[number] for request, number in batch)
-        self.pace += 0.1 * (tokens / max(seconds, 1e-6) - self.pace)
-        self.computed(len(batch), tokens, seconds)
+        tokens = sum(one.tokens[number] for one, chunk in batch for number in chunk)
+        self.computed(len(items), tokens, time.perf_counter() - began)
+        for one, chunk in batch:
+            one.answers += [next(each) for _ in chunk]
+            if len(one.answers) == len(one.items) and not one.answer.done():
+                one.answer.set_result(one.answers)

@@ -1,18 +1,18 @@
-"""Byte-level BPE by hand, RoBERTa's way from text to ids, in the order in which things happen.
+"""Byte-level BPE by hand, RoBERTa's way from text to ids, step by step.
 
     "Hello world! Hello"
     split before spaces, and where letters end   ->  "Hello" | " world" | "!" | " Hello"
     bytes of UTF-8, each as one character        ->  Hello | Ġworld | ! | ĠHello        (é is two bytes, Ã©)
-    join two neighbours, and again, as learned   ->  H e l l o, H e ll o, ..., Hello    (and the others)
+    merge two neighbours, as learned, repeatedly ->  H e l l o, H e ll o, ..., Hello    (and the others)
     look each piece up in the vocabulary         ->  31414, 232, 328, 20920             (roberta-base)
 
-A text is bytes, and all 256 of them are in the vocabulary: no word is unknown, in whatever language. A space belongs to
-the word behind it, Ġ, so that a word at the beginning of a text is not the one in the middle.
+A text is bytes, and all 256 of them are in the vocabulary: no word is unknown, in any language. A space belongs to the
+word after it, Ġ, so a word at the beginning of a text differs from the same word in the middle.
 
-Pairs are joined as Sennrich et al. 2016 have it ("Neural Machine Translation of Rare Words with Subword Units",
-section 3.2), words split and bytes written as in GPT-2 (Radford et al. 2019, section 2.2), which RoBERTa took over (Liu
-et al. 2019, section 4.4). This file does what the `tokenizers` library does (0.23 ByteLevel, BPE), and a test holds the
-two together on all of Unicode that Python has a table of. It is for reading; `minibert.text.tokenizer` does the work.
+Merging is that of Sennrich et al. 2016 ("Neural Machine Translation of Rare Words with Subword Units", section 3.2).
+Words are split and bytes written as in GPT-2 (Radford et al. 2019, section 2.2), which RoBERTa adopted (Liu et al.
+2019, section 4.4). This file does what the `tokenizers` library does (0.23 ByteLevel, BPE), and a test compares the two
+on all of Unicode that Python has a table of. It is for reading; `minibert.text.tokenizer` is the one in use.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 
-# White space as Unicode has it; to Python's str.isspace, U+001C to U+001F are white space too.
+# White space according to Unicode; Python's str.isspace includes U+001C to U+001F as well.
 WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 IS_WHITE_SPACE = re.compile(f"[{WHITE_SPACE}]")
 
-# What is split off: the ends of I'm and don't, in lower case only, as GPT-2 was trained; a run of one kind, with the
-# space before it; white space but for the last of it, which may belong to the word behind. Kinds: see `kind`.
+# Words: the ends of I'm and don't, in lower case only, as GPT-2 was trained; a run of one kind, with a space before;
+# white space except for its last character, which may belong to the next word. Kinds: see `kind`.
 CONTRACTION = re.compile("'(?:s|t|re|ve|m|ll|d)")
 RUN = re.compile(" ?L+| ?N+| ?O+|[ W]+(?![LNO])|[ W]+")
 
 
 @cache
 def kind(character: str) -> str:
-    """L letter, N number, a space itself, W other white space, O whatever is left: punctuation, signs, marks."""
+    """L letter, N number, a space itself, W other white space, O all else: punctuation, signs, marks."""
     if IS_WHITE_SPACE.match(character):
         return " " if character == " " else "W"
     category = unicodedata.category(character)[0]
@@ -43,12 +43,12 @@ def kind(character: str) -> str:
 
 
 def split_words(text: str) -> list[str]:
-    """Cut a text, from its start, into words: nothing is lost, a space is the first character of its word."""
+    """Split a text into words: nothing is lost, a space is the first character of its word."""
     kinds = "".join(map(kind, text))
     words, start = [], 0
     while start < len(text):
         match = CONTRACTION.match(text, start) or RUN.match(kinds, start)
-        assert match is not None  # the kinds are all there
+        assert match is not None  # RUN matches every kind
         words.append(text[start : match.end()])
         start = match.end()
     return words
@@ -56,14 +56,14 @@ def split_words(text: str) -> list[str]:
 
 @cache
 def byte_characters() -> list[str]:
-    """A character for each byte: those that print stand for themselves, the others are 256 and on (space: Ġ)."""
+    """A character for each byte: printable ones stand for themselves, the others are 256 and up (space: Ġ)."""
     printed = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printed]
     return [chr(byte) if byte in printed else chr(256 + others.index(byte)) for byte in range(256)]
 
 
 def cut_at_special_tokens(text: str, tokens: Sequence[str], taking_space: Sequence[str]) -> list[str]:
-    """Cut a text before and after the special tokens typed in it; some of them take the white space before them."""
+    """Split a text before and after typed special tokens; some of them include the white space before them."""
     spaced = (f"[{WHITE_SPACE}]*" * (token in taking_space) + re.escape(token) for token in tokens)
     return re.split(f"({'|'.join(spaced)})", text) if tokens else [text]
 
@@ -72,9 +72,9 @@ class BytePairs:
     """A vocabulary and its merges, which turn text into ids, without <s> and </s> around it.
 
     vocab: piece to id, with all of `byte_characters()`. merges: pairs of pieces in the order in which they were
-    learned. add_prefix_space: whether the first word of a text is as one in the middle. special_tokens are recognised
-    where they are typed in a text; () reads such text literally. taking_space: those of them that take the white space
-    before them along, so that "a <mask>" has no piece for the space.
+    learned. add_prefix_space: whether the first word of a text is treated as one in the middle. special_tokens:
+    recognised if typed in a text; () reads such text literally. taking_space: special tokens that include the white
+    space before them, so that "a <mask>" has no piece for the space.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class BytePairs:
         self.special_tokens, self.taking_space = special_tokens, taking_space
 
     def pieces(self, word: str) -> list[str]:
-        """Begin with the bytes of a word and join two neighbours, the pair learned first, until no pair was learned."""
+        """Start with the bytes of a word and merge the pair learned first, until no pair was learned."""
         pieces = [byte_characters()[byte] for byte in word.encode()]
         while len(pieces) > 1:
             ranks = [self.ranks.get(pair, len(self.ranks)) for pair in pairwise(pieces)]
@@ -102,7 +102,7 @@ class BytePairs:
         return pieces
 
     def tokens(self, text: str) -> list[str]:
-        """The pieces of all words of a text; a special token typed in it stays whole."""
+        """The pieces of all words of a text; a typed special token stays whole."""
         tokens = []
         for part in cut_at_special_tokens(text, self.special_tokens, self.taking_space):
             if (token := part.lstrip()) in self.special_tokens:

@@ -16,7 +16,7 @@ SPLITTERS = (["BertPreTokenizer"], ["ByteLevel"], ["WhitespaceSplit", "Metaspace
 # The normalizers that replace each character and its marks, regardless of the characters around it.
 LOCAL = {"BertNormalizer", "Precompiled", "NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase"}
 QUOTES = re.compile(r'"type": "Replace", "pattern": \{"String": "(``|\'\')"\}, "content": "\\""')  # ALBERT's
-# Number signs and a few letters of India that would join a space behind them (Prepend in UAX 29).
+# Number signs and a few letters of India that would join a space after them (Prepend in UAX 29).
 BEFORE_ANY = "\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\u0d4e\U000110bd-\U00011f02"
 # A word boundary for every supported tokenizer: before a space and a letter or digit, except for letters of Thai and
 # Lao that join the character before them.

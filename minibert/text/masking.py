@@ -1,13 +1,13 @@
-"""Masking: some tokens of a text are hidden, to be guessed from those on both sides of them.
+"""Masking: some tokens of a text are masked, to be predicted from those on both sides of them.
 
     ids      [CLS]  the   man   went    to    the   store   [SEP]
     chosen                       x                    x                 15 %, never a special token
-    hidden   [CLS]  the   man  [MASK]   to    the   apple   [SEP]       80 % [MASK], 10 % any token, 10 % as it was
-    labels   -100   -100  -100  went   -100   -100  store   -100        what stood there
+    masked   [CLS]  the   man  [MASK]   to    the   apple   [SEP]       80 % [MASK], 10 % any token, 10 % unchanged
+    labels   -100   -100  -100  went   -100   -100  store   -100        the original token
 
-Devlin et al. 2018, section 3.1 (task 1) and appendix A.1. A text to be used has no [MASK]: if every chosen token were
-one, the model would learn nothing of the words that it sees. Each token is chosen by itself with a probability of
-15 %, so that the rows of a corpus have that share on average; the script of the paper's authors takes the same number
+Devlin et al. 2018, section 3.1 (task 1) and appendix A.1. Texts in use have no [MASK]: if every chosen token became
+one, the model would learn nothing about the words that it sees. Each token is chosen independently with a probability
+of 15 %, so that the rows of a corpus have that share on average; the authors' script takes the same number of tokens
 of every row of a length.
 """
 
@@ -28,11 +28,11 @@ MASKED, REPLACED = 0.8, 0.1  # of the chosen ones become [MASK], or any token; t
 
 @dataclass(frozen=True)
 class Masking:
-    """Hides tokens of a row. What is hidden depends on seed, epoch and row alone, and on nothing that ran before."""
+    """Masks tokens of a row. Which ones depends only on seed, epoch and row."""
 
     mask_id: int
     special: NDArray[np.bool_]  # (V): never chosen
-    ordinary: NDArray[np.int64]  # the ids of which one takes the place of a token: all that are not special
+    ordinary: NDArray[np.int64]  # the ids that may replace a token: all that are not special
     continues: NDArray[np.bool_]  # (V): chosen together with the token before it
     rate: float = RATE
     seed: int = 0
@@ -49,10 +49,11 @@ class Masking:
         seed: int = 0,
         phrases: Sequence[str] = (),
     ) -> Masking:
-        """With the vocabulary of a tokenizer. whole_words: all tokens of a word are chosen together, or none; phrases:
-        those of a phrase too, such as the names of places (ERNIE: Sun et al. 2019, section 3.2).
+        """Masking with the vocabulary of a tokenizer.
 
-        Raises ValueError for a rate that is not between 0 and 1, and where words cannot be told from the vocabulary.
+        whole_words: all tokens of a word are chosen together, or none. phrases: the same for phrases, such as names of
+        places (ERNIE: Sun et al. 2019, section 3.2). Raises ValueError for a rate that is not between 0 and 1, and for
+        whole words of a vocabulary that does not mark them.
         """
         check_rate(rate)
         ids = np.unique(list(tokenizer.vocab.values()))
@@ -61,16 +62,16 @@ class Masking:
         continues = tokenizer.continues if whole_words else np.zeros_like(special)
         if whole_words and not continues.any():
             raise ValueError(
-                "no token of this vocabulary goes on with a word, so that all words are whole; mask tokens"
+                "no token of this vocabulary continues a word, so every word is one token; mask tokens instead"
             )
         known: dict[int, list[tuple[int, ...]]] = {}
-        for made in sorted((tuple(made.ids) for made in tokenizer.encode_each(phrases)), key=len, reverse=True):
-            if len(made) > 1:
-                known.setdefault(made[0], []).append(made)
+        for phrase in sorted((tuple(one.ids) for one in tokenizer.encode_each(phrases)), key=len, reverse=True):
+            if len(phrase) > 1:
+                known.setdefault(phrase[0], []).append(phrase)
         return cls(tokenizer.mask_id, special, ids[~special[ids]], continues, rate, seed, phrases=known)
 
     def __call__(self, ids: Sequence[int], epoch: int, row: int) -> tuple[list[int], list[int]]:
-        """The row as the model sees it, and its labels: (S) and (S)."""
+        """The row with masked tokens, and its labels: (S) and (S)."""
         random = np.random.default_rng([self.seed % 2**64, epoch, row])
         original = np.array(ids)
         group = self.groups(original)
@@ -78,31 +79,31 @@ class Masking:
         places = chosen.nonzero()[0]
         fate = random.random(len(places))
         replaced = places[(fate >= self.masked) & (fate < self.masked + self.replaced)]
-        hidden = original.copy()
-        hidden[places[fate < self.masked]] = self.mask_id
-        hidden[replaced] = random.choice(self.ordinary, len(replaced))
-        return hidden.tolist(), np.where(chosen, original, IGNORED).tolist()
+        masked = original.copy()
+        masked[places[fate < self.masked]] = self.mask_id
+        masked[replaced] = random.choice(self.ordinary, len(replaced))
+        return masked.tolist(), np.where(chosen, original, IGNORED).tolist()
 
     def groups(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """(S): a number for each token, at most S; tokens with the same number are chosen together.
 
-        Behind a special token a group may begin with it, which harms nobody: it is not chosen.
+        A group may begin with a special token, which is never chosen.
         """
-        goes_on = self.continues[ids]
+        continues = self.continues[ids]
         place, row = 0, ids.tolist() if self.phrases else []
         while place < len(row):
             found = next((p for p in self.phrases.get(row[place], ()) if tuple(row[place : place + len(p)]) == p), (0,))
-            goes_on[place + 1 : place + len(found)] = True
+            continues[place + 1 : place + len(found)] = True
             place += len(found)
-        return np.cumsum(~goes_on)
+        return np.cumsum(~continues)
 
 
 def check_rate(rate: float) -> None:
-    """Raise ValueError for a share of masked tokens with which nothing can be learned."""
+    """Raise ValueError for a rate that masks no token or every token."""
     if not 0 < rate < 1:
         raise ValueError(f"the mask rate is {rate}; it must be more than 0 and less than 1, and 0.15 is BERT's")
 
 
 def unmasked(ids: Sequence[int], labels: Sequence[int]) -> list[int]:
-    """The row before it was hidden."""
+    """The row before masking."""
     return [id if label == IGNORED else label for id, label in zip(ids, labels, strict=True)]

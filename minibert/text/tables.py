@@ -39,7 +39,6 @@ from minibert.text.texts import TextOrPair, check_surrogates
 
 ROW_LIMIT = 64_000_000  # bytes of a line: a thousand times what BERT reads of a text
 JSON_LIMIT = 1_000_000_000  # bytes of a .json, decompressed
-ROWS_AT_ONCE = 1024  # of parquet
 DIALECTS: dict[str, dict[str, Any]] = {
     "tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
     "csv": {"delimiter": ",", "strict": True},
@@ -47,8 +46,10 @@ DIALECTS: dict[str, dict[str, Any]] = {
 FORMATS = ("txt", *DIALECTS, "jsonl", "json", "parquet")
 TEXT_COLUMNS = ("sentence", "text")  # the usual names of a column of texts
 STANDARD_INPUT = "standard input"
-JSON_TYPES: dict[type, str] = {type(None): "null", bool: "true or false", int: "a number", float: "a number"}
-JSON_TYPES |= {list: "a list", dict: "an object", str: "a string"}
+JSON_TYPES: dict[type, str] = {
+    **{type(None): "null", bool: "true or false", int: "a number", float: "a number"},
+    **{list: "a list", dict: "an object", str: "a string"},
+}
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,7 @@ class Table:
     """Columns of a file, to be read once, inside `with`.
 
     path: - is standard input. format: one of FORMATS; None decides by the name. stream: the open file, if `path` is
-    only its name. After the first row `names` are the names of the
-    columns, or their numbers if there is no header.
+    only its name. After the first row `names` are those of the requested columns, or their numbers without a header.
     Raises FileNotFoundError for a missing file, ImportError for .parquet without pyarrow, and ValueError for a pipe or
     a device, an unknown format, a missing column, or, with its place, for content that is damaged.
     """
@@ -86,9 +86,9 @@ class Table:
         self.format, self.compressed = format_of(self.name, format)
         self.columns = tuple(columns)
         if self.format == "txt" and (len(columns) > 1 or columns[0].name is not None):
-            wanted = [f"{column.role} {column.name!r}" if column.name else column.role for column in columns]
+            requested = [f"{column.role} {column.name!r}" if column.name else column.role for column in columns]
             raise ValueError(
-                f"{self.name} is read as one text per line, so it has no columns {' and '.join(wanted)}; use a .tsv, "
+                f"{self.name} is read as one text per line and has no columns {' and '.join(requested)}; use a .tsv, "
                 ".csv, .jsonl, .json or .parquet, or set its format"
             )
         self.names: tuple[str, ...] | None = None  # of the requested columns
@@ -142,9 +142,13 @@ class Table:
             self.header = has_header(self.columns, names)
             keys = names if self.header else [str(number) for number in range(1, len(names) + 1)]
             self.names = find_columns(self.columns, keys, place, self.header)
+            for key, column in zip(self.names, self.columns, strict=True):
+                if not self.header and (name := first[int(key) - 1]).lower() in column.usual:
+                    raise ValueError(f"{place} is a header; request {column.role} as {name!r}, not by its number")
             for at, row in rows if self.header else chain([(place, first)], rows):
                 if len(row) != len(keys):
-                    raise ValueError(f"{at} has {len(row)} columns, {len(keys)} are expected, as in the first row")
+                    count = "1 column" if len(row) == 1 else f"{len(row)} columns"
+                    raise ValueError(f"{at} has {count}, {len(keys)} are expected, as in the first row")
                 yield at, dict(zip(keys, row, strict=True))
 
 
@@ -269,7 +273,8 @@ def read_json_array(stream: BinaryIO, name: str) -> Iterator[tuple[str, object]]
     place = f"{name}, read as one JSON array (with one object per line, its format is jsonl: --format jsonl),"
     items = parsed(content, place) if len(content) <= JSON_LIMIT else None
     if not isinstance(items, list):
-        raise ValueError(f"{place} is {kind_of(items)}, or longer than {JSON_LIMIT / 1e6:g} MB")
+        what = kind_of(items) if len(content) <= JSON_LIMIT else f"longer than {JSON_LIMIT / 1e6:g} MB"
+        raise ValueError(f"{place} is {what}")
     yield from ((f"{name}, item {number},", item) for number, item in enumerate(items, 1))
 
 
@@ -294,7 +299,7 @@ def open_parquet(stream: BinaryIO, name: str) -> Any:
 
 def read_parquet(file: Any, name: str, columns: Sequence[str]) -> Iterator[tuple[str, object]]:
     """The rows, as objects of these columns, each with its place."""
-    rows = (row for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns) for row in batch.to_pylist())
+    rows = (row for batch in file.iter_batches(1024, columns=columns) for row in batch.to_pylist())
     try:
         yield from ((f"{name}, row {number},", row) for number, row in enumerate(rows, 1))
     except (OSError, ValueError, RuntimeError) as error:

@@ -54,7 +54,7 @@ def read_template(
     """
     text = cls[0]  # every vocabulary has a token for this text
     alone, pair = backend.encode(text), backend.encode(text, text)
-    first, second = ([i for i, side in enumerate(pair.sequence_ids) if side == wanted] for wanted in (0, 1))
+    first, second = ([i for i, side in enumerate(pair.sequence_ids) if side == number] for number in (0, 1))
     if len(first) + len(second) == len(pair):
         doubled = cls[0] == "<s>"
         return SpecialTokenTemplate((cls[1],), (sep[1],) * (1 + doubled), (sep[1],), segment=int(not doubled))

@@ -46,7 +46,7 @@ class TokenStats:
         if self.truncated:
             warnings.warn(
                 f"{self.truncated} of {self.texts} texts are longer than {max_length} tokens (the longest has "
-                f"{'at least ' if self.uncounted else ''}{self.longest}) and were cut off there",
+                f"{'at least ' if self.uncounted else ''}{self.longest}): what comes after was cut off",
                 TruncationWarning,
                 stacklevel,
             )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import repeat
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import Encoding, Regex, pre_tokenizers
+from tokenizers import Encoding
 from torch import Tensor
 
 from minibert.checkpoints import hub
@@ -56,7 +55,7 @@ from minibert.text.tokenizer_files import (
 
 __all__ = ["Batch", "TokenStats", "Tokenizer", "TruncationWarning", "UnknownTokensWarning", "load_tokenizer"]
 
-CHUNK = 4096  # texts per call of the library; bounds the memory of its results
+CHUNK = 4096  # texts per call of the library, which bounds the memory of its results
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -104,22 +103,12 @@ class Tokenizer:
         self.max_length = min(DEFAULT_MAX_LENGTH, limit)
         self.max_length = self.resolve_max_length(max_length, pairs=False)
         if special_tokens_in_text == "literal":
-            self._read_literally()
-
-    def _read_literally(self) -> None:
-        # A unigram vocabulary has special tokens among its pieces: a typed one is split after its first character.
-        names = sorted(token for id in (*self.control_ids, self.unk_id) if len(token := self._pieces[id]) > 1)
-        if self._kind == "Unigram":
-            patterns = "|".join(f"{re.escape(token[0])}(?={re.escape(token[1:])})" for token in names)
-            apart = pre_tokenizers.Split(Regex(patterns), "merged_with_previous")
-            steps = [step for step in (self._backend.pre_tokenizer, apart) if step is not None]
-            self._backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
-        made = self._backend.encode_batch(list(self._special.values()), add_special_tokens=False)
-        if found := self.control_ids.intersection(id for one in made for id in one.ids):
-            raise ValueError(
-                "special_tokens_in_text='literal' is not possible with this vocabulary: "
-                f"the word {self._pieces[found.pop()]!r} itself is a special token; use 'parse'"
-            )
+            encodings = self._backend.encode_batch(list(self._special.values()), add_special_tokens=False)
+            if found := self.control_ids.intersection(id for one in encodings for id in one.ids):
+                raise ValueError(
+                    "special_tokens_in_text='literal' is not possible with this vocabulary: "
+                    f"the word {self._pieces[found.pop()]!r} itself is a special token; use 'parse'"
+                )
 
     # -- texts to ids
 
@@ -150,7 +139,7 @@ class Tokenizer:
         ids = [row["input_ids"] for row in rows]
         stats = token_stats(lengths, ids, self.unk_id, specials, max_length, long)
         self.warn(stats, max_length)
-        fillers: dict[str, Any] = dict(attention_mask=0, token_type_ids=0, special_tokens_mask=1)
+        fillers: dict[str, Any] = {"attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}
         fillers |= {"input_ids": self.pad_id, "tokens": self._pieces[self.pad_id], "offsets": (0, 0), "word_ids": None}
         return pad(rows, fillers, stats)
 
@@ -164,9 +153,9 @@ class Tokenizer:
     ) -> list[list[int]]:
         """The ids of each text, [CLS] and [SEP] included, cut but not padded: the fast way for many texts."""
         max_length = self.resolve_max_length(max_length, pairs=False)
-        made = self.encode_texts(as_texts(texts, missing=missing), long=as_long(truncation), max_length=max_length)
-        self.warn(made.stats, max_length)
-        return made.ids
+        rows = self.encode_texts(as_texts(texts, missing=missing), long=as_long(truncation), max_length=max_length)
+        self.warn(rows.stats, max_length)
+        return rows.ids
 
     def encode_texts(
         self,
@@ -221,8 +210,8 @@ class Tokenizer:
         """The ids of each text, and whether they are complete: of a very long text `enough` of them will do."""
         for portion in portions(map(str, texts)):
             short = [text if len(text) <= PIECE else "" for text in portion]
-            made = self._backend.encode_batch_fast(short, add_special_tokens=False)
-            for text, encoding in zip(portion, made, strict=True):
+            encodings = self._backend.encode_batch_fast(short, add_special_tokens=False)
+            for text, encoding in zip(portion, encodings, strict=True):
                 yield (encoding.ids, True) if len(text) <= PIECE else self._long_ids(text, enough)
 
     def _long_ids(self, text: str, enough: int | None) -> tuple[list[int], bool]:
@@ -274,8 +263,7 @@ class Tokenizer:
         Raises ValueError for a pair without special tokens.
         """
         if add_special_tokens:
-            ids: list[int] = self(text, pair).input_ids[0].tolist()
-            return ids
+            return list(self(text, pair).input_ids[0].tolist())
         if pair is not None:
             raise ValueError("add_special_tokens is False, and without [SEP] a pair would be one text")
         return list(next(self.encode_each(as_texts([text]))).ids)
@@ -395,8 +383,7 @@ def load_tokenizer(
     )
     if tokenizer._kind != "WordPiece":
         tokenizer._settings.setdefault("tokenizer_class", f"{relative}Tokenizer")  # transformers reads it
-    tokens = max(tokenizer._pieces) + 1
-    if tokens > config.vocab_size:
+    if (tokens := max(tokenizer._pieces) + 1) > config.vocab_size:
         raise ValueError(
             f"the tokenizer of {folder} has {tokens} tokens, the model only {config.vocab_size} "
             "(vocab_size in config.json); the files belong to different checkpoints"

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from minibert.checkpoints.tensor_files import listing
 from minibert.extras import install_hint
@@ -31,7 +31,6 @@ from minibert.files import read_json, read_small, shown
 Definition = dict[str, Any]  # the content of a tokenizer.json
 
 DEFAULT_MAX_LENGTH = 512
-SHORTEST = 3  # tokens: [CLS], one of text, [SEP]
 # The special tokens by role, and their default names: BERT's, RoBERTa's.
 SPECIAL_TOKENS = {
     "cls_token": ("[CLS]", "<s>"),
@@ -53,8 +52,6 @@ SENTENCEPIECE: dict[str, tuple[tuple[str, ...], int]] = {
     "Camembert": (("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), 1),
     "XLMRoberta": (("<s>", "<pad>", "</s>", "<unk>"), 3),
 }
-RARE = "\U0001f71a \U00012016"  # an alchemical sign and a cuneiform one, unknown to any vocabulary
-UNIGRAM, BYTE = 1, 6  # SentencePiece's codes for a type of model, and for a type of piece
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -69,8 +66,8 @@ def read_settings(folder: Path) -> dict[str, Any]:
             settings |= read_json(path)
             special_tokens(settings, str(path))
             most = settings.get("model_max_length") or DEFAULT_MAX_LENGTH
-            if type(most) not in (int, float) or not most >= SHORTEST:
-                raise ValueError(f"{path}: model_max_length is {shown(most)}; it must be at least {SHORTEST}")
+            if type(most) not in (int, float) or not most >= 3:  # [CLS], a token of text, [SEP]
+                raise ValueError(f"{path}: model_max_length is {shown(most)}; it must be at least 3")
     return settings
 
 
@@ -125,8 +122,8 @@ def read_definition(folder: Path, settings: Mapping[str, Any], lowercase: bool |
         raise ValueError(
             f"lowercase={lowercase} is not possible: the tokenizer of {folder} has no BertNormalizer to change"
         )
-    prefix = settings.get("add_prefix_space")
-    return definition if prefix is None else with_prefix_space(definition, prefix)
+    prefix, byte_level = settings.get("add_prefix_space"), '"ByteLevel"' in json.dumps(definition.get("pre_tokenizer"))
+    return with_prefix_space(definition, prefix) if byte_level and prefix is not None else definition
 
 
 def with_prefix_space(definition: Definition, prefix: bool) -> Definition:
@@ -144,7 +141,7 @@ def build(definition: Mapping[str, Any], literal: bool, source: str) -> tokenize
     """
     try:
         backend = tokenizers.Tokenizer.from_str(json.dumps(definition))
-        backend.encode(RARE, add_special_tokens=False)  # a missing unknown token fails here, not in use
+        backend.encode("\U0001f71a", add_special_tokens=False)  # a rare sign: without an unknown token, this fails
     except Exception as error:  # the library raises nothing narrower
         raise ValueError(
             f"{source}: tokenizers {tokenizers.__version__} cannot read this tokenizer.json: {error}"
@@ -164,17 +161,22 @@ def build(definition: Mapping[str, Any], literal: bool, source: str) -> tokenize
         if unknown := used - {None, *(one.get("special_tokens") or ())}:  # the library would panic
             raise ValueError(f"{source}: post_processor uses {', '.join(sorted(unknown))} without defining it")
     backend.encode_special_tokens = literal
+    names = sorted(token.content for token in backend.get_added_tokens_decoder().values() if token.special)
+    if literal and names and isinstance(model, models.Unigram):  # which has them as pieces: split a typed one
+        patterns = "|".join(f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names)
+        apart = pre_tokenizers.Split(Regex(patterns), "merged_with_previous")
+        steps = [step for step in (backend.pre_tokenizer, apart) if step is not None]
+        backend.pre_tokenizer = pre_tokenizers.Sequence(steps)
     return backend
 
 
-def assemble(model: models.Model, added: Sequence[str | AddedToken], **parts: Any) -> Definition:
+def assemble(model: models.Model, added: Sequence[Any], **parts: Any) -> Definition:
     """The content of the tokenizer.json of a model with these special tokens, normalizer, pre_tokenizer, ..."""
     backend = tokenizers.Tokenizer(model)
     backend.add_special_tokens(list(added))
     for name, part in parts.items():
         setattr(backend, name, part)
-    definition: Definition = json.loads(backend.to_str())
-    return definition
+    return dict(json.loads(backend.to_str()))
 
 
 def template(special: Mapping[str, str], vocab: Mapping[str, int], doubled: bool) -> processors.TemplateProcessing:
@@ -325,7 +327,8 @@ def read_pieces(path: Path) -> Any:
         whole = model.pieces and model.HasField("trainer_spec") and model.HasField("normalizer_spec")
     except Exception:  # protobuf's DecodeError
         whole = False
-    if not whole or model.trainer_spec.model_type != UNIGRAM or any(piece.type == BYTE for piece in model.pieces):
+    unigram, byte = 1, 6  # SentencePiece's codes for a type of model, and for a type of piece
+    if not whole or model.trainer_spec.model_type != unigram or any(piece.type == byte for piece in model.pieces):
         raise ValueError(
             f"{path} is damaged, cut off, or not a unigram model of SentencePiece without byte pieces; fetch it again"
         )

@@ -1,4 +1,4 @@
-"""WordPiece by hand: from text to ids in the order in which things happen.
+"""WordPiece by hand: from text to ids, step by step.
 
     "Café, rumination 東京"
     clean, space out Chinese, strip accents, lower-case  ->  "cafe, rumination  東  京 "
@@ -6,13 +6,13 @@
     longest pieces first                                 ->  cafe | , | rum | ##ination | 東 | 京
     look each piece up in the vocabulary                 ->  7668, 1010, 19379, 12758, 1879, 1755
 
-With some 30,000 pieces nearly every word can be written, rare ones in several: ## marks a piece that continues a word.
-A word that cannot is [UNK], unknown.
+With some 30,000 pieces nearly every word can be written, rare ones in several pieces: ## marks a piece that continues a
+word. A word that cannot be written is [UNK], unknown.
 
-The algorithm is BERT's (Devlin et al. 2018, section 3, and tokenization.py of its release); where that and the
-`tokenizers` library differ, this file does what the library does (tokenizers 0.23 BertNormalizer,
-BertPreTokenizer, WordPiece), and a test holds the two together on all of Unicode. This file is for reading;
-`minibert.text.tokenizer` does the work at the library's speed and also knows where in the text each token came from.
+The algorithm is BERT's (Devlin et al. 2018, section 3, and tokenization.py of its release). Where that and the
+`tokenizers` library differ, this file does what the library does (tokenizers 0.23 BertNormalizer, BertPreTokenizer,
+WordPiece), and a test compares the two on all of Unicode. This file is for reading; `minibert.text.tokenizer`, which is
+faster and also knows the place of each token in the text, is the one in use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-MAX_WORD_LENGTH = 100  # characters; what is longer is rarely a word, and matching takes quadratic time
+MAX_WORD_LENGTH = 100  # characters; longer strings are rarely words, and matching takes quadratic time
 
 # Blocks of Chinese characters, first and last. Japanese kana and Korean hangul are not here: to BERT they are letters.
 CHINESE = (
@@ -37,9 +37,9 @@ CHINESE = (
     (0x2F800, 0x2FA1F),
 )
 
-# The library's table of categories is that of Unicode 8.0. Here are all marks (Mn), punctuation (P.) and format
-# characters (Cf) that Unicode 17.0 has and 8.0 had not; the library takes them for letters. Other characters in
-# these ranges are letters or unassigned in both, so that the ranges may be generous.
+# The library has the table of categories of Unicode 8.0. These are all marks (Mn), punctuation (P.) and format
+# characters (Cf) that were added up to Unicode 17.0; the library treats them as letters. Other characters in these
+# ranges are letters or unassigned in both, so the ranges may be generous.
 AFTER_UNICODE_8 = (
     (0x05C8, 0x05C9),
     (0x061D, 0x061D),
@@ -91,7 +91,7 @@ CATEGORY_IN_UNICODE_8 = {"\u166d": "Po", "\U000111c9": "Po", "\u1734": "Mn", "\U
 
 @cache
 def category(character: str) -> str:
-    """The general category that the character has in Unicode 8.0; "Lo", a letter, for what came later."""
+    """The general category of the character in Unicode 8.0; "Lo", a letter, for later characters."""
     code = ord(character)
     if any(first <= code <= last for first, last in AFTER_UNICODE_8):
         return "Lo"
@@ -99,10 +99,10 @@ def category(character: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Drop what cannot be seen (control, format and private-use characters); every white space is one space."""
+    """Drop invisible characters (control, format and private use); every white space becomes one space."""
     kept = []
     for character in text:
-        if character in "\t\n\r":  # control characters by category, white space by use
+        if character in "\t\n\r":  # control characters by category, but used as white space
             kept.append(" ")
         elif character != "\ufffd" and category(character) not in ("Cc", "Cf", "Co"):
             kept.append(" " if character.isspace() else character)
@@ -120,12 +120,12 @@ def strip_accents(text: str) -> str:
 
 
 def lower(text: str) -> str:
-    """Lower-case each character alone; str.lower() on the whole text would choose Greek ς or σ by its place."""
+    """Lower-case each character alone; str.lower() on the whole text would choose Greek ς or σ by position."""
     return "".join(c.lower() for c in text)
 
 
 def is_punctuation(character: str) -> bool:
-    """All of ASCII but letters and digits, $ + < = > ^ ` | ~ too, and what Unicode calls punctuation."""
+    """Unicode's punctuation, and all of ASCII except letters and digits: $ + < = > ^ ` | ~ as well."""
     return character in "$+<=>^`|~" or category(character).startswith("P")
 
 
@@ -137,8 +137,8 @@ def split_words(text: str) -> list[str]:
 class WordPiece:
     """A vocabulary and the rules that turn text into its ids, without [CLS] and [SEP] around it.
 
-    vocab: piece to id; a piece that continues a word starts with "##". strip_accents=None does as lowercase does.
-    special_tokens are recognised where they are typed in a text; () reads such text literally.
+    vocab: piece to id; a piece that continues a word starts with "##". strip_accents: None means as lowercase.
+    special_tokens: recognised if typed in a text; () reads such text literally.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class WordPiece:
         self.special_tokens = frozenset(special_tokens)
 
     def split(self, text: str) -> list[str]:
-        """The words of a text, normalized: all steps before the vocabulary is asked."""
+        """The words of a text, normalized: all steps before the vocabulary is used."""
         text = clean(text)
         if self.split_chinese:
             text = space_out_chinese(text)
@@ -182,7 +182,7 @@ class WordPiece:
         return pieces
 
     def tokens(self, text: str) -> list[str]:
-        """The pieces of all words of a text; a special token typed in it stays whole."""
+        """The pieces of all words of a text; a typed special token stays whole."""
         tokens = []
         for part in self._cut_at_special_tokens(text):
             if part in self.special_tokens:

@@ -2,12 +2,9 @@
 
 In reading order:
 
-    decision  a classifier's decision, dimension by dimension
-    units     the strongest units of a feed-forward
-    journey   the tensors, and what is derived from them
-    data      what of them goes into the page
-    source    which line of the source computes what
-    page      the page
-    run       the run of the model
-    command   `minibert trace`
+    journey  the tensors, and what is derived from them: attention, units, a classifier's decision
+    data     the numbers of the page
+    page     the page, with links to the lines of the source
+    run      the run of the model
+    command  `minibert trace`
 """

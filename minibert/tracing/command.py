@@ -1,4 +1,4 @@
-"""`minibert trace`: what a request asks for, checked, run, printed and written."""
+"""`minibert trace`: the request checked, run, printed and written."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from minibert.tracing.data import choose
 from minibert.tracing.run import Trace, trace
 
 ANNOTATED = Path("build/annotated")  # where `make annotated` writes
-NAMED_HEADS = ("mean", "rollout")
 
 
 def run(args: argparse.Namespace, default_model: str) -> dict[str, Any]:
-    """Trace a text or a pair, write the page and the pictures, print what is in them and return the figures.
+    """Trace a text or a pair, write the page and the pictures, print a summary and return the figures.
 
     Raises ValueError for a request that cannot be met, FileNotFoundError for a folder or checkpoint that is missing,
     ImportError for a picture without matplotlib.
@@ -31,51 +30,46 @@ def run(args: argparse.Namespace, default_model: str) -> dict[str, Any]:
     check(args)
     classifier = Classifier.load(args.classifier, model=args.model, device="cpu") if args.classifier else None
     name = args.model or (str(classifier.features.model) if classifier else default_model)
-    encoder = model_for(name)
-    check_numbers(args, encoder)
-    tokenizer = load_tokenizer(name)
+    encoder, tokenizer = model_for(name), load_tokenizer(name)
     shown = os.path.basename(os.path.normpath(name)) if os.path.isdir(name) else name
     traced = trace(
         encoder, tokenizer, args.text, args.text_b, classifier=classifier, model=shown, truncation=args.truncation
     )
+    choice = choose(traced, args.layers, args.heads)
+    attention = traced.attention(args.layer, args.head, merge=args.words)
     figures = {"model": name, **describe(traced)}
     if args.out:
-        figures |= write_page(traced, args)
-    for path in filter(None, (args.png, args.svg)):
-        draw(traced, path, args.layer, args.head, args.words)
-        print(block("picture", f"{path}: layer {args.layer % len(traced.layers)}, head {args.head}"))
-    figures["pictures"] = [str(path) for path in (args.png, args.svg) if path]
-    return figures
+        traced.save(args.out, layers=choice.layers, heads=choice.heads, annotated=annotated_address(args))
+        size = args.out.stat().st_size
+        if choice.message:
+            print(block("left out", choice.message))
+        print(block("page", f"{args.out}: {size / 1e6:.2f} MB"))
+        figures |= {"out": str(args.out), "bytes": size, "page_layers": choice.layers, "page_heads": choice.heads}
+    pictures = [path for path in (args.png, args.svg) if path]
+    for path in pictures:
+        head = f"head {args.head}" if args.head.isdecimal() else args.head
+        title = f"layer {args.layer % len(traced.layers)}, {head}"
+        draw(attention.float().numpy(), traced.word_names if args.words else traced.tokens, title, path)
+        print(block("picture", f"{path}: {title}"))
+    return figures | {"pictures": [str(path) for path in pictures]}
 
 
 def check(args: argparse.Namespace) -> None:
-    """Refuse what cannot be done before anything is loaded."""
-    wanted = {"--out": (args.out, ".html"), "--png": (args.png, ".png"), "--svg": (args.svg, ".svg")}
-    if not any(path for path, _ in wanted.values()) and not args.json:
-        raise ValueError("nothing to write was named; add --out FILE.html, --png FILE.png or --svg FILE.svg")
-    for option, (path, suffix) in wanted.items():
-        if path and (path.suffix.lower() != suffix or path.is_dir()):
-            raise ValueError(f"{option} is {path}; it must be a file that ends in {suffix}")
+    """Raise ValueError, FileNotFoundError or ImportError for outputs that cannot be written."""
+    outputs = {".html": args.out, ".png": args.png, ".svg": args.svg}
+    if not any(outputs.values()) and not args.json:
+        raise ValueError("there is nothing to write; add --out FILE.html, --png FILE.png or --svg FILE.svg")
+    for suffix, path in outputs.items():
+        if path and path.suffix.lower() != suffix:
+            raise ValueError(f"{path} must be a file that ends in {suffix}")
         if path and not path.parent.is_dir():
-            raise FileNotFoundError(f"{option} is {path}, and there is no folder {path.parent}")
+            raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}")
         if path:
             check_output(path, args.overwrite, apart=[args.model, args.classifier])
     if args.annotated and not (args.annotated / "model.html").is_file():
         raise FileNotFoundError(f"--annotated is {args.annotated}, which has no model.html; `make annotated` writes it")
-    if args.classifier and args.text_b is not None:
-        raise ValueError("--classifier reads one text, and two were given; leave out one of them")
     if args.png or args.svg:
-        pyplot()  # raises ImportError, with the way to get it, before the work is done
-
-
-def check_numbers(args: argparse.Namespace, encoder: Encoder | MaskedLM) -> None:
-    """Raise ValueError for a layer or head of the picture that the model does not have."""
-    config = encoder.config
-    L, H = len(config.shared_layers), config.num_attention_heads
-    if not -L <= args.layer < L:
-        raise ValueError(f"--layer is {args.layer}; the model has {L} layers: 0 to {L - 1}, or -1 for the last")
-    if args.head not in NAMED_HEADS and not (args.head.isdecimal() and int(args.head) < H):
-        raise ValueError(f"--head is {args.head!r}; the model has {H} heads: 0 to {H - 1}, mean or rollout")
+        pyplot()  # raises ImportError, with the way to get it
 
 
 def model_for(name: str) -> Encoder | MaskedLM:
@@ -90,8 +84,7 @@ def model_for(name: str) -> Encoder | MaskedLM:
 
 
 def describe(traced: Trace) -> dict[str, Any]:
-    """Print the tokens, what the model says, and what a reader should know; return the same as figures."""
-    config = traced.config
+    """Print the tokens, the notes and what the model predicts; return the same as figures."""
     print(block("tokens", f"{len(traced.tokens)}: {' '.join(traced.tokens[:24])}{' ...' * (len(traced.tokens) > 24)}"))
     for note in traced.notes:
         print(block("note", note))
@@ -100,36 +93,25 @@ def describe(traced: Trace) -> dict[str, Any]:
         "ids": traced.ids,
         "segments": traced.segments,
         "notes": traced.notes,
-        "layers": len(config.shared_layers),
-        "heads": config.num_attention_heads,
-        "hidden_size": config.hidden_size,
+        "layers": len(traced.layers),
+        "heads": traced.config.num_attention_heads,
+        "hidden_size": traced.config.hidden_size,
+        "masks": [
+            {"place": place, "guesses": [guess._asdict() for guess in guesses]} for place, guesses in traced.predictions
+        ],
     }
     if traced.decision is not None:
-        chances = dict(zip(traced.decision.labels, traced.decision.probabilities.tolist(), strict=True))
-        print(block("classifier", ", ".join(f"{label} {chance:.4f}" for label, chance in chances.items())))
-        figures["probabilities"] = chances
-    for prediction in traced.predictions:
-        words = ", ".join(f"{guess.token} {guess.probability:.4f}" for guess in prediction.guesses[:5])
-        print(block(f"[MASK] {prediction.place}", words))
-    figures["masks"] = [
-        {"place": one.place, "guesses": [guess._asdict() for guess in one.guesses]} for one in traced.predictions
-    ]
+        figures["probabilities"] = dict(
+            zip(traced.decision.labels, traced.decision.probabilities.tolist(), strict=True)
+        )
+        print(block("classifier", ", ".join(f"{label} {p:.4f}" for label, p in figures["probabilities"].items())))
+    for place, guesses in traced.predictions:
+        print(block(f"[MASK] {place}", ", ".join(f"{guess.token} {guess.probability:.4f}" for guess in guesses[:5])))
     return figures
 
 
-def write_page(traced: Trace, args: argparse.Namespace) -> dict[str, Any]:
-    """Write --out and say what is in it and what is not."""
-    choice = choose(traced, args.layers, args.heads)
-    traced.save(args.out, layers=choice.layers, heads=choice.heads, annotated=annotated_address(args))
-    size = args.out.stat().st_size
-    if choice.message:
-        print(block("left out", choice.message))
-    print(block("page", f"{args.out}: {size / 1e6:.2f} MB"))
-    return {"out": str(args.out), "bytes": size, "page_layers": choice.layers, "page_heads": choice.heads}
-
-
 def annotated_address(args: argparse.Namespace) -> str:
-    """The annotated source as seen from the page; "" where there is none."""
+    """The annotated source as seen from the page; "" if there is none."""
     folder: Path = args.annotated or ANNOTATED
     if not (folder / "model.html").is_file():
         return ""
@@ -139,16 +121,13 @@ def annotated_address(args: argparse.Namespace) -> str:
         return folder.resolve().as_uri()
 
 
-def draw(traced: Trace, path: Path, layer: int, head: str, joined: bool) -> None:
-    """The attention of one layer and head as a picture, its kind by the ending of the name."""
-    matrix = traced.attention(layer, head, merge=joined)
-    names = [name.replace("$", r"\$") for name in (traced.word_names if joined else traced.tokens)]
-    title = f"layer {layer % len(traced.layers)}, {head if head in NAMED_HEADS else f'head {head}'}"
+def draw(matrix: Any, names: list[str], title: str, path: Path) -> None:
+    """Attention as a picture, whose format is the ending of its name."""
+    names = [name.replace("$", r"\$") for name in names]  # matplotlib would read a formula
     size = min(24.0, 1.6 + 0.26 * len(names))
     figure, axes = pyplot().subplots(figsize=(size, size), layout="constrained")
-    heat_map(matrix.float().numpy(), names, names, title=title, axes=axes)
-    axes.set_xlabel("looked at")
-    axes.set_ylabel("looks")
+    heat_map(matrix, names, names, title=title, axes=axes)
+    axes.set(xlabel="to (key)", ylabel="from (query)")
     with atomic_write(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=200)
     pyplot().close(figure)

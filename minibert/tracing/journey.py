@@ -1,53 +1,100 @@
 """The journey of a sentence as data: every tensor of one forward pass, and what is derived from them.
 
-    text -> tokens -> ids -> embeddings -> L layers -> final vectors -> [CLS] -> classifier, or words at [MASK]
+    text -> tokens -> ids -> embeddings -> L layers -> final vectors -> [CLS] -> classifier, or tokens at [MASK]
 
-run.py fills a Journey, page.py draws it. Tensors have no batch dimension: one text or pair is traced, B is 1.
+Tensors have no batch dimension: one text or pair is traced, B is 1.
+
+A classifier's decision is explained by the dimensions of its vector and by the tokens of the text:
+
+    logit = Σ_d coefficient_d · standardised_d + intercept             exact, for every recipe
+          = Σ_t what token t adds + intercept                          exact, for a mean over the tokens
+    probability with [MASK] in a token's place − probability           measured, a run of the model for each token
+
+A feed-forward is explained by its strongest units:
+
+    FFN(x) = Σ_u a_u w_u + b₂        a_u the activation of unit u, w_u its column of W₂
+    share of u = (a_u w_u · FFN(x)) / ‖FFN(x)‖²
+
+A share is the part of FFN(x) that unit u adds in the direction of FFN(x); it is negative for a unit that pulls the
+other way. The shares of all units and of b₂ add up to 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from minibert.config import Config
+from minibert.model import Encoder, EncoderOutput
+from minibert.tasks.frozen import Classifier
 from minibert.tasks.masked_text import Guess
-from minibert.tracing.decision import Decision, Masked
-from minibert.tracing.units import Units
+from minibert.vectors.pooling import pool, readable_vectors
+
+UNITS = 6  # listed for each token
 
 
-@dataclass(frozen=True, eq=False)
-class LayerTrace:
-    """One layer, in the order of computation; `hidden_states` has what goes in and what comes out."""
-
-    query: Tensor  # (S,D) the heads side by side; key alike
-    key: Tensor
-    scores: Tensor  # (H,S,S) before softmax
-    probs: Tensor  # (H,S,S) each row sums to 1 over the keys
-    attention_output: Tensor  # (S,D) what each token gathered, after the output projection
-    attention_sum: Tensor  # (S,D) the residual: input + attention_output
-    attention_norm: Tensor  # (S,D) LayerNorm of that
-    activation: Tensor  # (S,F) the feed-forward's wide layer, after the activation
-    units: Units  # the strongest of them
-    feed_forward: Tensor  # (S,D) what the feed-forward adds
-    feed_forward_sum: Tensor  # (S,D) the residual: attention_norm + feed_forward
-    output: Tensor  # (S,D) LayerNorm of that: what goes into the next layer
-
-
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """What the masked language model expects at one [MASK]."""
+class Prediction(NamedTuple):
+    """What the masked language model predicts at one [MASK]."""
 
     place: int  # of the [MASK] among the tokens
     guesses: list[Guess]  # the likeliest first
 
 
+class Masked(NamedTuple):
+    """A classifier's decision with [MASK] in the place of one token."""
+
+    place: int  # of the token
+    probability: float  # of the label that the whole text gets
+    change: float  # of that probability, from the whole text to this
+
+
+class Units(NamedTuple):
+    """For each token the K units with the largest shares, of either sign, and the rest of the sum."""
+
+    unit: Tensor  # (S,K) their numbers, 0 to F - 1
+    activation: Tensor  # (S,K)
+    share: Tensor  # (S,K)
+    rest: Tensor  # (S) the share of all other units together
+    bias: Tensor  # (S) the share of b₂
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """The decision on one text: what each column of the vector adds to each logit. Two labels have one logit."""
+
+    labels: list[str]
+    probabilities: NDArray[np.float64]  # (labels)
+    logits: NDArray[np.float64]  # (labels), or (1) for two labels: that of the second
+    intercepts: NDArray[np.float64]  # as logits
+    coefficients: NDArray[np.float64]  # (logits, width)
+    standardised: NDArray[np.float64]  # (width): mean 0 and variance 1 over the training texts
+    by_token: NDArray[np.float64] | None  # (logits, S): what each token adds; None unless the vector is a mean
+    columns: list[str]  # the name of each column of the width
+    pooling: str  # cls, mean, max or pooler
+    layers: tuple[int, ...]  # the hidden states that are read, 0 for the embeddings
+    combine: str  # of several hidden states
+    vector: Tensor  # (width) before the scaler
+
+    @property
+    def contributions(self) -> NDArray[np.float64]:
+        """(logits, width): what each column adds to each logit."""
+        return self.coefficients * self.standardised
+
+    @property
+    def decided(self) -> int:
+        """The number of the likeliest label."""
+        return int(self.probabilities.argmax())
+
+
 @dataclass(frozen=True, eq=False)
 class Journey:
-    """Everything that happened to one text or pair. E is the width of the embeddings, D for most relatives."""
+    """Everything that happened to one text or pair. E is the width of the embeddings, D for most families."""
 
     text: str
     text_b: str | None
@@ -55,99 +102,86 @@ class Journey:
     config: Config
     tokens: list[str]  # S of them, [CLS] first
     ids: list[int]
-    segments: list[int]  # token_type_ids: 0 for the first text, 1 for the second where the relative tells them apart
+    segments: list[int]  # token_type_ids: 0 for the first text, 1 for the second if the family has segments
     word_ids: list[int | None]  # count the words of each text from 0; None for special tokens
     offsets: list[tuple[int, int]]  # characters of the text, (0, 0) for special tokens
-    longest: int  # tokens before the text was cut
-    token_embeddings: Tensor  # (S,E)
-    segment_embeddings: Tensor | None  # (S,E); None where the relative has none
-    position_embeddings: Tensor  # (S,E)
-    embedding_sum: Tensor  # (S,E)
+    embeddings: dict[str, Tensor]  # token, segment, position and sum, (S,E) each; without segment if there is none
     hidden_states: tuple[Tensor, ...]  # L + 1 of (S,D): the embeddings after LayerNorm, then each layer's output
-    layers: list[LayerTrace]  # L of them
-    pooled: Tensor | None  # (D); None where there is no pooler
+    layers: list[dict[str, Tensor]]  # L of them: the tensors of a layer by their stages in parity/stages.py
+    units: list[Units]  # L of them
+    pooled: Tensor | None  # (D); None without a pooler
     predictions: list[Prediction] = field(default_factory=list)
     decision: Decision | None = None
-    masked: list[Masked] = field(default_factory=list)  # the decision with [MASK] in a token's place
+    masked: list[Masked] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # what a reader of the page should know
 
     @property
     def attentions(self) -> tuple[Tensor, ...]:
         """L of (H,S,S)."""
-        return tuple(layer.probs for layer in self.layers)
-
-    @property
-    def framing(self) -> str:
-        """The row, a word for each text and the special tokens around them: [CLS] text A [SEP] text B [SEP]."""
-        names = ["text"] if self.text_b is None else ["text A", "text B"]
-        found: list[str] = []
-        for token, word, side in zip(self.tokens, self.word_ids, self.sides, strict=True):
-            part = token if word is None else names[side]
-            if word is None or found[-1:] != [part]:
-                found.append(part)
-        return " ".join(found)
+        return tuple(layer["probs"] for layer in self.layers)
 
     @property
     def sides(self) -> list[int]:
-        """(S) 0 for the tokens of the first text, 1 for those of the second; special tokens as in `sides` below."""
-        return sides(self.word_ids) if self.text_b is not None else [0] * len(self.tokens)
+        """(S) the text of each token: [CLS] and the first [SEP] belong to 0, the rest of a pair to 1.
+
+        Segments do not tell this: some families have one segment for both texts.
+        """
+        first_end = self.word_ids.index(None, 1) if self.text_b is not None else len(self.tokens)
+        return [int(i > first_end) for i in range(len(self.tokens))]
 
     @property
     def words(self) -> list[int]:
-        """The number of the word that each token belongs to, counted through the row; special tokens are words too."""
-        return words(self.word_ids, self.sides)
+        """(S) the number of each token's word, counted through both texts; special tokens are words too: [CLS] is 0."""
+        numbers: list[int] = []
+        keys = list(zip(self.word_ids, self.sides, strict=True))
+        for i, key in enumerate(keys):
+            continues = i > 0 and key[0] is not None and key == keys[i - 1]
+            numbers.append((numbers[-1] if numbers else -1) + (not continues))
+        return numbers
 
     @property
     def word_names(self) -> list[str]:
-        """What stands in the text for each word of `words`, or its token where nothing does."""
-        texts, sides, words = (self.text, self.text_b or ""), self.sides, self.words
+        """The characters of each word of `words`, or its token if it has none."""
+        texts, words = (self.text, self.text_b or ""), self.words
         names = []
-        for number in range(words[-1] + 1):
-            first = words.index(number)
+        for first, number in enumerate(words):
+            if first and number == words[first - 1]:
+                continue
             last = first + words.count(number) - 1
-            written = texts[sides[first]][self.offsets[first][0] : self.offsets[last][1]].strip()
+            written = texts[self.sides[first]][self.offsets[first][0] : self.offsets[last][1]].strip()
             names.append(written if written and self.word_ids[first] is not None else self.tokens[first])
         return names
 
     def attention(self, layer: int, head: int | str, *, merge: bool = False) -> Tensor:
-        """The attention of one layer, (S,S), or (words, words) with merge; head is a number, "mean" or "rollout"."""
+        """The attention of one layer, (S,S), or (words, words) with merge; head is a number, "mean" or "rollout".
+
+        Raises ValueError for a layer or head that the model does not have.
+        """
+        L, H = len(self.layers), self.config.num_attention_heads
+        if not -L <= layer < L or (head not in ("mean", "rollout") and str(head) not in map(str, range(H))):
+            raise ValueError(
+                f"layer is {layer} and head is {head}; there are layers 0 to {L - 1}, -1 for the last, and heads 0 to "
+                f"{H - 1}, mean and rollout"
+            )
         if head == "rollout":
             matrix = rollout(self.attentions)[layer]
         else:
-            matrix = self.layers[layer].probs.mean(dim=0) if head == "mean" else self.layers[layer].probs[int(head)]
+            matrix = self.attentions[layer].mean(dim=0) if head == "mean" else self.attentions[layer][int(head)]
         return merge_words(matrix, self.words) if merge else matrix
 
 
-def sides(word_ids: Sequence[int | None]) -> list[int]:
-    """(S) word ids of a pair to the text that each token belongs to: [CLS] and the first [SEP] to 0, the rest to 1.
-
-    Segments do not say it: some relatives have one segment for both texts.
-    """
-    first_end = word_ids.index(None, 1)
-    return [int(i > first_end) for i in range(len(word_ids))]
-
-
-def words(word_ids: Sequence[int | None], sides: Sequence[int]) -> list[int]:
-    """(S) word ids, which begin again in the second text, to numbers that go through: [CLS] is 0."""
-    numbers: list[int] = []
-    for i, word in enumerate(word_ids):
-        same = i > 0 and word is not None and (word, sides[i]) == (word_ids[i - 1], sides[i - 1])
-        numbers.append((numbers[-1] if numbers else -1) + (0 if same else 1))
-    return numbers
-
-
-def merge_words(probs: Tensor, groups: Sequence[int]) -> Tensor:
+def merge_words(probs: Tensor, words: Sequence[int]) -> Tensor:
     """Attention between tokens, (...,S,S), to attention between words, (...,words,words).
 
-    A word receives what its pieces receive (sum over the keys) and looks as its pieces look on average (mean over the
-    queries), so that each row still sums to 1.
+    The attention to a word is the sum over its pieces, that from a word the mean over its pieces, so that each row
+    still sums to 1.
     """
-    member = torch.eye(max(groups) + 1, dtype=probs.dtype)[list(groups)]  # (S, words)
+    member = torch.eye(max(words) + 1, dtype=probs.dtype)[list(words)]  # (S, words)
     return (member / member.sum(dim=0)).T @ probs @ member
 
 
 def rollout(attentions: Sequence[Tensor]) -> list[Tensor]:
-    """Attention rollout, L of (H,S,S) to L of (S,S): how much of each input token has reached each place by each layer.
+    """Attention rollout, L of (H,S,S) to L of (S,S): how much of each input token has reached each token by each layer.
 
     The mean over the heads with the residual as identity, (A + I) / 2, multiplied through the layers (Abnar and
     Zuidema 2020, "Quantifying Attention Flow in Transformers").
@@ -160,15 +194,80 @@ def rollout(attentions: Sequence[Tensor]) -> list[Tensor]:
 
 
 def quadrants(probs: Tensor, sides: Sequence[int]) -> dict[str, float]:
-    """How much of the attention (S,S) of each text's tokens goes to each text, the mean over the query tokens.
+    """The share of the attention (S,S) from each text to each text, the mean over the query tokens.
 
     [CLS] and the first [SEP] belong to A, the last [SEP] to B; A→A + A→B = 1 and B→A + B→B = 1.
     """
     second = torch.tensor(sides, dtype=torch.bool)
-    members = {"A": ~second, "B": second}
-    return {
-        f"{q}→{k}": float(probs[members[q]][:, members[k]].sum(dim=-1).mean())
-        for q in members
-        for k in members
-        if members[q].any() and members[k].any()
-    }
+    members = {name: member for name, member in (("A", ~second), ("B", second)) if member.any()}
+    return {f"{q}→{k}": float(probs[members[q]][:, members[k]].sum(dim=-1).mean()) for q in members for k in members}
+
+
+def strongest_units(activation: Tensor, contract: nn.Linear) -> Units:
+    """The strongest units, from their activations (S,F) and the second matrix of the feed-forward, W₂ (D,F) with b₂.
+
+    A token to which the feed-forward adds nothing has shares of 0.
+    """
+    with torch.no_grad():
+        a, weight, bias = (x.detach().double().cpu() for x in (activation, contract.weight, contract.bias))
+        added = a @ weight.T + bias  # (S,D)
+        square = added.square().sum(dim=-1, keepdim=True).clamp(min=torch.finfo(added.dtype).tiny)  # (S,1)
+        share = a * (added @ weight) / square  # (S,F): a_u w_u · FFN(x), without ever forming a_u w_u
+        unit = share.abs().topk(min(UNITS, a.shape[-1]), dim=-1).indices
+        listed = share.gather(-1, unit)
+        rest = share.sum(dim=-1) - listed.sum(dim=-1)
+        return Units(unit, a.gather(-1, unit), listed, rest, (added @ bias) / square[:, 0])
+
+
+def decide(classifier: Classifier, config: Config, states: tuple[Tensor, ...], pooled: Tensor | None) -> Decision:
+    """The classifier's decision on these states, by the recipe it was trained with, dimension by dimension.
+
+    states: L + 1 of (S,D). pooled: (D), or None. Raises ValueError for a classifier of another width or recipe.
+    """
+    recipe = classifier.features.recipe
+    layers, width = recipe.fit_to(config, has_pooler=pooled is not None)
+    scaler, regression = classifier.head[0], classifier.head[-1]
+    if width != scaler.n_features_in_:
+        raise ValueError(
+            f"the classifier reads {scaler.n_features_in_} columns, and this encoder gives {width}; "
+            f"it was trained on {classifier.features.model}"
+        )
+    S, D = states[0].shape
+
+    def vectors(out: Any) -> NDArray[np.float64]:
+        found = pool(out, torch.ones(out.last_hidden_state.shape[:2], dtype=torch.bool), recipe, layers)
+        return np.asarray(found.double().numpy())
+
+    out = EncoderOutput(states[-1][None], None if pooled is None else pooled[None], tuple(x[None] for x in states))
+    (vector,) = vectors(out)  # (width)
+    standardised = (vector - scaler.mean_) / scaler.scale_
+    by_token = None
+    if recipe.pooling == "mean":  # of S vectors, each that of a text of one token
+        alone = EncoderOutput(states[-1][:, None], None, tuple(x[:, None] for x in states))  # S texts of 1 token
+        by_token = regression.coef_ @ ((vectors(alone) - scaler.mean_) / scaler.scale_ / S).T
+    state_names = [f" of hidden state {layer}" for layer in layers] if width > D else [""]
+    return Decision(
+        labels=classifier.labels,
+        probabilities=classifier.head.predict_proba(vector[None])[0],
+        logits=regression.coef_ @ standardised + regression.intercept_,
+        intercepts=np.asarray(regression.intercept_, dtype=np.float64),
+        coefficients=regression.coef_,
+        standardised=standardised,
+        by_token=by_token,
+        columns=[f"dimension {d % D}{state_names[d // D]}" for d in range(width)],
+        pooling=recipe.pooling,
+        layers=layers,
+        combine=recipe.combine,
+        vector=torch.from_numpy(vector),
+    )
+
+
+def mask_in_turn(
+    classifier: Classifier, encoder: Encoder, ids: Sequence[int], places: Sequence[int], mask_id: int
+) -> list[Masked]:
+    """The decision on a text, (S) ids, with [MASK] in each of these places in turn: one run of the model for each."""
+    rows = [list(ids), *([*ids[:place], mask_id, *ids[place + 1 :]] for place in places)]
+    vectors = readable_vectors(encoder, rows, classifier.features.recipe)  # (1 + places, width)
+    found = classifier.head.predict_proba(vectors)  # (1 + places, labels)
+    whole, *without = found[:, found[0].argmax()].tolist()
+    return [Masked(place, p, p - whole) for place, p in zip(places, without, strict=True)]

@@ -1,4 +1,4 @@
-"""Rows of token ids to batches: padded, with their labels, in an order that a seed and an epoch decide.
+"""Rows of token ids to batches: padded, with their labels, in an order that a seed and an epoch determine.
 
 B batch, S tokens.
 """
@@ -18,33 +18,33 @@ from minibert.tasks.base import Augmentation, Example
 
 @dataclass(frozen=True)
 class Batch:
-    """What the model is given, (B, S) each; for multiple choice (B·C, S), a question's choices one after the other."""
+    """The input of the model, (B, S) each; of multiple choice (B·C, S), the choices of a question in a row."""
 
     input_ids: Tensor
     attention_mask: Tensor
     token_type_ids: Tensor
     labels: dict[str, Tensor]
-    rows: tuple[int, ...]  # which examples these are
+    rows: tuple[int, ...]  # the numbers of its examples
     choices: int = 0  # C; 0: no multiple choice
-    idle: bool = False  # no row was left for this rank: another's is computed, to keep step, and counts nowhere
+    idle: bool = False  # this rank has no row of the batch: it computes another's, which counts nowhere
 
     @property
     def tokens(self) -> int:
-        """How many tokens there are, padding left out."""
+        """The number of tokens, without padding."""
         return 0 if self.idle else int(self.attention_mask.sum())
 
-    def share(self, rank: int, ranks: int) -> Batch:
-        """Every so many-th row, as wide as before: the loss of an answer is taken over padding too."""
+    def shard(self, rank: int, ranks: int) -> Batch:
+        """Every `ranks`-th row from row `rank` on, as wide as before: some losses are means over padding too."""
         if ranks == 1:
             return self
         idle = rank >= len(self.rows)
         kept = torch.arange(0 if idle else rank, len(self.rows), len(self.rows) if idle else ranks)
         width = max(self.choices, 1)
-        places = (kept[:, None] * width + torch.arange(width)).flatten()
+        index = (kept[:, None] * width + torch.arange(width)).flatten()
         return Batch(
-            input_ids=self.input_ids[places],
-            attention_mask=self.attention_mask[places],
-            token_type_ids=self.token_type_ids[places],
+            input_ids=self.input_ids[index],
+            attention_mask=self.attention_mask[index],
+            token_type_ids=self.token_type_ids[index],
             labels={name: values[kept] for name, values in self.labels.items()},
             rows=tuple(self.rows[row] for row in kept.tolist()),
             choices=self.choices,
@@ -53,39 +53,37 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """The same on another device."""
-        move = {name: getattr(self, name).to(device) for name in ("input_ids", "attention_mask", "token_type_ids")}
-        labels = {name: values.to(device) for name, values in self.labels.items()}
-        return replace(self, **move, labels=labels)
+        inputs = {name: getattr(self, name).to(device) for name in ("input_ids", "attention_mask", "token_type_ids")}
+        return replace(self, **inputs, labels={name: values.to(device) for name, values in self.labels.items()})
 
 
 def collate(examples: Sequence[Example], rows: Sequence[int], pad_id: int, choices: int = 0) -> Batch:
-    """Pad on the right to the longest row. Labels of tokens are filled up with -100."""
+    """Pad on the right to the longest row; labels of tokens are padded with -100."""
     ids = [torch.tensor(example.ids, dtype=torch.long) for example in examples]
     segments = [torch.tensor(example.segments, dtype=torch.long) for example in examples]
     lengths = torch.tensor([len(row) for row in ids])
     input_ids = pad_sequence(ids, batch_first=True, padding_value=pad_id)
     questions = examples[::choices] if choices else examples
-    labels = {name: labels_of(name, questions) for name in examples[0].labels}
     return Batch(
         input_ids=input_ids,
         attention_mask=(torch.arange(input_ids.shape[1]) < lengths[:, None]).long(),
         token_type_ids=pad_sequence(segments, batch_first=True),
-        labels=labels,
+        labels={name: labels_of(name, questions) for name in examples[0].labels},
         rows=tuple(rows),
         choices=choices,
     )
 
 
 def labels_of(name: str, examples: Sequence[Example]) -> Tensor:
-    """(B) whole numbers or floats, (B, K) floats for several labels of a text, or (B, S) with -100 as padding."""
+    """(B) integers or floats, (B, K) floats for several labels of a text, or (B, S) with -100 as padding."""
     values = [torch.tensor(example.labels[name]) for example in examples]
     of_tokens = values[0].dim() == 1 and not values[0].is_floating_point()
     return pad_sequence(values, batch_first=True, padding_value=IGNORED) if of_tokens else torch.stack(values)
 
 
 def order(count: int, seed: int, epoch: int) -> list[int]:
-    """The rows of an epoch in the order in which they are learned from, a permutation of 0 .. count - 1."""
-    random = torch.Generator().manual_seed(seed * 1_000_003 + epoch)  # the same whatever else drew numbers before
+    """The order of the rows in an epoch, a permutation of 0 .. count - 1."""
+    random = torch.Generator().manual_seed(seed * 1_000_003 + epoch)  # independent of all other random numbers
     return torch.randperm(count, generator=random).tolist()
 
 
@@ -98,31 +96,31 @@ class Batches:
     seed: int
     pad_id: int
     choices: int = 0
-    change: Augmentation | None = None
-    rank: int = 0  # whose rows of each batch are given
+    augment: Augmentation | None = None
+    rank: int = 0  # the rank whose rows of each batch are given
     ranks: int = 1
 
     @property
     def rows(self) -> int:
-        """How many texts, or questions, there are."""
+        """The number of texts, or of questions."""
         return len(self.examples) // max(self.choices, 1)
 
     @property
-    def an_epoch(self) -> int:
-        """How many batches an epoch has; the last may be smaller."""
+    def batches_per_epoch(self) -> int:
+        """The number of batches in an epoch; the last may be smaller."""
         return -(-self.rows // self.batch_size)
 
-    def of_epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+    def epoch_batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from number `first` on."""
         shuffled = order(self.rows, self.seed, epoch)
         for start in range(first * self.batch_size, self.rows, self.batch_size):
-            yield self.of_rows(shuffled[start : start + self.batch_size], epoch).share(self.rank, self.ranks)
+            yield self.of_rows(shuffled[start : start + self.batch_size], epoch).shard(self.rank, self.ranks)
 
     def of_rows(self, rows: Sequence[int], epoch: int = 0) -> Batch:
         """The batch of these rows."""
         width = max(self.choices, 1)
         numbers = [row * width + choice for row in rows for choice in range(width)]
         examples = [self.examples[number] for number in numbers]
-        if self.change is not None:
-            examples = [self.change(one, epoch, number) for one, number in zip(examples, numbers, strict=True)]
+        if self.augment is not None:
+            examples = [self.augment(one, epoch, number) for one, number in zip(examples, numbers, strict=True)]
         return collate(examples, rows, self.pad_id, self.choices)

@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +20,19 @@ from minibert.device import choose_device
 from minibert.heads import Head
 from minibert.tasks.classification import Classification
 from minibert.train.batches import Batch
-from minibert.train.finetuning import Job, Request, answers, run, weights_of
-from minibert.train.loop import Settings
+from minibert.train.finetuning import FinetuneRun, Reader
+from minibert.train.loop import Loss
 from minibert.train.packed import Output
+from minibert.train.settings import FinetuneSettings
 
-TINY = torch.finfo(torch.float32).tiny  # where all texts of a batch weigh nothing
+TINY = torch.finfo(torch.float32).tiny  # the least sum of weights in a batch
 
 
 class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
     """A column of texts, or two of pairs, to labels: fit trains the whole checkpoint with a fresh task head.
 
-    model is a Hub name or a folder; max_length: tokens of a row, None: 128; class_weight: None, "balanced" or a weight
-    for each label; the other settings are those of train.loop.Settings. precision "auto" is bfloat16 where the hardware
-    multiplies it. The same seed gives the same model. A pickle holds the trained weights.
+    class_weight: None, "balanced" or a weight for each label; the other parameters are those of FinetuneSettings. The
+    same seed gives the same model. A pickle holds the trained weights.
 
     After fit: classes_, model_ (with its task head), tokenizer_, loss_curve_ (a value for each step).
     """
@@ -64,69 +63,49 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.device = device
 
     def fit(self, X: object, y: object, sample_weight: object = None) -> FineTunedClassifier:
-        """Train on texts X and their labels y; sample_weight: how much each text counts.
+        """Train on texts X and their labels y; sample_weight: the weight of each text.
 
         Raises TypeError or ValueError, naming the row, for texts and labels that cannot be learned.
         """
-        task = Classification()
+        task, weight = Classification(), self.class_weight
         texts, pairs = columns(X)
         given = np.asarray(y).tolist()
         data = task.from_labels(texts, given, pairs)
         by_name = dict(zip(data.known_labels, given, strict=True))  # 2 is the class "2" to the model
-        weight = self.class_weight
+        settings = self.get_params() | {"model": os.fspath(self.model)}
         if isinstance(weight, Mapping):
-            weight = {str(label): value for label, value in weight.items()}
-        request = Request(
-            model=os.fspath(self.model),
-            settings=Settings(
-                epochs=self.epochs,
-                batch_size=self.batch_size,
-                learning_rate=self.learning_rate,
-                seed=self.seed,
-                precision=self.precision,
-            ),
-            max_length=self.max_length,
-            freeze=self.freeze,
-            device=self.device,
-            class_weights=weights_of(task, data, weight),
-        )
-        loss_of = None if sample_weight is None else partial(LossBySample, as_weights(sample_weight, len(texts)))
+            settings["class_weight"] = {str(label): value for label, value in weight.items()}
+        run = WeightedRun.of(task, data, None, FinetuneSettings(**settings))
+        if sample_weight is not None:
+            run = replace(run, sample_weight=as_weights(sample_weight, len(texts)))
         with tempfile.TemporaryDirectory(prefix="minibert-fit-") as folder:
-            trained = run(Job.of(task, data, None, request), Path(folder), loss_of=loss_of)
-        self.model_, self.tokenizer_, self.loss_curve_ = (
-            trained.model.to("cpu"),
-            trained.tokenizer,
-            trained.progress.curve,
-        )
-        self.classes_ = np.array([by_name[label] for label in trained.labels])
+            trained = run.train(Path(folder))
+        self.model_, self.tokenizer_, self.loss_curve_ = trained.model.to("cpu"), run.tokenizer, trained.progress.curve
+        self.classes_ = np.array([by_name[label] for label in run.labels])
         return self
 
     def predict_proba(self, X: object) -> NDArray[np.float64]:
         """The probability of each class for each text, (N, K), columns in the order of classes_."""
         check_is_fitted(self)
-        task = Classification()
-        data = task.from_texts(*columns(X))
-        labels = list(self.model_.config.id2label.values())
-        encoded = task.encode(data, self.tokenizer_, labels, self.tokenizer_.max_length)
-        found = answers(task, self.model_.to(choose_device(self.device)), encoded, data, labels)
-        rows = [answer.probabilities for answer in found]
+        task, labels = Classification(), list(self.model_.config.id2label.values())
+        model = self.model_.to(choose_device(self.device))
+        reader = Reader(task, model, self.tokenizer_, labels, self.tokenizer_.max_length)
+        rows = [answer.probabilities for answer in reader.answer(task.from_texts(*columns(X)))]
         return np.array(rows, dtype=np.float64).reshape(len(rows), len(labels))
 
     def predict(self, X: object) -> NDArray[Any]:
         """The likeliest class of each text, (N,)."""
-        probabilities = self.predict_proba(X)
-        best: NDArray[Any] = self.classes_[probabilities.argmax(axis=1)]
+        best: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
         return best
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.string = True
-        tags.input_tags.one_d_array = True
+        tags.input_tags.string = tags.input_tags.one_d_array = True
         return tags
 
 
 def columns(X: Any) -> tuple[list[str], list[str] | None]:
-    """Texts, or texts and their pairs where X has two columns; what is no text is refused later, by row."""
+    """Texts, or texts and their pairs where X has two columns; other values are refused later, by row."""
     if getattr(X, "ndim", 1) == 2 and X.shape[1] in (1, 2):
         values = X.to_numpy() if hasattr(X, "to_numpy") else X
         return list(values[:, 0]), list(values[:, 1]) if X.shape[1] == 2 else None
@@ -138,30 +117,44 @@ def as_weights(weights: object, rows: int) -> Tensor:
     values = torch.as_tensor(np.asarray(weights, dtype=np.float32))
     if values.shape != (rows,) or not bool(values.isfinite().all()) or bool((values < 0).any()):
         raise ValueError(
-            f"sample_weight has shape {tuple(values.shape)} for {rows} texts; one finite weight of at least "
-            "0 for each is wanted"
+            f"sample_weight has shape {tuple(values.shape)} for {rows} texts; give one finite weight of at least 0 each"
         )
     return values
 
 
 @dataclass(frozen=True)
-class LossBySample:
-    """Cross entropy in which each text counts by its weight, (N), and each label by its own."""
+class WeightedRun(FinetuneRun):
+    """Fine-tuning in which each text has a weight, (N)."""
+
+    sample_weight: Tensor | None = None
+
+    def loss_of(self, output_of: Output) -> Loss:
+        """With the weights, if there are any."""
+        weights = self.sample_weight
+        return (
+            super().loss_of(output_of)
+            if weights is None
+            else SampleWeightedLoss(weights, self.class_weights, output_of)
+        )
+
+
+@dataclass(frozen=True)
+class SampleWeightedLoss:
+    """Cross entropy in which each text has a weight, (N), and each class too, (K)."""
 
     weights: Tensor
-    request: Request
+    class_weights: tuple[float, ...] | None
     output_of: Output
 
     def __call__(self, model: Head, batch: Batch) -> Tensor:
-        """The mean over the texts, ()."""
+        """The weighted mean over the texts, ()."""
         logits = self.output_of(model, replace(batch, labels={})).logits  # (B,K)
-        labels, of_classes = batch.labels["labels"], self.request.class_weights
-        of_labels = None if of_classes is None else logits.new_tensor(of_classes)
-        each = nn.functional.cross_entropy(logits, labels, weight=of_labels, reduction="none")
-        counts = self.weights[list(batch.rows)].to(logits)
-        total: Tensor = (each * counts).sum() / counts.sum().clamp(min=TINY)
+        of_classes = None if self.class_weights is None else logits.new_tensor(self.class_weights)
+        each = nn.functional.cross_entropy(logits, batch.labels["labels"], weight=of_classes, reduction="none")
+        weights = self.weights[list(batch.rows)].to(logits)
+        total: Tensor = (each * weights).sum() / weights.sum().clamp(min=TINY)
         return total
 
     def weight_of(self, batch: Batch) -> float:
-        """What the mean is divided by."""
+        """The sum of the weights, by which the mean is divided."""
         return max(float(self.weights[list(batch.rows)].sum(dtype=torch.float64)), TINY)

@@ -1,31 +1,40 @@
-"""Distillation: a student learns what its teacher makes of a text, besides what the text itself says.
+"""Distillation: a student learns the predictions of its teacher, besides the text itself.
 
-    corpus -> rows, masked -> teacher, whose weights stay -> what it guesses, what it holds of each token
-                           -> student, half as deep       -> three losses -> an ordinary DistilBERT
+    corpus -> rows, masked -> teacher, frozen             -> its predictions and hidden states
+                           -> student, half as many layers -> three losses -> an ordinary DistilBERT
 
-A text says which word was hidden; the teacher says how likely each word of the vocabulary is, which is more to learn
-from. Divided by a temperature before softmax, its small probabilities count too (Hinton et al. 2015):
+A text has one original token at a mask; the teacher gives a probability of every token, which is more to learn from.
+Divided by a temperature before softmax, its small probabilities count too (Hinton et al. 2015):
 
-    distillation = τ² KL(softmax(teacher / τ) || softmax(student / τ))     at every token; times 5
-    masked LM    = -log softmax(student)[the hidden word]                  at hidden ones; times 2
-    cosine       = 1 - cos(last state of the student, of the teacher)      at every token; times 1
+    distillation = τ² KL(softmax(teacher / τ) || softmax(student / τ))     at every token; weight 5
+    masked LM    = -log softmax(student)[original token]                   at masked tokens; weight 2
+    cosine       = 1 - cos(last state of the student, of the teacher)      at every token; weight 1
 
-All are means over tokens, never over padding; τ², the temperature squared, keeps gradients as large as without it.
-Sanh et al. 2019, sections 2 and 3, and the script of the authors, which distils every token where the paper speaks of
-hidden ones; it hides rare tokens more often, and here BERT's masking does it. A classifier is a teacher in the same
-way, by its labels (`task="classify"`). Beside the letters of model.py:
+All are means over tokens without padding; τ², the temperature squared, keeps the size of the gradients. Sanh et al.
+2019, sections 2 and 3, and the authors' script, which distills at every token where the paper names masked ones; it
+masks rare tokens more often, and this is BERT's masking. A classifier is distilled in the same way, by its labels.
 
-    T  tokens of all texts in the batch        N  tokens of which logits are needed
+The student begins with some layers of its teacher:
+
+    teacher, 6 layers     embeddings   0   1   2   3   4   5   task head
+                              |        |       |           |       |
+    student, 3 layers     embeddings   0       1           2   task head
+
+A layer changes the vector of a token by adding to it, so the layers fit each other well enough to begin with. Segments
+and the pooler are dropped; all else is as wide as in the teacher, whose weights fit unchanged.
+Beside the letters of model.py:
+
+    T  tokens of all texts in the batch        N  tokens whose logits are needed
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -33,327 +42,290 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from minibert.checkpoints import hub
-from minibert.checkpoints.load import load
+from minibert.checkpoints.load import has_head, load
 from minibert.config import Config
 from minibert.device import choose_device
-from minibert.heads import Head
+from minibert.heads import HEAD_CLASSES, Head
 from minibert.kernels.quick import twice
 from minibert.losses import IGNORED, cross_entropy, token_cross_entropy
 from minibert.model import EncoderOutput
 from minibert.pretraining_heads import TokenPrediction
 from minibert.tasks.classification import Classification
 from minibert.text.tokenizer import load_tokenizer
-from minibert.train import finetuning, pretraining
 from minibert.train.batches import Batch
-from minibert.train.finetuning import as_data, run
-from minibert.train.folder import Trained, check_out, write_folder
-from minibert.train.keeper import forget
-from minibert.train.loop import Loss, Losses, Progress, Settings
+from minibert.train.finetuning import FinetuneRun, as_data
+from minibert.train.loop import Loss, Losses
+from minibert.train.objectives import MaskedLanguageModel
 from minibert.train.outputs import outputs
 from minibert.train.packed import Output, Tokens, encode
-from minibert.train.student import check_teacher, layers_taken, new_student
+from minibert.train.pretraining import PretrainRun
+from minibert.train.run import check_out
+from minibert.train.settings import DistillClassifierSettings, DistillSettings
 
-TEMPERATURE = 2.0
-OF_LABELS = ("soft-labels", "labels")  # the losses of a classification
-AT_ONCE = 256  # tokens whose logits (N,V) are held at a time; on a CPU fewer or more are slower
-# DistilBERT's optimizer.
-RECIPE = Settings(epochs=1, learning_rate=5e-4, warmup=0.05, weight_decay=0.0, clip=5.0, beta2=0.98, epsilon=1e-6)
-
-
-def check_how(temperature: float, weights: Sequence[float], names: Sequence[str]) -> None:
-    """Raise ValueError for a temperature or weights of losses that cannot be."""
-    if not 0 < temperature < float("inf"):
-        raise ValueError(f"temperature is {temperature}; it must be more than 0, and 2 is DistilBERT's")
-    if len(weights) != len(names) or not all(0 <= one < float("inf") for one in weights) or not any(weights):
-        told = ",".join(map(str, weights))
-        raise ValueError(
-            f"weights are {told}; one is needed for each of {', '.join(names)}: 0 or more, and one of them above 0"
-        )
-
-
-def frozen(folder: Path, head: str, device: str) -> Head:
-    """A teacher: in eval mode, so that it has no dropout, and none of its weights is trained."""
-    teacher = load(folder, head=head, device=choose_device(device))
-    return teacher.requires_grad_(False)
+AT_ONCE = 256  # tokens whose logits (N,V) are in memory at a time; on a CPU fewer or more are slower
+CARRIED = (  # from the teacher's config to the student's
+    *("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings", "hidden_act"),
+    *(
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+        "initializer_range",
+        "pad_token_id",
+        "tie_word_embeddings",
+    ),
+)
+NO_HEAD = {
+    "masked-lm": "predicts no masked tokens, which a student learns; a pretrained checkpoint does (bert-base-uncased, "
+    "distilbert-base-uncased, the output of `minibert pretrain`), a sentence encoder or a fine-tuned one does not",
+    "sequence-classification": "has no classifier; a teacher of a task is the output of `minibert finetune classify`",
+}
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Losses
+# The student
+
+
+def layers_taken(depth: int, layers: int | None = None, take: Sequence[int] | None = None) -> tuple[int, ...]:
+    """The layers of a teacher of `depth` layers that initialise those of the student.
+
+    layers: how many, evenly spaced from the first to the last; None: half of them. take: these. Raises ValueError for
+    a layer that the teacher does not have.
+    """
+    if take is not None and layers not in (None, len(take)):
+        raise ValueError(f"layers is {layers}, and take names {len(take)} layers; leave out one of the two")
+    layers = len(take) if take is not None else max(1, depth // 2) if layers is None else layers
+    if not 1 <= layers <= depth:
+        raise ValueError(f"layers is {layers}; it must be at least 1 and at most {depth}, the teacher's")
+    if take is None:
+        return tuple(round(number * (depth - 1) / max(1, layers - 1)) for number in range(layers))
+    if wrong := [number for number in take if not 0 <= number < depth]:
+        raise ValueError(f"take names layer {wrong[0]}; the teacher has 0 to {depth - 1}")
+    return tuple(take)
+
+
+def check_teacher(folder: Path, head: str) -> Config:
+    """The teacher's config. Raises ValueError where its layers do not fit a DistilBERT, or it lacks the task head."""
+    config = Config.from_file(folder / "config.json")
+    reasons = {
+        f"its positions begin at {config.first_position}, and those of a DistilBERT at 0": config.first_position > 0
+        or not config.padding_has_position,
+        "its layers share their weights": len(set(config.shared_layers)) < config.num_hidden_layers,
+        "its embeddings are projected to the width of the layers": config.embedding_size != config.hidden_size
+        or config.always_projected,
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise ValueError(
+                f"{folder} is of type {config.family.title}, and {reason}, so its layers do not fit a DistilBERT; the "
+                "teacher can be a BERT or a DistilBERT"
+            )
+    if not has_head(folder, head):
+        raise ValueError(f"{folder} {NO_HEAD[head]}")
+    return config
+
+
+def new_student(teacher: Head, take: Sequence[int]) -> Head:
+    """A DistilBERT with the embeddings and these layers of the teacher, and its prediction of tokens if it has one.
+
+    Any other task head is fresh. In eval mode, on the CPU.
+    """
+    carried = {name: getattr(teacher.config, name) for name in CARRIED}
+    config = Config.from_dict({"model_type": "distilbert", "num_hidden_layers": len(take)} | carried)
+    student = HEAD_CLASSES[teacher.name](config)
+    names = [f"encoder.embeddings.{part}" for part in ("token", "position", "norm")]
+    names += ["transform", "transform_norm", "decoder"] if isinstance(student, TokenPrediction) else []
+    pairs = [(name, name) for name in names]
+    pairs += [(f"encoder.layers.{ours}", f"encoder.layers.{theirs}") for ours, theirs in enumerate(take)]
+    for ours, theirs in pairs:
+        student.get_submodule(ours).load_state_dict(teacher.get_submodule(theirs).state_dict())
+    return student.eval()
+
+
+def load_teacher(folder: Path, head: str, device: str) -> Head:
+    """A teacher: in eval mode, so without dropout, and frozen."""
+    return load(folder, head=head, device=choose_device(device)).requires_grad_(False)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A masked language model
 
 
 def soft_loss(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """The sum over rows of τ² KL(teacher || student), logits (N,V) and (N,V) -> ()."""
-    at_least = torch.promote_types(student.dtype, torch.float32)  # lower precision is for matrix products
-    log_p, log_q = (F.log_softmax(logits.to(at_least) / temperature, dim=-1) for logits in (teacher, student))
+    dtype = torch.promote_types(student.dtype, torch.float32)  # lower precision is for matrix products
+    log_p, log_q = (F.log_softmax(logits.to(dtype) / temperature, dim=-1) for logits in (teacher, student))
     return temperature**2 * F.kl_div(log_q, log_p, reduction="sum", log_target=True)
 
 
 def cosine_loss(student: Tensor, teacher: Tensor) -> Tensor:
     """The mean of 1 - cos, states (T,D) and (T,D) -> ()."""
-    at_least = torch.promote_types(student.dtype, torch.float32)
-    return 1 - F.cosine_similarity(student.to(at_least), teacher.to(at_least), dim=-1).mean()
+    dtype = torch.promote_types(student.dtype, torch.float32)
+    return 1 - F.cosine_similarity(student.to(dtype), teacher.to(dtype), dim=-1).mean()
 
 
-def readable_losses(teacher: Head, request: Request, student: Head, batch: Batch) -> Losses:
-    """The three losses by the models as they are, padding and all."""
-    ids, mask, labels = batch.input_ids, batch.attention_mask, batch.labels["labels"]
-    ours = student(ids, attention_mask=mask, output_hidden_states=True)
-    with torch.no_grad():  # and no inference mode, whose tensors a backward pass may not keep
-        theirs = teacher(ids, attention_mask=mask, token_type_ids=batch.token_type_ids, output_hidden_states=True)
-    real = mask.bool()  # (B,S)
-    told = real if request.places == "all" else labels != IGNORED
-    distilled = soft_loss(ours.logits[told], theirs.logits[told], request.temperature) / told.sum()  # (N,V)
-    hidden = token_cross_entropy(ours.logits, labels)
-    alike = cosine_loss(ours.hidden_states[-1][real], theirs.hidden_states[-1][real])  # (T,D)
-    return dict(zip(request.objectives, (distilled, hidden, alike), strict=True))
+class Distillation(MaskedLanguageModel):
+    """The three losses of a student; by `places` its teacher's predictions are learned at all tokens or masked ones."""
 
+    over: Mapping[str, str] = {"distillation": "tokens", "cosine": "tokens"}
 
-def packed_losses(teacher: Head, request: Request, student: Head, batch: Batch) -> Losses:
-    """The same without padding, within 1e-5.
+    def __init__(self, teacher: Head, settings: DistillSettings) -> None:
+        super().__init__(settings.step)
+        self.teacher, self.settings = teacher, settings
+        self.names = ("distillation" if settings.places == "all" else "masked-distillation", "masked-lm", "cosine")
+        self.scales = dict(zip(self.names, settings.weights, strict=True))
 
-    Logits of all tokens, (T,V), would take more memory than both models: AT_ONCE rows of them are held at a time, and
-    computed again for the gradient.
-    """
-    tokens = Tokens.of(batch, every_place=False)
-    labels = tokens.places.gather(batch.labels["labels"])  # (B,S) -> (T)
-    ours = encode(student.encoder, tokens, None)  # (T,D)
-    with torch.no_grad():
-        theirs = encode(teacher.encoder, tokens, None)  # (T,D)
-    alike = cosine_loss(ours, theirs)
-    if request.places == "masked":
-        told = (labels != IGNORED).nonzero().squeeze(1)  # (N)
-        ours, theirs, labels = (x.index_select(0, told) for x in (ours, theirs, labels))
-    again: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False, "context_fn": twice}
-    parts = [
-        checkpoint(sums, student, teacher, request.temperature, *rows, **again)
-        for rows in zip(*(torch.split(x, AT_ONCE) for x in (ours, theirs, labels)), strict=True)
-    ]
-    distilled, hidden = (torch.stack(part).sum() for part in zip(*parts, strict=True))
-    means = (distilled / len(labels), hidden / (labels != IGNORED).sum(), alike)
-    return dict(zip(request.objectives, means, strict=True))
+    def __call__(self, student: Any, batch: Batch) -> dict[str, Tensor]:
+        """The losses by name."""
+        losses = (self.packed if self.step == "packed" else self.readable)(student, batch)
+        return dict(zip(self.names, losses, strict=True))
 
+    def readable(self, student: Head, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """By the models' own forward passes, with padding."""
+        ids, mask, labels = batch.input_ids, batch.attention_mask, batch.labels["labels"]
+        ours = student(ids, attention_mask=mask, output_hidden_states=True)
+        with torch.no_grad():  # not inference mode, whose tensors a backward pass may not keep
+            segments = batch.token_type_ids
+            theirs = self.teacher(ids, attention_mask=mask, token_type_ids=segments, output_hidden_states=True)
+        real = mask.bool()  # (B,S)
+        at = real if self.settings.places == "all" else labels != IGNORED
+        soft = soft_loss(ours.logits[at], theirs.logits[at], self.settings.temperature) / at.sum()  # (N,V)
+        cosine = cosine_loss(ours.hidden_states[-1][real], theirs.hidden_states[-1][real])  # (T,D)
+        return soft, token_cross_entropy(ours.logits, labels), cosine
 
-def sums(
-    student: TokenPrediction, teacher: TokenPrediction, temperature: float, ours: Tensor, theirs: Tensor, labels: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Distillation and masked LM of tokens by their last states (N,D), (N,D) and labels (N), summed: (), ()."""
-    logits = student.predict_tokens(EncoderOutput(ours))  # (N,D) -> (N,V)
-    with torch.no_grad():
-        wanted = teacher.predict_tokens(EncoderOutput(theirs))  # (N,D) -> (N,V)
-    hidden = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
-    return soft_loss(logits, wanted, temperature), hidden
+    def packed(self, student: Head, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """The same without padding, within 1e-5.
 
+        Logits of all tokens, (T,V), would take more memory than both models: AT_ONCE rows of them are computed at a
+        time, and again in the backward pass.
+        """
+        tokens = Tokens.of(batch, every_place=False)
+        labels = tokens.places.gather(batch.labels["labels"])  # (B,S) -> (T)
+        ours = encode(student.encoder, tokens, None)  # (T,D)
+        with torch.no_grad():
+            theirs = encode(self.teacher.encoder, tokens, None)  # (T,D)
+        cosine = cosine_loss(ours, theirs)
+        if self.settings.places == "masked":
+            at = (labels != IGNORED).nonzero().squeeze(1)  # (N)
+            ours, theirs, labels = (x.index_select(0, at) for x in (ours, theirs, labels))
+        recomputed: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False, "context_fn": twice}
+        parts = [
+            checkpoint(self.sums, student, *rows, **recomputed)
+            for rows in zip(*(torch.split(x, AT_ONCE) for x in (ours, theirs, labels)), strict=True)
+        ]
+        soft, hard = (torch.stack(part).sum() for part in zip(*parts, strict=True))
+        return soft / len(labels), hard / (labels != IGNORED).sum(), cosine
 
-LOSSES: dict[str, Callable[[Head, Request, Head, Batch], Losses]] = {
-    "packed": packed_losses,
-    "readable": readable_losses,
-}
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# A language
-
-
-@dataclass(frozen=True)
-class Request(pretraining.Request):
-    """What to learn from which teacher, and how: `init` names the teacher. The defaults are DistilBERT's."""
-
-    objective: str = "mlm"
-    settings: Settings = RECIPE
-    layers: int | None = None  # of the student; None: half of the teacher's
-    take: tuple[int, ...] | None = None  # the teacher's layers that they begin as; None: from first to last
-    temperature: float = TEMPERATURE
-    weights: tuple[float, ...] = (5.0, 2.0, 1.0)  # of the losses, in the order of `objectives`
-    places: str = "all"  # at which the teacher's guesses are learned; or "masked"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.objective != "mlm":
-            raise ValueError(f"objective is {self.objective!r}; a DistilBERT learns mlm alone, for it has no pooler")
-        if self.places not in ("all", "masked"):
-            raise ValueError(f"places is {self.places!r}; choose all or masked")
-        check_how(self.temperature, self.weights, self.objectives)
-
-    @property
-    def objectives(self) -> tuple[str, str, str]:
-        """The names of the losses; by its name the loop knows over which tokens a loss is a mean."""
-        return ("distillation" if self.places == "all" else "masked-distillation", "masked-lm", "cosine")
+    def sums(self, student: TokenPrediction, ours: Tensor, theirs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Distillation and masked LM of tokens by their last states (N,D), (N,D) and labels (N), summed: (), ()."""
+        logits = student.predict_tokens(EncoderOutput(ours))  # (N,D) -> (N,V)
+        with torch.no_grad():
+            target = cast(TokenPrediction, self.teacher).predict_tokens(EncoderOutput(theirs))  # (N,D) -> (N,V)
+        hard = F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+        return soft_loss(logits, target, self.settings.temperature), hard
 
 
 @dataclass(frozen=True)
-class Job(pretraining.Job):
-    """Pretraining with a teacher: all that can be known before anything is trained."""
+class DistillRun(PretrainRun):
+    """Pretraining with a teacher, `settings.init`."""
 
-    request: Request
-    source: hub.Source  # the teacher
+    settings: DistillSettings
 
-    @cached_property
-    def take(self) -> tuple[int, ...]:
-        """Which of the teacher's layers the student's begin as."""
-        return layers_taken(self.config.num_hidden_layers, self.request.layers, self.request.take)
-
-    @cached_property
-    def settings(self) -> Settings:
-        """With how much each loss counts."""
-        scales = dict(zip(self.request.objectives, self.request.weights, strict=True))
-        return replace(super().settings, scales=scales)
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        """With the teacher, of which the config is, and its layers that are taken."""
-        asked = super().asked
-        names = {"config": "teacher_config", "weights_sha256": "teacher_sha256"}
-        more = {"take": list(self.take), "temperature": self.request.temperature, "places": self.request.places}
-        return {names.get(name, name): value for name, value in asked.items()} | more
+    @classmethod
+    def of(cls, corpus: str | os.PathLike[str], settings: Any) -> Self:
+        """Check and prepare. Raises ValueError, FileNotFoundError for what cannot be learned."""
+        teacher = hub.locate(settings.init)
+        take = layers_taken(
+            check_teacher(teacher.folder, "masked-lm").num_hidden_layers, settings.layers, settings.take
+        )
+        if settings.objective != "mlm":
+            raise ValueError(f"objective is {settings.objective!r}; a DistilBERT has no pooler, and learns mlm alone")
+        if settings.tokenizer and load_tokenizer(settings.tokenizer).vocab != load_tokenizer(teacher.folder).vocab:
+            raise ValueError(f"the tokenizer {settings.tokenizer} has not the teacher's vocabulary; leave it out")
+        return super().of(corpus, replace(settings, take=take))
 
     @cached_property
-    def teacher(self) -> Head:
-        """Where the student is trained."""
-        return frozen(self.source.folder, "masked-lm", self.request.device)
+    def objective(self) -> Distillation:
+        """The losses, with the teacher."""
+        assert self.source is not None
+        return Distillation(load_teacher(self.source.folder, "masked-lm", self.settings.device), self.settings)
+
+    @cached_property
+    def teacher_accuracy(self) -> float:
+        """The fraction of held-out masked tokens that the teacher predicts."""
+        return float(super().score(self.objective.teacher)["masked_accuracy"])
 
     def new_model(self) -> Head:
-        """The student as it begins."""
-        return new_student(self.teacher, self.take)
-
-    @property
-    def loss_of(self) -> Loss:
-        """The three losses of a batch."""
-        return partial(LOSSES[self.request.step], self.teacher, self.request)
-
-    @cached_property
-    def best(self) -> float:
-        """The share of held-out hidden words that the teacher guesses."""
-        return float(super().score(self.teacher)["masked_accuracy"])
+        """The student before training."""
+        return new_student(self.objective.teacher, self.settings.take or ())
 
     def score(self, model: Any) -> dict[str, Any]:
-        """How well the student guesses hidden words, and which share that is of what the teacher does."""
-        found = super().score(model)
-        kept = found["masked_accuracy"] / self.best if self.best else None
-        return found | {"teacher_masked_accuracy": self.best, "kept": kept}
-
-
-def new_job(request: Request) -> Job:
-    """Look at everything beforehand. Raises ValueError, FileNotFoundError for what cannot be learned."""
-    source = hub.locate(cast(str, request.init))  # Request has seen to it
-    config = check_teacher(source.folder, "masked-lm")
-    layers_taken(config.num_hidden_layers, request.layers, request.take)
-    if request.tokenizer is not None:
-        given, own = load_tokenizer(request.tokenizer).vocab, load_tokenizer(source.folder).vocab
-        if given != own:
-            raise ValueError(
-                f"the tokenizer {request.tokenizer} has {len(given):,} tokens, and the teacher {request.init} "
-                f"{'other ones' if len(given) == len(own) else f'{len(own):,}'}; student and teacher must read the "
-                "same ids: leave the tokenizer out"
-            )
-    return Job.of(request)
+        """With the accuracy of the teacher, and which fraction of it the student has."""
+        found, best = super().score(model), self.teacher_accuracy
+        kept = found["masked_accuracy"] / best if best else None
+        return found | {"teacher_masked_accuracy": best, "kept": kept}
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# A classification
+# A classifier
 
 
 @dataclass(frozen=True)
-class TextRequest(finetuning.Request):
-    """What to learn from which classifier, and how: `model` names the teacher. Settings are those of fine-tuning."""
+class DistillClassifierRun(FinetuneRun):
+    """Fine-tuning with a teacher, `settings.model`, whose labels are softer than those of the data."""
 
-    layers: int | None = None  # of the student; None: half of the teacher's
-    take: tuple[int, ...] | None = None  # the teacher's layers that they begin as; None: from first to last
-    temperature: float = TEMPERATURE
-    weights: tuple[float, ...] = (5.0, 2.0)  # of the losses, in the order of OF_LABELS: as for a language
+    settings: DistillClassifierSettings
 
-    def __post_init__(self) -> None:
-        check_how(self.temperature, self.weights, OF_LABELS)
-        if self.class_weights is not None:
-            raise ValueError("class_weights are for finetune; the losses of a student count every text alike")
-
-
-@dataclass(frozen=True)
-class TextJob(finetuning.Job):
-    """Fine-tuning with a teacher, whose labels are softer than those of the data."""
-
-    request: TextRequest
-
-    @cached_property
-    def deep(self) -> int:
-        """How many layers the teacher has."""
-        return Config.from_file(self.source.folder / "config.json").num_hidden_layers
-
-    @cached_property
-    def take(self) -> tuple[int, ...]:
-        """Which of the teacher's layers the student's begin as."""
-        return layers_taken(self.deep, self.request.layers, self.request.take)
-
-    @cached_property
-    def settings(self) -> Settings:
-        """With how much each loss counts."""
-        return replace(super().settings, scales=dict(zip(OF_LABELS, self.request.weights, strict=True)))
-
-    @property
-    def asked(self) -> dict[str, Any]:
-        """With the teacher and its layers that are taken."""
-        asked = super().asked
-        more = {"take": list(self.take), "temperature": self.request.temperature}
-        return {"teacher_sha256" if name == "weights_sha256" else name: value for name, value in asked.items()} | more
+    @classmethod
+    def of(cls, task: Any, data: Any, dev: Any, settings: Any) -> Self:
+        """Check and encode. Raises ValueError, FileNotFoundError for what cannot be learned."""
+        if task.problem_type() != "single_label_classification":
+            raise ValueError("a student of a classifier learns one label a text, not numbers or several labels")
+        folder = hub.locate(settings.model).folder
+        config = check_teacher(folder, task.head)
+        known, given = sorted(config.id2label.values()), task.resolve(data).labels_of(data)
+        if known != sorted(given):
+            raise ValueError(f"the data has the labels {', '.join(given[:9])}, and the teacher {', '.join(known[:9])}")
+        take = layers_taken(config.num_hidden_layers, settings.layers, settings.take)
+        return super().of(task, data, dev, replace(settings, take=take))
 
     @cached_property
     def teacher(self) -> Head:
-        """Where the student is trained."""
-        return frozen(self.source.folder, "sequence-classification", self.request.device)
+        """On the device of training."""
+        return load_teacher(self.source.folder, self.task.head, self.settings.device)
 
     @cached_property
     def soft_labels(self) -> Tensor:
-        """What the teacher says of each text, (N,K): asked once, for it does not change. Columns as in `labels`."""
+        """The teacher's logits of each text, (N,K), computed once; columns as in `labels`."""
         theirs = list(self.teacher.config.id2label.values())
-        found = outputs(self.teacher, self.encoded, self.settings.precision)
-        logits = torch.stack([torch.from_numpy(row) for row in found])
+        logits = torch.stack(
+            [torch.from_numpy(x) for x in outputs(self.teacher, self.encoded, self.settings.precision)]
+        )
         return logits[:, [theirs.index(label) for label in self.labels]]
 
     def new_model(self) -> Head:
-        """The student as it begins: its classifier is fresh."""
-        student = new_student(self.teacher, self.take)
+        """The student before training, with a fresh classifier."""
+        student = new_student(self.teacher, self.settings.take or ())
         names, kind = dict(enumerate(self.labels)), self.task.problem_type()
         student.config = replace(student.config, id2label=names, problem_type=kind)
         return student
 
-    def loss_of(self, request: finetuning.Request, output_of: Output) -> Loss:
-        """The two losses of a batch."""
-        output_of = output_of if request.step == "packed" else readable_output
-        return partial(label_losses, self.soft_labels, self.request.temperature, output_of)
+    def loss_of(self, output_of: Output) -> Loss:
+        """The two losses."""
+        return SoftLabels(self.soft_labels, self.settings.temperature, self.settings.weights, output_of)
 
 
-def readable_output(model: Head, batch: Batch) -> Any:
-    """The output of the model as it is, padding and all."""
-    return model(batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids)
+class SoftLabels:
+    """τ² KL to the teacher's labels, (N,K), and cross entropy of the true ones."""
 
+    def __init__(self, logits: Tensor, temperature: float, weights: Sequence[float], output_of: Output) -> None:
+        self.logits, self.temperature, self.output_of = logits, temperature, output_of
+        self.scales = dict(zip(("soft-labels", "labels"), weights, strict=True))
 
-def label_losses(soft_labels: Tensor, temperature: float, output_of: Output, student: Head, batch: Batch) -> Losses:
-    """τ² KL to the teacher's labels and cross entropy of the true ones, means over texts."""
-    logits = output_of(student, replace(batch, labels={})).logits  # (B,K)
-    wanted = soft_labels[list(batch.rows)].to(logits.device)  # (N,K) -> (B,K)
-    soft = soft_loss(logits, wanted, temperature) / len(logits)
-    return dict(zip(OF_LABELS, (soft, cross_entropy(logits, batch.labels["labels"])), strict=True))
-
-
-def new_text_job(task: Classification, data: Any, dev: Any, request: TextRequest) -> TextJob:
-    """Look at everything beforehand. Raises ValueError, FileNotFoundError for what cannot be learned."""
-    if task.problem_type() != "single_label_classification":
-        raise ValueError("a student of a classifier learns one label a text; no numbers, and no several labels")
-    folder = hub.locate(request.model).folder
-    config = check_teacher(folder, task.head)
-    layers_taken(config.num_hidden_layers, request.layers, request.take)
-    known, given = sorted(config.id2label.values()), task.resolve(data).labels_of(data)
-    if known != sorted(given):
-        raise ValueError(
-            f"the data has the labels {', '.join(given[:9])}, and the teacher tells {', '.join(known[:9])} apart; "
-            "they must be the same"
-        )
-    return TextJob.of(task, data, dev, request)
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# From Python
-
-AnyRequest = TypeVar("AnyRequest", Request, TextRequest)
+    def __call__(self, student: Head, batch: Batch) -> Losses:
+        """Means over the texts, by name."""
+        logits = self.output_of(student, replace(batch, labels={})).logits  # (B,K)
+        target = self.logits[list(batch.rows)].to(logits.device)  # (N,K) -> (B,K)
+        soft = soft_loss(logits, target, self.temperature) / len(logits)
+        return {"soft-labels": soft, "labels": cross_entropy(logits, batch.labels["labels"])}
 
 
 def distill(
@@ -365,52 +337,30 @@ def distill(
     dev: Any = None,
     restart: bool = False,
     overwrite: bool = False,
-    **how: Any,
+    **settings: Any,
 ) -> Head:
     """Train a student of a teacher and return it, in eval mode; `out` is an ordinary checkpoint of a DistilBERT.
 
-    task: "language", data a text file (one sentence a line, an empty line between documents), the teacher a masked LM;
-    or "classify", data a table of texts and labels or what Classification.from_labels returns, the teacher what
-    finetune made of them or of others with these labels. dev: the same, to be scored on. how: fields of Request or
-    TextRequest (layers, take, temperature, weights, steps, max_length, ...) and of train.loop.Settings (batch_size,
-    learning_rate, seed, ...). A killed run is resumed by the same call. overwrite: what minibert wrote in `out` is
-    replaced, and nothing else.
-    Raises ValueError for an `out` that holds something and for what cannot be learned, before anything is trained, and
-    what Keeper and train raise.
+    task: "language", with a text file (one sentence a line, an empty line between documents) and a masked LM as the
+    teacher; or "classify", with a table of texts and labels, or the result of Classification.from_labels, and a teacher
+    that was fine-tuned on these labels. dev: the same, for evaluation. settings: layers, take, temperature, weights,
+    steps, batch_size, ... (settings.DistillSettings, DistillClassifierSettings). The same call resumes a killed run.
+    overwrite: replace an earlier result of minibert in `out`.
+    Raises ValueError for an `out` that is taken and for what cannot be learned, before anything is trained, and what
+    Run.train raises.
     """
-    check_out(Path(out), overwrite, teacher, how.get("tokenizer"))
-    place, name = Path(out), os.fspath(teacher)
+    check_out(Path(out), overwrite, teacher)
+    name, how = os.fspath(teacher), {"precision": "float32"} | settings
+    run: DistillRun | DistillClassifierRun
     if task == "language":
-        held_out = None if dev is None else os.fspath(dev)
-        learned = new_job(request_of(Request, corpus=os.fspath(cast(str, data)), init=name, dev=held_out, **how))
-        return cast(Head, pretraining.finish(learned, place, restart, overwrite=overwrite).model)
-    if task != "classify":
+        how |= {"init": name, "dev": None if dev is None else os.fspath(dev)}
+        run = DistillRun.of(cast(str, data), DistillSettings(**how))
+    elif task == "classify":
+        learner = Classification()
+        held_out = None if dev is None else as_data(learner, dev)
+        run = DistillClassifierRun.of(
+            learner, as_data(learner, data), held_out, DistillClassifierSettings(**how | {"model": name})
+        )
+    else:
         raise ValueError(f"task is {task!r}; choose language or classify")
-    request, learner = request_of(TextRequest, model=name, **how), Classification()
-    held_out = None if dev is None else as_data(learner, dev)
-    job = new_text_job(learner, as_data(learner, data), held_out, request)
-    return finish(job, place, restart, overwrite=overwrite).model
-
-
-def request_of(kind: type[AnyRequest], **given: Any) -> AnyRequest:
-    """A request with Settings from the fields of both. Raises TypeError for a name that is of neither."""
-    own = {name: value for name, value in given.items() if name in kind.__dataclass_fields__}
-    rest = {name: value for name, value in given.items() if name not in own}
-    request = kind(**own)
-    return replace(request, settings=replace(request.settings, **rest))
-
-
-def finish(
-    job: TextJob,
-    out: Path,
-    restart: bool = False,
-    say: Callable[[Progress], None] = lambda progress: None,
-    overwrite: bool = False,
-) -> Trained:
-    """Run, write the folder, and forget the state of the run. Raises ValueError for a folder that holds something."""
-    check_out(out, overwrite, job.source.folder)
-    state = out.with_name(out.name + ".training")
-    trained = run(job, state, restart=restart, loss_of=job.loss_of, say=say)
-    write_folder(trained, out, overwrite)
-    forget(state)
-    return trained
+    return cast(Head, run.finish(Path(out), restart=restart, overwrite=overwrite).model)

@@ -1,264 +1,180 @@
-"""Several processes that train one model, as torchrun starts them: who this one is, and what all of them agree on.
+"""Several processes that train one model, as torchrun starts them: their ranks, gradients and shared results.
 
     torchrun --nproc-per-node 2 -m minibert pretrain corpus.txt ...
 
-Each process, called a *rank*, computes its rows of every batch; the gradients of all are added up, so that all take the
-same step, which is that of one process with the whole batch. A loss is a mean over texts or tokens, and ranks have
-different numbers of them, so that a mean of their means would be another number. What is added up are sums:
+Each process, a *rank*, computes its rows of every batch. The gradients of all ranks are summed, so that all take the
+same step, which is the step of a single process with the whole batch. A loss is a mean over texts or tokens, and ranks
+have different numbers of them, so the mean of the ranks' means would be wrong. The sums are added up instead:
 
-    loss of a rank = sum over its texts or tokens · ranks / how many all ranks have
+    loss of a rank = sum over its texts or tokens · ranks / number on all ranks
 
-The factor `ranks` is there because DistributedDataParallel takes the mean of the ranks' gradients. With shard="full" no
-rank holds the whole model: fully_shard deals weights, gradients and moments out, and brings those of a layer together
-while it is computed (Zhao et al. 2023; ZeRO, Rajbhandari et al. 2020).
+The factor `ranks` cancels the mean over ranks that DistributedDataParallel takes. With shard="full" no rank holds the
+whole model: fully_shard shards weights, gradients and moments, and gathers those of a layer while it is computed (Zhao
+et al. 2023; ZeRO, Rajbhandari et al. 2020).
 
-The first rank alone writes, draws the bar and scores; the others wait for what it finds. Whoever is alone, without
-torchrun, is a World in which all of this is nothing, and torch.distributed is not imported.
+Rank 0, the main process, writes files, draws the progress bar and evaluates; the others wait for its results. Without
+torchrun every method of the context is the identity, and no process group is started.
 """
 
 from __future__ import annotations
 
 import atexit
-import io
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from minibert.device import choose_device
 from minibert.model import Layer
 from minibert.train.packed import STEP, layer_step
 
-SHARDS = ("none", "full")
-TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # what it tells each process
-LONGEST_WAIT = timedelta(days=1)  # of one rank for another: the first may score for hours
-Found = TypeVar("Found")
+TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # environment variables that torchrun sets
+TIMEOUT = timedelta(days=1)  # of one rank waiting for another: the main process may evaluate for hours
+Result = TypeVar("Result")
 Model = TypeVar("Model", bound=nn.Module)
 
 
-class World:
-    """One process, alone: it has all rows, and agrees with itself."""
+class DistributedContext:
+    """One process of a training, of `size` processes; of 1 by default."""
 
-    rank, size = 0, 1
-
-    @property
-    def first(self) -> bool:
-        """Whether this rank writes and speaks."""
-        return self.rank == 0
-
-    def begin(self, device: str) -> str:
-        """Meet the other ranks. Returns the device of this one, where `device` was asked for."""
-        return choose_device(device)
-
-    def seed(self, seed: int) -> None:
-        """Numbers of its own for each rank, once all have the same weights: else all had the same dropout."""
-
-    def join(self, model: nn.Module, shard: str) -> None:
-        """Make one model of the ranks' copies; an optimizer comes after it."""
-
-    # A step
-
-    def through(self, model: nn.Module, function: Callable[..., Found], *given: Any) -> Found:
-        """function(model, ...), whose gradients will be those of all ranks."""
-        return function(model, *given)
-
-    def summing(self, last: bool) -> AbstractContextManager[None]:
-        """Inside, the gradients of ranks are added up behind the backward pass if it is the `last` of a step."""
-        return nullcontext()
-
-    def sum_numbers(self, numbers: dict[str, float]) -> dict[str, float]:
-        """Each number, summed over all ranks."""
-        return numbers
-
-    def sum_of(self, numbers: Iterable[int]) -> int:
-        """The sum of these, on all ranks."""
-        return round(self.sum_numbers({"sum": sum(numbers)})["sum"])
-
-    def sum_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Each tensor (), summed over all ranks."""
-        return tensors
-
-    def clip(self, model: nn.Module, most: float) -> Tensor:
-        """The length of all gradients together, (), which are made shorter where it is more than `most`."""
-        return nn.utils.clip_grad_norm_(model.parameters(), most)
-
-    # What all agree on
-
-    def wait(self) -> None:
-        """Until all ranks are here."""
-
-    def same(self, ask: Callable[[], Found]) -> Found:
-        """What the first rank finds, or has written, for which the others wait; where it fails, all end."""
-        return ask()
-
-    def whole_model(self) -> AbstractContextManager[None]:
-        """Inside, each rank has all weights of the model that was joined."""
-        return nullcontext()
-
-    def ask(self, model: nn.Module, score: Callable[[Any], Found]) -> Found:
-        """What the first rank finds of the model."""
-        with self.whole_model():
-            return self.same(lambda: score(model))
-
-    # What is kept
-
-    def whole(self, tensor: Tensor) -> Tensor:
-        """The tensor that was dealt out, for which all ranks must ask; only the first is given it."""
-        return tensor
-
-    def dealt(self, tensor: Tensor, like: Tensor) -> Tensor:
-        """This rank's part of a whole tensor, dealt out as `like` is."""
-        return tensor
-
-    def random_states(self) -> dict[str, Tensor]:
-        """The state of torch's generators, of each rank, for which all must ask."""
-        return own_random_states()
-
-    def set_random(self, states: dict[str, Tensor]) -> None:
-        """Put back what random_states took. Raises KeyError where this rank's is missing."""
-        torch.set_rng_state(states[self.named("random")])
-        if self.named("random cuda") in states:
-            torch.cuda.set_rng_state(states[self.named("random cuda")])
-
-    def named(self, name: str) -> str:
-        """What this rank's own is called, among those of all."""
-        return name if self.first else f"{name} {self.rank}"
-
-    def plain(self, model: Model, new_model: Callable[[], Model]) -> Model:
-        """The model as one process has it: itself, or where it was dealt out, a new one with its weights."""
-        return model
-
-
-ALONE = World()
-
-
-class Ranks(World):
-    """One of several processes."""
-
-    def __init__(self, rank: int, size: int, local_rank: int) -> None:
+    def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0) -> None:
         self.rank, self.size, self.local_rank = rank, size, local_rank
-        self.joined: nn.Module | None = None  # by DistributedDataParallel or fully_shard
+        self.module: Any = None  # the model wrapped by DistributedDataParallel or fully_shard
         self.sharded = False
 
-    def begin(self, device: str) -> str:
-        """On a GPU each rank has its own. Raises ValueError for a device that all would share."""
-        import torch.distributed as dist
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes and prints."""
+        return self.rank == 0
 
+    def start(self, device: str) -> str:
+        """Join the process group; returns this rank's device. Raises ValueError for a device that ranks would share."""
         own = choose_device(device)
+        if self.size == 1:
+            return own
         if own not in ("cpu", "cuda"):
             raise ValueError(
-                f"device is {device!r}, and {self.size} processes train together, each on the cpu or on a GPU of its "
-                "own; ask for cpu, cuda or auto"
+                f"device is {device!r}, and {self.size} processes train together, each on the CPU or its own GPU; "
+                "choose cpu, cuda or auto"
             )
         if own == "cuda":
             own = choose_device(f"cuda:{self.local_rank}")
             torch.cuda.set_device(self.local_rank)
         if not dist.is_initialized():
-            dist.init_process_group("gloo" if own == "cpu" else "cpu:gloo,cuda:nccl", timeout=LONGEST_WAIT)
-            atexit.register(end)
+            dist.init_process_group("gloo" if own == "cpu" else "cpu:gloo,cuda:nccl", timeout=TIMEOUT)
+            atexit.register(stop)
         return own
 
     def seed(self, seed: int) -> None:
-        """By seed and rank."""
-        torch.manual_seed((seed * 1_000_003 + self.rank) % 2**63)
+        """Seed each rank differently, once all have the same weights: ranks must not share their dropout masks."""
+        if self.size > 1:
+            torch.manual_seed((seed * 1_000_003 + self.rank) % 2**63)
 
-    def join(self, model: nn.Module, shard: str) -> None:
-        """By DistributedDataParallel, or by fully_shard: each layer by itself, and what is left as one."""
-        self.sharded = shard == "full"
-        if not self.sharded:
-            from torch.nn.parallel import DistributedDataParallel
+    def wrap(self, model: nn.Module, shard: str) -> None:
+        """Wrap the model by DistributedDataParallel, or by fully_shard layer by layer; the optimizer comes after it."""
+        self.sharded = self.size > 1 and shard == "full"
+        if self.size > 1 and not self.sharded:
+            # Where no rank has a masked token the decoder gets no gradient, as in a single process.
+            module = FunctionModule(model, unused=True)
+            self.module = nn.parallel.DistributedDataParallel(module, find_unused_parameters=True)
+        elif self.sharded:
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-            # Where no rank has a hidden word the decoder is not reached, and gets no gradient, as in one process.
-            self.joined = DistributedDataParallel(Call(model, unused=True), find_unused_parameters=True)
-            return
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-
-        self.joined = Call(model)
-        mesh = init_device_mesh(next(model.parameters()).device.type, (self.size,))
-        for layer in self.layers():
-            setattr(layer, STEP, partial(layer_step, layer))
-            fully_shard(layer, mesh=mesh)
-            register_fsdp_forward_method(layer, STEP)
-        fully_shard(self.joined, mesh=mesh)
+            self.module = FunctionModule(model)
+            mesh = init_device_mesh(next(model.parameters()).device.type, (self.size,))
+            for layer in self.layers():
+                setattr(layer, STEP, partial(layer_step, layer))
+                fully_shard(layer, mesh=mesh)
+                register_fsdp_forward_method(layer, STEP)
+            fully_shard(self.module, mesh=mesh)
 
     def layers(self) -> list[Layer]:
-        """Of the model that was joined; of ELECTRA those of both parts."""
-        assert self.joined is not None
-        return [module for module in self.joined.modules() if isinstance(module, Layer)]
+        """The layers of the wrapped model; of ELECTRA those of both parts."""
+        return [module for module in self.module.modules() if isinstance(module, Layer)]
 
-    def through(self, model: nn.Module, function: Callable[..., Found], *given: Any) -> Found:
-        """By the module that was joined, whose hooks add the gradients up."""
-        assert self.joined is not None, "join comes before through"
-        found: Found = self.joined(function, *given)
-        return found
+    # A step
+
+    def forward(self, model: nn.Module, function: Callable[..., Result], *args: Any) -> Result:
+        """function(model, ...), called by the wrapped model, whose hooks sum the gradients."""
+        result: Result = function(model, *args) if self.size == 1 else self.module(function, *args)
+        return result
 
     @contextmanager
-    def summing(self, last: bool) -> Iterator[None]:
-        """no_sync but for the last part; around the forward pass too, which prepares the sums."""
-        joined: Any = self.joined
+    def no_sync(self, unless: bool) -> Iterator[None]:
+        """Do not sum the gradients of this backward pass, unless it is the last of a step; around the forward too."""
         if self.sharded:
-            joined.set_requires_gradient_sync(last)
-        with nullcontext() if last or self.sharded else joined.no_sync():
+            self.module.set_requires_gradient_sync(unless)
+        if unless or self.sharded or self.size == 1:
             yield
+        else:
+            with self.module.no_sync():
+                yield
 
     def sum_numbers(self, numbers: dict[str, float]) -> dict[str, float]:
-        """On the CPU, in float64: counts are exact."""
-        import torch.distributed as dist
-
+        """Each number summed over all ranks, on the CPU in float64: counts are exact."""
+        if self.size == 1:
+            return numbers
         summed = torch.tensor(list(numbers.values()), dtype=torch.float64)
         dist.all_reduce(summed)
         return dict(zip(numbers, summed.tolist(), strict=True))
 
     def sum_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Where they are, all at once."""
-        import torch.distributed as dist
-
+        """Each tensor (), summed over all ranks."""
+        if self.size == 1:
+            return tensors
         summed = torch.stack(list(tensors.values()))
         dist.all_reduce(summed)
         return dict(zip(tensors, summed.unbind(), strict=True))
 
-    def clip(self, model: nn.Module, most: float) -> Tensor:
-        """Of gradients that were dealt out, the length of all parts."""
-        length: Any = super().clip(model, most)
-        whole: Tensor = length.full_tensor() if self.sharded else length
+    def clip(self, model: nn.Module, maximum: float) -> Tensor:
+        """Scale the gradients down to this norm if theirs is larger; returns the norm that they had, ()."""
+        norm: Any = nn.utils.clip_grad_norm_(model.parameters(), maximum)
+        whole: Tensor = norm.full_tensor() if self.sharded else norm
         return whole
 
-    def wait(self) -> None:
-        """By a sum that nobody has before all have added to it."""
-        self.sum_numbers({"here": 1})
+    # Results that all ranks share
 
-    def same(self, ask: Callable[[], Found]) -> Found:
-        """What the first rank finds, sent to the others. They end without a word where it fails: it has said why."""
-        import torch.distributed as dist
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        self.sum_numbers({"": 0})
 
-        box: list[Any] = [None, False]
+    def on_main(self, function: Callable[[], Result]) -> Result:
+        """The result of the main process, sent to all ranks; where it fails, the other ranks exit silently."""
+        if self.size == 1:
+            return function()
+        result: list[Any] = [None, False]
         try:
-            if self.first:
-                box = [ask(), True]
+            if self.is_main:
+                result = [function(), True]
         finally:
-            dist.broadcast_object_list(box, device=torch.device("cpu"))
-        if not box[1]:
+            dist.broadcast_object_list(result, device=torch.device("cpu"))
+        if not result[1]:
             raise SystemExit(1)
-        return cast(Found, box[0])
+        return cast(Result, result[0])
+
+    def evaluate_on_main(self, model: nn.Module, evaluate: Callable[[Any], Result]) -> Result:
+        """evaluate(model) on the main process, with all weights."""
+        with self.full_model():
+            return self.on_main(lambda: evaluate(model))
 
     @contextmanager
-    def whole_model(self) -> Iterator[None]:
-        """Where it was dealt out, all of it is brought together for a while, and layers are computed without hooks."""
+    def full_model(self) -> Iterator[None]:
+        """A sharded model has all its weights on each rank inside this context, and layers run without hooks."""
         if not self.sharded:
             yield
             return
         from torch.distributed.fsdp import FSDPModule
 
-        assert self.joined is not None
-        parts = [module for module in self.joined.modules() if isinstance(module, FSDPModule)]
+        parts = [module for module in self.module.modules() if isinstance(module, FSDPModule)]
         steps = {layer: vars(layer).pop(STEP) for layer in self.layers()}
         for part in parts:
             part.unshard()
@@ -270,114 +186,103 @@ class Ranks(World):
             for layer, step in steps.items():
                 setattr(layer, STEP, step)
 
-    def whole(self, tensor: Tensor) -> Tensor:
-        """On the CPU of the first rank; nothing on the others, which do not write it."""
+    # Checkpoints
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """A sharded tensor as a whole, on the CPU of the main process; empty on the others, which do not write it."""
         if not hasattr(tensor, "full_tensor"):
             return tensor
-        together: Tensor = tensor.full_tensor()
-        return together.cpu() if self.first else together.new_empty(0)
+        whole: Tensor = tensor.full_tensor()
+        return whole.cpu() if self.is_main else whole.new_empty(0)
 
-    def dealt(self, tensor: Tensor, like: Tensor) -> Tensor:
-        """Each rank has the whole and keeps its part."""
+    def shard(self, tensor: Tensor, like: Any) -> Tensor:
+        """This rank's shard of a whole tensor, sharded as `like` is."""
         if not self.sharded:
             return tensor
-        from torch.distributed.tensor import DTensor, distribute_tensor
+        from torch.distributed.tensor import distribute_tensor
 
-        assert isinstance(like, DTensor)
         return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
     def random_states(self) -> dict[str, Tensor]:
-        """Those of the first rank under their names, of another with its number behind."""
-        import torch.distributed as dist
-
+        """The states of torch's generators: of the main process by name, of another rank with its number appended."""
+        states = {"random": torch.get_rng_state()}
+        states |= {"random cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {}
         found: dict[str, Tensor] = {}
-        for name, state in own_random_states().items():
-            states = [torch.empty_like(state) for _ in range(self.size)]
-            dist.all_gather(states, state)
-            found |= {Ranks(rank, self.size, 0).named(name): one for rank, one in enumerate(states)}
+        for name, state in states.items():
+            of_ranks = [torch.empty_like(state) for _ in range(self.size)] if self.size > 1 else [state]
+            if self.size > 1:
+                dist.all_gather(of_ranks, state)
+            found |= {f"{name} {rank}" if rank else name: one for rank, one in enumerate(of_ranks)}
         return found
 
-    def plain(self, model: Model, new_model: Callable[[], Model]) -> Model:
-        """On each rank."""
+    def set_random_states(self, states: dict[str, Tensor]) -> None:
+        """Restore this rank's part of random_states. Raises KeyError where it is missing."""
+        suffix = "" if self.is_main else f" {self.rank}"
+        torch.set_rng_state(states[f"random{suffix}"])
+        if f"random cuda{suffix}" in states:
+            torch.cuda.set_rng_state(states[f"random cuda{suffix}"])
+
+    def unwrap(self, model: Model, new_model: Callable[[], Model]) -> Model:
+        """The model as a single process has it: itself, or in place of a sharded one a new model with its weights."""
         if not self.sharded:
             return model
-        made = new_model()
+        whole = new_model()
         weights = {name: cast(Any, parameter).full_tensor() for name, parameter in model.named_parameters()}
-        for name, parameter in made.named_parameters():
+        for name, parameter in whole.named_parameters():
             parameter.data.copy_(weights[name])
-        return made
+        return whole
 
 
-class Call(nn.Module):
-    """Functions of a model as a module, which is all that DistributedDataParallel and fully_shard know."""
+SINGLE_PROCESS = DistributedContext()
+
+
+class FunctionModule(nn.Module):
+    """Functions of a model as a module, which is what DistributedDataParallel and fully_shard wrap."""
 
     def __init__(self, model: nn.Module, unused: bool = False) -> None:
         super().__init__()
         self.model = model
-        if unused:  # a parameter that is never reached: without one, torch warns that all are
+        if unused:  # a parameter that is never used: without one, torch warns that all are used
             self.unused = nn.Parameter(next(model.parameters()).new_zeros(1))
 
-    def forward(self, function: Callable[..., Any], *given: Any) -> Any:
+    def forward(self, function: Callable[..., Any], *args: Any) -> Any:
         """function(model, ...)"""
-        return function(self.model, *given)
+        return function(self.model, *args)
 
 
-def own_random_states() -> dict[str, Tensor]:
-    """Of this process, by name."""
-    states = {"random": torch.get_rng_state()}
-    return states | ({"random cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# As torchrun has started it
-
-
-def here() -> World:
-    """Who this process is, by what torchrun told it; nothing is begun."""
-    told = os.environ
-    if int(told.get("WORLD_SIZE", 1)) == 1 or not all(name in told for name in TORCHRUN):
-        return ALONE
-    rank = int(told["RANK"])
-    return Ranks(rank, int(told["WORLD_SIZE"]), int(told.get("LOCAL_RANK", rank)))
+def context() -> DistributedContext:
+    """The context of this process, from the environment variables that torchrun set; no process group is started."""
+    size = int(os.environ.get("WORLD_SIZE", 1))
+    if size == 1 or not all(name in os.environ for name in TORCHRUN):
+        return SINGLE_PROCESS
+    rank = int(os.environ["RANK"])
+    return DistributedContext(rank, size, int(os.environ.get("LOCAL_RANK", rank)))
 
 
 def check(batch_size: int, shard: str) -> None:
-    """Raise ValueError for a batch that cannot be dealt out evenly, and a model that cannot be dealt out at all."""
-    ranks = here().size
-    if shard not in SHARDS:
-        raise ValueError(f"shard is {shard!r}; choose from {', '.join(SHARDS)}")
+    """Raise ValueError for a batch that the ranks cannot share evenly, and for sharding in a single process."""
+    ranks = context().size
     if shard == "full" and ranks == 1:
         raise ValueError(
-            "shard is 'full', which deals a model out to several processes, and there is one; start them: "
+            "shard is 'full', which shards a model over several processes, and there is one; start them: "
             "torchrun --nproc-per-node 2 -m minibert ..."
         )
     if batch_size % ranks:
         raise ValueError(
-            f"batch_size is {batch_size}, the size of the whole batch, which {ranks} processes share alike; choose a "
+            f"batch_size is {batch_size}, the size of the whole batch, which {ranks} processes share evenly; choose a "
             f"multiple of {ranks}, such as {max(1, round(batch_size / ranks)) * ranks}"
         )
 
 
-class NoTerminal(io.TextIOWrapper):
-    """Standard error of a rank that draws no bar."""
-
-    def isatty(self) -> bool:
-        """No."""
-        return False
-
-
-def quiet() -> None:
-    """Let the first rank speak: the others say no more than what stopped them."""
-    if here().first:
-        return
-    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
-    sys.stderr = NoTerminal(sys.stderr.buffer, sys.stderr.encoding, "backslashreplace", line_buffering=True)
-    warnings.simplefilter("ignore")
+def silence_other_ranks() -> None:
+    """Only the main process prints; the others write nothing but the error that stops them."""
+    if not context().is_main:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
+        sys.stderr.isatty = lambda: False  # type: ignore[method-assign]  # no progress bar
+        warnings.simplefilter("ignore")
 
 
-def end() -> None:
-    """Part from the other ranks before the process ends: threads that wait for them would make it abort."""
-    import torch.distributed as dist
-
+def stop() -> None:
+    """Leave the process group before the process ends: its threads would make the process abort."""
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -1,14 +1,13 @@
 """The training loop, every line of it: steps, learning rate, weight decay, clipping, accumulation, resuming.
 
-    for each epoch, in an order that the seed decides:
+    for each epoch, in an order that the seed determines:
         for each batch:
-            loss -> gradients -> clipped to a length -> AdamW -> weights
+            loss -> gradients -> clipped to a maximum norm -> AdamW -> weights
 
-Nothing depends on when it runs: the order of the rows, the learning rate of a step and what is masked in it are
-functions of seed, epoch and step; dropout draws from torch's generator, whose state is saved with the weights. So the
-same seed gives the same bits, and a run that was killed and resumed gives those of a run that was not.
-Several processes take the same step together, each with its rows of every batch; `world` is all that knows of them
-(distributed.py), and alone it does nothing.
+Nothing depends on when it runs: the order of the rows, the learning rate of a step and its masked tokens are functions
+of seed, epoch and step; dropout draws from torch's generator, whose state is saved with the weights. So the same seed
+gives the same bits, and a run that was killed and resumed gives those of an uninterrupted run. Several processes take
+the same step together, each with its rows of every batch (distributed.py).
 The recipe is that of BERT (Devlin et al. 2018, appendix A.3), with Adam's bias correction.
 """
 
@@ -31,47 +30,30 @@ from minibert.kernels.memory import freed_memory_kept
 from minibert.kernels.quick import Quick
 from minibert.losses import IGNORED
 from minibert.train.batches import Batch
-from minibert.train.distributed import ALONE, World
+from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.packed import packed_output
+from minibert.train.settings import TrainSettings
 
-# A way to compute the loss of one batch, a mean over its texts or its labelled tokens; of several objectives by name.
+# The loss of a batch, a mean over its texts or labelled tokens; of several objectives by name. A loss function may have
+# attributes: `over` says over which of "texts", "tokens" and "labels" (the default) the loss of each name is a mean,
+# `scales` how much each name counts in the sum (1), and `weight_of(batch)` by what a weighted mean over labels divides.
 Losses = Tensor | dict[str, Tensor]
 Loss = Callable[[Any, Batch], Losses]
-# What the loss of an objective is a mean over: texts, all tokens, or for any other one what has a label.
-OVER = {
-    "next-sentence": "texts",
-    "sentence-order": "texts",
-    "replaced-token-detection": "tokens",
-    "distillation": "tokens",
-    "cosine": "tokens",
-}
-# What a model scores on data that it does not learn from; more is better.
-Score = Callable[[Any], dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to train; the defaults are those of BERT's paper."""
-
-    epochs: int = 3
-    batch_size: int = 32  # texts in a step, of all processes together, for each of `accumulate` parts
-    learning_rate: float = 5e-5
-    warmup: float = 0.1  # the share of the steps in which the learning rate rises
-    weight_decay: float = 0.01  # of matrices; never of biases and LayerNorm
-    clip: float = 1.0  # the largest length of all gradients together
-    beta2: float = 0.999  # how long Adam remembers the squares of gradients
-    epsilon: float = 1e-8  # what Adam adds to their root
-    accumulate: int = 1  # batches whose gradients make one step
-    seed: int = 0
-    precision: str = "float32"  # of the matrix products: bfloat16 by autocast; weights and optimizer stay in float32
-    scales: dict[str, float] = field(default_factory=dict)  # how much objectives count in the loss; 1 if not named
-    fused: bool = True  # torch's fused AdamW, whose last bits differ from those of the plain one
-    exact: bool = True  # to the bit; False: some of it done in another way, sooner, with other last bits (quick.py)
-    shard: str = "none"  # "full": each of several processes keeps a part of weights, gradients and moments
 
 
 class NotFiniteError(RuntimeError):
-    """A loss is NaN or infinite: nothing can be learned from it."""
+    """A loss or gradient is NaN or infinite, so that nothing can be learned from it."""
+
+
+class BatchSource(Protocol):
+    """Where batches come from: Batches of examples, or a Stream of a corpus."""
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """The number of batches in an epoch."""
+
+    def epoch_batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from number `first` on, the same each time."""
 
 
 @dataclass
@@ -80,21 +62,20 @@ class Progress:
 
     step: int = 0  # steps done
     epoch: int = 0  # epochs done
-    batch: int = 0  # batches done in the one that is under way
-    tokens: int = 0  # read so far, padding left out
+    batch: int = 0  # batches done in the current epoch
+    tokens: int = 0  # without padding
     curve: list[float] = field(default_factory=list)  # the loss of each step
     parts: dict[str, list[float]] = field(default_factory=dict)  # that of each objective, where there are several
-    scores: list[dict[str, Any]] = field(default_factory=list)  # after each epoch
+    scores: list[dict[str, Any]] = field(default_factory=list)  # of each evaluation
     best: int = -1  # the epoch with the best of them
-    pending: list[tuple[Sequence[Batch], dict[str, Tensor]]] = field(default_factory=list)  # losses not looked at yet
+    pending: list[tuple[Sequence[Batch], dict[str, Tensor]]] = field(default_factory=list)  # losses not yet flushed
 
-    def look(self) -> None:
-        """Take in the losses of the last steps, for which a GPU is waited for. Raises NotFiniteError."""
+    def flush_losses(self) -> None:
+        """Read the losses of the last steps, which waits for a GPU. Raises NotFiniteError."""
         for parts, losses in self.pending:
             self.curve.append(finite(float(losses["loss"]), parts, len(self.curve) + 1))
-            for name, loss in losses.items():
-                if name != "loss":
-                    self.parts.setdefault(name, []).append(float(loss))
+            for name, loss in list(losses.items())[1:]:
+                self.parts.setdefault(name, []).append(float(loss))
         self.pending.clear()
 
 
@@ -104,13 +85,13 @@ def finite(loss: float, parts: Sequence[Batch], step: int) -> float:
         rows = [row for part in parts for row in part.rows]
         raise NotFiniteError(
             f"the loss of step {step} or its gradient is not finite ({loss}), of the rows "
-            f"{', '.join(map(str, rows[:40]))}; a lower rate or float32 may help, and what was saved before is kept"
+            f"{', '.join(map(str, rows[:40]))}; a lower learning rate or float32 may help; the last checkpoint is kept"
         )
     return loss
 
 
 def readable_loss(model: Head, batch: Batch) -> Tensor:
-    """The loss by the model as it is, padding and all: bit for bit that of transformers."""
+    """The loss by the model's own forward pass, with padding: bit for bit that of transformers."""
     shape = (-1, batch.choices) if batch.choices else (-1,)
     ids, mask, segments = (
         x.unflatten(0, shape) if batch.choices else x  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -126,71 +107,57 @@ def packed_loss(model: Head, batch: Batch) -> Tensor:
     return loss
 
 
-def new_optimizer(model: nn.Module, settings: Settings) -> torch.optim.AdamW:
+def new_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
     """AdamW with weight decay on matrices alone; every trained parameter is in one group, a tied one once."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in trained if p.dim() >= 2], "weight_decay": settings.weight_decay},
         {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},  # biases and LayerNorm
     ]
-    how: dict[str, Any] = {"betas": (0.9, settings.beta2), "eps": settings.epsilon, "fused": settings.fused}
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=settings.learning_rate, **how)
+    adam: dict[str, Any] = {"betas": (0.9, settings.beta2), "eps": settings.epsilon, "fused": settings.fused}
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=settings.learning_rate, **adam)
 
 
-def rate(step: int, steps: int, settings: Settings) -> float:
-    """The learning rate of a step, counted from 0: up from 0 in a line, then down to 0."""
-    rising = math.ceil(settings.warmup * steps)
-    if step < rising:
-        return settings.learning_rate * (step / rising)
-    return settings.learning_rate * max(0.0, (steps - step) / max(1, steps - rising))
+def learning_rate_at(step: int, steps: int, settings: TrainSettings) -> float:
+    """The learning rate of a step, counted from 0: linear warmup from 0, then linear decay to 0."""
+    warmup = math.ceil(settings.warmup * steps)
+    if step < warmup:
+        return settings.learning_rate * (step / warmup)
+    return settings.learning_rate * max(0.0, (steps - step) / max(1, steps - warmup))
 
 
-class Source(Protocol):
-    """Where batches come from: Batches of examples, or a corpus that is streamed."""
-
-    @property
-    def an_epoch(self) -> int:
-        """How many batches an epoch has."""
-        ...
-
-    def of_epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from number `first` on, the same each time."""
-        ...
-
-
-def weights_of(batch: Batch, loss_of: Loss) -> dict[str, float]:
-    """How much a batch has of what means are taken over: texts, tokens, and labels of tokens, or of texts.
-
-    A loss that counts labels otherwise has a `weight_of(batch)` that says how much they are.
-    """
-    texts, labels = 0 if batch.idle else len(batch.rows), batch.labels.get("labels")
-    labelled: float = texts
-    if hasattr(loss_of, "weight_of"):
-        labelled = 0 if batch.idle else loss_of.weight_of(batch)
-    elif labels is not None and labels.shape == batch.input_ids.shape and not labels.is_floating_point():
-        labelled = 0 if batch.idle else int((labels != IGNORED).sum())
-    return {"texts": texts, "tokens": batch.tokens, "labels": labelled}
+def sizes_of(batch: Batch, loss_of: Loss) -> dict[str, float]:
+    """How many texts, tokens and labels a batch has, over which losses are means."""
+    labels: Any = batch.labels.get("labels")
+    of_tokens = labels is not None and labels.shape == batch.input_ids.shape and not labels.is_floating_point()
+    counted = int((labels != IGNORED).sum()) if of_tokens else len(batch.rows)
+    weight_of = getattr(loss_of, "weight_of", lambda batch: counted)
+    return {
+        "texts": 0 if batch.idle else len(batch.rows),
+        "tokens": batch.tokens,
+        "labels": 0 if batch.idle else weight_of(batch),
+    }
 
 
-def part_of_loss(
-    model: Head, part: Batch, shares: dict[str, float], loss_of: Loss, settings: Settings
+def part_losses(
+    model: Head, part: Batch, shares: dict[str, float], loss_of: Loss, settings: TrainSettings
 ) -> dict[str, Tensor]:
-    """What one part adds to the loss of a step, and to that of each objective, ().
+    """What one batch of a step adds to its loss, and to that of each objective, ().
 
-    shares: of all texts, tokens and labels of the step those in this part; what is not named is left out.
+    shares: which part of all texts, tokens and labels of the step is in this batch; losses over others are left out.
     """
     lower = torch.autocast(part.input_ids.device.type, torch.bfloat16)
     with lower if settings.precision == "bfloat16" else nullcontext():
         losses = loss_of(model, part)
+    overs, scales = getattr(loss_of, "over", {}), getattr(loss_of, "scales", {})
     found = {"loss": torch.zeros((), device=part.input_ids.device)}
-    for name, loss in losses.items() if isinstance(losses, dict) else (("loss", losses),):
-        over = OVER.get(name, "labels")
+    for name, loss in (losses if isinstance(losses, dict) else {"loss": losses}).items():
+        over = overs.get(name, "labels")
         if over in shares:
-            known = loss if shares[over] else loss.nan_to_num()  # the mean of nothing is not a number
+            known = loss if shares[over] else loss.nan_to_num()  # the mean of nothing is NaN
             mean = known * shares[over]  # times 1: the same bits
-            found["loss"] = found["loss"] + mean * settings.scales.get(name, 1.0)
-            if name != "loss":
-                found[name] = mean.detach()
+            found["loss"] = found["loss"] + mean * scales.get(name, 1.0)
+            found |= {name: mean.detach()} if name != "loss" else {}
     return found
 
 
@@ -199,32 +166,32 @@ def one_step(
     parts: Sequence[Batch],
     optimizer: torch.optim.Optimizer,
     loss_of: Loss,
-    settings: Settings,
+    settings: TrainSettings,
     step: int,
-    world: World = ALONE,
+    context: DistributedContext = SINGLE_PROCESS,
 ) -> dict[str, Tensor]:
     """Gradients of the batches together, one update of the weights; returns the loss, and that of each objective, ().
 
-    With several batches each counts by its texts or labelled tokens, so that they give what one large batch gives, and
-    so do those of several ranks; a batch without a label teaches nothing and is left out. A loss is NaN where a
-    gradient is not finite. `step` is for messages.
-    Raises NotFiniteError on the CPU, where looking at a loss costs nothing, before the weights change.
+    With several batches each is weighted by its texts or labelled tokens, so that they give what one large batch gives,
+    and so do those of several ranks; a batch without a label is left out. A loss is NaN where a gradient is not finite.
+    `step` is for messages.
+    Raises NotFiniteError before the weights change on the CPU, where reading a loss costs nothing.
     """
     device = next(model.parameters()).device
     totals: dict[str, Tensor] = {"loss": torch.zeros((), device=device)}
     optimizer.zero_grad(set_to_none=True)
-    weights = [weights_of(part, loss_of) for part in parts]
-    whole = world.sum_numbers({over: sum(one[over] for one in weights) for over in weights[0]})
-    for number, (part, own) in enumerate(zip(parts, weights, strict=True), start=1):
-        # Several ranks must compute the same: what only this one has none of adds zero.
-        shares = {over: own[over] / whole[over] for over in own if own[over] or (world.size > 1 and whole[over])}
-        with nullcontext() if settings.exact else Quick(), world.summing(last=number == len(parts)):
-            losses = world.through(model, part_of_loss, part.to(device), shares, loss_of, settings)
+    sizes = [sizes_of(part, loss_of) for part in parts]
+    whole = context.sum_numbers({over: sum(one[over] for one in sizes) for over in sizes[0]})
+    for number, (part, own) in enumerate(zip(parts, sizes, strict=True), start=1):
+        # All ranks must compute the same losses: one of which only this rank has no label adds zero.
+        shares = {over: own[over] / whole[over] for over in own if own[over] or (context.size > 1 and whole[over])}
+        with nullcontext() if settings.exact else Quick(), context.no_sync(unless=number == len(parts)):
+            losses = context.forward(model, part_losses, part.to(device), shares, loss_of, settings)
             if losses["loss"].requires_grad:
-                (losses["loss"] * world.size).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                (losses["loss"] * context.size).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         totals |= {name: totals.get(name, 0) + loss.detach() for name, loss in losses.items()}
-    totals = world.sum_tensors(totals)
-    totals["loss"] = totals["loss"] + 0 * world.clip(model, settings.clip)
+    totals = context.sum_tensors(totals)
+    totals["loss"] = totals["loss"] + 0 * context.clip(model, settings.clip)
     if device.type == "cpu":
         finite(float(totals["loss"]), parts, step)
     optimizer.step()
@@ -233,66 +200,60 @@ def one_step(
 
 def train(
     model: nn.Module,
-    batches: Source,
-    settings: Settings,
+    batches: BatchSource,
+    settings: TrainSettings,
     *,
     loss_of: Loss = packed_loss,
-    score: Score | None = None,
+    score: Callable[[Any], dict[str, Any]] | None = None,
     progress: Progress | None = None,
     optimizer: torch.optim.AdamW | None = None,
-    world: World = ALONE,
+    context: DistributedContext = SINGLE_PROCESS,
     after_step: Callable[[Progress], None] = lambda progress: None,
     after_epoch: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
-    """Train the model in place, from where `progress` and `optimizer` are; leaves it in eval mode.
+    """Train the model in place, from the given `progress` and `optimizer` on; leaves it in eval mode.
 
-    loss_of: packed_loss or readable_loss. score: asked after each epoch. after_step and after_epoch: whoever saves.
-    world: the ranks that the model was joined with; `batches` gives each its rows.
+    loss_of: packed_loss, readable_loss or another function of model and batch. score: called after each epoch.
+    context: the ranks by which the model was wrapped; `batches` gives each its rows.
     Raises NotFiniteError, with the step and the rows, for a loss that is NaN or infinite.
     """
-    look_every = 1 if next(model.parameters()).device.type == "cpu" else 20
+    flush_every = 1 if next(model.parameters()).device.type == "cpu" else 20
     progress = progress or Progress()
     optimizer = optimizer or new_optimizer(model, settings)
-    steps, before = settings.epochs * -(-batches.an_epoch // settings.accumulate), progress.tokens
-    bar = tqdm(total=steps, initial=progress.step, unit="step", delay=2, disable=None if world.first else True)
-    with bar, unchecked(), freed_memory_kept():  # the batches are our own
+    steps, before = settings.epochs * -(-batches.batches_per_epoch // settings.accumulate), progress.tokens
+    bar = tqdm(total=steps, initial=progress.step, unit="step", delay=2, disable=None if context.is_main else True)
+    with bar, unchecked(), freed_memory_kept():  # the batches are valid
         while progress.epoch < settings.epochs:
-            learn(model)
-            for parts in in_parts(batches.of_epoch(progress.epoch, progress.batch), settings.accumulate):
+            set_train_mode(model)
+            in_order = batches.epoch_batches(progress.epoch, progress.batch)
+            while parts := list(islice(in_order, settings.accumulate)):
                 for group in optimizer.param_groups:
-                    group["lr"] = rate(progress.step, steps, settings)
-                losses = one_step(model, parts, optimizer, loss_of, settings, progress.step + 1, world)
+                    group["lr"] = learning_rate_at(progress.step, steps, settings)
+                losses = one_step(model, parts, optimizer, loss_of, settings, progress.step + 1, context)
                 progress.step, progress.batch = progress.step + 1, progress.batch + len(parts)
-                progress.tokens += world.sum_of(part.tokens for part in parts)
+                progress.tokens += round(context.sum_numbers({"": sum(part.tokens for part in parts)})[""])
                 progress.pending.append((parts, losses))
-                if len(progress.pending) >= look_every:
-                    progress.look()
+                if len(progress.pending) >= flush_every:
+                    progress.flush_losses()
                     speed = (progress.tokens - before) / max(bar.format_dict["elapsed"], 1e-9)
-                    told = {"loss": f"{progress.curve[-1]:.3f}", "tokens/s": f"{speed:,.0f}"}
-                    bar.set_postfix(epoch=progress.epoch + 1, **told, refresh=False)
+                    bar.set_postfix_str(f"loss {progress.curve[-1]:.3f}, {speed:,.0f} tokens/s", refresh=False)
                 bar.update()
                 after_step(progress)
-            progress.look()
+            progress.flush_losses()
             progress.epoch, progress.batch = progress.epoch + 1, 0
             model.eval()
             if score is not None:
-                progress.scores.append(world.ask(model, score))
+                progress.scores.append(context.evaluate_on_main(model, score))
             after_epoch(progress)
     optimizer.zero_grad(set_to_none=True)
     model.head_is_trained = True  # type: ignore[assignment]  # a flag of every task head, no module
     return progress
 
 
-def learn(model: nn.Module) -> None:
-    """Training mode, but for modules of which nothing is trained: what is frozen has no dropout."""
+def set_train_mode(model: nn.Module) -> None:
+    """Training mode, except for modules whose parameters are all frozen: these have no dropout."""
     model.train()
     for module in model.modules():
         parameters = list(module.parameters())
         if parameters and not any(parameter.requires_grad for parameter in parameters):
             module.eval()
-
-
-def in_parts(batches: Iterator[Batch], count: int) -> Iterator[list[Batch]]:
-    """Lists of up to `count` batches."""
-    while part := list(islice(batches, count)):
-        yield part

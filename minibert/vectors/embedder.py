@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,17 +34,16 @@ from minibert.printing import brief
 from minibert.text.texts import TextOrPair, as_texts_or_pairs, portions
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
-from minibert.vectors.cache import Arrived, Matrix
+from minibert.vectors.cache import Matrix
 from minibert.vectors.engine import Engine, NotFiniteError
 from minibert.vectors.pooling import average_windows
-from minibert.vectors.recipe import DEFAULT, Recipe, Settings, spelled
+from minibert.vectors.recipe import DEFAULT, Recipe, with_settings
 
 SAMPLES = 32  # texts by which int8 is calibrated
-COMPARED = 64  # texts whose vectors are compared with those in float32
-SHORTEST = 1e-30  # product of two vectors' lengths
+COMPARED = 64  # texts whose int8 vectors are compared with those in float32
 
 
-@spelled
+@with_settings
 def embed(
     texts: object,
     model: str | os.PathLike[str] | Encoder = "distilbert-base-uncased",
@@ -52,17 +51,16 @@ def embed(
     pairs: object = None,
     device: str | torch.device = "auto",
     tokenizer: Tokenizer | None = None,
-    **settings: Unpack[Settings],
+    **settings: Any,
 ) -> Matrix:
     """Texts to vectors, (N, width) float32, in the order of the texts; one str gives one vector, (width,).
 
     texts: list, tuple, 1-D array, Series or generator. pairs: the second text of each, in the same form; both are one
     row, [CLS] text [SEP] second [SEP], of which the longer one is cut first. model: a Hub name, a folder, or an
-    Encoder, which stays on its device and needs its tokenizer beside it. device: "auto" is CUDA where there is one,
-    else the CPU.
-    pooling and all after it: the settings of a Recipe; help(minibert.Recipe) says what each is.
-    Raises TypeError for what is no text, naming its row; ValueError for a setting that is not possible, and, naming
-    the row, for a vector with NaN or infinity; FileNotFoundError where the checkpoint is not found.
+    Encoder, which stays on its device and needs its tokenizer too. device: "auto" is CUDA if there is one, else the
+    CPU. pooling and all after it: the settings of a Recipe; help(minibert.Recipe) describes each.
+    Raises TypeError for a row that is not a text, naming the row; ValueError for a setting that is not possible, and,
+    naming the row, for a vector with NaN or infinity; FileNotFoundError if the checkpoint is not found.
     """
     embedder = Embedder(model, Recipe(**settings), device, tokenizer)
     if isinstance(texts, str) and (pairs is None or isinstance(pairs, str)):
@@ -75,13 +73,13 @@ class Embedder:
     """One checkpoint and one recipe, called with texts or pairs: `Embedder(name, Recipe(pooling="mean"))(texts)`.
 
     model, device, tokenizer: as for `embed`. A checkpoint is loaded when it is first needed, once for all embedders of
-    the process; an Encoder is taken as it is then: after further training, make a new Embedder.
-    account: what became of the texts of the last call, in numbers: how many were cut, or read in how many windows.
-    A pickle holds the model's name and hashes, no weights; where it then finds other weights or another tokenizer,
-    it refuses them.
+    the process; an Encoder is used with the weights that it has then: after further training, make a new Embedder.
+    stats: counts of the last call: how many texts were cut, or read in how many windows.
+    A pickle holds the model's name and hashes, no weights; loaded where the name has other weights or another
+    tokenizer, it refuses them.
     """
 
-    account = TokenStats()
+    stats = TokenStats()
 
     def __init__(
         self,
@@ -95,29 +93,27 @@ class Embedder:
         elif tokenizer is None:
             raise TypeError("model is an Encoder, which has no tokenizer; pass tokenizer=load_tokenizer(name)")
         elif device != "auto":
-            raise ValueError(
-                f"device is {brief(device)}, and an Encoder stays where it is; use model.to({brief(device)})"
-            )
+            raise ValueError(f"device is {brief(device)}, and an Encoder stays where it is; use model.to(device)")
         self.model, self.recipe, self.device = model, recipe, device
         self.given_tokenizer = tokenizer
-        self.wanted: Hashes | None = None  # of whatever is loaded; None: any
+        self.expected: Hashes | None = None  # of the checkpoint that is loaded; None: any
 
-    # -- what it needs
+    # -- the checkpoint
 
     @cached_property
-    def checkpoint(self) -> Loaded:
+    def checkpoint(self) -> LoadedCheckpoint:
         """The files of the model, loaded; for a name or a folder."""
         if isinstance(self.model, Encoder):
             raise TypeError("model is an Encoder, whose weights no file names or hashes; give a Hub name or a folder")
         loaded = load_shared(self.model, choose_device(self.device), self.recipe.precision)
-        if self.wanted is not None:
+        if self.expected is not None:
             tokenizer = self.given_tokenizer or loaded.tokenizer
-            self.wanted.check(Hashes(loaded.weights, tokenizer.fingerprint), self.model)
+            self.expected.check(Hashes(loaded.weights, tokenizer.fingerprint), self.model)
         return loaded
 
     @cached_property
     def engine(self) -> Engine:
-        """What computes. Raises ValueError where the model cannot give this recipe."""
+        """The engine that computes. Raises ValueError if the model cannot follow this recipe."""
         if isinstance(self.model, Encoder):
             engine = Engine(self.model, self.recipe.precision, samples=samples(self.tokenizer, self.recipe.precision))
         else:
@@ -127,10 +123,8 @@ class Embedder:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The one that was given, else that of the checkpoint."""
+        """The one that was passed in, else that of the checkpoint."""
         return self.given_tokenizer or self.checkpoint.tokenizer
-
-    # -- what it knows
 
     @property
     def width(self) -> int:
@@ -139,93 +133,78 @@ class Embedder:
 
     @property
     def hashes(self) -> Hashes:
-        """By what the checkpoint is recognised; its weights are read for that when this is first asked for."""
+        """The hashes of the checkpoint; its weights are read for that when this is first used."""
         return Hashes(self.checkpoint.weights, self.tokenizer.fingerprint)
 
     @property
     def identity(self) -> dict[str, Any]:
         """All that determines a vector except its text, as JSON has it; equal identities give equal vectors.
 
-        Up to the last digits: another batch, device or kernel sums in another order, a difference of about 1e-6.
+        Equal up to rounding: another batch, device or kernel sums in another order, a difference of about 1e-6.
         """
         settings = asdict(self.recipe)
         precision = f"int8, {VERSION}" if self.engine.precision == "int8" else str(self.engine.dtype)
         settings |= {"layers": list(self.engine.check(self.recipe)[0]), "precision": precision}
-        for name in ("missing", "batch_tokens", "truncation"):  # the last is said by `long`
+        for name in ("missing", "batch_tokens", "truncation"):  # `long` includes the last
             del settings[name]
         return asdict(self.hashes) | {"max_length": self.tokenizer.max_length} | settings
 
-    # -- what it does
+    # -- texts to vectors
 
     def __call__(self, texts: object, pairs: object = None) -> Matrix:
-        """One vector for each text or pair, (N, width) float32, in order. Raises TypeError for what is no text."""
+        """One vector for each text or pair, (N, width) float32, in order. Raises TypeError for a row without text."""
         rows = as_texts_or_pairs(texts, pairs, missing=self.recipe.missing)
-        if self.engine.device.type == "cpu":  # which would tokenize and compute with the same cores
+        if self.engine.device.type == "cpu":  # one batch order for all texts; there is nothing to prefetch
             return self.vectors(self.tokenize(rows), progress=True)
-        return self.prefetched(rows)
+        stats, vectors = TokenStats(), np.empty((len(rows), self.width), np.float32)
+        bar = tqdm(total=len(rows), unit="text", unit_scale=True, delay=2, disable=None)
+        with bar, closing(self.tokenized(portions(rows))) as chunks:
+            for chunk in chunks:
+                vectors[chunk.rows.start : chunk.rows.stop] = self.vectors(chunk.tokens, chunk.rows)
+                stats += chunk.tokens.stats
+                bar.update(len(chunk.rows))
+        self.warn(stats)
+        return vectors
 
     def tokenize(self, rows: Sequence[TextOrPair]) -> Tokenized:
-        """Texts or pairs as ids, with a warning where any was cut."""
-        made = self.tokenizer.encode_texts(rows, long=self.recipe.long, stride=self.recipe.stride)
-        self.warn(made.stats)
-        return made
+        """Texts or pairs as ids, with a warning if any was cut."""
+        tokens = self.tokenizer.encode_texts(rows, long=self.recipe.long, stride=self.recipe.stride)
+        self.warn(tokens.stats)
+        return tokens
 
-    def warn(self, account: TokenStats) -> None:
-        """Keep the account of all texts of a call, and say what was lost."""
-        self.account = account
-        self.tokenizer.warn(account, self.tokenizer.max_length)
+    def tokenized(self, texts: Iterable[list[TextOrPair]], first: int = 0) -> Generator[Portion, None, None]:
+        """Chunks of texts with their ids, tokenized one chunk ahead on a GPU; `first`: the row of the first text."""
+        recipe = self.recipe
+        return tokenized(texts, self.tokenizer, self.engine.device, long=recipe.long, stride=recipe.stride, first=first)
 
-    def vectors(
-        self,
-        tokens: Tokenized,
-        numbers: Sequence[int] | None = None,
-        *,
-        progress: bool = False,
-        begun: Matrix | None = None,
-        arrived: Arrived | None = None,
-    ) -> Matrix:
-        """The vectors of texts that are ids, (N, width). numbers: which rows of the caller's they are; None: 0, 1, ...
+    def warn(self, stats: TokenStats) -> None:
+        """Keep the counts of all texts of a call, and warn of texts that were cut."""
+        self.stats = stats
+        self.tokenizer.warn(stats, self.tokenizer.max_length)
 
-        What follows: see Engine.vectors, whose rows are those of ids, one for each window. Raises ValueError, naming
-        the row, for a vector with NaN or infinity in it.
+    def vectors(self, tokens: Tokenized, rows: Sequence[int] | None = None, *, progress: bool = False) -> Matrix:
+        """The vectors of texts that are ids, (N, width). rows: their rows in the caller's data; None: 0, 1, ...
+
+        Raises ValueError, naming the row, for a vector with NaN or infinity.
         """
         try:
-            vectors = self.engine.vectors(
-                tokens.ids, self.recipe, second=tokens.second, progress=progress, begun=begun, arrived=arrived
-            )
+            vectors = self.engine.vectors(tokens.ids, self.recipe, second=tokens.second, progress=progress)
         except NotFiniteError as error:
             text = tokens.text_of(error.row)
-            raise NotFiniteError(text if numbers is None else numbers[text], error.dtype) from None
+            raise NotFiniteError(text if rows is None else rows[text], error.dtype) from None
         return vectors if tokens.windows is None else average_windows(vectors, tokens.ids, tokens.windows)
 
-    def float32_cosine(self, tokens: Tokenized, most: int = COMPARED) -> float:
-        """The smallest cosine of the vectors to those in float32, over up to `most` texts, spread over all of these."""
+    def float32_cosine(self, tokens: Tokenized) -> float:
+        """The smallest cosine of the vectors to those in float32, of up to COMPARED texts, spread over all of these."""
         texts = len(tokens.ids) if tokens.windows is None else len(tokens.windows)
-        some = tokens.take(range(0, texts, -(-texts // most)))
+        some = tokens.take(range(0, texts, -(-texts // COMPARED)))
         model = self.model if isinstance(self.model, Encoder) else load(self.checkpoint.folder)
         exact = copy.copy(self)
         exact.recipe = replace(self.recipe, precision="float32")
         exact.engine = Engine(model, "float32", self.engine.device, keep_encoder=model is self.model)
         a, b = self.vectors(some).astype(np.float64), exact.vectors(some).astype(np.float64)
         lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-        return float(((a * b).sum(axis=1) / np.maximum(lengths, SHORTEST)).min())
-
-    def prefetched(self, rows: Sequence[TextOrPair]) -> Matrix:
-        """The same on a device that computes by itself: meanwhile the next portion of texts is tokenized."""
-        account, vectors = TokenStats(), np.empty((len(rows), self.width), np.float32)
-        bar = tqdm(total=len(rows), unit="text", unit_scale=True, delay=2, disable=None)
-        with bar, closing(self.tokenized(portions(rows))) as made:
-            for portion in made:
-                vectors[portion.rows.start : portion.rows.stop] = self.vectors(portion.tokens, portion.rows)
-                account += portion.tokens.stats
-                bar.update(len(portion.rows))
-        self.warn(account)
-        return vectors
-
-    def tokenized(self, texts: Iterable[list[TextOrPair]], first: int = 0) -> Generator[Portion, None, None]:
-        """Portions of texts with their ids, one portion ahead of whoever takes them; `first`: the first text's row."""
-        recipe = self.recipe
-        return tokenized(texts, self.tokenizer, self.engine.device, long=recipe.long, stride=recipe.stride, first=first)
+        return float(((a * b).sum(axis=1) / np.maximum(lengths, 1e-30)).min())
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -233,7 +212,7 @@ class Embedder:
             "recipe": self.recipe,
             "device": self.device,
             "given_tokenizer": self.given_tokenizer,
-            "wanted": self.wanted or self.hashes,
+            "expected": self.expected or self.hashes,
         }
 
 
@@ -243,76 +222,67 @@ class Embedder:
 
 @dataclass(frozen=True)
 class Hashes:
-    """By what a checkpoint is recognised."""
+    """What identifies a checkpoint."""
 
     weights: str  # sha256 of its files
     tokenizer: str  # its fingerprint
 
     def check(self, found: Hashes, model: object) -> None:
-        """Raise ValueError where what was found as `model` is not this checkpoint."""
-        for what, wanted, there in (
-            ("weights with sha256", self.weights, found.weights),
-            ("a tokenizer with fingerprint", self.tokenizer, found.tokenizer),
-        ):
-            if wanted != there:
+        """Raise ValueError if the checkpoint found as `model` is another one."""
+        for name, expected in vars(self).items():
+            if expected != getattr(found, name):
                 raise ValueError(
-                    f"checkpoint {model} has {what} {there}, and its vectors were to be those of {wanted}; "
+                    f"checkpoint {model} has {name} with the hash {getattr(found, name)}, expected {expected}; "
                     "put that checkpoint back, or fit again"
                 )
 
 
-Files = tuple[tuple[str, int, int], ...]  # name, size and time of change of each
+Files = tuple[tuple[str, int, int], ...]  # name, size and modification time of each
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedCheckpoint:
     """A checkpoint ready for use. The encoder itself is not kept: the engine has its weights in a form of its own."""
 
     engine: Engine
     tokenizer: Tokenizer
     folder: Path
-    files: Files  # as they were when they were read
+    files: Files  # at the time when they were read
 
     @cached_property
     def weights(self) -> str:
-        """sha256 of the weights, which takes a while and so waits until somebody asks."""
-        if weight_files(files_in(self.folder)) != weight_files(self.files):
-            raise ValueError(f"the files in {self.folder} were changed while they were in use; begin again")
+        """sha256 of the weights, computed when it is first used, since that takes a while."""
+        if not set(self.files) <= set(files_in(self.folder)):
+            raise ValueError(f"the files in {self.folder} were changed while they were in use; start again")
         return weights_sha256(self.folder)
 
 
 def files_in(folder: Path) -> Files:
-    """What tells one state of a folder from the next."""
+    """The state of a folder, by which a change is recognised."""
     return tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(folder.iterdir()))
 
 
-def weight_files(files: Files) -> Files:
-    """Those with tensors in them."""
-    return tuple(file for file in files if file[0].endswith(".safetensors"))
-
-
-def load_shared(model: str | os.PathLike[str], device: str, precision: str) -> Loaded:
-    """The checkpoint, loaded once for all of the process; again where the files in its folder have changed."""
+def load_shared(model: str | os.PathLike[str], device: str, precision: str) -> LoadedCheckpoint:
+    """The checkpoint, loaded once for all of the process; again if the files in its folder have changed."""
     folder = hub.locate(os.fspath(model)).folder
     return load_folder(folder, files_in(folder), device, precision)
 
 
 @functools.lru_cache(maxsize=2)  # two, so that a comparison of two models loads each once
-def load_folder(folder: Path, files: Files, device: str, precision: str) -> Loaded:
-    """What load_shared keeps."""
+def load_folder(folder: Path, files: Files, device: str, precision: str) -> LoadedCheckpoint:
+    """The checkpoint in a folder, see load_shared."""
     tokenizer = load_tokenizer(folder)
     encoder = load(folder, device=device)
     engine = Engine(encoder, precision, keep_encoder=False, samples=samples(tokenizer, precision))
     del encoder
-    give_back()  # what held the weights before they took the engine's form
-    return Loaded(engine, tokenizer, folder, files)
+    give_back()  # the memory of the weights before they took the engine's form
+    return LoadedCheckpoint(engine, tokenizer, folder, files)
 
 
 def samples(tokenizer: Tokenizer, precision: str) -> list[list[int]] | None:
-    """The ids of the texts by which int8 is calibrated: reviews that come with minibert."""
+    """The ids of the texts by which int8 is calibrated, reviews that come with minibert; None at other precisions."""
     if precision != "int8":
         return None
     shipped = resources.files("minibert") / "data" / "reviews.tsv"
     lines = shipped.read_text("utf-8").splitlines()[:SAMPLES]
-    made = tokenizer.encode_texts([line.partition("\t")[0] for line in lines])  # their ends may be cut without a word
-    return made.ids
+    return tokenizer.encode_texts([line.partition("\t")[0] for line in lines]).ids  # cut without a warning

@@ -52,7 +52,6 @@ from minibert.kernels.int8 import Rounding, WholeLinear, choose_int8, divided
 from minibert.kernels.matmul import Linear, choose_linear
 from minibert.kernels.memory import Scratch
 from minibert.kernels.packing import TOKEN_STEP, Packed, check_rows, filler, last_step, pack
-from minibert.vectors.cache import Arrived
 from minibert.vectors.forks import check_process
 from minibert.vectors.pooling import combine_layers
 from minibert.vectors.recipe import DEFAULT, Recipe
@@ -295,8 +294,6 @@ class Engine:
         *,
         second: Sequence[int] | None = None,
         progress: bool = False,
-        begun: NDArray[np.float32] | None = None,
-        arrived: Arrived | None = None,
     ) -> NDArray[np.float32]:
         """One vector for each row of token ids, (N, width), in the order of the rows.
 
@@ -304,8 +301,6 @@ class Engine:
         pair begins, which is in segment 1 to the end of the row; None: there are no pairs. Of the recipe, pooling,
         layers, combine and batch_tokens count here; a batch has fewer tokens on a CPU, and half as many when a GPU
         runs out of memory.
-        arrived: is called after each batch, see cache.Arrived. begun: the vectors that had arrived, in that order, when
-        an earlier call was interrupted; this one goes on with its next batch.
         Raises ValueError for a recipe or ids that do not fit the checkpoint, NotFiniteError for NaN or infinity in a
         vector, RuntimeError in a process forked from one that has computed.
         """
@@ -313,23 +308,17 @@ class Engine:
         layers, width = self.check(recipe)
         lengths = check_rows(self.config, ids, second)
         second = second if self.config.family.pairs_in_segments else None
-        order, done = np.argsort(-lengths, kind="stable"), 0 if begun is None else len(begun)
+        order = np.argsort(-lengths, kind="stable")
         result = np.empty((len(ids), width), np.float32)
-        if begun is not None:
-            result[order[:done]] = begun
         tokens = int(lengths.sum())
         bar = tqdm(total=tokens, unit="token", unit_scale=True, delay=2, disable=None if progress else True)
-        bar.update(int(lengths[order[:done]].sum()))
         with bar:
-            batches = self.batches(ids, second, lengths, order[done:], recipe, layers)
+            batches = self.batches(ids, second, lengths, order, recipe, layers)
             for rows, vectors in self.arrivals(batches, recipe.combine):
                 if not np.isfinite(vectors).all():
                     raise NotFiniteError(int(rows[~np.isfinite(vectors).all(axis=1)].min()), self.dtype)
                 result[rows] = vectors
-                done += len(rows)
                 bar.update(int(lengths[rows].sum()))
-                if arrived is not None:
-                    arrived(order[:done], result)
         return result
 
     def batches(
@@ -341,10 +330,7 @@ class Engine:
         recipe: Recipe,
         layers: Sequence[int],
     ) -> Iterator[tuple[NDArray[np.int64], list[Tensor]]]:
-        """Row numbers and their pooled vectors, the longest first: memory is at its peak in the first batch.
-
-        Where a batch ends depends on the rows after it alone, so that a later call may begin with any batch.
-        """
+        """Row numbers and their pooled vectors, the longest first: memory is at its peak in the first batch."""
         on_cpu, tokens = self.device.type == "cpu", recipe.batch_tokens
         tokens = min(tokens, CPU_TOKENS) if on_cpu else tokens
         at_the_end = last_step(int(lengths.sum()), tokens)

@@ -13,14 +13,11 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
-from tqdm import tqdm
 
-from minibert.text.texts import TextOrPair, are_pairs, as_texts_or_pairs, columns_of
-from minibert.vectors.cache import MEMORY, Arrived, DiskRows, Matrix, MemoryRows, cached
+from minibert.text.texts import TEXTS, TextOrPair, are_pairs, as_texts_or_pairs, columns_of
+from minibert.vectors.cache import MEMORY, DiskRows, Matrix, MemoryRows, cached
 from minibert.vectors.embedder import Embedder, Hashes
-from minibert.vectors.recipe import Recipe
-
-WINDOWED = 64  # texts in several windows that are computed at a time: enough for full batches
+from minibert.vectors.recipe import Recipe, with_settings
 
 
 class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
@@ -31,56 +28,42 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     Pairs are a data frame or a 2-D array of two columns: the first texts and the second.
     model is a Hub name or a folder, device as for `embed`; the other settings are those of a Recipe. cache: None keeps
     the last 256 MiB of vectors in this process, so that a grid search encodes each text once; a folder keeps all of
-    them on disk, for every process that names it. A cached vector may come from another batch or device (a difference
+    them on disk, for every process that uses it. A cached vector may come from another batch or device (a difference
     of about 1e-6).
 
     The model is loaded at the first fit, once for all estimators of the process. A pickle holds settings and hashes,
-    no weights; used with other weights or another tokenizer than it was fitted with, it refuses.
+    no weights; it refuses other weights or another tokenizer than it was fitted with.
 
     After fit: n_features_out_ (the width), weights_sha256_, tokenizer_fingerprint_, pairs_ (whether they are pairs).
-    After a transform that computed anything: account_, what became of its texts: .truncated, .windowed, .windows.
+    After a transform that computed anything: stats_, with the counts .truncated, .windowed and .windows.
     """
 
+    @with_settings
     def __init__(
         self,
         model: str | os.PathLike[str] = "distilbert-base-uncased",
         *,
-        pooling: str = Recipe.pooling,
-        layers: int | Sequence[int] = Recipe.layers,
-        combine: str = Recipe.combine,
-        precision: str = Recipe.precision,
         device: str | torch.device = "auto",
-        batch_tokens: int = Recipe.batch_tokens,
-        long: str = Recipe.long,
-        stride: int | None = Recipe.stride,
-        truncation: str = Recipe.truncation,
         cache: str | os.PathLike[str] | None = None,
-        missing: str = Recipe.missing,
+        **settings: Any,
     ) -> None:
-        self.model = model
-        self.pooling = pooling
-        self.layers = layers
-        self.combine = combine
-        self.precision = precision
-        self.device = device
-        self.batch_tokens = batch_tokens
-        self.long = long
-        self.stride = stride
-        self.truncation = truncation
-        self.cache = cache
-        self.missing = missing
+        self.model, self.device, self.cache = model, device, cache
+        defaults = {one.name: one.default for one in fields(Recipe)}
+        if unknown := settings.keys() - defaults.keys():
+            raise TypeError(f"TextFeatures has no setting {', '.join(sorted(unknown))}; choose from {list(defaults)}")
+        vars(self).update(defaults | settings)
 
     @classmethod
     def of(cls, embedder: Embedder, pairs: bool = False) -> TextFeatures:
-        """The same vectors as the embedder's: fitted, with no text to check. pairs: of pairs of texts."""
-        model: Any = embedder.model  # an Encoder has no hashes to take
+        """The same vectors as the embedder's, fitted without texts. pairs: of pairs of texts."""
+        model: Any = embedder.model  # an Encoder fails below: it has no hashes
         features = cls(model, device=embedder.device, **asdict(embedder.recipe))
-        features._take(embedder, pairs)
+        features._learn(embedder, pairs)
         return features
 
     @property
     def recipe(self) -> Recipe:
-        """The settings of the vectors. Raises ValueError or TypeError for what is not possible."""
+        """The settings of the vectors. Raises ValueError or TypeError for settings that are not possible."""
         return Recipe(**{setting.name: getattr(self, setting.name) for setting in fields(Recipe)})
 
     def fit(self, X: object, y: object = None) -> TextFeatures:
@@ -94,35 +77,29 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         if y is not None:
             check_consistent_length(rows, y)
             assert_all_finite(y, input_name="y")
-        self._take(embedder, are_pairs(rows))
+        self._learn(embedder, are_pairs(rows))
         return self
 
     def transform(self, X: object) -> Matrix:
         """One vector for each text, (N, width) float32, in the order of the texts.
 
-        Raises NotFittedError before fit, ValueError where the checkpoint is not that of fit or pairs come in the place
-        of texts, and what `embed` raises.
+        Raises NotFittedError before fit, ValueError for another checkpoint than that of fit and for pairs in place of
+        texts or the reverse, and what `embed` raises.
         """
         check_is_fitted(self)
         embedder = self._embedder()
-        embedder.wanted = Hashes(self.weights_sha256_, self.tokenizer_fingerprint_)
+        embedder.expected = Hashes(self.weights_sha256_, self.tokenizer_fingerprint_)
         rows = self._rows(X)
         if rows and are_pairs(rows) != self.pairs_:
-            found, wanted = ("single texts", "pairs") if self.pairs_ else ("pairs", "single texts")
-            raise ValueError(f"these are {found}, and it was fitted on {wanted}; give {wanted}, or fit again")
+            found, fitted = ("single texts", "pairs") if self.pairs_ else ("pairs", "single texts")
+            raise ValueError(f"these are {found}, and it was fitted on {fitted}; pass {fitted}, or fit again")
 
-        def compute(numbers: list[int], arrived: Arrived) -> None:
-            made = embedder.tokenize(rows)  # all, so that what the tokenizer has to say counts the caller's rows
-            self.account_ = made.stats
-            if made.windows is None:
-                embedder.vectors(made.take(numbers), numbers, progress=True, arrived=arrived)
-                return
-            vectors = np.empty((len(numbers), embedder.width), np.float32)
-            starts = range(0, len(numbers), WINDOWED)
-            for start in tqdm(starts, unit=f" times {WINDOWED} texts", delay=2, disable=None):
-                part = numbers[start : start + WINDOWED]
-                vectors[start : start + len(part)] = embedder.vectors(made.take(part), part)
-                arrived(np.arange(start + len(part)), vectors)
+        def compute(numbers: list[int]) -> Iterator[Matrix]:
+            tokens = embedder.tokenize(rows)  # all, so that the tokenizer's warnings count the caller's rows
+            self.stats_ = tokens.stats
+            for start in range(0, len(numbers), TEXTS):
+                some = numbers[start : start + TEXTS]
+                yield embedder.vectors(tokens.take(some), some, progress=True)
 
         return cached(rows, list(embedder.identity.values()), embedder.width, self._store(), compute)
 
@@ -146,7 +123,7 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         return tags
 
     def _embedder(self) -> Embedder:
-        """What computes the vectors by the settings of now; nothing is loaded yet."""
+        """The embedder with the current settings; nothing is loaded yet."""
         if not isinstance(self.model, str | os.PathLike):
             raise TypeError(
                 f"model is of type {type(self.model).__name__}; TextFeatures needs a Hub name or a folder, "
@@ -154,14 +131,14 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
             )
         return Embedder(self.model, self.recipe, self.device)
 
-    def _take(self, embedder: Embedder, pairs: bool) -> None:
-        """Keep what fit learns of the checkpoint and of the texts."""
+    def _learn(self, embedder: Embedder, pairs: bool) -> None:
+        """Set the attributes of a fitted transformer."""
         self.pairs_ = pairs
         self.n_features_out_ = embedder.width
         self.weights_sha256_, self.tokenizer_fingerprint_ = embedder.hashes.weights, embedder.hashes.tokenizer
 
     def _rows(self, X: object) -> Sequence[TextOrPair]:
-        """Texts or pairs. ColumnTransformer makes a data frame of ["text"]: its one column is meant."""
+        """Texts or pairs; a data frame of one column, as ColumnTransformer makes of ["text"], holds texts."""
         return as_texts_or_pairs(*columns_of(X), missing=self.missing)
 
     def _store(self) -> MemoryRows | DiskRows:

@@ -1,17 +1,17 @@
-"""Corpora by Ray Data, which hands the work to many processes and machines; each worker has a model of its own.
+"""Corpora by Ray Data, on many processes and machines; each worker has a model of its own.
 
-    shards that are not done -> one row of a job each -> a worker embeds it whole (shards.py) -> the manifest
+    shards that are not done -> one row of a job each -> a worker embeds it whole (shards.py)
 
-embed_shards: files in, Parquet out, and a run that was stopped goes on. One shard is one row of the job, because that
-is what survives everything: where a worker is killed, Ray gives its shard to another, and since a shard appears by a
-rename, nothing is lost or doubled; where the whole run is killed, the shards say what is done.
-embed_dataset: a ray.data.Dataset in, one with a vector column out, for pipelines that are Ray's already.
+embed_shards: files in, Parquet out, and a run that was stopped resumes. One shard is one row of the job, because that
+survives everything: if a worker is killed, Ray gives its shard to another, and since a shard appears by a rename,
+nothing is lost or doubled; if the whole run is killed, the finished shards are there.
+embed_dataset: a ray.data.Dataset in, one with a vector column out, for pipelines that use Ray already.
 
-Ray is that of this process if it runs, the cluster that RAY_ADDRESS names, or one of this machine, started and ended
-here. That one listens to this machine alone, under a token of its own, sends nothing home and keeps no logs. On a
+Ray is that of this process if it runs, the cluster of RAY_ADDRESS, or one of this machine, started and stopped here.
+That one listens to this machine alone, under a token of its own, sends no usage statistics and keeps no logs. On a
 cluster, all machines see the same files under the same names, and have minibert and the checkpoint.
 
-What 100 million lines cost, computed and not measured:
+The cost of 100 million lines, computed and not measured:
 
     seconds = lines x tokens a line / (tokens a second of one machine x machines)
 
@@ -21,10 +21,9 @@ Two cores (AMD EPYC, Zen 4) encode 8,940 tokens a second with all-MiniLM-L6-v2 i
     machines of two cores    1      10      100
     time                     74 h   7.4 h   44 min
 
-and their vectors 154 GB. On one machine of two cores Ray with two workers was as quick as `minibert embed`: 614 and 621
+and their vectors 154 GB. On one machine of two cores Ray with two workers was as fast as `minibert embed`: 614 and 621
 rows a second after the start against 608 and 580, in turns, of 20,000 sentences of SST-2 in 12 files.
-More machines help as long as there are several shards for each worker: the last ones to end are waited for, a shard
-each at the most.
+More machines help as long as there are several shards for each worker: at the end, all wait for the last shards.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ import os
 import secrets
 import sys
 import tempfile
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -50,59 +49,54 @@ from minibert.device import choose_device
 from minibert.text.texts import TEXTS
 from minibert.text.tokenized import TokenStats
 from minibert.vectors.embedder import Embedder
-from minibert.vectors.recipe import Recipe, Settings, spelled
-from minibert.vectors.shard_folder import ShardFolder
+from minibert.vectors.parts import LOCK, MANIFEST, work_folder
+from minibert.vectors.recipe import Recipe, with_settings
 from minibert.vectors.shards import (
     Columns,
-    Record,
     Shard,
     check_installed,
-    check_shard,
     embed_shard,
     embedded,
     find_shards,
-    in_portions,
-    needed,
-    text_names,
-    texts_of,
+    in_chunks,
+    read_shard,
+    text_columns,
     with_vectors,
 )
 
-STORE_BYTES = 2**28  # of memory that Ray's processes share: through it go the numbers of shards, not their texts
-PRIVATE = {  # of a Ray that is started here
+STORE_BYTES = 2**28  # of memory shared by Ray's processes: shard numbers pass through it, texts do not
+ENVIRONMENT = {  # of a Ray that is started here
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # as on these two, its servers listen to this machine alone
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # so that its servers listen to this machine alone there too
     "RAY_AUTH_MODE": "token",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what Ray is going to do, and warns of until then
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's next default; it warns until then
 }
-ATTEMPTS = 3  # to start it
-REFUSED = (ValueError, TypeError, OSError)  # what a worker says of a shard; all else is a mistake of ours, or of Ray
+ATTEMPTS = 3  # to start Ray, which gives its parts 15 seconds: too little on a busy machine
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """What stands in a folder of shards that embed_shards wrote, and how it came about."""
+    """A folder of shards that embed_shards wrote, in numbers."""
 
     out: str
     shards: int
     rows: int
     width: int
-    resumed_shards: int  # that an earlier run had done
-    changed_shards: int  # that it had done from other texts, and that were computed again
+    resumed_shards: int  # done by an earlier run
     tokens: int  # of all rows, special tokens included
     truncated: int  # texts that were too long and lost their ends
     windowed: int  # texts that were too long and were read in several windows
     windows: int  # these windows
     workers: int
-    rows_per_second: float  # of this run, from the first worker's first text on: without the start
+    rows_per_second: float  # of this run, with the start of Ray and of its workers
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Files
 
 
-@spelled
+@with_settings
 def embed_shards(
     pattern: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -115,143 +109,123 @@ def embed_shards(
     workers: int | None = None,
     keep_order: bool = False,
     restart: bool = False,
-    **settings: Unpack[Settings],
+    **settings: Any,
 ) -> Embedded:
-    """The shards that a pattern such as "corpus/*.parquet" means, each with a vector beside its columns, in `out`.
+    """The shards of a pattern such as "corpus/*.parquet", each with a vector beside its columns, in the folder `out`.
 
-    out: a folder, new, empty, or of an earlier run, of which what is done is not done again: where a shard has
-    changed since, it is computed anew, with a warning; other settings are refused; restart=True begins again. A shard
-    keeps its name, and its rows their order: float32 vectors, FixedSizeList, in the column `vector`.
+    out: new, empty, or of an earlier run, whose finished shards are not computed again unless their source has changed.
+    Other settings are refused; restart=True discards finished shards. A shard keeps its name, and its rows their
+    order: float32 vectors, FixedSizeList, in the column `vector`.
     text, pair, format: the columns of texts and of second texts, and how the files are read, see text.tables.
     workers: models at work at once; None: one for each core, or for each GPU. keep_order: shards are computed in the
-    order of their names, else the largest first, so that the workers end together.
+    order of their names, else the largest first, so that the workers finish together.
     model is a Hub name or a folder, device as for `embed`, on the machine that calls; settings: those of a Recipe.
-    Raises ImportError without the extra `ray`; FileNotFoundError where the pattern means nothing; ValueError, with
+    Raises ImportError without the extra `ray`; FileNotFoundError if the pattern matches nothing; ValueError, with
     the file, the row or the column, for what is wrong with a shard, most of it before a worker starts; RuntimeError
-    where Ray fails, or another process writes to `out`; and what `embed` raises.
+    if Ray fails, or another process writes to `out`; and what `embed` raises.
     """
-    for package in ("pyarrow", "ray"):
-        check_installed(package)
-    columns = Columns(None if text is None else str(text), None if pair is None else str(pair), format)
-    if Path(out).suffix == ".npy":
+    check_installed("pyarrow", "ray")
+    folder = Path(out)
+    if folder.suffix == ".npy":
         raise ValueError(f"out is {out}; shards go to a folder")
-    shards = find_shards(os.fspath(pattern), Path(out))
+    columns = Columns(None if text is None else str(text), None if pair is None else str(pair), format)
+    shards = find_shards(os.fspath(pattern), folder)
     embedder = embedder_of(model, Recipe(**settings), device)
     for shard in tqdm(shards, desc="check", unit="shard", delay=2, disable=None):
-        check_shard(shard, columns, embedder.recipe.missing)
+        next(read_shard(shard.source, columns, embedder.recipe.missing))
     identity = embedder.identity | {"text": columns.text, "pair": columns.pair}
-    facts = {"model": os.fspath(model), "width": embedder.width}
-    used = 0
-    with ShardFolder(Path(out), shards, identity, facts, restart) as folder:
-        if folder.changed:
-            first = shards[folder.changed[0]].source
-            warnings.warn(
-                f"shards that have changed are computed again: {len(folder.changed)}, the first is {first}",
-                stacklevel=2,
-            )
-        todo = list(folder.todo)
-        if todo:
+    with work_folder(folder, identity, restart):
+        for path in folder.rglob(".*.parquet.*"):  # of killed workers
+            path.unlink()
+        for shard in shards if restart else ():
+            Path(shard.out).unlink(missing_ok=True)
+        ours = {Path(shard.out) for shard in shards} | {folder.absolute() / name for name in (MANIFEST, LOCK)}
+        if others := sorted(set(filter(Path.is_file, folder.absolute().rglob("*"))) - ours):
+            raise ValueError(f"{others[0]} is not the output of any input now; move it away, or put its source back")
+        found = {shard: shard.stats(identity) for shard in shards}
+        stats = {shard: count for shard, count in found.items() if count is not None}
+        resumed, used, began = len(stats), 0, time.perf_counter()
+        if left := [shard for shard in shards if shard not in stats]:
+            job = {"embedder": embedder, "columns": columns, "settings": identity}
             with session():
-                used = run(folder, embedder, columns, workers, keep_order)
-    embedder.warn(folder.account)
-    return summary(folder, todo, embedder.width, used)
+                used = run(left, stats, job, workers, keep_order)
+    total, before = sum(stats.values(), TokenStats()), sum(count.texts for count in found.values() if count)
+    embedder.warn(total)
+    return Embedded(
+        out=str(out),
+        shards=len(shards),
+        rows=total.texts,
+        width=embedder.width,
+        resumed_shards=resumed,
+        tokens=total.tokens,
+        truncated=total.truncated,
+        windowed=total.windowed,
+        windows=total.windows,
+        workers=used,
+        rows_per_second=round((total.texts - before) / (time.perf_counter() - began), 1),
+    )
 
 
-def run(folder: ShardFolder, embedder: Embedder, columns: Columns, workers: int | None, keep_order: bool) -> int:
-    """Let Ray's workers do what is to do in a folder; returns how many workers there were."""
-    data = needed("ray.data")
-    order = folder.todo if keep_order else sorted(folder.todo, key=lambda n: -os.path.getsize(folder.shards[n].source))
-    share = Share.of(embedder.device, workers, len(order))
-    given = {"embedder": embedder, "shards": folder.shards, "columns": columns, "settings": folder.settings}
-    with quiet_data():
-        numbers = data.from_items([{"number": number} for number in order], override_num_blocks=len(order))
-        replies = numbers.map_batches(
-            ShardWorker,
-            batch_size=1,
-            fn_constructor_kwargs=given | {"threads": share.threads},
-            compute=data.ActorPoolStrategy(size=share.workers, max_tasks_in_flight_per_actor=1),
-            **share.resources,
-        )
-        replies.context.execution_options.preserve_order = keep_order
-        done = len(folder.shards) - len(order)
-        bar = tqdm(total=len(folder.shards), initial=done, desc="embed", unit="shard", delay=2, disable=None)
-        try:
-            with bar:
-                for reply in replies.iter_rows():
-                    folder.add(*read_reply(reply["reply"]))
-                    bar.update()
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(
-                f"{bar.n:,} of {len(folder.shards):,} shards are kept; the same command goes on"
-            ) from None
-        except needed("ray.exceptions").RayError as error:
-            raise RuntimeError(f"Ray failed: {error}; what is done is kept, and the same command goes on") from error
-    return share.workers
+def run(
+    shards: list[Shard], stats: dict[Shard, TokenStats], job: dict[str, Any], workers: int | None, keep_order: bool
+) -> int:
+    """Let Ray's workers embed the shards, adding to the stats of those that are done. Returns how many workers."""
+    from ray import data, exceptions
+
+    number_of_workers, threads, resources = share_of_cluster(job["embedder"].device, workers, len(shards))
+    order = shards if keep_order else sorted(shards, key=lambda shard: -os.path.getsize(shard.source))
+    rows = data.from_items([asdict(shard) for shard in order], override_num_blocks=len(order)).map_batches(
+        ShardWorker,
+        batch_size=1,
+        fn_constructor_kwargs=job | {"threads": threads},
+        compute=data.ActorPoolStrategy(size=number_of_workers, max_tasks_in_flight_per_actor=1),
+        **resources,
+    )
+    rows.context.execution_options.preserve_order = keep_order
+    rows.context.enable_progress_bars = False
+    total = len(shards) + len(stats)
+    bar = tqdm(total=total, initial=len(stats), desc="embed", unit="shard", delay=2, disable=None)
+    try:
+        with bar:
+            for row in rows.iter_rows():
+                if row["error"]:
+                    raise ValueError(row["error"])
+                stats[Shard(row["source"], row["out"])] = TokenStats(**json.loads(row["stats"]))
+                bar.update()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"{bar.n:,} of {total:,} shards are kept; the same command continues") from None
+    except exceptions.RayError as error:
+        raise RuntimeError(f"Ray failed: {error}; finished shards are kept, the same command continues") from error
+    return number_of_workers
 
 
 class ShardWorker:
-    """A process with a model of its own, called with numbers of shards."""
+    """A process with a model of its own, called with one shard at a time."""
 
-    def __init__(
-        self,
-        embedder: Embedder,
-        shards: Sequence[Shard],
-        columns: Columns,
-        settings: dict[str, Any],
-        threads: int,
-    ) -> None:
+    def __init__(self, embedder: Embedder, columns: Columns, settings: dict[str, Any], threads: int) -> None:
         use_threads(threads)
-        self.embedder, self.shards, self.columns, self.settings = embedder, shards, columns, settings
-        with suppress(*REFUSED):  # which the first shard meets again, and then replies
-            embedder.engine.check(embedder.recipe)
+        self.embedder, self.columns, self.settings = embedder, columns, settings
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
-        """The replies, as JSON."""
-        return {"reply": [json.dumps(self.reply(int(number))) for number in batch["number"]]}
-
-    def reply(self, number: int) -> dict[str, Any]:
-        """Embed a shard; its Record, or what is wrong with it, which as an exception would end in pages of Ray's."""
+        """Embed a shard and add its stats, or the error: raised, it would be pages of Ray's text."""
+        shard, stats, error = Shard(str(batch["source"][0]), str(batch["out"][0])), TokenStats(), ""
         try:
-            record = embed_shard(self.shards[number], self.columns, self.embedder, self.settings)
-        except REFUSED as error:
-            return {"number": number, "refused": str(error)}
-        return {"number": number, "record": asdict(record)}
-
-
-def read_reply(reply: str) -> tuple[int, Record]:
-    """The number of a shard, and its Record. Raises ValueError for what its worker refused."""
-    content = json.loads(reply)
-    if "refused" in content:
-        raise ValueError(content["refused"])
-    return content["number"], Record.read(content["record"])
-
-
-def summary(folder: ShardFolder, todo: list[int], width: int, workers: int) -> Embedded:
-    """What is in the folder, in numbers."""
-    account, records = folder.account, folder.records
-    new = [record for number in todo if (record := records[number]) is not None]
-    seconds = max((r.began + r.seconds for r in new), default=0) - min((r.began for r in new), default=0)
-    return Embedded(
-        str(folder.out),
-        len(records),
-        account.texts,
-        width,
-        len(records) - len(todo),
-        len(folder.changed),
-        account.tokens,
-        account.truncated,
-        account.windowed,
-        account.windows,
-        workers,
-        round(sum(record.account.texts for record in new) / seconds, 1) if new else 0.0,
-    )
+            stats = embed_shard(shard, self.columns, self.embedder, self.settings)
+        except (ValueError, TypeError, OSError) as caught:
+            error = str(caught)
+        return {
+            "source": [shard.source],
+            "out": [shard.out],
+            "stats": [json.dumps(asdict(stats))],
+            "error": [error],
+        }
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Datasets
 
 
-@spelled
+@with_settings
 def embed_dataset(
     dataset: Any,
     text: str | None = None,
@@ -261,38 +235,38 @@ def embed_dataset(
     device: str | torch.device = "auto",
     workers: int | None = None,
     keep_order: bool = False,
-    **settings: Unpack[Settings],
+    **settings: Any,
 ) -> Any:
     """A ray.data.Dataset with the column `vector` added: float32, width D, each the vector of the text in its row.
 
     Nothing is computed until the dataset that is returned is read or written; within a block, rows keep their order.
     text, pair: the columns of texts and of second texts; None: sentence, text, or the only one. workers: models at
-    work at once; None: one for each core, or for each GPU. keep_order: blocks come out in the order in which they went
-    in (preserve_order of Ray's execution options); else as they are done.
+    work at once; None: one for each core, or for each GPU. keep_order: blocks come out in the order of the input
+    (preserve_order of Ray's execution options), else as they are done.
     model is a Hub name or a folder that all machines have, device as for `embed`; settings: those of a Recipe.
     Raises ImportError without the extra `ray`, ValueError for a dataset without such columns, and what `embed` raises;
     when it is computed, Ray's error with the ValueError in it for a null. What is cut off is warned of in Ray's logs.
     """
-    for package in ("pyarrow", "ray"):
-        check_installed(package)
-    columns = Columns(text, pair)
-    embedder = embedder_of(model, Recipe(**settings), device)
+    check_installed("pyarrow", "ray")
+    from pyarrow import Schema
+    from ray.data import ActorPoolStrategy
+
+    columns, embedder = Columns(text, pair), embedder_of(model, Recipe(**settings), device)
     embedder.engine.check(embedder.recipe)
     schema = getattr(dataset.schema(), "base_schema", None)
-    if isinstance(schema, needed("pyarrow").Schema):  # else of pandas, whose types tell nothing of what is in them
-        text_names(schema, columns, "the dataset")
-    share = Share.of(embedder.device, workers)
-    made = dataset.map_batches(
+    if isinstance(schema, Schema):  # else of pandas, whose types do not tell what they hold
+        text_columns(schema, columns, "the dataset")
+    count, threads, resources = share_of_cluster(embedder.device, workers)
+    result = dataset.map_batches(
         TableWorker,
         batch_size=TEXTS,
         batch_format="pyarrow",
-        fn_constructor_kwargs={"embedder": embedder, "columns": columns, "threads": share.threads},
-        compute=needed("ray.data").ActorPoolStrategy(size=share.workers),
-        **share.resources,
+        fn_constructor_kwargs={"embedder": embedder, "columns": columns, "threads": threads},
+        compute=ActorPoolStrategy(size=count),
+        **resources,
     )
-    if keep_order:
-        made.context.execution_options.preserve_order = True
-    return made
+    result.context.execution_options.preserve_order |= keep_order
+    return result
 
 
 class TableWorker:
@@ -304,13 +278,15 @@ class TableWorker:
 
     def __call__(self, table: Any) -> Any:
         """The table with a vector in each row, (n, D)."""
-        where = "a block of the dataset"
-        rows = texts_of(table, text_names(table.schema, self.columns, where), self.embedder.recipe.missing, where)
-        made = list(embedded(in_portions(table, rows), self.embedder, where))
-        self.embedder.warn(sum((account for _, _, account in made), TokenStats()))
-        parts = [with_vectors(part, vectors, self.embedder.width) for part, vectors, _ in made]
-        empty = with_vectors(table.schema.empty_table(), None, self.embedder.width)
-        return needed("pyarrow").concat_tables([empty, *parts])
+        import pyarrow
+
+        where, width = "a block of the dataset", self.embedder.width
+        names = text_columns(table.schema, self.columns, where)
+        chunks = in_chunks(table, names, self.embedder.recipe.missing, where)
+        made = list(embedded(chunks, self.embedder, where))
+        self.embedder.warn(sum((stats for _, _, stats in made), TokenStats()))
+        empty = with_vectors(table.schema.empty_table(), None, width)
+        return pyarrow.concat_tables([empty, *(with_vectors(part, vectors, width) for part, vectors, _ in made)])
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -319,130 +295,70 @@ class TableWorker:
 
 @contextmanager
 def session() -> Iterator[None]:
-    """Ray while it is needed: what runs in this process already, the cluster of RAY_ADDRESS, or one of its own."""
-    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-    if "ray" in sys.modules and needed("ray").is_initialized():
+    """Ray while it is needed: one that runs in this process, the cluster of RAY_ADDRESS, or one of its own."""
+    if "ray" in sys.modules and sys.modules["ray"].is_initialized():
         yield
-    elif os.environ.get("RAY_ADDRESS"):
-        ray = needed("ray")
-        ray.init(**quiet)
+        return
+    own: dict[str, Any] = {}
+    if not os.environ.get("RAY_ADDRESS"):
+        own = {"address": "local", "include_dashboard": False, "object_store_memory": STORE_BYTES}
+    variables = ENVIRONMENT | {"RAY_AUTH_TOKEN": secrets.token_hex(32)} if own else {}
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
+    # Ray opens its folder to all users, so it lies in one for this user alone; names of sockets must be short.
+    short = "/tmp" if os.path.isdir("/tmp") else None
+    with tempfile.TemporaryDirectory(prefix="ray", dir=short, ignore_cleanup_errors=True) as private:
+        import ray
+
+        where = {"_temp_dir": f"{private}/r"} if own else {}
         try:
+            for attempt in range(ATTEMPTS):
+                try:
+                    ray.init(**own, **where, log_to_driver=False, logging_level="ERROR")
+                    break
+                except Exception as error:  # Ray has no class for this
+                    if attempt + 1 == ATTEMPTS:
+                        raise RuntimeError(f"Ray did not start: {error}; if the machine is busy, try later") from error
+            logging.getLogger("ray.data").setLevel(logging.ERROR)
             yield
         finally:
             ray.shutdown()
-    else:
-        with environment(PRIVATE | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}), short_folder() as folder:
-            ray = needed("ray")
-            try:
-                start(ray, _temp_dir=folder, include_dashboard=False, object_store_memory=STORE_BYTES, **quiet)
-                yield
-            finally:
-                ray.shutdown()
+            for name in added:
+                os.environ.pop(name, None)
 
 
-def start(ray: Any, **settings: Any) -> None:
-    """Start a Ray of our own. It gives its parts 15 seconds to come up, which a busy machine may not have: so thrice.
+def share_of_cluster(
+    device: str | torch.device, workers: int | None = None, most: int | None = None
+) -> tuple[int, int, dict[str, float]]:
+    """How many workers there are, how many threads each computes with, and the resources it requests from Ray.
 
-    Raises RuntimeError where that does not help.
+    One worker for each core or GPU of the cluster, at most `most`, which then have more threads. Together they request
+    one core less than each machine has: if actors reserve all, nothing is left for the tasks that read, and Ray waits
+    forever. Raises ValueError for more workers than cores or GPUs.
     """
-    for attempt in range(ATTEMPTS):
-        try:
-            with silent():  # that it will be silent is the first thing that it says
-                ray.init("local", **settings)
-            return
-        except Exception as error:  # of no class of its own
-            if attempt + 1 == ATTEMPTS:
-                raise RuntimeError(f"Ray did not start: {error}; on a machine that is busy, try again later") from error
+    import ray
 
-
-@contextmanager
-def short_folder() -> Iterator[str]:
-    """A folder for Ray's files, which Ray opens to all, in one that only this user can enter, and that is removed.
-
-    Not in TMPDIR, which may be long: the names of its sockets have to be short.
-    """
-    with tempfile.TemporaryDirectory(
-        prefix="ray", dir="/tmp" if os.path.isdir("/tmp") else None, ignore_cleanup_errors=True
-    ) as folder:
-        yield os.path.join(folder, "r")
-
-
-@contextmanager
-def silent() -> Iterator[None]:
-    """Let nothing of this process reach standard error, not from libraries in C++ either."""
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
-
-
-@contextmanager
-def environment(values: dict[str, str]) -> Iterator[None]:
-    """Variables that are set for a while, but for those that the user has set."""
-    added = {name: value for name, value in values.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
-
-
-@contextmanager
-def quiet_data() -> Iterator[None]:
-    """Without Ray Data's own progress bars and reports."""
-    context, log = needed("ray.data").DataContext.get_current(), logging.getLogger("ray.data")
-    before = context.enable_progress_bars, log.level
-    context.enable_progress_bars = False
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        context.enable_progress_bars, level = before
-        log.setLevel(level)
-
-
-@dataclass(frozen=True)
-class Share:
-    """How many workers there are, how many threads each computes with, and what it asks of Ray."""
-
-    workers: int
-    threads: int
-    resources: dict[str, float]
-
-    @classmethod
-    def of(cls, device: str | torch.device, workers: int | None = None, most: int | None = None) -> Share:
-        """One worker for each core or GPU of the cluster, and no more than `most`, who then have more threads.
-
-        Together they ask for one core less than each machine has: where actors ask for all, nothing is left for the
-        tasks that read, and Ray waits for ever. Raises ValueError for a number of workers for which there is no room.
-        """
-        machines = [node["Resources"] for node in needed("ray").nodes() if node["Alive"]]
-        cores = [int(machine["CPU"]) for machine in machines if machine.get("CPU", 0) >= 1]
-        on_gpu = str(device).startswith("cuda")
-        room = sum(int(machine.get("GPU", 0)) for machine in machines) if on_gpu else sum(cores)
-        if workers is not None and not 1 <= workers <= room:
-            raise ValueError(f"workers is {workers}, and Ray has {room} {'GPUs' if on_gpu else 'cores'}, one for each")
-        if not room or not cores:
-            raise ValueError(f"device is {device}, and Ray has {room} {'GPUs' if on_gpu else 'cores'}")
-        count = min(workers or room, most or room)
-        threads = max(1, min(min(cores), sum(cores) // count))
-        asked = threads * (min(cores) - 1) / min(cores)
-        return cls(count, threads, {"num_cpus": math.floor(asked * 1000) / 1000, "num_gpus": int(on_gpu)})
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    cores = [int(machine["CPU"]) for machine in machines if machine.get("CPU", 0) >= 1]
+    on_gpu = str(device).startswith("cuda")
+    room = sum(int(machine.get("GPU", 0)) for machine in machines) if on_gpu else sum(cores)
+    if not room or not cores or not 1 <= (workers or 1) <= room or workers == 0:
+        raise ValueError(
+            f"workers is {workers} on {device}, and Ray has {room} {'GPUs' if on_gpu else 'cores'}, one for each"
+        )
+    count = min(workers or room, most or room)
+    threads = max(1, min(min(cores), sum(cores) // count))
+    requested = threads * (min(cores) - 1) / min(cores)
+    return count, threads, {"num_cpus": math.floor(requested * 1000) / 1000, "num_gpus": int(on_gpu)}
 
 
 def use_threads(threads: int) -> None:
-    """Compute with so many threads; OMP_NUM_THREADS, which Ray sets, does not hold torch back."""
+    """Compute with so many threads; OMP_NUM_THREADS, which Ray sets, does not limit torch."""
     torch.set_num_threads(threads)
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # those of the tokenizers library
 
 
 def embedder_of(model: str | os.PathLike[str], recipe: Recipe, device: str | torch.device) -> Embedder:
-    """What every worker gets: it finds the checkpoint by its name, and takes it only with the same hashes."""
+    """The embedder for all workers: each finds the checkpoint by its name, and checks its hashes."""
     name = os.fspath(model)
     return Embedder(os.path.abspath(name) if os.path.isdir(name) else name, recipe, choose_device(device))

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
-from minibert.annotated.pages import build
+from minibert.annotated.__main__ import build
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt install chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt install chromium"),
+]
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra test")
 
 
@@ -35,7 +38,7 @@ def test_a_page_is_no_wider_than_the_window(page: Any, folder: Path, name: str, 
     page.set_viewport_size({"width": width, "height": 900})
     page.goto((folder / f"{name}.html").as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") == width
-    cut = """() => [...document.querySelectorAll(".plate *, .prose table")].filter(node =>
+    cut = """() => [...document.querySelectorAll(".plate *, .prose p")].filter(node =>
       node.getBoundingClientRect().right > document.documentElement.clientWidth).map(node => node.outerHTML)"""
     assert page.evaluate(cut) == []
 
@@ -59,11 +62,3 @@ def test_pictures_and_page_have_one_ground(page: Any, folder: Path, scheme: str)
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     papers = page.evaluate("""[...document.querySelectorAll(".paper")].map(paper => getComputedStyle(paper).fill)""")
     assert set(papers) == {ground}
-
-
-def test_the_line_of_a_shape_is_a_link_to_that_line(page: Any, folder: Path) -> None:
-    page.set_viewport_size({"width": 1200, "height": 900})
-    page.goto((folder / "model.html").as_uri())
-    page.locator(".flow td a").first.click()
-    target = page.evaluate("document.querySelector(':target').textContent")
-    assert "def positions" in target

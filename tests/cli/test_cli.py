@@ -103,7 +103,7 @@ def test_python_m_minibert_is_the_same_command() -> None:
         (["embed", "-", "--out", "x.txt"], "must be a file that ends in .npy"),
         (["embed", "-", "--out", "no/such/x.npy"], "there is no folder no/such"),
         (["embed", "-", "--out", "x.npy", "--model", "distilbert-base-uncasd"], "did you mean distilbert-base-uncased"),
-        (["embed", "-", "--out", "x.npy", "--layers=a"], "not a list of whole numbers"),
+        (["embed", "-", "--out", "x.npy", "--layers=a"], "invalid integers value: 'a'"),
         (["embed", "-", "--out", "x.npy", "--pooling", "best"], "pooling is 'best'; choose from cls"),
         (["embed", "-", "--out", "x.npy", "--dtype", "float64"], "dtype is 'float64'; choose from float32, float16"),
         (["embed", "-", "--out", "x.npy", "--format", "xml"], "'xml'"),

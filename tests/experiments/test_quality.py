@@ -15,8 +15,8 @@ from minibert.experiments import quality
 from minibert.heads import Head
 from minibert.tasks.classification import Classification
 from minibert.train import loop
-from minibert.train.finetuning import Job, Request, new_model
-from minibert.train.loop import Settings
+from minibert.train.finetuning import FinetuneRun, new_model
+from minibert.train.settings import FinetuneSettings
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -39,35 +39,38 @@ def data() -> quality.Data:
     return quality.Data(task, task.from_labels(*labelled(24)), task.from_labels(*labelled(12)))
 
 
-def weights_after(side: Callable[[Job, Head], Head], checkpoint: Path) -> dict[str, torch.Tensor]:
-    request = Request(model=str(checkpoint), settings=Settings(epochs=2, batch_size=8, learning_rate=1e-3))
-    job = Job.of(data().task, data().learned, data().held_out, request)
+def weights_after(side: Callable[[FinetuneRun, Head], Head], checkpoint: Path) -> dict[str, torch.Tensor]:
+    settings = FinetuneSettings(
+        model=str(checkpoint), epochs=2, batch_size=8, learning_rate=1e-3, precision="float32", device="cpu"
+    )
+    run = FinetuneRun.of(data().task, data().training, data().held_out, settings)
     torch.manual_seed(0)
-    model = side(job, new_model(checkpoint, job.task, job.labels))
-    # The gradient of a key's bias is zero but for rounding, of which Adam makes whole steps.
+    model = side(run, new_model(checkpoint, run.task, run.labels))
+    # The gradient of a key's bias is zero but for rounding, which Adam turns into whole steps.
     return {name: weight for name, weight in model.named_parameters() if not name.endswith("key.bias")}
 
 
 def test_the_two_sides_end_at_the_same_weights_without_dropout(checkpoint: Path) -> None:
-    ours, theirs = (weights_after(side, checkpoint) for side in (quality.ours, quality.theirs))
+    ours, theirs = (weights_after(side, checkpoint) for side in (quality.train_ours, quality.train_theirs))
     assert all((weight - theirs[name]).abs().max() < 1e-4 for name, weight in ours.items())
 
 
 def test_another_learning_rate_on_one_side_is_caught(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = weights_after(quality.ours, checkpoint)
-    monkeypatch.setattr(quality, "rate", lambda *args: 2 * loop.rate(*args))
-    theirs = weights_after(quality.theirs, checkpoint)
+    ours = weights_after(quality.train_ours, checkpoint)
+    monkeypatch.setattr(quality, "learning_rate_at", lambda *args: 2 * loop.learning_rate_at(*args))
+    theirs = weights_after(quality.train_theirs, checkpoint)
     assert any((weight - theirs[name]).abs().max() > 1e-3 for name, weight in ours.items())
 
 
 def test_the_command_prints_both_sides_and_fails_where_they_are_apart(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(quality, "DATA", {"small": lambda folder: data()})
+    monkeypatch.setattr(quality, "DATA", {"small": ()})
+    monkeypatch.setattr(quality, "read", lambda name, folder: data())
     monkeypatch.setenv("MINIBERT_DATA", str(tmp_path))
     assert quality.main(["small", "--model", str(checkpoint), "--seeds", "2", "--epochs", "1", "--json"]) == 0
     table = capsys.readouterr().out.splitlines()[:2]
-    assert table[0].split()[:4] == ["data", "learned", "asked", "score"]
+    assert table[0].split()[:4] == ["data", "training", "held", "out"]
     assert table[1].split()[:4] == ["small", "24", "12", "accuracy"]
     apart: dict[str, Any] = {"minibert": {"mean": 0.9}, "transformers": {"mean": 0.5}, "standard_error": 0.1}
     apart |= {"main": "accuracy", "rows": [1, 1]}
@@ -82,4 +85,4 @@ def test_data_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch, caps
     assert quality.main([]) == 2
     assert "MINIBERT_DATA is not set" in capsys.readouterr().err
     assert quality.main(["imdb"]) == 2
-    assert "no data imdb; there are sst2, mrpc, wnut17, xquad" in capsys.readouterr().err
+    assert "no data imdb; choose from sst2, mrpc, wnut17, xquad" in capsys.readouterr().err

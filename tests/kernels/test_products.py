@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +17,9 @@ from minibert.families.bert import BERT
 from minibert.kernels import products, quick, table
 from minibert.kernels.products import permitted
 from minibert.kernels.quick import Quick
-from minibert.train import finetuning, pretraining
-from minibert.train.loop import Settings, new_optimizer, one_step, packed_loss
+from minibert.train.loop import new_optimizer, one_step, packed_loss
+from minibert.train.run import resolve_precision
+from minibert.train.settings import TrainSettings
 
 pytestmark = pytest.mark.usefixtures("one_thread", "found_anew")
 
@@ -114,8 +114,8 @@ def test_a_step_has_them_in_linear_layers_alone_unless_it_is_exact(
 
     monkeypatch.setattr(products, "permission", watched)
     model = minibert.load(written(BERT, "sequence-classification")[0], head="sequence-classification")
-    settings = Settings(exact=exact)
-    batch = next(batches_of("sequence-classification", 4, 4).of_epoch(0))
+    settings = TrainSettings(exact=exact)
+    batch = next(batches_of("sequence-classification", 4, 4).epoch_batches(0))
     one_step(model, [batch], new_optimizer(model, settings), packed_loss, settings, 1)
     layers = model.config.num_hidden_layers
     forward = 4 * layers + 1 + 2  # one for query, key, value, but two in the last layer; the pooler, the classifier
@@ -124,10 +124,7 @@ def test_a_step_has_them_in_linear_layers_alone_unless_it_is_exact(
 
 @pytest.mark.parametrize("step", ["packed", "readable"])
 def test_the_readable_step_is_exact_and_the_packed_one_need_not_be(step: str) -> None:
-    fine = SimpleNamespace(request=finetuning.Request(model="m", step=step))
-    raw = SimpleNamespace(request=pretraining.Request("corpus.txt", config="c", tokenizer="t", step=step))
-    assert finetuning.Job.settings.func(fine).exact == (step == "readable")  # type: ignore[attr-defined]
-    assert pretraining.Job.settings.func(raw).exact == (step == "readable")  # type: ignore[attr-defined]
+    assert resolve_precision(TrainSettings(step=step)).exact == (step == "readable")
 
 
 def test_without_permission_and_under_autocast_layers_are_computed_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:

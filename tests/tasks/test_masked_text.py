@@ -33,14 +33,15 @@ from minibert.text.tokenized import TruncationWarning, UnknownTokensWarning
 from minibert.text.tokenizer import Tokenizer
 from minibert.train import finetune
 from minibert.train.batches import Batches
-from minibert.train.finetuning import Job, Reader, Request
-from minibert.train.loop import Settings, packed_loss, readable_loss, train
+from minibert.train.finetuning import FinetuneRun, Reader
+from minibert.train.loop import packed_loss, readable_loss, train
 from minibert.train.outputs import outputs
+from minibert.train.settings import FinetuneSettings, TrainSettings
 
 TASK = MaskedText()
 MINILM = minibert.load_tokenizer(minilm_folder())
 QUICK: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision": "float32"}
-TWENTY = Settings(epochs=4, batch_size=5, learning_rate=1e-3, warmup=0.3)  # steps
+TWENTY = TrainSettings(epochs=4, batch_size=5, learning_rate=1e-3, warmup=0.3)  # steps
 pytestmark = pytest.mark.usefixtures("one_thread")
 both_types = pytest.mark.parametrize("family", ["bert", "distilbert"])
 
@@ -131,8 +132,8 @@ def test_each_epoch_hides_other_tokens_of_the_same_text_and_dev_always_the_same(
 ) -> None:
     data = TASK.read(corpus)
 
-    def job(seed: int) -> Job:
-        return Job.of(TASK, data, data, Request(model=str(folders["bert"]), settings=Settings(seed=seed, **QUICK)))
+    def job(seed: int) -> FinetuneRun:
+        return FinetuneRun.of(TASK, data, data, FinetuneSettings(model=str(folders["bert"]), seed=seed, **QUICK))
 
     drawn = [job(seed).batches(0).of_rows(range(12), epoch).labels["labels"] for seed in (0, 1) for epoch in (0, 1)]
     assert len({tuple(one.flatten().tolist()) for one in drawn}) == 4
@@ -159,7 +160,7 @@ def batches(
     """Of a corpus, masked afresh in each epoch; change: a mistake."""
     tokenizer = minibert.load_tokenizer(folder)
     encoded = TASK.encode(TASK.read(corpus), tokenizer, [], 16)
-    return Batches(encoded.examples[:25], 5, 0, tokenizer.pad_id, change=change(TASK.augment(tokenizer, 0)))
+    return Batches(encoded.examples[:25], 5, 0, tokenizer.pad_id, augment=change(TASK.augment(tokenizer, 0)))
 
 
 @both_types
@@ -182,7 +183,7 @@ def test_the_packed_step_has_the_loss_and_the_gradients_of_the_readable_one(
     family: str, folders: dict[str, Path], corpus: Path
 ) -> None:
     model, _ = both(folders[family])
-    for batch in batches(folders[family], corpus).of_epoch(0):
+    for batch in batches(folders[family], corpus).epoch_batches(0):
         found, right = (Found.of(loss_of, model, batch) for loss_of in (packed_loss, readable_loss))
         assert max(found.apart(right).values()) < CLOSE
 
@@ -309,7 +310,7 @@ def test_a_text_without_a_hidden_token_cannot_measure_and_a_batch_without_one_te
     with pytest.raises(ValueError, match=r"the loss on dev\.txt is 0.0 over 0 masked tokens: too little text"):
         TASK.measure(answers, data, [])
     before = [parameter.clone() for parameter in model.parameters()]
-    assert train(model, Batches(encoded.examples, 1, 0, 0), Settings(epochs=1)).curve == [0.0]
+    assert train(model, Batches(encoded.examples, 1, 0, 0), TrainSettings(epochs=1)).curve == [0.0]
     assert_equal(list(model.parameters()), before)
 
 
@@ -350,7 +351,8 @@ def test_a_checkpoint_without_the_task_head_gets_a_fresh_one_and_says_so(
     folders: dict[str, Path], corpus: Path
 ) -> None:
     data = TASK.read(corpus)
-    notes = [Job.of(TASK, data, None, Request(model=str(folders[name]))).encoded.notes for name in ("headless", "bert")]
+    settings = [FinetuneSettings(model=str(folders[name])) for name in ("headless", "bert")]
+    notes = [FinetuneRun.of(TASK, data, None, one).encoded.notes for one in settings]
     assert notes[0] == (MaskedText.fresh_head, *notes[1])
     assert "training starts with a new one" in MaskedText.fresh_head
 

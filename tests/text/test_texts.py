@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -36,12 +36,6 @@ def test_every_column_of_texts_gives_the_same_rows(container: Callable[[], objec
     assert TOKENIZER(container()).input_ids.tolist() == [[CLS, 1038, SEP], [CLS, 1037, SEP]]
 
 
-def test_a_generator_is_consumed_once():
-    texts: Iterator[str] = iter(["b", "a"])
-    assert as_texts(texts) == ["b", "a"]
-    assert list(texts) == []
-
-
 @pytest.mark.parametrize(
     ("value", "name"),
     [(None, "None"), (float("nan"), "NaN"), (np.float32("nan"), "NaN"), (pd.NA, "NA"), (pd.NaT, "NaT")],
@@ -61,9 +55,6 @@ def test_missing_texts_of_a_series_are_found():
     with pytest.raises(TypeError, match="row 1 is NaN"):
         as_texts(pd.Series(["a", None], index=[4, 2], dtype="str"))
     assert as_texts(pd.Series(["a", None], index=[4, 2], dtype="string"), missing="empty") == ["a", ""]
-
-
-def test_another_value_of_missing_is_refused():
     with pytest.raises(ValueError, match="'drop'; it must be 'error' or 'empty'"):
         as_texts(["a"], missing="drop")
 
@@ -75,27 +66,22 @@ def test_a_row_that_is_no_text_is_refused_with_its_type_and_row(value: object, m
         as_texts(["hello", value], missing=missing)
 
 
-@pytest.mark.parametrize("texts", [7, b"hello", {"a": "b"}, {"a"}, None], ids=repr)
-def test_what_is_no_column_of_texts_is_refused_with_its_type(texts: object):
-    for call in (as_texts, TOKENIZER.ids, TOKENIZER):
-        with pytest.raises(TypeError, match=f"texts is of type {type(texts).__name__}"):
-            call(texts)
-
-
-@pytest.mark.parametrize("call", [as_texts, TOKENIZER.ids])
-def test_a_bare_string_is_not_a_list_of_its_characters(call: Callable[[str], object]):
-    with pytest.raises(TypeError, match=r"write \[text\]"):
-        call("hello")
+TABLE = r"one column is expected; pass pairs as two columns: tokenizer\(first, second\)"
 
 
 @pytest.mark.parametrize(
-    "table",
-    [np.array([["a", "b"]]), pd.DataFrame({"x": ["a"], "y": ["b"]}), np.array("a")],
-    ids=["2-D", "frame", "0-D"],
+    ("texts", "message"),
+    [
+        *((texts, f"texts is of type {type(texts).__name__}") for texts in (7, b"hello", {"a": "b"}, {"a"}, None)),
+        ("hello", r"write \[text\]"),  # not a list of its characters
+        *((table, TABLE) for table in (np.array([["a", "b"]]), pd.DataFrame({"x": ["a"], "y": ["b"]}), np.array("a"))),
+    ],
+    ids=repr,
 )
-def test_a_table_is_refused_and_told_how_to_pass_pairs(table: object):
-    with pytest.raises(TypeError, match=r"expected; pass pairs as two columns: tokenizer\(first, second\)"):
-        TOKENIZER(table)
+def test_anything_but_a_column_of_texts_is_refused(texts: object, message: str):
+    for call in (as_texts, TOKENIZER.ids):
+        with pytest.raises(TypeError, match=message):
+            call(texts)
 
 
 def test_a_lone_surrogate_is_refused_with_its_row():

@@ -98,7 +98,7 @@ def test_texts_that_fit_have_the_same_vectors_as_those_that_would_be_cut(checkpo
 
 def test_every_way_to_request_windows_gives_the_same(checkpoint: Path, tmp_path: Path) -> None:
     expected = embed(TEXTS, checkpoint, long="windows", stride=7)
-    written = embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, long="windows", stride=7, portion=2)
+    written = embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, long="windows", stride=7, part_rows=2)
     embedder = Embedder(checkpoint, Recipe(long="windows", stride=7))
     features = TextFeatures(checkpoint, long="windows", stride=7, cache=tmp_path / "rows").fit(TEXTS)
     some = features.transform(TEXTS[:2])
@@ -106,7 +106,7 @@ def test_every_way_to_request_windows_gives_the_same(checkpoint: Path, tmp_path:
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(some, expected[:2], rtol=0, atol=1e-5)
     assert (written.windowed, written.windows, written.truncated) == (2, 5 + 2, 0)
-    for stats in (embedder.account, features.account_):
+    for stats in (embedder.stats, features.stats_):
         assert (stats.texts, stats.windowed, stats.windows, stats.truncated) == (5, 2, 7, 0)
 
 
@@ -132,7 +132,7 @@ CALLS: dict[str, Callable[[list[str], Path, Path], object]] = {
     "pairs": lambda texts, folder, _: embed(GOOD * 7, folder, pairs=texts),
     "windows": lambda texts, folder, _: embed([LONG, *texts[1:]], folder, long="windows"),
     "prefetched": lambda texts, folder, _: Embedder(folder).prefetched(texts),
-    "stream": lambda texts, folder, out: embed_stream(texts, out / "x.npy", folder, portion=4),
+    "stream": lambda texts, folder, out: embed_stream(texts, out / "x.npy", folder, part_rows=4),
     "features": lambda texts, folder, _: TextFeatures(folder).fit_transform(texts),
 }
 

@@ -18,7 +18,10 @@ from minibert.model import Encoder
 from minibert.tracing.run import Trace
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt install chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt install chromium"),
+]
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra test")
 
 TEXT = "a visually stunning rumination on love"
@@ -215,14 +218,14 @@ def pair_tables(page: Any) -> tuple[list[list[str]], list[list[str]]]:
 
 
 def softmax_of_scores(traced: Trace, layer: int, head: int, query: int) -> torch.Tensor:
-    return traced.layers[layer].scores[head, query].softmax(dim=-1)
+    return traced.layers[layer]["scores"][head, query].softmax(dim=-1)
 
 
 def test_the_steps_of_a_pair_are_the_models_own(visit, traces):
     page = visit(where="#layer=1&head=8&pair=4,5")
     products, shares = pair_tables(page)
     one, W = traces["one"].layers[1], 32
-    q, k = one.query[4, 8 * W : 9 * W], one.key[5, 8 * W : 9 * W]
+    q, k = one["query"][4, 8 * W : 9 * W], one["key"][5, 8 * W : 9 * W]
     order = (q * k).abs().argsort(descending=True)[:6].tolist()
     assert [int(row[0]) for row in products[:6]] == order
     for row, w in zip(products, order, strict=False):
@@ -232,8 +235,8 @@ def test_the_steps_of_a_pair_are_the_models_own(visit, traces):
     assert sum(number(row[3]) for row in products[:-1]) == pytest.approx(number(products[-1][3]), abs=0.05)
     assert number(products[-1][3]) == pytest.approx(float(q @ k), abs=0.02)
     looked_at = {int(row[0].split()[-1]): row for row in shares[:6]}
-    scores, probs = one.scores[8, 4], softmax_of_scores(traces["one"], 1, 8, 4)
-    assert torch.equal(probs, one.probs[8, 4]) and 5 in looked_at
+    scores, probs = one["scores"][8, 4], softmax_of_scores(traces["one"], 1, 8, 4)
+    assert torch.equal(probs, one["probs"][8, 4]) and 5 in looked_at
     for j, row in looked_at.items():
         assert [number(row[1]), number(row[3])] == pytest.approx([float(scores[j]), float(probs[j])], abs=0.0105)
         assert number(row[3]) == pytest.approx(float(probs[j]), abs=0.0011)
@@ -252,10 +255,10 @@ def test_the_pair_is_chosen_by_lists_and_the_choice_is_said(visit, traces):
     page.locator("#from").select_option("3")
     page.locator("#to").select_option("7")
     assert page.evaluate("[trace.state.token, ...trace.state.pair]") == [3, 3, 7]
-    weight = float(traces["one"].layers[2].probs[3, 3, 7])
+    weight = float(traces["one"].layers[2]["probs"][3, 3, 7])
     assert page.locator("#said").inner_text().endswith(f"weight {weight:.3f}.")
     choose(page, "token", 5)  # the pair follows the token: what it looks at most
-    best = int(traces["one"].layers[2].probs[3, 5].argmax())
+    best = int(traces["one"].layers[2]["probs"][3, 5].argmax())
     assert page.locator("#from").input_value() == "5" and page.locator("#to").input_value() == str(best)
     choose(page, "head", "mean")
     assert "the mean has no queries, so head 0 stands in" in page.locator(".pair").inner_text()
@@ -263,7 +266,10 @@ def test_the_pair_is_chosen_by_lists_and_the_choice_is_said(visit, traces):
 
 def test_of_a_long_text_the_first_tokens_have_steps_and_their_weights_count_all(visit, traces):
     layer = traces["long"].layers[2]
-    probs, of_kept = layer.probs[:, :24, :24], layer.scores[:, :24, :24].softmax(dim=-1)  # as if there were no others
+    probs, of_kept = (
+        layer["probs"][:, :24, :24],
+        layer["scores"][:, :24, :24].softmax(dim=-1),
+    )
     head, query, key = map(int, torch.unravel_index((of_kept - probs).argmax(), probs.shape))
     page = visit("long", where=f"#layer=2&head={head}&pair={query},{key}")
     assert len(traces["long"].tokens) > 24 and page.locator("#to option").count() == 24
@@ -277,7 +283,7 @@ def test_of_a_long_text_the_first_tokens_have_steps_and_their_weights_count_all(
 def test_the_strongest_units_are_those_of_the_token_and_their_shares_add_up(visit, traces):
     page = visit(where="#layer=3&token=2")
     rows = cells(page, ".units table")
-    units = traces["one"].layers[3].units
+    units = traces["one"].units[3]
     assert [int(row[0]) for row in rows[:6]] == units.unit[2].tolist()
     assert [number(row[1]) for row in rows[:6]] == pytest.approx(units.activation[2].tolist(), abs=0.006)
     assert [number(row[2]) for row in rows[:6]] == pytest.approx((100 * units.share[2]).tolist(), abs=0.06)

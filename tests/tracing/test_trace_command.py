@@ -14,7 +14,7 @@ from words import labelled, write_words_checkpoint
 import minibert
 from minibert.cli import main as cli
 from minibert.extras import install_hint
-from minibert.tasks.frozen import train
+from minibert.tasks.frozen import Classifier, train
 from minibert.tracing import command
 
 TEXT = "the film very lovely it good"
@@ -76,12 +76,6 @@ def test_a_pair_is_traced(run, checkpoint):
     assert figures(out)["segments"] == [0, 0, 0, 0, 1, 1, 1]
 
 
-def test_figures_alone_need_no_file(run, checkpoint):
-    status, out, _ = run(TEXT, "--model", checkpoint, "--json")
-    assert status == 0
-    assert len(figures(out)["ids"]) == 9
-
-
 def test_a_masked_language_model_is_recognised_and_guesses(run, masked):
     status, out, _ = run("the [MASK] is", "--model", masked, "--out", "page.html", "--json")
     assert status == 0
@@ -97,27 +91,15 @@ def test_the_pooler_stays_where_a_checkpoint_has_it_beside_the_head(tmp_path):
     assert traced.pooled is not None and len(traced.predictions) == 1
 
 
-def test_a_mask_without_the_head_is_explained(run, checkpoint):
-    status, out, _ = run("the [MASK]", "--model", checkpoint, "--out", "page.html")
-    assert status == 0
-    assert "no masked language model's task head" in " ".join(out.split())
-
-
 def test_a_classifier_brings_its_own_model_and_decides(run, classifier, checkpoint):
     status, out, _ = run("the film very good", "--classifier", classifier, "--out", "page.html", "--json")
     assert status == 0
     found = figures(out)
     assert found["model"] == str(checkpoint)
-    predicted = cli_prediction(classifier, "the film very good")
+    saved = Classifier.load(classifier)
+    predicted = dict(zip(saved.labels, saved.predict_proba(["the film very good"])[0].tolist(), strict=True))
     assert found["probabilities"] == pytest.approx(predicted, abs=1e-5)
     assert 'id="classifier"' in Path("page.html").read_text(encoding="utf-8")
-
-
-def cli_prediction(folder: Path, text: str) -> dict[str, float]:
-    from minibert.tasks.frozen import Classifier
-
-    classifier = Classifier.load(folder)
-    return dict(zip(classifier.labels, classifier.predict_proba([text])[0].tolist(), strict=True))
 
 
 def test_layers_and_heads_of_the_page_can_be_chosen(run, checkpoint):
@@ -191,16 +173,15 @@ def test_annotated_pages_are_linked_where_make_annotated_put_them(run, checkpoin
 @pytest.mark.parametrize(
     "options, said",
     [
-        ([], "nothing to write was named; add --out FILE.html, --png FILE.png or --svg FILE.svg"),
-        (["--out", "page.txt"], "--out is page.txt; it must be a file that ends in .html"),
-        (["--png", "page.svg"], "--png is page.svg; it must be a file that ends in .png"),
-        (["--out", "none/page.html"], "--out is none/page.html, and there is no folder none"),
-        (["--out", "a.html", "--layers", "2"], "layers has 2; the model has 2 layers: 0 to 1"),
-        (["--out", "a.html", "--heads", "3"], "heads has 3; the model has 3 heads: 0 to 2"),
+        ([], "there is nothing to write; add --out FILE.html, --png FILE.png or --svg FILE.svg"),
+        (["--out", "page.txt"], "page.txt must be a file that ends in .html"),
+        (["--png", "page.svg"], "page.svg must be a file that ends in .png"),
+        (["--out", "none/page.html"], "none/page.html cannot be written: there is no folder none"),
+        (["--out", "a.html", "--layers", "2"], "layers are [2]; name at least one of the model's layers, 0 to 1"),
+        (["--out", "a.html", "--heads", "3"], "heads are [3]; name at least one of the model's heads, 0 to 2"),
         (["--out", "a.html", "--heads", "x"], "argument --heads: 'x' is not a list of whole numbers"),
-        (["--svg", "a.svg", "--layer", "2"], "--layer is 2; the model has 2 layers: 0 to 1, or -1 for the last"),
-        (["--svg", "a.svg", "--head", "3"], "--head is '3'; the model has 3 heads: 0 to 2, mean or rollout"),
-        (["--svg", "a.svg", "--head", "best"], "--head is 'best'"),
+        (["--svg", "a.svg", "--layer", "2"], "layer is 2 and head is mean; there are layers 0 to 1, -1 for the last"),
+        (["--svg", "a.svg", "--head", "best"], "head is best"),
         (["--out", "a.html", "--annotated", "none"], "--annotated is none, which has no model.html"),
         (["--out", "a.html", "--truncation", "cut"], "truncation is 'cut'"),
         (["--out", "a.html", "--classifier", "none"], "none holds no classifier"),
@@ -211,26 +192,3 @@ def test_a_request_that_cannot_be_met_is_answered_in_one_line(options, said, run
     assert status == 2
     assert said in error and error.count("\n") == 1
     assert not list(Path().iterdir())
-
-
-def test_a_pair_and_a_classifier_are_refused_together(run, classifier):
-    status, _, error = run("a", "b", "--classifier", classifier, "--out", "a.html")
-    assert status == 2
-    assert "--classifier reads one text" in error
-
-
-def test_a_text_is_needed(run):
-    status, _, error = run("--out", "a.html")
-    assert status == 2
-    assert "required: TEXT" in error
-
-
-@pytest.mark.filterwarnings("default::minibert.text.tokenizer.TruncationWarning")
-def test_a_text_that_is_too_long_is_cut_with_a_warning_or_refused(run, checkpoint):
-    status, out, error = run("film " * 30, "--model", checkpoint, "--out", "a.html")
-    assert status == 0
-    assert error.startswith("minibert: warning: 1 of 1 texts are longer than 20 tokens")
-    assert "32 tokens, and 20 are read" in " ".join(out.split())
-    status, _, error = run("film " * 30, "--model", checkpoint, "--out", "b.html", "--truncation", "error")
-    assert status == 2
-    assert "32 tokens, more than max_length 20" in error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,16 @@ from words import labelled, write_words_checkpoint
 
 import minibert
 from minibert.tasks.frozen import Classifier, train
-from minibert.tracing.data import choose, page_data
+from minibert.tracing.journey import strongest_units
 from minibert.tracing.run import Trace
-from minibert.tracing.units import strongest_units
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 TEXT = "the film very good"
-MEANS: list[dict[str, Any]] = [
+RECIPES: list[dict[str, Any]] = [
+    {"pooling": "cls"},
+    {"pooling": "pooler"},
+    {"pooling": "max", "layers": (0, 1), "combine": "sum"},
     {"pooling": "mean"},
     {"pooling": "mean", "layers": (-2, -1)},
     {"pooling": "mean", "layers": (0, 1), "combine": "sum"},
@@ -58,29 +61,56 @@ def rows_of(page: str, caption: str) -> list[list[str]]:
     ]
 
 
-# -- dimensions
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_dimensions_and_for_a_mean_tokens_add_up_to_the_logits_of_the_classifier(classes, recipe, folder):
+    classifier = classifier_of(folder, classes, **recipe)
+    traced = traced_by(folder, classifier)
+    made, text = traced.decision, traced.to_html()
+    assert made.labels == classifier.labels and len(made.columns) == made.contributions.shape[1]
+    assert np.allclose(made.contributions.sum(axis=1) + made.intercepts, made.logits)
+    assert np.allclose(made.probabilities, classifier.predict_proba([TEXT])[0], atol=1e-5)
+    head = classifier.head.decision_function(classifier.features.transform([TEXT]))[0]
+    assert np.allclose(made.logits, head, atol=1e-4)
+    assert ("adds to the logit" in text) == (recipe["pooling"] == "mean") == (made.by_token is not None)
+    if made.by_token is not None:
+        assert made.by_token.shape == (1 if classes == 2 else 3, 6)
+        assert np.allclose(made.by_token.sum(axis=1) + made.intercepts, made.logits)
+    assert text.count("What makes the logit of") == (1 if classes == 2 else 3)
 
 
-def test_each_listed_dimension_is_its_coefficient_times_its_standardised_value(folder):
-    page = traced_by(folder, classifier_of(folder, pooling="mean")).to_html()
-    rows = rows_of(page, "The largest contributions to the logit of pos")
-    for _, coefficient, standardised, adds, _ in rows[:12]:
+def test_the_page_lists_the_largest_dimensions_with_their_coefficients_and_their_sum(folder):
+    traced = traced_by(folder, classifier_of(folder, pooling="mean"))
+    rows = rows_of(traced.to_html(), "The largest contributions to the logit of pos")
+    assert len(rows) == 12 + 3
+    largest = sorted(traced.decision.contributions[0], key=abs, reverse=True)[:12]
+    for (_, coefficient, standardised, adds, _), expected in zip(rows, largest, strict=False):
         most = 0.0006 * (abs(number(coefficient)) + abs(number(standardised)) + 1)  # of rounding
         assert number(coefficient) * number(standardised) == pytest.approx(number(adds), abs=most)
+        assert number(adds) == pytest.approx(expected, abs=1e-4)
     assert sum(number(row[3]) for row in rows[:-1]) == pytest.approx(number(rows[-1][3]), abs=2e-3)
 
 
-# -- tokens
+def test_names_of_classes_are_escaped_once(folder):
+    texts, labels = labelled()
+    names = {"neg": "</script><b>&lt;neg</b>", "pos": '\u202e"pos"'}
+    classifier = train(texts, [names[label] for label in labels], model=folder, folds=0)
+    page = traced_by(folder, classifier).to_html()
+    assert html.escape(names["neg"]) in page and "\u202e" not in page and "⟨U+202E⟩&#34;pos&#34;" in page
+    assert page.count("</script>") == 2
 
 
-@pytest.mark.parametrize("recipe", MEANS, ids=str)
-@pytest.mark.parametrize("classes", [2, 3])
-def test_what_the_tokens_add_to_a_mean_is_the_logit(classes, recipe, folder):
-    decision = traced_by(folder, classifier_of(folder, classes, **recipe)).decision
-    assert decision is not None and decision.by_token is not None
-    assert decision.by_token.shape == (1 if classes == 2 else 3, 6)
-    assert np.allclose(decision.by_token.sum(axis=1) + decision.intercepts, decision.logits)
-    assert not np.allclose(decision.by_token[:, 1:].sum(axis=1) + decision.intercepts, decision.logits)
+def test_a_classifier_that_does_not_fit_is_refused(folder):
+    encoder, tokenizer = minibert.load(folder), minibert.load_tokenizer(folder)
+    classifier = classifier_of(folder, layers=(-2, -1))
+    with pytest.raises(ValueError, match="on one text, not on a pair"):
+        minibert.trace(encoder, tokenizer, "a", "b", classifier=classifier)
+    classifier.features.layers = (-1,)
+    with pytest.raises(ValueError, match="reads 48 columns, and this encoder gives 24"):
+        minibert.trace(encoder, tokenizer, TEXT, classifier=classifier)
+    encoder.pooler, classifier.features.pooling = None, "pooler"
+    with pytest.raises(ValueError, match="no pooler"):
+        minibert.trace(encoder, tokenizer, TEXT, classifier=classifier)
 
 
 def test_a_token_adds_what_its_own_final_vector_adds(folder):
@@ -91,13 +121,6 @@ def test_a_token_adds_what_its_own_final_vector_adds(folder):
     expected = float((regression.coef_ @ ((vector - scaler.mean_) / scaler.scale_))[0]) / 6
     assert traced.decision is not None and traced.decision.by_token is not None
     assert traced.decision.by_token[0, 4] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("pooling", ["cls", "max", "pooler"])
-def test_what_is_no_mean_is_no_sum_over_tokens(pooling, folder):
-    traced = traced_by(folder, classifier_of(folder, pooling=pooling))
-    assert traced.decision is not None and traced.decision.by_token is None
-    assert "adds to the logit" not in traced.to_html()
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])
@@ -127,21 +150,13 @@ def test_the_table_of_tokens_has_the_numbers_and_their_sum(folder):
     assert sum(number(row[1]) for row in [*tokens, intercept]) == pytest.approx(number(logit[1]), abs=1e-3)
 
 
-def test_beside_cls_stands_its_attention_which_adds_up_to_one(folder):
-    traced = traced_by(folder, classifier_of(folder, pooling="cls"))
-    decided = traced.decision.labels[traced.decision.decided]
-    rows = rows_of(traced.to_html(), f"Probability of {decided} with [MASK]")
-    shown = [number(row[1]) for row in rows]
-    assert shown == pytest.approx(traced.attention(-1, "mean")[0].tolist(), abs=6e-4)
-    assert sum(shown) == pytest.approx(1, abs=4e-3)
-
-
-def test_the_attention_is_that_of_the_layer_whose_state_is_read(folder):
-    traced = traced_by(folder, classifier_of(folder, pooling="cls", layers=1))
+@pytest.mark.parametrize(("layer", "read"), [(1, 0), (2, 1)])
+def test_beside_cls_stands_its_attention_in_the_layer_whose_state_is_read(layer, read, folder):
+    traced = traced_by(folder, classifier_of(folder, pooling="cls", layers=layer))
     decided = traced.decision.labels[traced.decision.decided]
     shown = [number(row[1]) for row in rows_of(traced.to_html(), f"Probability of {decided} with [MASK]")]
-    assert shown == pytest.approx(traced.attention(0, "mean")[0].tolist(), abs=6e-4)
-    assert shown != pytest.approx(traced.attention(1, "mean")[0].tolist(), abs=6e-4)
+    assert shown == pytest.approx(traced.attention(read, "mean")[0].tolist(), abs=6e-4)
+    assert shown != pytest.approx(traced.attention(1 - read, "mean")[0].tolist(), abs=6e-4)
     page = traced_by(folder, classifier_of(folder, pooling="cls", layers=0)).to_html()
     assert "attention of [CLS]" not in page  # embeddings have gathered from nowhere
 
@@ -166,18 +181,17 @@ def test_an_empty_text_has_no_token_to_mask(folder):
 def test_the_shares_of_all_units_and_the_bias_add_up_to_one(folder):
     encoder = minibert.load(folder)
     traced = minibert.trace(encoder, minibert.load_tokenizer(folder), TEXT)
-    for layer, own in zip(traced.layers, encoder.layers, strict=True):
-        units = layer.units
+    for layer, units, own in zip(traced.layers, traced.units, encoder.layers, strict=True):
         total = units.share.sum(dim=-1) + units.rest + units.bias
         assert torch.allclose(total, torch.ones_like(total))
         assert not torch.allclose(total - units.bias, torch.ones_like(total), atol=1e-3)
         weight = own.feed_forward.contract.weight.detach()
         for token in range(len(traced.tokens)):
             unit = int(units.unit[token, 0])
-            adds = layer.activation[token, unit] * weight[:, unit]
-            share = (adds @ layer.feed_forward[token]) / layer.feed_forward[token].square().sum()
+            adds = layer["activation"][token, unit] * weight[:, unit]
+            share = (adds @ layer["contract"][token]) / layer["contract"][token].square().sum()
             assert float(units.share[token, 0]) == pytest.approx(float(share), rel=1e-4)
-            assert float(units.activation[token, 0]) == float(layer.activation[token, unit])
+            assert float(units.activation[token, 0]) == float(layer["activation"][token, unit])
 
 
 def test_the_strongest_units_are_found_whatever_their_sign():
@@ -197,23 +211,3 @@ def test_a_feed_forward_that_adds_nothing_has_no_shares():
     nn.init.zeros_(contract.bias)
     units = strongest_units(torch.ones(1, 3), contract)
     assert units.share.tolist() == [[0.0, 0.0, 0.0]] and units.bias.tolist() == [0.0]
-
-
-# -- queries and keys on the page
-
-
-def test_the_page_has_the_queries_and_keys_of_the_chosen_heads_alone(folder):
-    encoder = minibert.load(folder)
-    traced = minibert.trace(encoder, minibert.load_tokenizer(folder), TEXT)
-    whole, part = (page_data(traced, choose(traced, heads=heads))["pairs"]["1"] for heads in (None, [2]))
-    assert len(whole["queries"]) == pytest.approx(3 * len(part["queries"]), abs=4)
-    assert whole["log_sums"] is None
-    many = minibert.trace(encoder, minibert.load_tokenizer(folder), " ".join(["film"] * 28))
-    (head,) = page_data(many, choose(many, heads=[2]))["pairs"]["1"]["log_sums"]
-    assert head == pytest.approx(many.layers[1].scores[2, :24].logsumexp(dim=-1).tolist(), rel=1e-4)
-
-
-def test_a_trace_without_a_decision_has_no_table_of_tokens(folder):
-    traced = minibert.trace(minibert.load(folder), minibert.load_tokenizer(folder), TEXT)
-    assert "Which tokens decide" not in traced.to_html()
-    assert traced.masked == []

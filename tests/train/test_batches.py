@@ -29,10 +29,10 @@ def plain(count: int) -> list[Example]:
 
 
 @given(counts, st.integers(1, 9), seeds)
-def test_an_epoch_has_each_row_once(count: int, batch_size: int, seed: int) -> None:
+def test_batches_per_epoch_has_each_row_once(count: int, batch_size: int, seed: int) -> None:
     batches = Batches(plain(count), batch_size, seed, pad_id=0)
-    found = list(batches.of_epoch(0))
-    assert len(found) == batches.an_epoch
+    found = list(batches.epoch_batches(0))
+    assert len(found) == batches.batches_per_epoch
     assert sorted(rows_of(found)) == list(range(count))
     assert all(len(batch.rows) == batch_size for batch in found[:-1])
 
@@ -42,9 +42,9 @@ def test_an_epoch_that_begins_at_any_batch_is_the_rest_of_the_same_order(
     count: int, batch_size: int, seed: int, epoch: int, data: st.DataObject
 ) -> None:
     batches = Batches(plain(count), batch_size, seed, pad_id=0)
-    first = data.draw(st.integers(0, batches.an_epoch))
-    whole = [batch.rows for batch in batches.of_epoch(epoch)]
-    assert [batch.rows for batch in batches.of_epoch(epoch, first)] == whole[first:]
+    first = data.draw(st.integers(0, batches.batches_per_epoch))
+    whole = [batch.rows for batch in batches.epoch_batches(epoch)]
+    assert [batch.rows for batch in batches.epoch_batches(epoch, first)] == whole[first:]
 
 
 def test_each_epoch_and_each_seed_has_an_order_of_its_own() -> None:
@@ -100,7 +100,7 @@ def test_labels_are_classes_numbers_several_of_a_text_or_those_of_tokens(
 def test_the_choices_of_a_question_stay_together_with_the_label_of_the_first() -> None:
     batches = batches_of("multiple-choice", 7, 3)
     assert batches.rows == 7
-    for batch in batches.of_epoch(1):
+    for batch in batches.epoch_batches(1):
         assert len(batch.input_ids) == CHOICES * len(batch.rows)
         for place, row in enumerate(batch.rows):
             assert batch.labels["labels"][place] == batches.examples[row * CHOICES].labels["labels"]
@@ -114,9 +114,9 @@ def test_a_change_is_made_to_each_example_with_its_epoch_and_row() -> None:
     def change(example: Example, epoch: int, row: int) -> Example:
         return replace(example, ids=[100 * epoch + row])
 
-    batches = Batches(plain(10), 4, 0, pad_id=0, change=change)
+    batches = Batches(plain(10), 4, 0, pad_id=0, augment=change)
     for epoch in range(2):
-        for batch in batches.of_epoch(epoch):
+        for batch in batches.epoch_batches(epoch):
             assert batch.input_ids[:, 0].tolist() == [100 * epoch + row for row in batch.rows]
 
 

@@ -18,10 +18,7 @@ import minibert
 from minibert.cli import main as cli
 from minibert.train import distributed, finetune, pretraining
 from minibert.train.corpus import Corpus
-from minibert.train.distributed import ALONE, Ranks, check, here
-from minibert.train.finetuning import Job, Request, new_task
-from minibert.train.keeper import Keeper
-from minibert.train.loop import Settings
+from minibert.train.distributed import SINGLE_PROCESS, DistributedContext, check, context
 
 
 def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int, size: int) -> None:
@@ -43,32 +40,32 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_process_knows_its_place_by_what_torchrun_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert here() is ALONE and ALONE.first
+    assert context() is SINGLE_PROCESS and SINGLE_PROCESS.is_main
     as_rank(monkeypatch, 3, 8)
-    assert (here().rank, here().size, here().first) == (3, 8, False)
+    assert (context().rank, context().size, context().is_main) == (3, 8, False)
     as_rank(monkeypatch, 0, 1)
-    assert here() is ALONE
+    assert context() is SINGLE_PROCESS
     as_rank(monkeypatch, 0, 2)
     monkeypatch.delenv("MASTER_PORT")
-    assert here() is ALONE  # a number of processes alone, which other programs set too, says nothing
+    assert context() is SINGLE_PROCESS  # a number of processes alone, which other programs set too, says nothing
 
 
 @pytest.mark.parametrize("device", ["mps", "cuda:1"])
 def test_a_device_that_all_ranks_would_share_is_refused(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed, "choose_device", lambda asked: asked)
     with pytest.raises(ValueError, match=f"device is '{device}', and 2 processes"):
-        Ranks(1, 2, 1).begin(device)
+        DistributedContext(1, 2, 1).start(device)
 
 
 def test_ranks_draw_numbers_of_their_own() -> None:
     drawn = []
     for rank in range(3):
-        Ranks(rank, 3, rank).seed(5)
+        DistributedContext(rank, 3, rank).seed(5)
         drawn.append(torch.rand(4))
     assert not torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[1], drawn[2])
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    ALONE.seed(5)
+    SINGLE_PROCESS.seed(5)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -79,16 +76,16 @@ def test_other_ranks_than_the_first_are_silent(
     monkeypatch.setattr(sys, "stderr", sys.stderr)
     first = sys.stdout, sys.stderr
     with warnings.catch_warnings():
-        distributed.quiet()
+        distributed.silence_other_ranks()
         assert (sys.stdout, sys.stderr) == first
         as_rank(monkeypatch, 1, 2)
-        distributed.quiet()
+        distributed.silence_other_ranks()
         print("a figure")
         warnings.warn("a matter of all", stacklevel=1)
         print("what stopped it", file=sys.stderr)
     assert not sys.stderr.isatty()  # no bar
     sys.stdout.close()
-    sys.stderr.detach()  # type: ignore[attr-defined]
+    del sys.stderr.isatty
     said = capfd.readouterr()
     assert (said.out, said.err) == ("", "what stopped it\n")
 
@@ -119,24 +116,9 @@ def test_a_batch_that_ranks_cannot_share_is_refused_before_anything_is_computed(
     assert not list(tmp_path.iterdir())
 
 
-def test_one_process_cannot_deal_a_model_out(words: Path, tmp_path: Path) -> None:
-    texts = ["good", "bad"]
+def test_one_process_cannot_shard_a_model(words: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"shard is 'full'.*torchrun --nproc-per-node 2"):
-        finetune("classify", texts, texts, model=words, out=tmp_path / "out", shard="full")
-    with pytest.raises(ValueError, match="shard is 'half'; choose from none, full"):
-        finetune("classify", texts, texts, model=words, out=tmp_path / "out", shard="half")
-
-
-def test_a_run_that_one_process_began_is_not_gone_on_with_by_two(
-    words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = new_task("classify", text="1", label="2")
-    job = Job.of(task, task.read(words / "train.tsv"), None, Request(str(words), Settings(batch_size=4)))
-    with Keeper(tmp_path, job.asked, 1):
-        pass
-    as_rank(monkeypatch, 0, 2)
-    with pytest.raises(ValueError, match="processes was 1 and is 2"), Keeper(tmp_path, job.asked, 1):
-        pass
+        finetune("classify", ["good", "bad"], ["good", "bad"], model=words, out=tmp_path / "out", shard="full")
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -146,26 +128,26 @@ def test_a_run_that_one_process_began_is_not_gone_on_with_by_two(
 @given(st.integers(1, 9), st.integers(1, 5), st.sampled_from(["token-classification", "multiple-choice"]))
 def test_each_row_of_a_batch_is_given_to_one_rank(rows: int, ranks: int, head: str) -> None:
     batch = batches_of(head, rows, rows).of_rows(range(rows))
-    shares = [batch.share(rank, ranks) for rank in range(ranks)]
-    busy = [share for share in shares if not share.idle]
-    assert sorted(row for share in busy for row in share.rows) == list(range(rows))
-    assert sum(share.tokens for share in shares) == batch.tokens
+    shards = [batch.shard(rank, ranks) for rank in range(ranks)]
+    busy = [shard for shard in shards if not shard.idle]
+    assert sorted(row for shard in busy for row in shard.rows) == list(range(rows))
+    assert sum(shard.tokens for shard in shards) == batch.tokens
     each = CHOICES if head == "multiple-choice" else 1
-    for share in shares:
-        assert len(share.rows) == len(share.labels["labels"]) >= 1  # nobody stands idle without a row to compute
-        for number, row in enumerate(share.rows):
+    for shard in shards:
+        assert len(shard.rows) == len(shard.labels["labels"]) >= 1  # nobody stands idle without a row to compute
+        for number, row in enumerate(shard.rows):
             for name in ("input_ids", "attention_mask", "token_type_ids"):
-                ours, whole = getattr(share, name), getattr(batch, name)
+                ours, whole = getattr(shard, name), getattr(batch, name)
                 assert torch.equal(ours[number * each : (number + 1) * each], whole[row * each : (row + 1) * each])
-            assert torch.equal(share.labels["labels"][number], batch.labels["labels"][row])
+            assert torch.equal(shard.labels["labels"][number], batch.labels["labels"][row])
 
 
 def test_ranks_have_as_many_batches_and_one_process_has_the_batch_itself() -> None:
     batches = batches_of("sequence-classification", 9, 4)
-    counts = [len(list(replace(batches, rank=rank, ranks=4).of_epoch(0))) for rank in range(4)]
+    counts = [len(list(replace(batches, rank=rank, ranks=4).epoch_batches(0))) for rank in range(4)]
     assert counts == [3, 3, 3, 3]
-    batch = next(batches.of_epoch(0))
-    assert batch.share(0, 1) is batch
+    batch = next(batches.epoch_batches(0))
+    assert batch.shard(0, 1) is batch
 
 
 # ---------------------------------------------------------------------------------------------------------------

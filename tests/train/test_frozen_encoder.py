@@ -16,14 +16,16 @@ from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
 from minibert.heads import Head
+from minibert.tasks import task_class
 from minibert.tasks.base import Encoded
 from minibert.train import finetune, frozen_encoder
 from minibert.train import finetuning as room
-from minibert.train.finetuning import Job, Request, freeze, new_task, run
+from minibert.train.finetuning import FinetuneRun, freeze
 from minibert.train.frozen_encoder import States, can_be_kept
-from minibert.train.loop import Settings, learn
+from minibert.train.loop import set_train_mode
 from minibert.train.outputs import outputs
 from minibert.train.packed import packed_output
+from minibert.train.settings import FinetuneSettings
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -59,7 +61,7 @@ def test_loss_and_gradients_are_those_of_the_encoder_asked_each_time(
     states = States.of(model, encoded(head))
     found = []
     for output_of in (states.output, packed_output):
-        learn(model)
+        set_train_mode(model)
         torch.manual_seed(5)  # one dropout before the task head
         model.zero_grad()
         loss = output_of(model, batch).loss
@@ -147,10 +149,8 @@ def test_training_ends_where_it_ends_without_kept_states(
 
 
 def test_the_readable_step_asks_the_encoder_each_time(tmp_path: Path) -> None:
-    task: Any = new_task("classify")
+    task: Any = task_class("classify")()
     data = task.from_labels(*labelled(8))
     checkpoint = write_words_checkpoint(tmp_path / "checkpoint")
-    request = Request(model=str(checkpoint), settings=Settings(epochs=1), freeze="encoder", step="readable")
-    job = Job.of(task, data, None, request)
-    model = run(job, tmp_path / "run").model
-    assert job.states(model, job.encoded) is None
+    settings = FinetuneSettings(model=str(checkpoint), epochs=1, freeze="encoder", step="readable")
+    assert FinetuneRun.of(task, data, None, settings).train(tmp_path / "run").model.head_is_trained

@@ -1,9 +1,8 @@
-"""The loop: transformers' bits step for step, the same bits twice, batches that add up, weights that must not move."""
+"""The loop: the same bits twice, batches that add up, weights that must not move, losses that are not finite."""
 
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,33 +12,30 @@ import pytest
 import torch
 from helpers import HEADS, assert_equal, every_family, every_head
 from torch import Tensor, nn
-from training import Found, batch_of, batches_of, upstream_loss, upstream_training
+from training import Found, batch_of, batches_of
 
 import minibert
 from minibert.families.albert import ALBERT
 from minibert.families.base import Family
 from minibert.families.bert import BERT
-from minibert.families.distilbert import DISTILBERT
 from minibert.heads import Head
 from minibert.losses import IGNORED
-from minibert.parity.compare import parameter_pairs
-from minibert.train.batches import Batch, Batches
+from minibert.train.batches import Batch
 from minibert.train.loop import (
     Loss,
     NotFiniteError,
-    Settings,
-    learn,
     new_optimizer,
     one_step,
     packed_loss,
-    rate,
     readable_loss,
+    set_train_mode,
     train,
 )
+from minibert.train.settings import TrainSettings
 
 Written = Callable[..., tuple[Path, Any]]
 MakeBoth = Callable[..., tuple[Head, Any]]
-TWENTY = Settings(epochs=4, batch_size=4, learning_rate=1e-3, warmup=0.3)  # steps, with 18 rows
+TWENTY = TrainSettings(epochs=4, batch_size=4, learning_rate=1e-3, warmup=0.3)  # steps, with 18 rows
 pytestmark = pytest.mark.usefixtures("one_thread")
 both_steps = pytest.mark.parametrize("loss_of", [packed_loss, readable_loss], ids=["packed", "readable"])
 
@@ -60,99 +56,10 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def one(
-    model: Head, parts: Sequence[Batch], settings: Settings = TWENTY, loss_of: Loss = packed_loss, step: int = 1
+    model: Head, parts: Sequence[Batch], settings: TrainSettings = TWENTY, loss_of: Loss = packed_loss, step: int = 1
 ) -> float:
     """A single step with an optimizer of its own."""
     return float(one_step(model, parts, new_optimizer(model, settings), loss_of, settings, step)["loss"])
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Beside transformers
-
-
-def assert_trains_as_upstream(ours: Head, theirs: Any, batches: Batches, settings: Settings, **how: Any) -> None:
-    """Gradients of the first batch, losses of twenty steps and the weights after them: every bit."""
-    pairs = parameter_pairs(ours, theirs)
-    batch = next(batches.of_epoch(0))
-    for model, loss_of in ((ours.train(), readable_loss), (theirs.train(), upstream_loss)):
-        torch.manual_seed(3)
-        loss_of(model, batch).backward()
-    assert_equal({name: p.grad for name, p, _ in pairs}, {name: p.grad for name, _, p in pairs})
-    for model in (ours, theirs):
-        model.zero_grad()
-    torch.manual_seed(3)
-    progress = train(ours, batches, settings, loss_of=readable_loss)
-    torch.manual_seed(3)
-    losses = upstream_training(theirs, batches, settings, **how)
-    assert progress.curve == losses
-    assert_equal({name: p.data for name, p, _ in pairs}, {name: p.data for name, _, p in pairs})
-
-
-WAYS = [(False, 1), (True, 1), (True, 2)]
-OURS = [(family, head, *way) for family, head in HEADS for way in (WAYS if family in (BERT, DISTILBERT) else WAYS[1:2])]
-
-
-@pytest.mark.parametrize(
-    ("family", "head", "fused", "accumulate"),
-    OURS,
-    ids=[f"{family.name}-{head}-{fused}-{count}" for family, head, fused, count in OURS],
-)
-def test_twenty_readable_steps_are_those_of_a_transformers_loop_bit_for_bit(
-    family: Family, head: str, fused: bool, accumulate: int, both: MakeBoth
-) -> None:
-    """Dropout, warm-up, decay of the rate and of matrices, clipping.
-
-    To clip, the squares of all gradients are summed in the order of the parameters. The bias of BERT's decoder stands
-    before the transform upstream and after it here, and float32 sums depend on their order in the last bit: with
-    masked language models the other loop is given the parameters in our order.
-    """
-    ours, theirs = both(family, head)
-    relative = family not in (BERT, DISTILBERT)  # which list norms or tables in another order
-    how = (
-        {"parameters": [p for _, _, p in parameter_pairs(ours, theirs)]} if hasattr(ours, "decoder") or relative else {}
-    )
-    settings = replace(TWENTY, fused=fused, accumulate=accumulate, epochs=TWENTY.epochs * (2 if accumulate > 1 else 1))
-    assert_trains_as_upstream(ours, theirs, batches_of(head, 18, 4, family=family), settings, **how)
-
-
-@pytest.mark.parametrize("kind", ["multi_label_classification", "regression"])
-@every_family
-def test_several_labels_and_numbers_are_learned_as_upstream_bit_for_bit(
-    kind: str, family: Family, both: MakeBoth
-) -> None:
-    head = "sequence-classification"
-    ours, theirs = both(family, head, problem_type=kind, num_labels=1 if kind == "regression" else 3)
-    in_our_order = [p for _, _, p in parameter_pairs(ours, theirs)]
-    batches = batches_of(head, 18, 4, kind=kind, family=family)
-    assert_trains_as_upstream(ours, theirs, batches, TWENTY, parameters=in_our_order)
-
-
-@pytest.mark.parametrize("change", [{"weight_decay": 0.0}, {"clip": 1e9}, {"warmup": 0.2}, {"learning_rate": 1.001e-3}])
-def test_a_recipe_that_differs_in_one_thing_leaves_other_bits(change: dict[str, float], both: MakeBoth) -> None:
-    ours, theirs = both()
-    batches = batches_of("sequence-classification", 18, 4)
-    torch.manual_seed(3)
-    train(ours, batches, replace(TWENTY, **change), loss_of=readable_loss)
-    torch.manual_seed(3)
-    upstream_training(theirs, batches, TWENTY)
-    assert not all(torch.equal(p, other) for _, p, other in parameter_pairs(ours, theirs))
-
-
-@pytest.mark.parametrize("steps", [1, 2, 7, 100, 651])
-@pytest.mark.parametrize("warmup", [0.0, 0.06, 0.1, 1 / 3, 1.0])
-def test_the_rate_of_every_step_is_that_of_the_linear_schedule_of_transformers(steps: int, warmup: float) -> None:
-    from transformers import get_linear_schedule_with_warmup
-
-    for highest in (5e-5, 3e-5, 2e-3):
-        settings = Settings(learning_rate=highest, warmup=warmup)
-        optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=highest)
-        schedule = get_linear_schedule_with_warmup(optimizer, math.ceil(warmup * steps), steps)
-        theirs = []
-        for _ in range(steps):
-            theirs.append(optimizer.param_groups[0]["lr"])
-            optimizer.step()
-            schedule.step()
-        assert [rate(step, steps, settings) for step in range(steps)] == theirs
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -161,7 +68,7 @@ def test_the_rate_of_every_step_is_that_of_the_linear_schedule_of_transformers(s
 
 def decays(model: nn.Module) -> dict[str, list[float]]:
     """By the name of each parameter, the weight decay of every group that it is in."""
-    groups = new_optimizer(model, Settings(weight_decay=0.25)).param_groups
+    groups = new_optimizer(model, TrainSettings(weight_decay=0.25)).param_groups
     return {
         name: [group["weight_decay"] for group in groups for p in group["params"] if p is parameter]
         for name, parameter in model.named_parameters(remove_duplicate=False)
@@ -197,7 +104,7 @@ def test_what_is_frozen_is_in_no_group_has_no_dropout_and_keeps_its_bits(family:
     assert {name for name, found in decays(model).items() if not found} == {
         name for name, p in model.named_parameters() if not p.requires_grad
     }
-    learn(model)
+    set_train_mode(model)
     for part in frozen:
         assert not any(module.training for module in part.modules())
     for part in (model.encoder.layers[1], model.dropout):
@@ -206,14 +113,6 @@ def test_what_is_frozen_is_in_no_group_has_no_dropout_and_keeps_its_bits(family:
     train(model, batches_of("sequence-classification", 18, 4), TWENTY)
     for name, parameter in model.named_parameters():
         assert torch.equal(before[name], parameter) == (not parameter.requires_grad), name
-
-
-def test_an_encoder_that_is_all_frozen_is_in_eval_mode_and_the_task_head_is_not(both: MakeBoth) -> None:
-    model, _ = both(DISTILBERT)
-    model.encoder.requires_grad_(False)
-    learn(model)
-    assert model.dropout.training and model.classifier.training
-    assert not any(module.training for module in model.encoder.modules())
 
 
 def test_training_ends_in_eval_mode_with_a_head_that_is_trained_and_no_gradients(both: MakeBoth) -> None:
@@ -231,7 +130,7 @@ def test_a_few_rows_are_learned_by_heart(family: Family, head: str, both: MakeBo
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-    settings = Settings(epochs=60, batch_size=4, learning_rate=1e-2, weight_decay=0.0)
+    settings = TrainSettings(epochs=60, batch_size=4, learning_rate=1e-2, weight_decay=0.0)
     batches = batches_of(head, 4, 4, family=family)
     for example in batches.examples if not model.config.padding_has_position else ():
         example.ids[:] = [id if id != model.config.pad_token_id else 7 for id in example.ids]  # [PAD]s look all alike
@@ -414,7 +313,7 @@ def test_training_names_the_step_whose_loss_is_not_finite_and_keeps_what_was_bef
 
 @both_steps
 def test_bfloat16_is_of_the_products_alone_and_learns_alike(loss_of: Loss, both: MakeBoth) -> None:
-    settings = Settings(epochs=30, batch_size=4, learning_rate=5e-3, precision="bfloat16")
+    settings = TrainSettings(epochs=30, batch_size=4, learning_rate=5e-3, precision="bfloat16")
     model, _ = both()
     optimizer = new_optimizer(model, settings)
     dtypes: set[torch.dtype] = set()

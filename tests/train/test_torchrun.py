@@ -1,6 +1,6 @@
 """Two processes train what one does: the same weights, one voice, and after a kill the same bits.
 
-What the processes do stands in ranks.py; torchrun starts them here as its users do.
+ranks.py runs in the processes; torchrun starts them here as its users do.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ from safetensors.torch import load_file
 from torch import Tensor
 from words import write_tsv, write_words_checkpoint
 
-from minibert.train import pretraining
 from minibert.train.batches import Batch
-from minibert.train.distributed import ALONE
+from minibert.train.distributed import SINGLE_PROCESS
 from minibert.train.loop import new_optimizer, train
+from minibert.train.pretraining import PretrainRun
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 QUIET = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 CLOSE, CLOSE_DOUBLE = 1e-6, 1e-12
 FAR = 1e-4  # what a mistake makes
-slow = pytest.mark.slow
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def launched(folder: Path, group: str) -> Launched:
         [*TORCHRUN, str(TESTS / "ranks.py"), str(folder), group], env=QUIET, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert not done.stderr, "torch, or we, have something to say that is nobody's concern"
+    assert not done.stderr, "a warning that concerns no user"
     return Launched(folder)
 
 
@@ -70,7 +69,7 @@ def equal(tmp_path_factory: pytest.TempPathFactory) -> Launched:
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> Launched:
-    """Those of them in which the model is dealt out."""
+    """Those with a sharded model."""
     return launched(tmp_path_factory.mktemp("sharded"), "sharded")
 
 
@@ -96,12 +95,12 @@ def assert_trained_alike(launched: Launched, name: str, alone: Ended, close: flo
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_end_with_the_weights_of_one(name: str, equal: Launched) -> None:
     """Uneven last batches, steps of two batches, rows without a label, several objectives, labels that count more."""
-    assert_trained_alike(equal, name, CASES[name].run(ALONE))
+    assert_trained_alike(equal, name, CASES[name].run(SINGLE_PROCESS))
 
 
 @pytest.mark.parametrize("name", DOUBLE)
 def test_what_differs_in_float32_is_rounding(name: str, equal: Launched) -> None:
-    assert_trained_alike(equal, f"{name}, double", DOUBLE[name].run(ALONE), CLOSE_DOUBLE)
+    assert_trained_alike(equal, f"{name}, double", DOUBLE[name].run(SINGLE_PROCESS), CLOSE_DOUBLE)
 
 
 def test_a_step_in_which_no_rank_has_a_label_is_left_out(equal: Launched) -> None:
@@ -109,23 +108,22 @@ def test_a_step_in_which_no_rank_has_a_label_is_left_out(equal: Launched) -> Non
 
 
 def test_the_mean_of_the_ranks_means_would_be_seen(equal: Launched) -> None:
-    alone = CASES["classify"].run(ALONE)
+    alone = CASES["classify"].run(SINGLE_PROCESS)
     assert apart(equal.weights("mean of means"), alone.weights) > FAR
     assert apart(equal.weights("mean of means", 0), equal.weights("mean of means", 1)) == 0
 
 
 def test_a_rank_whose_gradients_are_not_summed_would_be_seen(equal: Launched) -> None:
-    alone = CASES["classify"].run(ALONE)
+    alone = CASES["classify"].run(SINGLE_PROCESS)
     assert apart(equal.weights("never summed"), alone.weights) > FAR
     assert apart(equal.weights("never summed", 0), equal.weights("never summed", 1)) > FAR
 
 
-@slow
 @pytest.mark.parametrize("name", SHARDED)
-def test_a_model_that_is_dealt_out_learns_the_same(name: str, sharded: Launched) -> None:
+def test_a_model_that_is_sharded_learns_the_same(name: str, sharded: Launched) -> None:
     case = SHARDED[name]
     alone = replace(case, settings=replace(case.settings, shard="none"))
-    assert_trained_alike(sharded, name, alone.run(ALONE))
+    assert_trained_alike(sharded, name, alone.run(SINGLE_PROCESS))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -133,30 +131,30 @@ def test_a_model_that_is_dealt_out_learns_the_same(name: str, sharded: Launched)
 
 
 class Joined:
-    """What two ranks read of a corpus, for one process: one after the other."""
+    """The batches of two ranks in turn, for one process."""
 
-    def __init__(self, job: pretraining.Job) -> None:
-        self.an_epoch = 2 * job.request.steps * job.settings.accumulate
-        stream = replace(job.stream(Path()), journal=None)
-        self.streams = [replace(stream, rank=rank, ranks=2, given=[]) for rank in (0, 1)]
+    def __init__(self, run: PretrainRun, folder: Path) -> None:
+        self.batches_per_epoch = 2 * run.settings.steps * run.settings.accumulate
+        stream = replace(run.batches(folder), journal=None)
+        self.streams = [replace(stream, rank=rank, ranks=2, counts=[]) for rank in (0, 1)]
 
-    def of_epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """The batches of both in turn."""
-        for both in zip(*(stream.of_epoch(epoch) for stream in self.streams), strict=True):
+    def epoch_batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        for both in zip(*(stream.epoch_batches(epoch) for stream in self.streams), strict=True):
             yield from both
 
 
-def test_two_processes_learn_a_corpus_as_one_that_reads_for_both(equal: Launched) -> None:
-    job = ranks.corpus_job(equal.folder)
-    torch.manual_seed(job.settings.seed)
-    model = job.new_model()
-    settings = replace(job.settings, accumulate=2 * job.settings.accumulate)
-    progress = train(model, Joined(job), settings, loss_of=job.loss_of, optimizer=new_optimizer(model, settings))
+def test_two_processes_learn_a_corpus_as_one_that_reads_for_both(equal: Launched, tmp_path: Path) -> None:
+    run = ranks.corpus_run(equal.folder)
+    torch.manual_seed(run.settings.seed)
+    model = run.new_model()
+    settings = replace(run.settings, accumulate=2 * run.settings.accumulate)
+    how = {"loss_of": run.objective, "optimizer": new_optimizer(model, settings)}
+    progress = train(model, Joined(run, tmp_path), settings, **how)
     assert_trained_alike(equal, "corpus", Ended(progress, {name: p.detach() for name, p in model.named_parameters()}))
 
 
 def test_each_rank_reads_its_own_windows_alone(equal: Launched) -> None:
-    windows = ranks.corpus_job(equal.folder).corpus.windows
+    windows = ranks.corpus_run(equal.folder).corpus.windows
     read = [json.loads((equal.folder / f"read-{rank}.json").read_text()) for rank in (0, 1)]
     assert windows > 8 and min(map(len, read)) > 2
     assert {window % 2 for window in read[0]} == {0}
@@ -174,12 +172,11 @@ def assert_resumed(launched: Launched) -> None:
     assert apart(launched.weights("resumed wrongly"), launched.weights("whole")) > FAR
 
 
-def test_two_processes_resume_to_the_same_bits(equal: Launched) -> None:
+def test_two_processes_resume_bit_for_bit(equal: Launched) -> None:
     assert_resumed(equal)
 
 
-@slow
-def test_a_model_that_is_dealt_out_is_resumed_to_the_same_bits(sharded: Launched) -> None:
+def test_a_model_that_is_sharded_is_resumed_bit_for_bit(sharded: Launched) -> None:
     assert_resumed(sharded)
     kept = load_file(max((sharded.folder / "kept").glob("state-*")))
     whole = dict(ranks.new_model("sequence-classification").named_parameters())
@@ -252,10 +249,9 @@ def pretrain(words: Path, out: Path, *more: str) -> list[str]:
     return [*command, "--out", str(out), *how, *more]
 
 
-@slow
 @pytest.mark.skipif(sys.platform != "linux", reason="SIGKILL, and the processes of torchrun are found in /proc")
 @pytest.mark.parametrize(("command", "rank", "shard"), [(finetune, 1, "none"), (pretrain, 0, "full")])
-def test_a_rank_that_is_killed_ends_all_and_the_same_command_resumes_to_the_same_bits(
+def test_a_rank_that_is_killed_ends_all_and_the_same_command_resumes_bit_for_bit(
     command: Callable[..., list[str]], rank: int, shard: str, words: Path, tmp_path: Path
 ) -> None:
     more = ["--accumulate", "2", "--shard", shard]

@@ -1,4 +1,4 @@
-"""A checkpoint and a recipe, called with texts: equal to what embed gives, recognised by hashes, loaded when needed."""
+"""Embedder and embed: which texts they take, what they load and hash, how they are pickled."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from words import write_words_checkpoint
 
 import minibert
 from minibert import TextFeatures, embed
-from minibert.vectors import embedder as room
+from minibert.text.texts import portions
+from minibert.text.tokenizer import TruncationWarning
+from minibert.vectors import embedder as module
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.engine import Engine
 from minibert.vectors.recipe import Recipe
@@ -33,6 +36,11 @@ def folder(tmp_path: Path) -> Path:
     return write_words_checkpoint(tmp_path / "words")
 
 
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_words_checkpoint(tmp_path_factory.mktemp("words"))
+
+
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is done that takes time: loading, hashing weights, computing."""
@@ -47,8 +55,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(owner, name, watched)
 
-    watch(room, "load")
-    watch(room, "weights_sha256")
+    watch(module, "load")
+    watch(module, "weights_sha256")
     watch(Engine, "vectors")
     return done
 
@@ -72,7 +80,7 @@ def test_it_gives_what_embed_gives(folder: Path) -> None:
     np.testing.assert_array_equal(vectors, embedder.vectors(embedder.tokenizer.encode_texts(TEXTS)))
 
 
-def test_every_way_to_ask_for_vectors_gives_the_same(folder: Path, tmp_path: Path) -> None:
+def test_every_way_to_compute_vectors_gives_the_same(folder: Path, tmp_path: Path) -> None:
     embedder = Embedder(folder, Recipe("max", (-2, -1), "sum"))
     settings: dict[str, Any] = {"pooling": "max", "layers": (-2, -1), "combine": "sum"}
     embed_stream(TEXTS, tmp_path / "x.npy", folder, **settings)
@@ -91,14 +99,11 @@ def test_an_encoder_in_hand_needs_its_tokenizer_and_has_no_hashes(folder: Path) 
     assert embedder.width == D
     with pytest.raises(TypeError, match="tokenizer=load_tokenizer"):
         Embedder(encoder)
+    with pytest.raises(ValueError, match=r"model\.to\(device\)"):
+        Embedder(encoder, device="cpu", tokenizer=tokenizer)
     for ask in (lambda: embedder.identity, lambda: pickle.dumps(embedder), lambda: TextFeatures.of(embedder)):
         with pytest.raises(TypeError, match=r"model is an Encoder, .*; give a Hub name or a folder"):
             ask()
-
-
-def test_one_str_is_no_list_of_texts(folder: Path) -> None:
-    with pytest.raises(TypeError, match="texts is one str"):
-        Embedder(folder)("a good film")
 
 
 @pytest.mark.parametrize("use", [lambda embedder: embedder.width, lambda embedder: embedder(TEXTS)])
@@ -131,9 +136,8 @@ def test_nothing_is_loaded_before_it_is_needed_and_weights_are_hashed_when_asked
 def test_embed_hashes_nothing_and_no_call_is_made_for_a_width(folder: Path, calls: list[str]) -> None:
     embed(TEXTS, folder)
     assert calls == ["load", "vectors"]
-    Embedder(folder).prefetched(TEXTS)
     TextFeatures(folder).fit(TEXTS)
-    assert calls == ["load", "vectors", "vectors", "weights_sha256"]
+    assert calls == ["load", "vectors", "weights_sha256"]
 
 
 def test_embed_does_not_import_scikit_learn(folder: Path) -> None:
@@ -197,7 +201,7 @@ def test_a_pickle_is_small_loads_nothing_and_gives_the_same_vectors(folder: Path
     assert calls == []
     np.testing.assert_array_equal(again(TEXTS), vectors)
     assert again.identity == embedder.identity
-    assert pickle.loads(pickle.dumps(again)).wanted == embedder.hashes
+    assert pickle.loads(pickle.dumps(again)).expected == embedder.hashes
 
 
 def test_a_pickle_refuses_other_weights_and_another_tokenizer_when_it_is_used(folder: Path) -> None:
@@ -207,12 +211,12 @@ def test_a_pickle_refuses_other_weights_and_another_tokenizer_when_it_is_used(fo
     change_weights(folder)
     found = Embedder(folder).hashes.weights
     for use in (lambda one: one(TEXTS), lambda one: one.width, lambda one: one.identity):
-        with pytest.raises(ValueError, match="weights with sha256") as refused:
+        with pytest.raises(ValueError, match="has weights with the hash") as refused:
             use(pickle.loads(stored))
         assert found in str(refused.value) and embedder.hashes.weights in str(refused.value)
     (folder / "model.safetensors").write_bytes(whole)
     (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    with pytest.raises(ValueError, match="a tokenizer with fingerprint"):
+    with pytest.raises(ValueError, match="has tokenizer with the hash"):
         pickle.loads(stored)(TEXTS)
 
 
@@ -231,3 +235,115 @@ def test_a_tokenizer_that_was_given_goes_with_the_pickle(folder: Path) -> None:
     assert embedder.identity["max_length"] == 5
     with pytest.raises(ValueError, match="row 0 has 6 tokens"):
         pickle.loads(pickle.dumps(embedder))(["good good good good"])
+
+
+# -- the texts
+
+
+def test_containers_of_texts_give_the_same_rows_in_their_order(words: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    texts = ["good bad film", "awful"]
+    expected = embed(texts, words)
+    series = (pandas.Series(texts, index=[5, 9]), pandas.Series(texts, index=[1, 0], dtype="string"))
+    arrays = (np.array(texts), np.array(texts, dtype=object))
+    for column in (tuple(texts), *arrays, *series, (text for text in texts)):
+        np.testing.assert_array_equal(embed(column, words), expected)
+    np.testing.assert_array_equal(embed("good bad film", words), expected[0])
+
+
+@pytest.mark.parametrize(
+    ("texts", "error", "message"),
+    [
+        (["a", "b", None], TypeError, "row 2 is None.*missing='empty'"),
+        (["a", float("nan")], TypeError, "row 1 is NaN.*missing='empty'"),
+        (["a", 3], TypeError, "row 1 is of type int"),
+        ([b"a"], TypeError, "row 0 is of type bytes"),
+        (b"a", TypeError, "bytes"),
+        ({"a": 1}, TypeError, "dict"),
+        (7, TypeError, "int"),
+        ([("a", "b")], TypeError, "row 0 is of type tuple.*pairs"),
+        (np.array([["a"], ["c"]]), TypeError, r"2 dimensions.*embed\(first, pairs=second\)"),
+        (["a", "\ud800"], ValueError, "row 1 has a lone surrogate"),
+    ],
+)
+def test_a_row_that_is_not_a_text_is_refused_by_its_number(
+    words: Path, texts: object, error: type[Exception], message: str
+) -> None:
+    for use in (lambda: embed(texts, words), lambda: TextFeatures(words).fit(texts)):
+        with pytest.raises(error, match=message):
+            use()
+
+
+def test_empty_and_missing_texts_have_the_vector_of_cls_and_sep_and_no_texts_no_vector(words: Path) -> None:
+    empty = embed([""], words)
+    assert np.isfinite(empty).all()
+    np.testing.assert_array_equal(embed(["  \t\n"], words), empty)
+    np.testing.assert_array_equal(embed([None, float("nan")], words, missing="empty"), np.repeat(empty, 2, axis=0))
+    assert embed([], words, layers=(-2, -1)).shape == (0, 2 * D)
+    assert TextFeatures(words).fit(TEXTS).transform([]).shape == (0, D)
+
+
+def test_long_texts_are_cut_with_one_warning_or_refused(words: Path) -> None:
+    texts = ["good", "film " * 40]
+    with pytest.warns(TruncationWarning, match="1 of 2 texts .* 42") as caught:
+        X = embed(texts, words)
+    assert len(caught) == 1
+    np.testing.assert_array_equal(X, embed(["good", "film " * 18], words))
+    with pytest.raises(ValueError, match="row 1 has 42 tokens"):
+        embed(texts, words, truncation="error")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"pooling": "avg"}, "pooling is 'avg'; choose from cls, mean, max, pooler"),
+        ({"batch_tokens": 0}, "batch_tokens is 0; it must be at least 1"),
+        ({"layers": (7,)}, "layers has 7; the encoder has 2 layers, so it must be -3 to 2"),
+        ({"device": "gpu"}, "device 'gpu' is not known; choose from"),
+    ],
+)
+def test_a_setting_that_is_not_possible_is_a_value_error(words: Path, settings: dict[str, Any], message: str) -> None:
+    estimator = TextFeatures(words, **settings)  # nothing is checked before fit
+    for use in (lambda: embed(TEXTS, words, **settings), lambda: estimator.fit(TEXTS)):
+        with pytest.raises(ValueError, match=message):
+            use()
+
+
+def test_settings_are_checked_before_the_checkpoint_is_looked_for() -> None:
+    with pytest.raises(ValueError, match="pooling is 'avg'"):
+        embed(TEXTS, "no-such-checkpoint", pooling="avg")
+    with pytest.raises(TypeError, match="row 0 is None"):
+        TextFeatures("no-such-checkpoint").fit([None])
+
+
+def test_auto_is_cuda_if_there_is_one_and_cuda_without_one_is_refused(
+    words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert module.choose_device("auto") == "cuda"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert module.choose_device("auto") == "cpu"
+    with pytest.raises(ValueError, match="torch sees no cuda devices"):
+        embed(TEXTS, words, device="cuda")
+
+
+def test_chunks_tokenized_ahead_have_the_vectors_and_the_one_warning_of_a_single_call(
+    words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder, texts = Embedder(words, Recipe(layers=(0, 1)), "cpu"), [*TEXTS * 5, "good " * 40]
+    with pytest.warns(TruncationWarning):
+        expected = embedder(texts)
+    engine = embedder.engine
+
+    class OnGpu:  # only so far that chunks, of 8 texts here, are tokenized ahead
+        device = torch.device("meta")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(engine, name)
+
+    monkeypatch.setattr(module, "portions", lambda rows: portions(rows, 8))
+    monkeypatch.setattr(embedder, "engine", OnGpu())
+    with pytest.warns(TruncationWarning, match="^1 of 21 texts") as caught:
+        vectors = embedder(texts)
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+    assert len(caught) == 1 and embedder([]).shape == (0, 2 * D)

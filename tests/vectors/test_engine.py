@@ -532,34 +532,6 @@ def test_the_last_batch_of_many_has_one_of_four_sizes() -> None:
     assert filler(40, TOKEN_STEP) == filler(320, TOKEN_STEP) == []
 
 
-# -- one call goes on with the next batch of another
-
-
-def test_what_arrives_is_what_is_returned_the_longest_first() -> None:
-    rows, seen = random_rows([3, 9, 5, 9, 2, 30]), []
-
-    def arrived(order: NDArray[np.int64], vectors: Matrix) -> None:
-        seen.append((order.tolist(), vectors[order].copy()))
-
-    vectors = ENGINE.vectors(rows, Recipe(batch_tokens=18), arrived=arrived)
-    assert [order for order, _ in seen] == [[5], [5, 1, 3], [5, 1, 3, 2, 0, 4]]
-    for order, found in seen:
-        np.testing.assert_array_equal(found, vectors[order])
-
-
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(0, 60))
-@settings(max_examples=30, deadline=None)
-def test_a_call_that_goes_on_gives_the_same_bits(lengths: list[int], batch: int) -> None:
-    rows, states = random_rows(lengths), []
-    recipe = Recipe(batch_tokens=50)
-    whole = ENGINE.vectors(rows, recipe, arrived=lambda order, vectors: states.append(vectors[order]))
-    begun = states[min(batch, len(states) - 1)]
-    made: list[int] = []
-    again = ENGINE.vectors(rows, recipe, begun=begun, arrived=lambda order, vectors: made.append(len(order)))
-    np.testing.assert_array_equal(again, whole)
-    assert made == [len(state) for state in states if len(state) > len(begun)]
-
-
 # -- forks
 
 FORK = r"""

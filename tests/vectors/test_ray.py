@@ -24,9 +24,9 @@ from words import write_words_checkpoint
 
 import minibert
 from minibert.text.tokenized import TruncationWarning
-from minibert.vectors import ray as room
-from minibert.vectors import shards
+from minibert.vectors import ray as module
 from minibert.vectors.ray import embed_dataset, embed_shards
+from minibert.vectors.shards import embed_shard
 
 pytestmark = [
     # Ray Data sets these settings of its own when it makes its context, and warns of them.
@@ -43,7 +43,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def running() -> Iterator[Any]:
     """Ray as embed_shards starts it, with which all these tests work."""
-    with room.session():
+    with module.session():
         import ray
 
         yield ray
@@ -65,13 +65,6 @@ def assert_whole(folder: Path, checkpoint: str, count: int = 3, times: int = 1) 
         made = pq.read_table(folder / "out" / name)
         assert made.drop_columns("vector") == pq.read_table(folder / "corpus" / name)
         np.testing.assert_allclose(matrix(made), np.concatenate([vectors[number:]] * times), rtol=0, atol=1e-5)
-    found = json.loads((folder / "out" / "manifest.json").read_text())
-    assert found["done"]
-    assert (
-        found["rows"]
-        == sum(shard["rows"] for shard in found["shards"])
-        == sum(times * (len(TEXTS) - number) for number in range(count))
-    )
 
 
 # -- files
@@ -86,8 +79,8 @@ def test_shards_get_the_vectors_of_embed_and_a_second_run_has_nothing_to_do(
     done = embed_shards(pattern, tmp_path / "out", checkpoint, text="body", keep_order=True)
     assert_whole(tmp_path, checkpoint)
     assert (done.shards, done.rows, done.width, done.resumed_shards, done.truncated) == (3, 78, 24, 0, 0)
-    assert done.rows_per_second > 0
-    monkeypatch.setattr(room, "session", None)  # a call would fail
+    assert done.rows_per_second > 0 and done.workers
+    monkeypatch.setattr(module, "session", None)  # a call would fail
     again = embed_shards(pattern, tmp_path / "out", checkpoint, text="body")
     assert (again.rows, again.resumed_shards, again.workers) == (78, 3, 0)
 
@@ -139,26 +132,53 @@ def test_what_only_a_worker_finds_is_one_clear_error_and_what_is_done_stays(tmp_
     assert 0 < done.resumed_shards < 4
 
 
-def test_a_shard_that_has_changed_is_computed_again_with_a_warning(
-    tmp_path: Path, checkpoint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(folder: Any, embedder: Any, columns: Any, *more: Any) -> int:
-        ran.append(folder.todo)
-        for number in folder.todo:
-            folder.add(number, shards.embed_shard(folder.shards[number], columns, embedder, folder.settings))
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Shards are embedded in this process, without Ray; the names of the shards of each run."""
+    ran: list[list[str]] = []
+
+    def run(shards: Any, counts: Any, job: Any, workers: Any, keep_order: bool) -> int:
+        ran.append([Path(shard.source).name for shard in shards])
+        counts |= {shard: embed_shard(shard, job["columns"], job["embedder"], job["settings"]) for shard in shards}
         return 1
 
-    ran: list[list[int]] = []
-    monkeypatch.setattr(room, "session", nullcontext)
-    monkeypatch.setattr(room, "run", run)
-    pattern = write_corpus(tmp_path)
-    embed_shards(pattern, tmp_path / "out", checkpoint, text="body")
-    write_shard(tmp_path / "corpus" / "1.parquet", TEXTS[2:])
-    with pytest.warns(UserWarning, match=r"have changed are computed again: 1, the first is .*corpus/1\.parquet"):
-        done = embed_shards(pattern, tmp_path / "out", checkpoint, text="body")
-    assert (ran, done.changed_shards, done.resumed_shards) == ([[0, 1, 2], [1]], 1, 2)
-    with pytest.raises(ValueError, match="was begun with pooling 'cls', and now it is 'mean'"):
-        embed_shards(pattern, tmp_path / "out", checkpoint, text="body", pooling="mean")
+    monkeypatch.setattr(module, "session", nullcontext)
+    monkeypatch.setattr(module, "run", run)
+    return ran
+
+
+def test_only_missing_and_changed_shards_are_computed_and_other_settings_refused(
+    tmp_path: Path, checkpoint: str, here: list[list[str]]
+) -> None:
+    pattern, out = write_corpus(tmp_path), tmp_path / "out"
+    embed_shards(pattern, out, checkpoint, text="body")
+    write_shard(tmp_path / "corpus" / "1.parquet", TEXTS[1:], rows=7)
+    (out / "2.parquet").unlink()
+    (out / ".2.parquet.123").write_bytes(b"of a worker that was killed")
+    done = embed_shards(pattern, out, checkpoint, text="body")
+    assert (here[1], done.resumed_shards, done.rows) == (["1.parquet", "2.parquet"], 1, 78)
+    assert_whole(tmp_path, checkpoint)
+    with pytest.raises(ValueError, match=r"begun with pooling 'cls', and now it is 'mean'; .*restart=True"):
+        embed_shards(pattern, out, checkpoint, text="body", pooling="mean")
+    embed_shards(pattern, out, checkpoint, text="body", pooling="max", restart=True)
+    assert len(here[-1]) == 3
+
+
+def test_a_folder_of_something_else_and_shards_without_source_are_refused_and_left_as_they_are(
+    tmp_path: Path, checkpoint: str, here: list[list[str]]
+) -> None:
+    pattern, out = write_corpus(tmp_path), tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.tex").write_text("years of work")
+    for restart in (False, True):
+        with pytest.raises(ValueError, match=r"out holds other files, such as thesis\.tex"):
+            embed_shards(pattern, out, checkpoint, text="body", restart=restart)
+    (out / "thesis.tex").rename(tmp_path / "thesis.tex")
+    embed_shards(pattern, out, checkpoint, text="body")
+    (tmp_path / "corpus" / "1.parquet").unlink()
+    with pytest.raises(ValueError, match=r"out/1\.parquet is not the output of any input now"):
+        embed_shards(pattern, out, checkpoint, text="body")
+    assert sorted(os.listdir(out)) == ["0.parquet", "1.parquet", "2.parquet", "manifest.json"]
 
 
 # -- datasets
@@ -175,7 +195,6 @@ def test_a_dataset_gets_a_column_of_vectors_in_its_order(running: Any, checkpoin
     np.testing.assert_allclose(matrix(found), minibert.embed(TEXTS, checkpoint), rtol=0, atol=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("columns", "text", "message"),
@@ -199,8 +218,8 @@ def test_a_dataset_without_texts_is_refused_before_a_worker_starts(
 def test_workers_leave_a_core_for_those_that_read(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def share(nodes: list[dict[str, int]], device: str = "cpu", *given: int | None) -> tuple[int, int, float, float]:
         monkeypatch.setattr(running, "nodes", lambda: [{"Alive": True, "Resources": node} for node in nodes])
-        found = room.Share.of(device, *given)
-        return found.workers, found.threads, found.resources["num_cpus"], found.resources["num_gpus"]
+        workers, threads, resources = module.share_of_cluster(device, *given)
+        return workers, threads, resources["num_cpus"], resources["num_gpus"]
 
     assert share([{"CPU": 1}]) == (1, 1, 0.0, 0)
     assert share([{"CPU": 2}]) == (2, 1, 0.5, 0)
@@ -211,9 +230,9 @@ def test_workers_leave_a_core_for_those_that_read(running: Any, monkeypatch: pyt
     for cores in (1, 2, 3, 7, 64):  # negative control: with a core for each worker none is left
         workers, _, num_cpus, _ = share([{"CPU": cores}])
         assert cores - workers * num_cpus >= 0.99
-    with pytest.raises(ValueError, match="workers is 3, and Ray has 2 cores, one for each"):
+    with pytest.raises(ValueError, match="workers is 3 on cpu, and Ray has 2 cores, one for each"):
         share([{"CPU": 2}], "cpu", 3)
-    with pytest.raises(ValueError, match="device is cuda, and Ray has 0 GPUs"):
+    with pytest.raises(ValueError, match="workers is None on cuda, and Ray has 0 GPUs"):
         share([{"CPU": 2}], "cuda")
 
 
@@ -255,7 +274,7 @@ def test_the_command_refuses_what_is_wrong_before_ray_starts(
     from minibert.cli.main import main
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(room, "session", None)
+    monkeypatch.setattr(module, "session", None)
     command = ["embed", write_corpus(tmp_path), "--engine", "ray", "--out", "out", "--model", checkpoint]
     assert main([*command, *(["--text", "body"] if "--text" not in given else []), *given]) == 2
     assert message in capsys.readouterr().err

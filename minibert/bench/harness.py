@@ -1,0 +1,339 @@
+"""The harness: contestants in processes of their own, the jobs that they do in turn, and what is found.
+
+A process sleeps while the others work, so all contestants take turns within a round: A B C A B C. Ratios are taken
+round by round, then the median: what slows the machine for a minute slows all of them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing
+import os
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from minibert.bench import machine
+from minibert.bench.settings import Settings, cores
+from minibert.config import Config
+from minibert.device import has_bfloat16, has_int8
+from minibert.text.tokenizer import load_tokenizer
+
+# The machine is too busy when other programs use more of its processors, or the rounds of minibert differ by a larger
+# factor, than this: ratios then move by more than they are meant to show.
+BUSY, UNSTEADY = 0.15, 1.4
+WIDE = 768  # hidden size; in a narrower model, matrix products are a smaller share of the work
+JOBS: dict[str, Callable[..., Any]] = {}  # in the process of a contestant: its name -> the function that does the job
+steps = partial(tqdm, leave=False, disable=None)  # a progress bar on a terminal
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a contestant is loaded with."""
+
+    folder: Path  # the checkpoint
+    scratch: Path  # for conversions and logs
+    threads: int
+    device: str
+    max_tokens: int
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One program in one precision. load: (context, precision) -> the function that does the job, and its route."""
+
+    name: str
+    title: str
+    precision: str
+    load: Callable[[Context, str], tuple[Callable[..., Any], str]]
+    package: str = "transformers"
+    conversion: str = ""  # the converted checkpoint that it reads
+    large: bool = False  # takes one turn only, and only if there is enough memory
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is minibert."""
+        return self.package == "minibert"
+
+    def obstacle(self, device: str) -> str:
+        """Why it cannot run here, or "". Its package is not imported."""
+        where, missing = torch.device(device), "not run: this hardware does not multiply"
+        obstacles = {
+            "not installed": importlib.util.find_spec(self.package) is None,
+            f"{missing} bfloat16": self.precision == "bfloat16" and not has_bfloat16(where),
+            f"{missing} int8": self.precision == "int8" and self.ours and not has_int8(where),
+            "not run: float16 needs CUDA": self.precision == "float16" and device == "cpu",
+        }
+        return next((obstacle for obstacle, present in obstacles.items() if present), "")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One turn of a contestant."""
+
+    seconds: float  # wall time of the job or (serving) of one request
+    cpu: float = 0.0  # seconds of all its threads
+    foreign: float = 0.0  # processor seconds that other programs used meanwhile, where the system reports them
+    peak: int = 0  # bytes that its process held at most; on a GPU, bytes of the GPU
+    details: dict[str, float] = field(default_factory=dict)  # serving: p50, p99, errors
+
+
+@dataclass
+class Row:
+    """One contestant in one job. A row with a reason (why it failed or does not count) is not ranked."""
+
+    contestant: Contestant
+    job: str  # the main job; one sentence, cold start; or what grows, such as "tokens in a text"
+    size: Mapping[str, float] = field(default_factory=dict)  # of one sample: {"sentences": 2000, "tokens": 47646}
+    at: int = 0  # the number of clients, or the value of what grows
+    reason: str = ""
+    route: str = ""
+    load_peak: int = 0  # bytes that its process held at most while loading
+    equality: dict[str, float] = field(default_factory=dict)  # largest difference, smallest cosine to the reference
+    samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def ranked(self) -> bool:
+        """Whether its samples count."""
+        return bool(self.samples) and not self.reason
+
+    @property
+    def seconds(self) -> float:
+        """The median."""
+        return statistics.median(sample.seconds for sample in self.samples)
+
+    @property
+    def peak(self) -> int:
+        """Bytes that its process held at most, loading included."""
+        return max([self.load_peak, *(sample.peak for sample in self.samples)])
+
+
+def spread(values: Iterable[float]) -> dict[str, float]:
+    """The median, the least and the most; {} of no values."""
+    found = list(values)
+    return {"median": statistics.median(found), "least": min(found), "most": max(found)} if found else {}
+
+
+@dataclass
+class Result:
+    """All that was measured of one checkpoint."""
+
+    name: str
+    config: Config
+    job: str = "embedding"  # the main one
+    origin: str = ""  # of the texts
+    lengths: list[int] = field(default_factory=list)  # tokens of each text
+    rows: list[Row] = field(default_factory=list)
+    flops: int = 0  # operations that the job cannot avoid
+    rates: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # precision -> kernel -> FLOP/s by round
+    notes: dict[str, str] = field(default_factory=dict)  # printed below the table
+    failures: list[str] = field(default_factory=list)  # what is wrong with our own results
+    goals: list[dict[str, Any]] = field(default_factory=list)
+
+    def ranked(self, job: str, at: int = 0, precision: str | None = None, ours: bool | None = None) -> list[Row]:
+        """The rows that count, the fastest first. None: of any precision; ours and others'."""
+        rows = [row for row in self.rows if row.ranked and (row.job, row.at) == (job, at)]
+        rows = [row for row in rows if precision in (None, row.contestant.precision)]
+        return sorted((row for row in rows if ours in (None, row.contestant.ours)), key=lambda row: row.seconds)
+
+    def row(self, name: str, job: str = "", at: int = 0) -> Row | None:
+        """The row of a contestant that counts, by default in the main job."""
+        return next((row for row in self.ranked(job or self.job, at) if row.contestant.name == name), None)
+
+    def ratio(self, row: Row | None, ours: Row | None = None) -> dict[str, float]:
+        """How many times as fast as a row ours is, round by round; {} if one of them does not count.
+
+        By default ours has the same precision or, if we do not run in it, is our fastest.
+        """
+        if row and not ours:
+            same, fastest = (self.ranked(row.job, row.at, each, True) for each in (row.contestant.precision, None))
+            ours = next(iter(same or fastest), None)
+        rows = [each for each in (row, ours) if each and each.ranked]  # a large contestant has one sample
+        pairs = zip(rows[0].samples, rows[1].samples, strict=False) if len(rows) == 2 else []
+        return spread(their.seconds / our.seconds for their, our in pairs)
+
+    def speedup(self, ours: str, theirs: str = "", job: str = "", at: int = 0) -> float | None:
+        """How many times as fast ours is as theirs, by default as the fastest other one in the same precision."""
+        row = self.row(ours, job, at)
+        others = self.ranked(row.job, at, row.contestant.precision, False) if row else []
+        rival = self.row(theirs, job, at) if theirs else next(iter(others), None)
+        return self.ratio(rival, row).get("median") if row else None
+
+    def memory(self, ours: str, theirs: str) -> float | None:
+        """The peak memory of theirs as a multiple of ours."""
+        peaks = [row.peak for row in map(self.row, (ours, theirs)) if row]
+        return peaks[1] / peaks[0] if len(peaks) == 2 and all(peaks) else None
+
+    def roofline(self, row: Row | None) -> dict[str, float]:
+        """The seconds that matrix products alone need, as a share of those that the row took, round by round."""
+        samples, precision = (row.samples, row.contestant.precision) if row and row.job == self.job else ([], "")
+        rates = max(self.rates.get(precision, {}).values(), key=statistics.median, default=[])
+        return spread(self.flops / rate / sample.seconds for rate, sample in zip(rates, samples, strict=False))
+
+    @property
+    def wrong(self) -> list[str]:
+        """Why our own results are not those of the reference; empty if they are."""
+        ours = [row for row in self.rows if row.contestant.ours and row.reason.startswith(("differs", "failed"))]
+        return [f"{row.contestant.name}: {row.reason}" for row in ours] + self.failures
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why the machine is too busy for these figures; empty if it is quiet."""
+        rows = [row for row in self.rows if row.job == self.job and row.samples]
+        foreign, wall = (sum(getattr(s, n) for row in rows for s in row.samples) for n in ("foreign", "seconds"))
+        busy = f"other programs used {foreign / max(wall, 1e-9) / cores():.0%} of the processors"
+        times = [spread(sample.seconds for sample in row.samples) for row in rows if row.contestant.ours]
+        unsteady = max((each["most"] / each["least"] for each in times), default=1.0)
+        slow = f"the slowest round of minibert took {unsteady:.2f} times as long as the fastest"
+        return [busy] * (foreign > BUSY * wall * cores()) + [slow] * (unsteady > UNSTEADY)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# In the process of a contestant
+
+
+def start_process(threads: int) -> None:
+    """Set up a process: threads, no network, no output. Programs that it starts inherit its environment."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the benchmark, which ends its processes
+    quiet = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    quiet |= {"TRANSFORMERS_NO_ADVISORY_WARNINGS": "1", "TOKENIZERS_PARALLELISM": "true"}
+    libraries = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
+    os.environ.update(quiet | dict.fromkeys(libraries, str(threads)))
+    torch.set_num_threads(threads)
+    for stream in (1, 2):  # discard what libraries print
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+
+
+def attempt(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """What the function returns. Raises RuntimeError, in one line, for any error of another runtime."""
+    try:
+        return function(*arguments, **options)
+    except Exception as error:
+        raise RuntimeError(" ".join(f"{type(error).__name__}: {error}".split())[:160]) from None
+
+
+def load_contestant(contestant: Contestant, context: Context) -> tuple[str, int]:
+    """Load a contestant and the libraries that it imports. Returns its route and the peak memory."""
+    JOBS[contestant.name], route = contestant.load(context, contestant.precision)
+    return route, peak_memory(contestant.name, context.device)
+
+
+def peak_memory(name: str, device: str) -> int:
+    """Bytes that were held at most: of the GPU, or of the process that works (a server that this one started)."""
+    if device == "cuda":  # 0 where the job runs on the CPU
+        return torch.cuda.max_memory_allocated()
+    return machine.resident_bytes(getattr(JOBS[name], "pid", None), peak=True)
+
+
+def do_job(name: str, device: str, work: Any, calls: int = 1, **options: Any) -> tuple[Sample, Any]:
+    """Do the job once, or several times and take the median of the times. Returns the output too."""
+    job, process, times = JOBS[name], getattr(JOBS[name], "pid", None), []
+    synchronize = torch.cuda.synchronize if device == "cuda" else int
+    with suppress(OSError):  # Linux starts to record the peak anew
+        (machine.PROC / str(process or "self") / "clear_refs").write_text("5")
+    programs = {process, None}  # of a server, and of this process
+    before = machine.cpu_seconds(process), machine.busy_seconds() - sum(map(machine.cpu_seconds, programs))
+    for _ in range(calls):
+        synchronize()
+        began = time.perf_counter()
+        output = job(work, **options)
+        synchronize()
+        times.append(time.perf_counter() - began)
+    after = machine.cpu_seconds(process), machine.busy_seconds() - sum(map(machine.cpu_seconds, programs))
+    cpu, foreign = (late - early for early, late in zip(before, after, strict=True))
+    return Sample(statistics.median(times), cpu, max(0.0, foreign), peak_memory(name, device)), output
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The measurement
+
+
+def new_process(threads: int) -> Any:
+    """A process that answers one request after the other; it starts at once."""
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), start_process, (threads,))
+    pool.submit(int)
+    return pool
+
+
+class Session:
+    """One checkpoint under measurement: its contestants' processes, and a helper for conversions and the reference."""
+
+    work: Any  # texts or examples of the main job
+    reference: Any  # vectors of some texts
+
+    def __init__(self, model: str, settings: Settings, scratch: Path, prepare: Callable[..., Path]) -> None:
+        self.settings, self.processes = settings, {"helper": new_process(settings.threads)}
+        folder = self.call(prepare, model, scratch, settings)
+        self.tokenizer, config = load_tokenizer(folder), Config.from_file(folder / "config.json")
+        self.result = Result(Path(model).name, config, settings.kind)
+        self.context = Context(folder, scratch, settings.threads, settings.device, config.max_tokens)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What the function returns in the helper. Raises what it raises."""
+        return self.processes["helper"].submit(function, *arguments).result()
+
+    def request(self, row: Row, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """What the function returns in the row's process; if it fails, None: the row gets the reason."""
+        name = row.contestant.name
+        try:
+            ready = not row.reason and name in self.processes
+            return self.processes[name].submit(attempt, function, *arguments, **options).result() if ready else None
+        except RuntimeError as error:
+            row.reason = f"failed: {error}"
+            self.stop(name)
+            return None
+
+    def load(self, rows: Iterable[Row], threads: int | None = None) -> None:
+        """Start a process for each row that can run, and load its contestant."""
+        able = [row for row in rows if not row.reason]
+        for row in able:  # they import their libraries at the same time
+            self.stop(row.contestant.name)
+            self.processes[row.contestant.name] = new_process(threads or self.context.threads)
+        for row in steps(able, "loading"):
+            row.route, row.load_peak = self.request(row, load_contestant, row.contestant, self.context) or ("", 0)
+
+    def turn(self, rows: Iterable[Row], work: Any, check: Callable[[Row, Any], None] | None = None, **how: Any) -> None:
+        """One sample of each row, in turn. check: judges the output. A large contestant takes one turn only."""
+        for row in rows:
+            arguments = row.contestant.name, self.context.device, work
+            once = row.contestant.large and row.samples
+            if answer := None if once else self.request(row, do_job, *arguments, **how):
+                row.samples.append(answer[0])
+                if check:
+                    check(row, answer[1])
+
+    def stop(self, *names: str) -> None:
+        """End these processes, if they run."""
+        for name in self.processes.keys() & set(names):
+            self.processes.pop(name).shutdown()
+
+
+def measure(model: str, settings: Settings, benchmark: Any) -> Result:
+    """Everything about one checkpoint; its processes and files are removed. benchmark: the module with the stages."""
+    with tempfile.TemporaryDirectory(prefix="minibert-bench-") as scratch:
+        try:
+            session = Session(model, settings, Path(scratch), benchmark.prepare)
+            for stage in benchmark.STAGES[: 2 if settings.job else None]:
+                stage(session)
+            session.stop(*session.processes)
+        except BaseException:
+            for process in multiprocessing.active_children():
+                process.terminate()
+            raise
+    result = session.result
+    for goal, wide, narrow, value_of in benchmark.goals(settings):
+        value, bound = value_of(result), wide if result.config.hidden_size >= WIDE else narrow
+        reached = None if value is None else value >= bound
+        result.goals.append({"model": result.name, "goal": goal, "bound": bound, "value": value, "reached": reached})
+    return result

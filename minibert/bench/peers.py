@@ -1,0 +1,258 @@
+"""The contestants of embedding: minibert and other runtimes. Each is loaded as (texts -> vectors, its route).
+
+Every function returns the [CLS] vectors of the last layer, (N,D) in float32, tokenizing included. Other runtimes run
+at their best, sorted by length in batches of a sensible size; "as they come" and "the tutorial" are what people write.
+A library is imported when its contestant is loaded, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from minibert.bench.harness import Contestant, Context
+from minibert.bench.settings import MINILM
+
+BATCH = {"cpu": 32, "cuda": 512}  # texts in a batch of the other runtimes; minibert chooses its own
+Vectors = NDArray[np.float32]
+Loaded = tuple[Callable[..., Any], str]  # the function that does the job, and its route: the kernels that it uses
+Ids = NDArray[np.int64]  # (B,S); a mask has the same type
+Encode = Callable[[Sequence[str]], Vectors]
+
+
+def load_ours(context: Context, precision: str) -> Loaded:
+    """minibert.embed."""
+    from minibert.vectors.embedder import embed, load_shared  # here: other runtimes do not need its libraries
+
+    route = load_shared(context.folder, context.device, precision).engine.kernels
+    return partial(embed, model=context.folder, precision=precision, device=context.device), route
+
+
+def load_transformers(
+    context: Context,
+    dtype: str,
+    attention: str = "sdpa",
+    sort: bool = True,
+    tutorial: bool = False,
+    compile: bool = False,
+) -> Loaded:
+    """AutoModel in batches; tutorial: in one padded batch that keeps every hidden state (Alammar 2019)."""
+    library: Any = importlib.import_module("transformers")
+    model = library.AutoModel.from_pretrained(
+        context.folder, attn_implementation=attention, dtype=getattr(torch, dtype)
+    ).eval()
+    run: Any = torch.compile(model.to(context.device), dynamic=True) if compile else model.to(context.device)
+
+    @torch.inference_mode()
+    def compute(*batch: Ids) -> Vectors:
+        ids, mask = (torch.from_numpy(x).to(context.device) for x in batch)
+        out = run(input_ids=ids, attention_mask=mask, output_hidden_states=tutorial)
+        vectors: Vectors = out.last_hidden_state[:, 0].float().cpu().numpy()
+        return vectors
+
+    return batched(context, compute, sort, one_batch=tutorial), attention
+
+
+def load_sentence_transformers(context: Context, precision: str) -> Loaded:
+    """SentenceTransformer.encode with [CLS] pooling, in float32; it sorts by length itself."""
+    library: Any = importlib.import_module("sentence_transformers")
+    models: Any = importlib.import_module("sentence_transformers.models")
+    body = models.Transformer(str(context.folder), max_seq_length=context.max_tokens)
+    pooling = models.Pooling(body.get_word_embedding_dimension(), pooling_mode="cls")
+    model = library.SentenceTransformer(modules=[body, pooling], device=context.device)
+    return partial(model.encode, batch_size=BATCH[context.device], show_progress_bar=False), "sdpa"
+
+
+def load_onnxruntime(context: Context, precision: str) -> Loaded:
+    """ONNX Runtime's CPU provider with all graph optimisations."""
+    runtime: Any = importlib.import_module("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = context.threads
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    file = context.scratch / ("model-int8.onnx" if precision == "int8" else "model.onnx")
+    session = runtime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    encode = batched(context, lambda ids, mask: session.run(None, {"input_ids": ids, "attention_mask": mask})[0])
+    return encode, "CPUExecutionProvider"
+
+
+def load_openvino(context: Context, precision: str) -> Loaded:
+    """OpenVINO's CPU plugin, from the ONNX file."""
+    core = importlib.import_module("openvino").Core()
+    hint = {"float32": "f32", "bfloat16": "bf16"}[precision]
+    hints = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": context.threads, "NUM_STREAMS": "1"}
+    model = core.compile_model(core.read_model(context.scratch / "model.onnx"), "CPU", hints)
+    infer = model.create_infer_request().infer
+    encode = batched(context, lambda ids, mask: infer({"input_ids": ids, "attention_mask": mask})[0].astype(np.float32))
+    return encode, f"CPU plugin, precision {model.get_property('INFERENCE_PRECISION_HINT')}"
+
+
+def load_ctranslate2(context: Context, precision: str) -> Loaded:
+    """CTranslate2's encoder, which takes rows without padding."""
+    library: Any = importlib.import_module("ctranslate2")
+    folder = str(context.scratch / "ctranslate2")
+    encoder = library.Encoder(folder, device="cpu", compute_type=precision, intra_threads=context.threads)
+
+    def compute(ids: Ids, mask: Ids) -> Vectors:
+        rows = [row[:length].tolist() for row, length in zip(ids, mask.sum(axis=1), strict=True)]
+        return np.asarray(encoder.forward_batch(rows).last_hidden_state)[:, 0]
+
+    return batched(context, compute), f"compute type {encoder.compute_type}"
+
+
+def batched(
+    context: Context, compute: Callable[[Ids, Ids], Vectors], sort: bool = True, one_batch: bool = False
+) -> Encode:
+    """texts -> vectors, from a function of one padded batch: the longest texts first, or in their own order."""
+    transformers: Any = importlib.import_module("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(context.folder)
+
+    def encode(texts: Sequence[str]) -> Vectors:
+        rows: list[list[int]] = tokenizer(list(texts), truncation=True, max_length=context.max_tokens)["input_ids"]
+        order = sorted(range(len(rows)), key=lambda number: -len(rows[number])) if sort else list(range(len(rows)))
+        size = len(rows) if one_batch else BATCH[context.device]
+        batches = [order[start : start + size] for start in range(0, len(rows), size)]
+        vectors = np.concatenate([compute(*padded([rows[number] for number in batch])) for batch in batches])
+        return vectors[np.argsort(order)]
+
+    return encode
+
+
+def padded(rows: list[list[int]]) -> tuple[Ids, Ids]:
+    """Ids and mask, (B,S); padding has the id 0, which is [PAD] in the vocabularies that are measured."""
+    lengths = np.array([len(row) for row in rows])
+    mask = np.arange(lengths.max()) < lengths[:, None]
+    ids = np.zeros(mask.shape, np.int64)
+    ids[mask] = np.concatenate(rows)
+    return ids, mask.astype(np.int64)
+
+
+class FirstVectors(nn.ModuleList):
+    """A model inside; returns the [CLS] vectors alone, so that a runtime copies nothing else."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """(B,S), (B,S) -> (B,D)."""
+        first: Tensor = self[0](input_ids=input_ids, attention_mask=attention_mask).last_hidden_state[:, 0]
+        return first
+
+
+def to_onnx(folder: Path, out: Path) -> None:
+    """transformers' model as model.onnx, by torch's tracing exporter; B and S stay dynamic."""
+    transformers: Any = importlib.import_module("transformers")
+    model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+    ids, names = torch.ones(2, 7, dtype=torch.long), ["input_ids", "attention_mask"]
+    options: Any = {"input_names": names, "output_names": ["vectors"], "dynamo": False, "opset_version": 17}
+    axes = {name: {0: "B", 1: "S"} for name in names} | {"vectors": {0: "B"}}
+    torch.onnx.export(FirstVectors([model]).eval(), (ids, ids), out / "model.onnx", dynamic_axes=axes, **options)
+
+
+def to_onnx_int8(folder: Path, out: Path) -> None:
+    """model.onnx with int8 weights; activations are quantized dynamically."""
+    quantization: Any = importlib.import_module("onnxruntime.quantization")
+    logging.getLogger().setLevel(logging.ERROR)
+    quantization.quantize_dynamic(out / "model.onnx", out / "model-int8.onnx", weight_type=quantization.QuantType.QInt8)
+
+
+def to_ctranslate2(folder: Path, out: Path) -> None:
+    """The folder that CTranslate2's own converter writes."""
+    converters: Any = importlib.import_module("ctranslate2.converters")
+    converters.TransformersConverter(str(folder)).convert(str(out / "ctranslate2"), force=True)
+
+
+CONVERSIONS = {"onnx": to_onnx, "onnx-int8": to_onnx_int8, "ctranslate2": to_ctranslate2}  # in this order
+# Checkpoints of published sizes: the class, and where its config differs from transformers' defaults. The ids of
+# special tokens are those of the tokenizer, which comes from another checkpoint.
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "distilbert-shape": ("DistilBert", {}),
+    "roberta-shape": (
+        "Roberta",
+        {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+        | {"pad_token_id": 0, "bos_token_id": 101, "eos_token_id": 102},
+    ),
+    "albert-shape": (
+        "Albert",
+        {"vocab_size": 30522, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+        | {"bos_token_id": 101, "eos_token_id": 102},
+    ),
+}
+
+
+def checkpoint_folder(model: str, scratch: Path) -> Path:
+    """The folder of a checkpoint; one of SHAPES is written, with random weights and MINILM's tokenizer."""
+    from minibert.checkpoints.hub import locate  # here: other runtimes do not need these libraries
+    from minibert.text.tokenizer import load_tokenizer
+
+    if model not in SHAPES:
+        return locate(model).folder
+    transformers: Any = importlib.import_module("transformers")
+    torch.manual_seed(0)  # in a process of its own
+    family, sizes = SHAPES[model]
+    config = getattr(transformers, f"{family}Config")(**sizes)
+    getattr(transformers, f"{family}Model")(config).save_pretrained(scratch / model)
+    load_tokenizer(locate(MINILM).folder).save(scratch / model)
+    return scratch / model
+
+
+EAGER = partial(load_transformers, attention="eager")
+REFERENCE = Contestant("reference", "transformers, eager, float32", "float32", EAGER)
+OURS = tuple(
+    Contestant(f"minibert-{precision}", "minibert", precision, load_ours, "minibert")
+    for precision in ("float32", "bfloat16", "float16")
+)
+SORTED = Contestant("transformers-sorted", "transformers, sorted", "float32", load_transformers)
+SENTENCE_TRANSFORMERS = Contestant(
+    "sentence-transformers", "sentence-transformers", "float32", load_sentence_transformers, "sentence_transformers"
+)
+ON_CPU = (
+    *OURS[:2],
+    Contestant(
+        "tutorial",
+        "the tutorial: one padded batch",
+        "float32",
+        partial(load_transformers, sort=False, tutorial=True),
+        large=True,
+    ),
+    Contestant("transformers", "transformers, as they come", "float32", partial(load_transformers, sort=False)),
+    SORTED,
+    SENTENCE_TRANSFORMERS,
+    Contestant("onnxruntime", "ONNX Runtime", "float32", load_onnxruntime, "onnxruntime", "onnx"),
+    Contestant("openvino", "OpenVINO", "float32", load_openvino, "openvino", "onnx"),
+    Contestant("ctranslate2", "CTranslate2", "float32", load_ctranslate2, "ctranslate2", "ctranslate2"),
+    Contestant("transformers-bfloat16", "transformers, sorted", "bfloat16", load_transformers),
+    Contestant("openvino-bfloat16", "OpenVINO", "bfloat16", load_openvino, "openvino", "onnx"),
+    Contestant("minibert-int8", "minibert", "int8", load_ours, "minibert"),
+    Contestant("onnxruntime-int8", "ONNX Runtime, dynamic", "int8", load_onnxruntime, "onnxruntime", "onnx-int8"),
+    Contestant("ctranslate2-int8", "CTranslate2", "int8", load_ctranslate2, "ctranslate2", "ctranslate2"),
+)
+ON_CUDA = (
+    *OURS,
+    SORTED,
+    *(
+        Contestant(f"transformers-{attention}-{precision}", f"transformers, {attention}, sorted", precision, load)
+        for precision in ("float32", "bfloat16", "float16")
+        for attention, load in (("sdpa", load_transformers), ("eager", EAGER))
+        if (attention, precision) != ("sdpa", "float32")  # SORTED
+    ),
+    Contestant(
+        "transformers-compiled-bfloat16",
+        "transformers, torch.compile",
+        "bfloat16",
+        partial(load_transformers, compile=True),
+    ),
+    SENTENCE_TRANSFORMERS,
+)
+
+
+def contestants_for(device: str, quick: bool = False) -> list[Contestant]:
+    """The contestants on this device; a quick run on the CPU has minibert and transformers alone."""
+    if device != "cpu":
+        return list(ON_CUDA)
+    return [one for one in ON_CPU if not quick or (one.package in ("minibert", "transformers") and not one.large)]

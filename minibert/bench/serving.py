@@ -1,0 +1,221 @@
+"""Serving: `minibert serve` and infinity-emb answer 1, 8 and 64 clients that request vectors over HTTP.
+
+Each contestant's process starts its server as a process of its own, with the same checkpoint, pooling and threads, and
+then plays the clients: each sends a request, reads the answer and sends the next one. Requests are encoded beforehand
+and answers are not decoded, so that the server is measured. The soak puts minibert alone under full load for minutes
+and records its memory. infinity-emb needs an environment of its own; --infinity names the program infinity_emb in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import importlib
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minibert.bench import embedding, machine, peers
+from minibert.bench.harness import Contestant, Context, Row, Session, do_job, steps
+from minibert.bench.settings import Settings
+
+MODEL = "checkpoint"  # its name in requests
+READY = 180  # seconds within which a server must answer
+CLIENTS = (1, 8, 64)
+SECONDS = {"quick": 2.0, "default": 8.0}  # of a turn
+CHECKED = 64  # texts whose vectors are compared before anything is timed
+SMALLEST_COSINE = 0.9999  # infinity may normalise its vectors: directions are compared
+LARGEST_DIFFERENCE = 1e-5  # of our own
+MEMORY = 0.05  # by which a server may grow during a soak, after its warm-up
+MINIBERT = [
+    *(sys.executable, "-m", "minibert", "serve", "--model", "{folder}", "--port", "{port}"),
+    *("--device", "{device}", "--pooling", "mean", "--name", MODEL),
+]
+INFINITY = [
+    *("v2", "--model-id", ".", "--served-model-name", MODEL, "--device", "{device}", "--url-prefix", "/v1"),
+    *("--host", "127.0.0.1", "--port", "{port}"),
+]
+
+
+def request_of(port: int, text: str, model: str = MODEL, encoding: str = "base64") -> bytes:
+    """A whole HTTP request for the vector of a text."""
+    body = json.dumps({"model": model, "input": text, "encoding_format": encoding}).encode()
+    head = f"POST /v1/embeddings HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+async def answer_of(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """The status and the body of an HTTP answer with a content-length."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+    length = int(head.partition("content-length:")[2].partition("\r\n")[0])
+    return int(head.split(" ", 2)[1]), await reader.readexactly(length)
+
+
+async def client(
+    port: int, requests: Iterable[bytes], end: float = float("inf"), read: Callable[[bytes], Any] = len
+) -> list[tuple[float, int, Any]]:
+    """Send requests one after the other until a time. Returns seconds, status and read(body) of each answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    found = []
+    for request in requests:
+        if (began := time.perf_counter()) >= end:
+            break
+        writer.write(request)
+        status, body = await answer_of(reader)
+        found.append((time.perf_counter() - began, status, read(body)))
+    writer.close()
+    return found
+
+
+async def all_clients(port: int, pid: int, texts: Sequence[str], clients: int, seconds: float) -> dict[str, Any]:
+    """Clients at once, each starting with a text of its own. memory: bytes of the server, twice a second."""
+    requests, end, memory = [request_of(port, text) for text in texts], time.perf_counter() + seconds, list[int]()
+
+    async def watch() -> None:
+        while time.perf_counter() < end:
+            memory.append(machine.resident_bytes(pid))
+            await asyncio.sleep(min(0.5, seconds / 2))
+
+    starts = [islice(cycle(requests), number * 31 % len(requests), None) for number in range(clients)]
+    _, *answers = await asyncio.gather(watch(), *(client(port, start, end) for start in starts))
+    latencies, errors = zip(*((took, status != 200) for each in answers for took, status, _ in each), strict=True)
+    return {"latencies": latencies, "errors": sum(errors), "memory": memory}
+
+
+class Server:
+    """A running server. Raises RuntimeError, with the last line that it printed, if it does not become ready."""
+
+    def __init__(self, context: Context, command: Sequence[str], name: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = int(free.getsockname()[1])
+        values = {"folder": context.folder, "port": self.port, "device": context.device}
+        log, end = context.scratch / f"{name}.log", time.monotonic() + READY
+        with log.open("wb") as out:
+            parts = [part.format(**values) for part in command]
+            self.process = subprocess.Popen(parts, cwd=context.folder, stdout=out, stderr=out)
+        atexit.register(self.process.kill)
+        self.pid = self.process.pid
+        while self.process.poll() is None and time.monotonic() < end:
+            try:
+                self(["a"])
+                return
+            except OSError:
+                time.sleep(0.2)
+        last = log.read_text("utf-8", "replace").strip().rpartition("\n")[2]
+        raise RuntimeError(f"ended with status {self.process.poll()}: {last}")
+
+    def __call__(self, texts: Sequence[str], clients: int = 0, seconds: float = 0.0) -> Any:
+        """The traffic of some clients; of none, the vectors, (N,D)."""
+        if clients:
+            return asyncio.run(all_clients(self.port, self.pid, texts, clients, seconds))
+        requests = [request_of(self.port, text, encoding="float") for text in texts]
+        answers = asyncio.run(client(self.port, requests, read=json.loads))
+        return np.array([answer["data"][0]["embedding"] for _, _, answer in answers], np.float32)
+
+
+def load_server(context: Context, precision: str, command: Sequence[str], name: str) -> peers.Loaded:
+    """A server that is ready; it ends with this process."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that atexit ends the server
+    return Server(context, command, name), name
+
+
+def contestants_for(infinity: str) -> list[Contestant]:
+    """minibert, and infinity-emb with each of its engines, if its program is given."""
+    start = [infinity, *INFINITY, "--engine"]
+    commands = [
+        ("minibert", "minibert serve", MINIBERT),
+        ("infinity-torch", "infinity-emb, torch", [*start, "torch"]),
+        ("infinity-onnx", "infinity-emb, ONNX Runtime", [*start, "optimum", "--pooling-method", "mean"]),
+    ]
+    return [
+        Contestant(name, title, "float32", partial(load_server, command=command, name=name), name.partition("-")[0])
+        for name, title, command in commands[: 3 if infinity else 1]
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The stages of the measurement
+
+
+def prepare(model: str, scratch: Path, settings: Settings) -> Path:
+    """A copy of the checkpoint, with model.onnx for infinity. Raises FileNotFoundError if its program is missing."""
+    folder = Path(shutil.copytree(peers.checkpoint_folder(model, scratch), scratch / "checkpoint"))
+    if settings.infinity:
+        Path(settings.infinity).stat()
+        importlib.import_module("minibert.checkpoints.export").export(folder, folder / "model.onnx")
+    return folder
+
+
+def load(session: Session) -> None:
+    """Every server, its vectors compared with those of minibert.embed."""
+    embedding.find_texts(session)
+    some, context, result = session.work[:CHECKED], session.context, session.result
+    result.rows = [Row(one, "serving", {"requests": 1}) for one in contestants_for(session.settings.infinity)]
+    embed = importlib.import_module("minibert.vectors.embedder").embed
+    session.reference = session.call(partial(embed, some, context.folder, pooling="mean"))
+    session.load(result.rows)
+    session.turn(result.rows, some, partial(check_vectors, session))
+
+
+def check_vectors(session: Session, row: Row, vectors: peers.Vectors) -> None:
+    """Compare with minibert.embed; a server whose vectors differ is not ranked."""
+    row.equality = embedding.compare(vectors, session.reference)
+    off = row.contestant.ours and row.equality["difference"] > LARGEST_DIFFERENCE
+    row.reason = "differs from minibert.embed" if off or row.equality["cosine"] < SMALLEST_COSINE else ""
+
+
+def rounds(session: Session) -> None:
+    """For each number of clients: a turn of every server, after a second of the same to warm up; last, the soak."""
+    servers, settings, result = session.result.rows, session.settings, session.result
+    result.rows = [replace(row, at=clients, samples=[]) for clients in CLIENTS for row in servers]
+    for clients in CLIENTS:
+        rows, traffic = [row for row in result.rows if row.at == clients], dict[str, Any](clients=clients)
+        for row in steps(rows * settings.rounds, f"{clients} clients"):
+            session.request(row, do_job, row.contestant.name, settings.device, session.work, seconds=1.0, **traffic)
+            session.turn([row], session.work, partial(summarize, session), seconds=SECONDS[settings.size], **traffic)
+    if settings.soak:
+        soak, traffic = replace(servers[0], job="soak", at=CLIENTS[-1], samples=[]), dict[str, Any](clients=CLIENTS[-1])
+        warm_up = replace(soak, samples=[])
+        session.turn([warm_up], session.work, seconds=settings.soak / 5, **traffic)
+        session.turn([soak], session.work, partial(summarize, session), seconds=settings.soak, **traffic)
+        result.rows.append(soak)
+
+
+def summarize(session: Session, row: Row, traffic: dict[str, Any]) -> None:
+    """Turn the sample of a turn into that of one request. During a soak, memory must stay flat."""
+    sample, served = row.samples[-1], max(1, len(traffic["latencies"]) - traffic["errors"])
+    p50, p99 = np.percentile(traffic["latencies"], [50, 99]).tolist()
+    details, memory = {"p50": p50, "p99": p99, "errors": traffic["errors"]}, traffic["memory"]
+    per_request = {name: getattr(sample, name) / served for name in ("seconds", "cpu", "foreign")}
+    row.samples[-1] = replace(sample, **per_request, details=details)
+    tenth = max(1, len(memory) // 10)
+    growth = np.mean(memory[-tenth:]) / np.mean(memory[:tenth]) - 1
+    text = f"{sample.seconds:.0f} s, {served:,} requests, {traffic['errors']} errors, memory {growth:+.1%}"
+    session.result.notes |= {"soak": f"{text} (at most {MEMORY:.0%})"} if row.job == "soak" else {}
+    if row.contestant.ours and (traffic["errors"] or (row.job == "soak" and abs(growth) > MEMORY)):
+        session.result.failures.append(f"{row.job}, {row.at} clients: {text}")
+
+
+STAGES = (load, rounds)
+
+
+def goals(settings: Settings) -> list[Any]:
+    """Goal, its lower bounds in a wide and in a narrower model, and how it is measured."""
+    text = "requests a second, {}, against the best of infinity-emb"
+    return [
+        (text.format("1 client"), 1.0, 1.0, lambda r: r.speedup("minibert", at=1)),
+        (text.format("64 clients"), 1.3, 1.3, lambda r: r.speedup("minibert", at=64)),
+    ]

@@ -1,0 +1,293 @@
+"""Training: minibert and transformers' own Trainer, as its users have it.
+
+Both learn from rows of ids, tokenized beforehand: one epoch in each turn; weights and optimizer continue from turn to
+turn. Both get the same batches in the same order with the same padding, and the same recipe; each has its own
+attention, optimizer, clipping and loop.
+
+    classify   sentences with a label, as in `minibert finetune classify`
+    mlm        sentences packed into rows of 128 tokens, which each side masks by its own means
+
+A contestant that is faster because it leaves something out would prove nothing, so equality comes first: a few steps
+of minibert's readable step must end at the weights of the Trainer bit for bit, dropout included, with transformers'
+eager attention and unfused AdamW; and the packed step, which sums in another order, must have the loss and the
+gradients of the readable one.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minibert.bench import embedding, peers
+from minibert.bench.harness import Contestant, Context, Row, Session, steps
+from minibert.bench.settings import Settings
+from minibert.checkpoints import load as checkpoints
+from minibert.heads import Head
+from minibert.kernels import products, quick
+from minibert.parity import compare
+from minibert.parity.checkpoints import quiet, upstream_class
+from minibert.tasks.base import Example
+from minibert.text.masking import RATE, Masking
+from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.train import batches, loop
+from minibert.train.settings import TrainSettings
+from minibert.train.stream import Packing, masked
+
+HEADS = {"classify": "sequence-classification", "mlm": "masked-lm"}  # by objective
+BATCH = 32  # rows in a step
+LENGTH = 128  # tokens of a row that sentences are packed into
+NO_CLIP = 1e9  # larger than any gradient norm
+SEED = 0  # of the order of the rows, of dropout, and of a new task head
+STEPS, WARM_UP = 3, 2  # steps that are compared, and that are not timed
+TOLERANCE = 1e-5  # relative, between the packed and the readable step
+LEAST = 0.1  # a gradient that is zero but for rounding is compared with this share of the largest gradient
+
+
+def prepare(model: str, scratch: Path, settings: Settings) -> Path:
+    """The folder of the checkpoint that both start from: with the task head, new if there is none, and tokenizer."""
+    source, folder = peers.checkpoint_folder(model, scratch), scratch / "checkpoint"
+    torch.manual_seed(SEED)  # in a process of its own
+    labels = 2 if settings.objective == "classify" else None
+    head = checkpoints.load(source, head=HEADS[settings.objective], new_head=True, num_labels=labels)
+    checkpoints.save(head, folder)
+    load_tokenizer(source).save(folder)
+    return folder
+
+
+def make_examples(objective: str, texts: Sequence[str], tokenizer: Tokenizer) -> list[Example]:
+    """Texts with the labels 0 and 1 in turn, which do not change the work; or all texts packed into rows."""
+    if objective == "classify":
+        rows = tokenizer.ids(texts)
+        return [Example(ids, [0] * len(ids), {"labels": number % 2}) for number, ids in enumerate(rows)]
+    document = [list(made.ids) for made in tokenizer.pieces(texts)]
+    return Packing(None, LENGTH, tokenizer.framing).rows([document], Random(SEED))
+
+
+def make_batches(objective: str, examples: Sequence[Example], tokenizer: Tokenizer) -> batches.Batches:
+    """The same batches for everyone; tokens are masked when a batch is made."""
+    masking = Masking.of(tokenizer, seed=SEED) if objective == "mlm" else None
+    augment = None if masking is None else lambda row, epoch, number: masked(row, masking, number)
+    return batches.Batches(examples, BATCH, SEED, tokenizer.pad_id, augment=augment)
+
+
+def recipe(precision: str, objective: str, exact: bool = False) -> TrainSettings:
+    """One epoch as in BERT's paper. exact: bit for bit as the Trainer, with unfused AdamW.
+
+    The gradient norm is a sum in the order of the parameters, which differs in transformers' masked LM: its rounding
+    differs, and with it all that is clipped. So the exact recipe of a masked LM does not clip.
+    """
+    clip = NO_CLIP if exact and objective == "mlm" else TrainSettings.clip
+    return TrainSettings(1, BATCH, seed=SEED, precision=precision, clip=clip, fused=not exact, exact=exact)
+
+
+class MinibertTrainer:
+    """minibert's loop: examples -> the loss of each step. exact: the readable step, else the packed one.
+
+    The packed step has the defaults of `minibert finetune` and `pretrain`: fast matmuls and torch's fused AdamW.
+    """
+
+    def __init__(self, context: Context, precision: str, objective: str, exact: bool = False) -> None:
+        self.model, self.objective = (
+            checkpoints.load(context.folder, device=context.device, head=HEADS[objective]),
+            objective,
+        )
+        self.tokenizer, self.settings = load_tokenizer(context.folder), recipe(precision, objective, exact)
+        self.loss, self.optimizer = loop.packed_loss, loop.new_optimizer(self.model, self.settings)
+        if exact:
+            self.loss = loop.readable_loss
+        matmul = ", matmul by oneDNN" if precision == "float32" and products.permitted() else ""
+        self.route = f"packed step{matmul}, AdamW fused"
+
+    def __call__(self, examples: Sequence[Example]) -> peers.Vectors:
+        """Train for one epoch."""
+        torch.manual_seed(SEED)
+        made = make_batches(self.objective, examples, self.tokenizer)
+        progress = loop.train(self.model, made, self.settings, loss_of=self.loss, optimizer=self.optimizer)
+        return np.array(progress.curve, dtype=np.float32)
+
+
+class TransformersTrainer:
+    """transformers' Trainer: examples -> the mean loss. exact: eager attention, unfused AdamW and our masking.
+
+    Else it has the attention, the optimizer and the masking collator that it takes by default.
+    """
+
+    def __init__(self, context: Context, precision: str, objective: str, exact: bool = False) -> None:
+        library: Any = importlib.import_module("transformers")
+        self.tokenizer, self.objective = load_tokenizer(context.folder), objective
+        self.family, settings = checkpoints.load(context.folder).config.family, recipe(precision, objective, exact)
+        attention, optimizer = ({"attn_implementation": "eager"}, {"optim": "adamw_torch"}) if exact else ({}, {})
+        with quiet():
+            upstream = upstream_class(self.family, HEADS[objective])
+            self.model: Any = upstream.from_pretrained(context.folder, **attention)
+            arguments = library.TrainingArguments(
+                output_dir=str(context.scratch / "trainer"),
+                num_train_epochs=settings.epochs,
+                per_device_train_batch_size=settings.batch_size,
+                learning_rate=settings.learning_rate,
+                warmup_steps=settings.warmup,  # a ratio
+                weight_decay=settings.weight_decay,
+                max_grad_norm=settings.clip,
+                bf16=precision == "bfloat16",
+                use_cpu=context.device == "cpu",
+                report_to="none",
+                save_strategy="no",
+                disable_tqdm=True,
+                **optimizer,
+            )
+            self.trainer = library.Trainer(model=self.model, args=arguments)
+            tokenizer = library.AutoTokenizer.from_pretrained(context.folder)
+        collator = partial(library.DataCollatorForLanguageModeling, tokenizer, mlm_probability=RATE)
+        self.collator: Any = collator() if objective == "mlm" and not exact else None
+        self.route = f"attention {self.model.config._attn_implementation}, {arguments.optim.value}"
+        self.route += f", {type(self.collator).__name__}" if self.collator else ""
+
+    def batches(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+        """Our batches, or the same rows masked by its collator; sets the random state from which dropout is drawn."""
+        torch.manual_seed(SEED)
+        if self.collator is not None:
+            rows = [{"input_ids": list(examples[number].ids)} for number in batches.order(len(examples), SEED, 0)]
+            return [dict(self.collator(rows[start : start + BATCH])) for start in range(0, len(rows), BATCH)]
+        fields = ["input_ids", "attention_mask"] + ["token_type_ids"] * self.family.has_segments
+        made = make_batches(self.objective, examples, self.tokenizer).epoch_batches(0)
+        return [{name: getattr(batch, name) for name in fields} | batch.labels for batch in made]
+
+    def __call__(self, examples: Sequence[Example]) -> peers.Vectors:
+        """Train for one epoch."""
+        self.trainer.get_train_dataloader = lambda: self.batches(examples)
+        with quiet():
+            return np.array([self.trainer.train().training_loss], dtype=np.float32)
+
+
+def load_side(context: Context, precision: str, side: Any, objective: str) -> peers.Loaded:
+    """A trainer, with its route."""
+    loaded = side(context, precision, objective)
+    return loaded, loaded.route
+
+
+def contestants_for(objective: str) -> list[Contestant]:
+    """Both sides in both precisions."""
+    sides = (
+        ("minibert", "minibert", MinibertTrainer, "minibert"),
+        ("trainer", "transformers' Trainer", TransformersTrainer, "accelerate"),
+    )
+    return [
+        Contestant(f"{name}-{precision}", title, precision, partial(load_side, side=side, objective=objective), package)
+        for precision in ("float32", "bfloat16")
+        for name, title, side, package in sides
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Equality
+
+
+def compare_training(context: Context, examples: Sequence[Example], objective: str) -> tuple[int, int, float]:
+    """Train both sides for STEPS, and compare the packed with the readable step on the first batch.
+
+    Returns the number of parameters, how many of them are not bit for bit equal, and the relative difference of the
+    packed step.
+    """
+    some = examples[: STEPS * BATCH]
+    theirs, ours = (side(context, "float32", objective, exact=True) for side in (TransformersTrainer, MinibertTrainer))
+    first = make_batches(objective, some, ours.tokenizer).of_rows(range(min(BATCH, len(some))))
+    packed = packed_difference(ours.model, first)
+    theirs(some), ours(some)
+    pairs = compare.parameter_pairs(ours.model, theirs.model)
+    return len(pairs), sum(other is None or not torch.equal(mine, other) for _, mine, other in pairs), packed
+
+
+def packed_difference(model: Head, batch: batches.Batch) -> float:
+    """The largest relative difference of loss and gradients between both steps, without dropout."""
+    with quick.Quick():
+        found = loss_and_gradients(loop.packed_loss, model.eval(), batch)
+    expected = loss_and_gradients(loop.readable_loss, model, batch)
+    if found.keys() != expected.keys():
+        return float("inf")
+    floor = LEAST * max(float(x.abs().max()) for name, x in expected.items() if name != "loss")
+    sizes = {name: max(float(x.abs().max()), floor * (name != "loss")) for name, x in expected.items()}
+    return max(float((found[name] - x).abs().max()) / sizes[name] for name, x in expected.items())
+
+
+def loss_and_gradients(step: Callable[..., Tensor], model: Head, batch: batches.Batch) -> dict[str, Tensor]:
+    """The loss, and the gradient of every parameter that it reaches."""
+    model.zero_grad(set_to_none=True)
+    loss = step(model, batch)
+    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad(set_to_none=True)
+    return gradients | {"loss": loss.detach()}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The stages of the measurement
+
+
+def load(session: Session) -> None:
+    """Both sides compared, then every contestant loaded and warmed up by a few steps.
+
+    Raises ValueError if there are too few sentences for two steps.
+    """
+    embedding.find_texts(session)
+    result, objective = session.result, session.settings.objective
+    session.work = make_examples(objective, session.work, session.tokenizer)
+    if len(session.work) <= BATCH:
+        raise ValueError(
+            f"{len(result.lengths)} sentences make {len(session.work)} rows; more than {BATCH} are needed, because the "
+            "learning rate of the first step is 0 and nothing would be compared; increase --sentences"
+        )
+    parameters, differing, packed = session.call(
+        compare_training, replace(session.context, device="cpu"), session.work, objective
+    )
+    result.notes["equality"] = (
+        f"after {STEPS} readable steps, {parameters - differing} of {parameters} parameters equal the Trainer's bit "
+        f"for bit (float32, unfused AdamW{', no clipping' if objective == 'mlm' else ''}); the packed step is within "
+        f"{packed:.1e} of the readable one, at most {TOLERANCE:.0e} is allowed"
+    )
+    if not parameters or differing or not packed <= TOLERANCE:
+        result.failures.append(result.notes["equality"])
+    made = make_batches(objective, session.work, session.tokenizer)
+    result.lengths = [len(example.ids) for example in session.work]
+    padded = sum(batch.input_ids.numel() for batch in made.epoch_batches(0))
+    size = {"tokens": sum(result.lengths), "steps": made.batches_per_epoch, "padded": padded}
+    result.rows = [Row(one, "training", size, reason=one.obstacle("cpu")) for one in contestants_for(objective)]
+    session.load(result.rows)
+    session.turn(result.rows, session.work[: WARM_UP * BATCH])
+    for row in result.rows:
+        row.samples = []
+
+
+def rounds(session: Session) -> None:
+    """An epoch of every contestant in turn; one with a loss that is not finite is not ranked."""
+
+    def check(row: Row, losses: peers.Vectors) -> None:
+        row.reason = "" if np.isfinite(losses).all() else "its loss is not finite"
+
+    for _ in steps(range(session.settings.rounds), "rounds"):
+        session.turn(session.result.rows, session.work, check)
+
+
+STAGES = (load, rounds)
+
+
+def goals(settings: Settings) -> list[Any]:
+    """Goal, its lower bounds in a wide and in a narrower model, and how it is measured."""
+    bound, peak = 2.1 if settings.objective == "classify" else 2.0, "peak memory of the Trainer as a multiple of ours"
+    (ours, theirs), (ours16, theirs16) = [(f"minibert-{p}", f"trainer-{p}") for p in ("float32", "bfloat16")]
+    found: list[Any] = [
+        ("float32, against the Trainer in float32", bound, bound, lambda r: r.speedup(ours, theirs)),
+        ("bfloat16, against the Trainer in bfloat16", bound, bound, lambda r: r.speedup(ours16, theirs16)),
+        ("bfloat16, against the Trainer's default, float32", 3.4, 3.4, lambda r: r.speedup(ours16, theirs)),
+        (f"float32, {peak}", 1.0, 1.0, lambda r: r.memory(ours, theirs)),
+        (f"bfloat16, {peak}", 1.0, 1.0, lambda r: r.memory(ours16, theirs16)),
+    ]
+    return found if settings.objective == "classify" else found[:2] + found[3:]

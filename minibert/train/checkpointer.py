@@ -1,0 +1,194 @@
+"""The checkpoints of a run: its settings, its progress and its best weights. A killed run resumes from them.
+
+    FOLDER/run_config.json             settings, hashes of data and starting weights
+    FOLDER/state-00000200.safetensors  weights, optimizer, random state and progress after step 200; the last two
+    FOLDER/best.safetensors            the weights of the epoch with the best score
+    FOLDER/windows.txt                 the position in a corpus (stream.py)
+
+Each file appears whole. Only one run at a time uses the folder: it is locked, and the lock ends with its process. Of
+several ranks (distributed.py) the main process writes and all read, so the nodes must share the file system.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from minibert.files import OTHER, atomic_write, lock_file, naming, read_json, some_names, write_text_atomically
+from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
+from minibert.train.loop import Progress
+
+RUN_CONFIG, LOCK, STATES, BEST, WINDOWS = (
+    "run_config.json",
+    "lock",
+    "state-*.safetensors",
+    "best.safetensors",
+    "windows*",
+)
+KEPT = 2  # states: the second one in case the last cannot be read
+
+
+class Checkpointer:
+    """The folder of a run, inside `with`: resume, then save as often as needed.
+
+    config: everything that determines the result, as JSON. every: steps between two states. restart: delete earlier
+    progress. Raises RuntimeError while another run uses the folder, ValueError where it holds files of something else,
+    or a run with another config: the error names the differences.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        every: int,
+        restart: bool = False,
+        context: DistributedContext = SINGLE_PROCESS,
+    ) -> None:
+        self.folder, self.config, self.every, self.restart, self.context = folder, config, every, restart, context
+
+    def __enter__(self) -> Self:
+        self.context.on_main(self.open)
+        if not self.folder.is_dir():
+            raise FileNotFoundError(f"process {self.context.rank} does not see {self.folder}; use a shared file system")
+        return self
+
+    def open(self) -> None:
+        """Lock the folder, and compare or write its config."""
+        is_run = any((self.folder / name).exists() for name in (LOCK, RUN_CONFIG))
+        if self.folder.is_dir() and any(self.folder.iterdir()) and not is_run:
+            raise ValueError(f"{self.folder} holds {some_names(self.folder)}, and no run; move it away, or {OTHER}")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.lock = lock_file(self.folder / LOCK)
+        try:
+            self.compare_config()
+        except BaseException:
+            self.lock.close()
+            raise
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self.context.barrier()  # other ranks may still read
+        if self.context.is_main:
+            self.lock.close()
+
+    def compare_config(self) -> None:
+        """Raise ValueError for a run with another config; write the config of a new run."""
+        file = self.folder / RUN_CONFIG
+        for pattern in (
+            ".*.*.*",
+            *((STATES, BEST, WINDOWS) if self.restart else ()),
+        ):  # .*: half written by a killed run
+            for path in self.folder.glob(pattern):
+                path.unlink(missing_ok=True)
+        if self.restart or not file.exists():  # last: until then the files belong to the earlier run
+            write_text_atomically(file, json.dumps(self.config, indent=1) + "\n")
+            return
+        before, now = read_json(file), json.loads(json.dumps(self.config))
+        differs = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        if differs:
+            changes = "; ".join(f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in differs[:5])
+            raise ValueError(
+                f"{self.folder} holds a run with other settings: {changes}; resume it with the same settings, or start "
+                "again (--restart, restart=True)"
+            )
+
+    def resume(self, model: nn.Module, optimizer: torch.optim.AdamW) -> Progress:
+        """Restore model, optimizer and random state from the last state; a new Progress where there is none."""
+        path, progress = self.context.on_main(lambda: self.last_state(model, optimizer))
+        return progress if path is None or self.context.is_main else self.load(path, model, optimizer)
+
+    def last_state(self, model: nn.Module, optimizer: torch.optim.AdamW) -> tuple[Path | None, Progress]:
+        """Restore the last readable state, and return its path and progress; delete unreadable ones."""
+        for path in sorted(self.folder.glob(STATES), reverse=True):
+            try:
+                return path, self.load(path, model, optimizer)
+            except (SafetensorError, KeyError, ValueError, TypeError) as error:  # truncated, or of something else
+                warnings.warn(f"{path} cannot be read ({error}); using the state before it", stacklevel=5)
+                path.unlink()
+        return None, Progress()
+
+    def load(self, path: Path, model: nn.Module, optimizer: torch.optim.AdamW) -> Progress:
+        """Restore one state. Raises KeyError, before anything changes, where a tensor is missing."""
+        with safe_open(path, framework="pt") as file:
+            progress = Progress(**json.loads((file.metadata() or {})["progress"]))
+        tensors, weights, state = load_file(path), {}, {}
+        for name, parameter in trained(model):
+            weights[parameter] = self.context.shard(tensors[f"weight {name}"], parameter)
+            counts = parameter.device if optimizer.defaults["fused"] else "cpu"  # where AdamW counts its steps
+            if f"step {name}" in tensors:
+                state[parameter] = {"step": tensors[f"step {name}"].to(counts, copy=True)}
+                for moment in ("exp_avg", "exp_avg_sq"):
+                    value = tensors[f"{moment} {name}"].to(parameter.device, copy=True)
+                    state[parameter][moment] = self.context.shard(value, parameter)
+        self.context.set_random_states(tensors)
+        for parameter, weight in weights.items():
+            parameter.data.copy_(weight)
+        optimizer.state.update(state)
+        return progress
+
+    def after_step(self, progress: Progress, model: nn.Module, optimizer: torch.optim.AdamW) -> None:
+        """Save a state every `every` steps."""
+        if progress.step % self.every == 0:
+            self.save(progress, model, optimizer)
+
+    def save(self, progress: Progress, model: nn.Module, optimizer: torch.optim.AdamW) -> None:
+        """Save the current state; every rank must call this."""
+        progress.flush_losses()  # no state is saved after a loss that is not finite
+        values = {name: value for name, value in vars(progress).items() if name != "pending"}
+        tensors = self.context.random_states()
+        for name, parameter in trained(model):
+            tensors[f"weight {name}"] = self.context.gather(parameter.detach())
+            for kind, value in optimizer.state.get(parameter, {}).items():
+                tensors[f"{kind} {name}"] = self.context.gather(value)
+
+        def write() -> None:
+            write_tensors(
+                self.folder / f"state-{progress.step:08d}.safetensors", tensors, {"progress": json.dumps(values)}
+            )
+            for old in sorted(self.folder.glob(STATES))[:-KEPT]:
+                old.unlink(missing_ok=True)
+
+        self.context.on_main(write)
+
+    def save_best(self, model: nn.Module) -> None:
+        """Save the current weights as the best; every rank must call this."""
+        tensors = {name: self.context.gather(parameter.detach()) for name, parameter in trained(model)}
+        self.context.on_main(lambda: write_tensors(self.folder / BEST, tensors, {}))
+
+    def load_best(self, model: nn.Module) -> None:
+        """Restore the weights that save_best saved."""
+        parameters = dict(model.named_parameters())
+        for name, tensor in load_file(self.folder / BEST).items():
+            parameters[name].data.copy_(tensor)
+
+
+def remove_run(folder: Path) -> None:
+    """Delete the files of a finished run, and its folder unless other files are in it."""
+    for pattern in (STATES, BEST, WINDOWS, RUN_CONFIG, LOCK):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """The parameters that are trained."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """A safetensors file that appears whole. Raises OSError, naming it, where the disk is full."""
+    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with atomic_write(path) as temporary, naming(path):
+        try:
+            save_file(kept, temporary, metadata={"format": "pt"} | metadata)
+        except SafetensorError as error:
+            raise OSError(f"{path} could not be written: {error}") from None

@@ -1,0 +1,278 @@
+"""One run of any training: prepared, resumed, trained, evaluated, saved as a checkpoint with training.json beside it.
+
+    settings, data -> Run -> train in FOLDER.training, which a killed run resumes from -> FOLDER
+
+Fine-tuning, pretraining and distillation are subclasses that say which model, batches, loss and evaluation they have.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from minibert import __version__
+from minibert.checkpoints.load import save
+from minibert.checkpoints.tensor_files import WEIGHTS_FILE
+from minibert.device import choose_device, choose_dtype
+from minibert.files import atomic_folder, atomic_write, check_output, write_text_atomically
+from minibert.heads import Head
+from minibert.plotting import pyplot
+from minibert.tasks.base import Measure
+from minibert.text.tokenizer import Tokenizer
+from minibert.train import distributed
+from minibert.train.checkpointer import Checkpointer, remove_run
+from minibert.train.loop import BatchSource, Loss, Progress, new_optimizer, train
+from minibert.train.settings import TrainSettings
+
+REPORT = "training.json"
+FILES = (WEIGHTS_FILE, "config.json", "tokenizer.json", "tokenizer_config.json", REPORT)  # of a result
+# Settings that do not change the result, or that the config of a run has in another form: hashes of files.
+NOT_IN_CONFIG = {"device", "save_every", "model", "tokenizer", "config", "init", "dev", "phrases", "class_weight"}
+DEGENERATE = (
+    "degenerate: the score on dev, {score:.3f}, is that of always predicting the majority class; try another seed, a "
+    "lower learning rate or more data"
+)
+Settings = TypeVar("Settings", bound=TrainSettings)
+
+
+class DegenerateWarning(UserWarning):
+    """The model always predicts the majority class: it has learned nothing."""
+
+
+@dataclass
+class Trained:
+    """A trained model with its training.json."""
+
+    run: Run
+    model: Any
+    progress: Progress
+    measure: Measure | None  # of the best epoch, on dev
+    figures: dict[str, Any]  # the content of training.json
+
+
+def resolve_precision(settings: Settings, **more: Any) -> Settings:
+    """The settings with the precision that the hardware has; warns where bfloat16 falls back to float32."""
+    dtype = choose_dtype(settings.precision, torch.device(choose_device(settings.device)))
+    precision = "bfloat16" if dtype == torch.bfloat16 else "float32"
+    return replace(settings, precision=precision, exact=settings.step == "readable", **more)
+
+
+@dataclass(frozen=True)
+class Run(ABC):
+    """Everything that is known before training begins."""
+
+    settings: Any  # of the subclass; its precision is resolved
+    tokenizer: Tokenizer
+
+    @property
+    def main(self) -> str | None:
+        """The figure by which epochs are compared; None: the model is evaluated every `save_every` steps instead."""
+        return None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Everything that determines the trained weights, as JSON."""
+        settings = {name: value for name, value in asdict(self.settings).items() if name not in NOT_IN_CONFIG}
+        return settings | {"processes": distributed.context().size, "tokenizer": self.tokenizer.fingerprint}
+
+    @property
+    @abstractmethod
+    def report(self) -> dict[str, Any]:
+        """What training.json has of this kind of run."""
+
+    @property
+    def inputs(self) -> list[str | os.PathLike[str] | None]:
+        """Folders that are read, which the result must not overwrite."""
+        return []
+
+    @abstractmethod
+    def new_model(self) -> Any:
+        """The model before training."""
+
+    def freeze(self, model: Any) -> None:  # noqa: B027  # nothing by default
+        """Freeze the parameters that are not trained."""
+
+    @abstractmethod
+    def batches(self, folder: Path) -> BatchSource:
+        """This rank's batches; `folder` is that of the run."""
+
+    @abstractmethod
+    def functions(self, model: Any) -> tuple[Loss, Callable[[Any], Measure] | None]:
+        """The loss function, and the evaluation on held-out data, for this model."""
+
+    def models(self, model: Any) -> dict[str, Head]:
+        """The models to save, by their folder in that of the result."""
+        return {"": model}
+
+    def train(
+        self, folder: Path, *, restart: bool = False, report: Callable[[Progress], None] = lambda progress: None
+    ) -> Trained:
+        """Train. Checkpoints of the run are kept in `folder`; a run that was begun there is resumed.
+
+        report: called after each evaluation. Raises what Checkpointer and loop.train raise; warns if nothing is learned.
+        """
+        settings, begin, context = self.settings, time.perf_counter(), distributed.context()
+        device = context.start(settings.device)
+        with Checkpointer(folder, self.config, settings.save_every, restart, context) as checkpointer:
+            torch.manual_seed(settings.seed)
+            model = self.new_model().to(device)
+            self.freeze(model)
+            trained, size = count_parameters(model)
+            context.wrap(model, settings.shard)
+            context.seed(settings.seed)
+            optimizer = new_optimizer(model, settings)
+            progress = checkpointer.resume(model, optimizer)
+            tokens = progress.tokens
+            with context.full_model():
+                loss_of, evaluate = self.functions(model)
+
+            def checkpoint(progress: Progress, **more: Any) -> None:
+                if evaluate is not None:
+                    progress.scores.append(more | context.evaluate_on_main(model, lambda m: evaluate(m).figures))
+                if self.main and is_best(progress, self.main):
+                    progress.best = progress.epoch - 1
+                    checkpointer.save_best(model)
+                checkpointer.save(progress, model, optimizer)
+                report(progress)
+
+            def after_step(progress: Progress) -> None:
+                if self.main:
+                    checkpointer.after_step(progress, model, optimizer)
+                elif progress.step % settings.save_every == 0 or progress.step == settings.steps:
+                    checkpoint(progress, step=progress.step)
+
+            how: dict[str, Any] = {"progress": progress, "optimizer": optimizer, "context": context}
+            how |= {"loss_of": loss_of, "after_step": after_step} | ({"after_epoch": checkpoint} if self.main else {})
+            train(model, self.batches(folder), settings, **how)
+            model = context.unwrap(model, lambda: self.new_model().to(device))
+            if self.main:
+                checkpointer.load_best(model)
+        measure = context.on_main(lambda: evaluate(model)) if self.main and evaluate else None
+        if measure and measure.figures.get("degenerate"):
+            warnings.warn(DEGENERATE.format(score=measure.score), DegenerateWarning, stacklevel=2)
+        seconds = time.perf_counter() - begin
+        figures = self.figures(progress, measure) | {"parameters": {"trained": trained, "frozen": size - trained}}
+        speed = {"seconds": round(seconds, 3), "tokens_per_second": round((progress.tokens - tokens) / seconds, 1)}
+        return Trained(self, model, progress, measure, figures | speed)
+
+    def figures(self, progress: Progress, measure: Measure | None) -> dict[str, Any]:
+        """The content of training.json, without sizes and speed."""
+        last = progress.scores[-1] if progress.scores else None
+        return {
+            "minibert": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "asked": self.config,
+            "steps": progress.step,
+            "tokens": progress.tokens,
+            **self.report,
+            "dev": measure.figures if measure else last,
+            "best_epoch": progress.best + 1,
+            "epochs": progress.scores,
+            "curve": progress.curve,
+            **({"curves": progress.parts} if progress.parts else {}),
+        }
+
+    def finish(
+        self,
+        out: Path,
+        *,
+        restart: bool = False,
+        overwrite: bool = False,
+        report: Callable[[Progress], None] = lambda progress: None,
+    ) -> Trained:
+        """Train, write the result to `out`, and delete the checkpoints of the run.
+
+        Raises ValueError, before training, for an `out` that holds something else than an earlier result of minibert.
+        """
+        check_out(out, overwrite, *self.inputs)
+        state = out.with_name(out.name + ".training")
+        trained = self.train(state, restart=restart, report=report)
+        write(trained, out, overwrite)
+        remove_run(state)
+        return trained
+
+
+def count_parameters(model: nn.Module) -> tuple[int, int]:
+    """How many parameters are trained, and how many there are."""
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
+    return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
+
+
+def is_best(progress: Progress, main: str) -> bool:
+    """Whether the last epoch has the best score so far, or there are no scores."""
+    scores = [score[main] for score in progress.scores]
+    return progress.best < 0 or not scores or scores[-1] > scores[progress.best]
+
+
+def check_out(out: Path, overwrite: bool, *inputs: str | os.PathLike[str] | None) -> None:
+    """Raise ValueError for an output folder that holds something, or overlaps one of the inputs."""
+    check_output(out, overwrite, files=FILES, apart=inputs)
+
+
+def write(trained: Trained, out: Path, overwrite: bool = False) -> None:
+    """Write checkpoint, tokenizer and training.json to a folder, which appears whole; the main process does it."""
+
+    def write_models() -> None:
+        with atomic_folder(out, overwrite) as folder:
+            for name, model in trained.run.models(trained.model).items():
+                save(model, folder / name)
+                trained.run.tokenizer.save(folder / name)
+                write_text_atomically(folder / name / REPORT, json.dumps(trained.figures, indent=1) + "\n")
+
+    distributed.context().on_main(write_models)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The picture of a run
+
+LOSS, SCORE = "#0072B2", "#D55E00"  # blue and orange differ for every kind of colour blindness
+STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+WINDOW = 0.05  # fraction of the steps over which the thick line averages
+
+
+def check_picture(path: Path) -> None:
+    """Raise ValueError for a picture whose name does not end in .png, .svg or .pdf, ImportError without matplotlib."""
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"the picture is {path}; its name must end in .png, .svg or .pdf")
+    pyplot()
+
+
+def plot_runs(runs: Sequence[Mapping[str, Any]], main: str, path: Path) -> None:
+    """Plot the loss of every step of some runs, given by their training.json, and their scores `main` on dev."""
+    plt, panels = pyplot(), 2 if any(run["epochs"] for run in runs) else 1
+    with plt.rc_context(STYLE), atomic_write(path) as temporary:
+        figure, axes = plt.subplots(1, panels, figsize=(4.25 * panels, 3.2), layout="constrained", squeeze=False)
+        axes[0, 0].set(xlabel="step", title="loss of each step, and its average")
+        for run in runs:
+            curve = np.array(run["curve"])
+            axes[0, 0].plot(np.arange(1, len(curve) + 1), curve, color=LOSS, alpha=0.2, linewidth=0.7)
+            axes[0, 0].plot(np.arange(1, len(curve) + 1), averaged(curve), color=LOSS, linewidth=1.6)
+            if panels == 2:
+                scores, best = [epoch[main] for epoch in run["epochs"]], run["best_epoch"]
+                axes[0, 1].plot(range(1, len(scores) + 1), scores, color=SCORE, marker="o", markersize=4)
+                axes[0, 1].plot(best, scores[best - 1], color=SCORE, marker="o", markersize=9, fillstyle="none")
+                axes[0, 1].set(xlabel="epoch", title=f"{main} on dev; the ring is kept")
+        axes[0, 0].set_ylim(0, None)
+        figure.savefig(temporary, dpi=140, format=path.suffix[1:], facecolor="white")
+        plt.close(figure)
+
+
+def averaged(curve: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A moving average, over fewer values at the ends."""
+    width = max(1, round(WINDOW * len(curve)))
+    sums, counts = (np.convolve(x, np.ones(2 * width + 1))[width:-width] for x in (curve, np.ones_like(curve)))
+    mean: np.ndarray[Any, Any] = sums / counts
+    return mean

@@ -1,0 +1,154 @@
+"""The settings of every training. Each is written once; the flags of `minibert finetune`, `pretrain`, `distill` follow.
+
+Nothing here imports torch, so that `--help` is fast. All numbers are checked when a settings object is made, which is
+before anything is read or written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from minibert.settings import check, setting
+
+STEPS, SHARDS = ("packed", "readable"), ("none", "full")
+OBJECTIVES = ("mlm", "mlm+nsp", "mlm+sop", "electra")  # the keys of train.objectives.OBJECTIVES
+PLACES = ("all", "masked")
+SHORTEST_ROW = 8  # tokens: a pair of texts with a token to predict in each
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """ "0,2" as (0, 2)."""
+    return tuple(int(number) for number in text.split(","))
+
+
+def floats(text: str) -> tuple[float, ...]:
+    """ "5,2.5" as (5.0, 2.5)."""
+    return tuple(float(number) for number in text.split(","))
+
+
+def redefault(settings: Any, name: str, default: Any) -> Any:
+    """A setting of a base class with another default."""
+    return field(default=default, metadata=settings.__dataclass_fields__[name].metadata)
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """Settings of the training loop; the defaults are those of BERT's paper. Raises ValueError or TypeError."""
+
+    epochs: int = setting(3, "passes over the training data", minimum=1)
+    batch_size: int = setting(32, "rows in a batch, over all processes", minimum=1)
+    learning_rate: float = setting(5e-5, "peak learning rate", minimum=0)
+    warmup: float = setting(0.1, "warmup ratio: fraction of the steps in which the rate rises", minimum=0, maximum=1)
+    weight_decay: float = setting(0.01, "weight decay of matrices, not of biases and LayerNorm", minimum=0)
+    clip: float = setting(1.0, "maximum gradient norm", minimum=0)
+    accumulate: int = setting(1, "batches whose gradients are accumulated in one step", minimum=1)
+    seed: int = setting(0, "random seed of fresh weights, row order and dropout")
+    precision: str = setting("auto", "{choices}: of matrix products", choices=("float32", "bfloat16", "auto"))
+    shard: str = setting("none", "{choices}: full shards the model over the processes of torchrun", choices=SHARDS)
+    step: str = setting("packed", "{choices}: without padding, or operation by operation as upstream", choices=STEPS)
+    device: str = setting("auto", "auto, cpu, cuda or mps")
+    save_every: int = setting(200, "steps between two checkpoints of the run", minimum=1)
+    beta2: float = 0.999  # Adam's second-moment decay
+    epsilon: float = 1e-8  # Adam's, added to the root of the second moment
+    fused: bool = True  # torch's fused AdamW, which differs from the plain one in rounding
+    exact: bool = True  # False: some operations run in a faster way that differs in rounding (kernels/quick.py)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True)
+class FinetuneSettings(TrainSettings):
+    """Settings of fine-tuning."""
+
+    model: str = setting("distilbert-base-uncased", "checkpoint: a Hub name or a folder")
+    max_length: int | None = setting(None, "tokens of a row (default: 128; question answering: 384)", minimum=1)
+    freeze: str = setting("none", "none, embeddings, encoder, or a number of layers from the bottom", metavar="PART")
+    class_weight: str | Mapping[str, float] | None = setting(None, "balanced: rare labels get a larger weight")
+
+
+@dataclass(frozen=True)
+class PretrainSettings(TrainSettings):
+    """Settings of pretraining; the defaults are BERT's, at a size for one core."""
+
+    learning_rate: float = redefault(TrainSettings, "learning_rate", 1e-4)
+    warmup: float = redefault(TrainSettings, "warmup", 0.01)
+    save_every: int = setting(500, "steps between two evaluations, each with a checkpoint of the run", minimum=1)
+    tokenizer: str | None = setting(None, "a folder written by `minibert vocab`, or a checkpoint (default: of --init)")
+    config: str | None = setting(None, "a config.json with the sizes of a new model", metavar="FILE")
+    init: str | None = setting(None, "a checkpoint to continue from, instead of a new model")
+    objective: str = setting("mlm+nsp", "{choices}", choices=OBJECTIVES)
+    dev: str | None = setting(None, "held-out text for evaluation (default: the end of the corpus)", metavar="FILE")
+    steps: int = setting(1000, "training steps", minimum=1)
+    max_length: int = setting(128, "tokens of a row", minimum=SHORTEST_ROW)
+    mask_rate: float = setting(0.15, "fraction of the tokens to predict")
+    whole_words: bool = setting(False, "mask all tokens of a word together")
+    phrases: str | None = setting(None, "file of phrases, one a line, each masked as a whole (ERNIE)", metavar="FILE")
+    paragraphs: bool = setting(False, "each line is a paragraph, which is split into sentences")
+
+
+@dataclass(frozen=True)
+class DistillSettings(PretrainSettings):
+    """Settings of distilling a masked language model, `init`; the defaults are DistilBERT's."""
+
+    objective: str = redefault(PretrainSettings, "objective", "mlm")
+    learning_rate: float = redefault(TrainSettings, "learning_rate", 5e-4)
+    warmup: float = redefault(TrainSettings, "warmup", 0.05)
+    weight_decay: float = redefault(TrainSettings, "weight_decay", 0.0)
+    clip: float = redefault(TrainSettings, "clip", 5.0)
+    beta2: float = 0.98
+    epsilon: float = 1e-6
+    layers: int | None = setting(None, "layers of the student (default: half of the teacher's)")
+    take: tuple[int, ...] | None = setting(
+        None, "teacher layers that initialise the student (default: evenly spaced)", metavar="N,N", parse=integers
+    )
+    temperature: float = setting(2.0, "softens the teacher's predictions")
+    weights: tuple[float, ...] = setting(
+        (5.0, 2.0, 1.0), "weights of the losses: distillation, masked LM, cosine", metavar="X,X", parse=floats
+    )
+    places: str = setting("all", "{choices} tokens: where the teacher's predictions are learned", choices=PLACES)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_distillation(self.temperature, self.weights, ("distillation", "masked LM", "cosine"))
+
+
+@dataclass(frozen=True)
+class DistillClassifierSettings(FinetuneSettings):
+    """Settings of distilling a classifier, `model`; the defaults are those of fine-tuning."""
+
+    layers: int | None = redefault(DistillSettings, "layers", None)
+    take: tuple[int, ...] | None = redefault(DistillSettings, "take", None)
+    temperature: float = redefault(DistillSettings, "temperature", 2.0)
+    weights: tuple[float, ...] = redefault(DistillSettings, "weights", (5.0, 2.0))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_distillation(self.temperature, self.weights, ("soft labels", "labels"))
+        if self.class_weight is not None:
+            raise ValueError("class_weight is a setting of finetune; in distillation every text has the same weight")
+
+
+def check_distillation(temperature: float, weights: tuple[float, ...], losses: tuple[str, ...]) -> None:
+    """Raise ValueError for a temperature that is not positive, or weights that do not fit the losses."""
+    if not 0 < temperature < float("inf"):
+        raise ValueError(f"temperature is {temperature}; it must be more than 0, and 2 is DistilBERT's")
+    if len(weights) != len(losses) or not all(0 <= one < float("inf") for one in weights) or not any(weights):
+        raise ValueError(
+            f"weights are {','.join(map(str, weights))}; give one for each of {', '.join(losses)}: at least 0 each, "
+            "and one of them above 0"
+        )
+
+
+@dataclass(frozen=True)
+class VocabularySettings:
+    """Settings of learning a vocabulary."""
+
+    size: int = setting(8000, "tokens, special tokens included", minimum=6)
+    min_frequency: int = setting(2, "count that a pair of pieces needs to be joined", minimum=1)
+    by: str = setting("library", "{choices}, which is slower and gives the same tokens", choices=("library", "hand"))
+
+    def __post_init__(self) -> None:
+        check(self)

@@ -1,0 +1,65 @@
+"""For the tests of the benchmark: contestants in this process, a tiny checkpoint, and invented results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from words import write_words_checkpoint
+
+import minibert
+from minibert.bench import harness
+from minibert.bench.harness import Contestant, Result, Row, Sample
+from minibert.config import Config
+
+BASE = Config(model_type="distilbert", num_hidden_layers=6)
+
+
+class Here:
+    """In place of a process: requests are answered at once, in this process."""
+
+    def submit(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Future[Any]:
+        future = Future[Any]()
+        try:
+            future.set_result(function(*arguments, **options))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def shutdown(self) -> None:
+        """Nothing to end."""
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
+    monkeypatch.setattr(harness, "new_process", lambda threads: Here())
+    monkeypatch.delenv("MINIBERT_DATA", raising=False)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_words_checkpoint(tmp_path_factory.mktemp("words"), max_position_embeddings=64)
+    minibert.load_tokenizer(folder).save(folder)  # the form that transformers reads
+    return folder
+
+
+@pytest.fixture
+def row() -> Callable[..., Row]:
+    """A row of a contestant "NAME-PRECISION" in the main job, with samples of these seconds."""
+
+    def row(name: str, *seconds: float, peak: int = 0, **changes: Any) -> Row:
+        package = "minibert" if name.startswith("minibert") else "transformers"
+        one = Contestant(name, name, name.rpartition("-")[2], lambda context, precision: (len, ""), package)
+        samples = [Sample(each, 2 * each, 0.0, peak, {"p50": 0.01, "p99": 0.02, "errors": 0}) for each in seconds]
+        return Row(one, **{"job": "embedding", "size": {"sentences": 2, "tokens": 20}, "samples": samples} | changes)
+
+    return row
+
+
+@pytest.fixture
+def result() -> Callable[..., Result]:
+    """A result of these rows."""
+    return lambda *rows, **changes: Result("a model", rows=list(rows), **{"config": BASE, "lengths": [8, 12]} | changes)

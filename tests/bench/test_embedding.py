@@ -1,0 +1,211 @@
+"""Embedding: texts, floating-point operations, equality of vectors, and whole runs on a tiny checkpoint."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+import minibert
+from minibert.bench import embedding, harness, peers
+from minibert.bench.embedding import SST2_LENGTHS, compare
+from minibert.bench.harness import Contestant
+from minibert.bench.settings import Settings
+from minibert.cli import main as cli
+from minibert.config import Config
+from minibert.kernels import matmul
+from minibert.model import Encoder
+from minibert.vectors import engine
+from minibert.vectors.recipe import Recipe
+
+BASE = Config(model_type="distilbert", num_hidden_layers=6)
+SMALL = Config(hidden_size=24, num_hidden_layers=3, num_attention_heads=3, intermediate_size=40, vocab_size=50)
+NAMED = {one.name: one for one in peers.ON_CPU}
+PAIR = (NAMED["minibert-float32"], NAMED["transformers-sorted"])
+
+
+def test_drawn_texts_have_the_lengths_of_sst2_and_are_always_the_same(minilm: Path) -> None:
+    tokenizer = minibert.load_tokenizer(minilm)
+    texts = embedding.draw_texts(4000, tokenizer)
+    lengths = [len(ids) for ids in tokenizer.ids(texts)]
+    assert set(lengths) <= {tokens for tokens, count in SST2_LENGTHS.items() if count}
+    share = Counter(length // 10 for length in lengths)
+    for tens in range(6):
+        wanted = sum(count for tokens, count in SST2_LENGTHS.items() if tokens // 10 == tens) / 2000
+        assert abs(share[tens] / 4000 - wanted) < 0.03
+    assert embedding.draw_texts(4000, tokenizer) == texts
+    assert {len(ids) for ids in tokenizer.ids(embedding.draw_texts(3, tokenizer, {512: 1}))} == {512}
+
+
+def test_the_stored_lengths_are_those_of_the_tutorial_whose_work_is_three_and_a_half_teraflops() -> None:
+    lengths = [tokens for tokens, count in SST2_LENGTHS.items() for _ in range(count)]
+    assert (len(lengths), sum(lengths), max(SST2_LENGTHS)) == (2000, 47_646, 59)
+    assert sum(embedding.text_flops(S, BASE) for S in lengths) == pytest.approx(3.54e12, rel=0.01)
+    assert 5e9 < embedding.padded_bytes([59] * 2000, BASE) < 12e9  # one padded batch needs about 10 GB
+
+
+def test_flops_of_one_text_as_counted_by_hand() -> None:
+    # D 2, F 3, one layer, S 4: keys and values 4 tokens x 2 x (2 x 2) x 2; then one query token:
+    # query and output 2 x (2 x 2) x 2, feed-forward 2 x (2 x 3) x 2, scores and context 2 x (4 x 2) x 2.
+    config = Config(hidden_size=2, num_hidden_layers=1, num_attention_heads=1, intermediate_size=3)
+    assert embedding.text_flops(4, config) == 64 + 16 + 24 + 32
+    assert embedding.text_flops(4, config, first_only=False) == 64 + 4 * (16 + 24 + 32)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_flops_are_those_that_torch_counts_in_the_engine(monkeypatch: pytest.MonkeyPatch, pooling: str) -> None:
+    monkeypatch.setattr(engine, "choose_linear", lambda dtype, device: matmul.Linear)  # which torch knows to count
+    monkeypatch.setattr(engine, "filler", lambda *sizes: [])  # padding of a batch is work that could be avoided
+    ready = engine.Engine(Encoder(SMALL).eval())
+    ids = [[1] * S for S in (5, 5, 9, 1)]
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        ready.vectors(ids, Recipe(pooling))
+    expected = sum(embedding.text_flops(len(row), SMALL, pooling == "cls") for row in ids)
+    assert counter.get_total_flops() == expected
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_rates_are_of_torchs_kernel_and_of_the_one_that_the_engine_chooses() -> None:
+    rates = embedding.product_rates(SMALL, ["float32"], "cpu")
+    kernels = {matmul.Linear, matmul.choose_linear(torch.float32, torch.device("cpu"))}
+    assert set(rates) == {("float32", kernel.words) for kernel in kernels}
+    assert all(rate > 0 for rate in rates.values())
+
+
+def test_equal_vectors_are_equal_and_a_wrong_row_order_is_caught_in_every_precision() -> None:
+    reference = np.random.default_rng(0).normal(size=(50, 16)).astype(np.float32)
+    alike = (reference * 0.01 + np.linspace(1, 2, 16)).astype(np.float32)
+    for precision in ("float32", "bfloat16", "float16", "int8"):
+        assert compare(reference + np.float32(1e-6), reference, precision)["equal"]
+        assert not compare(np.roll(reference, 1, axis=0), reference, precision)["equal"]
+        assert not compare(np.roll(alike, 1, axis=0), alike, precision)["equal"], "cosines are above 0.99"
+        assert compare(reference * 1.001, reference, precision)["equal"] == (precision != "float32")
+        for other in (reference * np.float32("nan"), reference * np.float32("inf"), reference[:2]):
+            assert not compare(other, reference, precision)["equal"]
+
+
+def test_every_runtime_takes_part_and_a_quick_run_has_minibert_and_transformers_alone() -> None:
+    for device, least in (("cpu", 13), ("cuda", 11)):
+        names = [one.name for one in peers.contestants_for(device)]
+        assert len(names) == len(set(names)) >= least
+        assert {"minibert-float32", "transformers-sorted"} <= set(names)
+    assert {one.package for one in peers.contestants_for("cpu", quick=True)} == {"minibert", "transformers"}
+
+
+@pytest.mark.parametrize(("sort", "one_batch"), [(True, False), (False, False), (False, True)])
+def test_batches_come_back_in_the_order_of_the_texts(
+    sort: bool, one_batch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tokenize(texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
+        return {"input_ids": [[int(text)] * (1 + int(text) % 5) for text in texts]}
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", lambda folder: tokenize)
+    context = harness.Context(Path("nowhere"), Path("nowhere"), 1, "cpu", 512)
+    encode = peers.batched(context, lambda ids, mask: ids[:, :1].astype(np.float32), sort, one_batch)
+    assert encode([str(n) for n in range(100)])[:, 0].tolist() == list(range(100))
+
+
+# -- whole runs
+
+
+def measure(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, *contestants: Contestant, **changes: Any) -> Any:
+    monkeypatch.setattr(peers, "contestants_for", lambda device, quick: list(contestants))
+    settings = Settings(**{"quick": True, "job": True, "sentences": 40, "rounds": 2, "threads": 1} | changes)
+    return harness.measure(str(checkpoint), settings, embedding)
+
+
+@pytest.mark.slow
+def test_a_quick_run_in_processes_leaves_nothing_behind(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("MINIBERT_DATA", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(peers, "contestants_for", lambda device, quick: list(PAIR))
+    argv = ["bench", "--quick", "--model", str(checkpoint), "--sentences", "40", "--threads", "1", "--json"]
+    status = cli.main([*argv, "--plot", str(tmp_path / "bench.png")])
+    out = capsys.readouterr().out
+    assert status == 0, out
+    figures = json.loads(out.splitlines()[-1])
+    ours, theirs, *others = figures["models"][0]["rows"]
+    assert len(ours["samples"]) == 3
+    assert ours["peak"] > 0
+    assert ours["equality"]["difference"] < 1e-4
+    assert "F.linear" in ours["route"] or "oneDNN" in ours["route"]
+    assert theirs["ratio"]["median"] > 0
+    assert ours["roofline"]["median"] > 0
+    assert [row["job"] for row in others] == 2 * ["one sentence"] + 2 * ["cold start"]
+    assert figures["goals"]
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.usefixtures("here")
+def test_every_row_is_there_and_those_that_cannot_run_have_a_reason(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(context: Any, precision: str) -> Any:
+        raise ValueError("no such precision")
+
+    broken = Contestant("broken", "Broken", "float32", fail)
+    needy = Contestant("needy", "Needy", "float32", fail, "torch", "onnx")
+    absent = Contestant("absent", "Absent", "float32", fail, "no_such_package")
+    monkeypatch.setitem(peers.CONVERSIONS, "onnx", fail)
+    found = measure(monkeypatch, checkpoint, *PAIR, NAMED["transformers"], NAMED["tutorial"], broken, needy, absent)
+    assert not found.wrong
+    assert [row.reason for row in found.rows] == [
+        *[""] * 4,
+        "failed: ValueError: no such precision",
+        "not converted: ValueError: no such precision",
+        "not installed",
+    ]
+    assert [len(row.samples) for row in found.rows] == [2, 2, 2, 1, 0, 0, 0]
+    assert all(row.equality["difference"] < 1e-4 for row in found.rows[:4])
+    monkeypatch.setattr("minibert.bench.machine.available_bytes", lambda: 1000)
+    assert "it needs" in measure(monkeypatch, checkpoint, *PAIR, NAMED["tutorial"], rounds=1).rows[2].reason
+
+
+def wrong_order(context: Any, precision: str) -> Any:
+    encode, route = peers.load_ours(context, precision)
+    return lambda texts: np.roll(encode(texts), 1, axis=0), route
+
+
+def wrong_later(context: Any, precision: str) -> Any:
+    """Right for the texts that are compared at first, wrong for all of them."""
+    encode, route = peers.load_ours(context, precision)
+    return lambda texts: encode(texts) + np.float32(0.01 * (len(texts) > 20)), route
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("load", [wrong_order, wrong_later])
+def test_a_contestant_with_wrong_vectors_is_not_ranked(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, load: Any
+) -> None:
+    monkeypatch.setattr(embedding, "CHECKED", 20)
+    found = measure(monkeypatch, checkpoint, PAIR[0], Contestant("wrong", "Wrong", "float32", load, "minibert"))
+    assert [row.ranked for row in found.rows] == [True, False]
+    assert found.wrong == ["wrong: differs from the reference"]
+
+
+@pytest.mark.usefixtures("here")
+def test_one_sentence_and_growth_with_each_thing(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "GROWING_TOKENS", {"cpu": 64})
+    monkeypatch.setattr(embedding.subprocess, "run", lambda *_, **how: SimpleNamespace(stdout=str(time.time() + 100)))
+    kinds = {"tokens in a text": (8, 64, 512), "sentences": (10, 20), "tokens in a batch": (64,), "threads": (1,)}
+    monkeypatch.setattr(embedding, "GROWTH", {what: {"quick": values} for what, values in kinds.items()})
+    found = measure(monkeypatch, checkpoint, *PAIR, job=False, rounds=1)
+    points = [(row.job, row.at, row.contestant.ours) for row in found.rows[2:] if row.samples]
+    assert points[:2] == [("one sentence", 0, True), ("one sentence", 0, False)]
+    assert points[2:6] == [("tokens in a text", at, ours) for at in (8, 64) for ours in (True, False)]
+    assert points[6:9] == [("sentences", 10, True), ("sentences", 20, True), ("tokens in a batch", 64, True)]
+    assert points[9:11] == [("threads", 1, True), ("threads", 1, False)]
+    assert [(row.job, row.seconds > 99) for row in found.rows[-2:]] == [("cold start", True)] * 2

@@ -1,0 +1,160 @@
+"""The harness: ratios round by round, the rival of a row, doubts about the machine, processes that fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minibert.bench import embedding, harness, machine, training
+from minibert.bench.harness import Contestant, Sample
+from minibert.bench.settings import Settings
+
+SPREAD = {"median": 5.0, "least": 3.0, "most": 10.0}
+
+
+def test_the_ratio_is_the_median_of_the_ratios_of_the_rounds(row: Any, result: Any) -> None:
+    ours, theirs = row("minibert-float32", 2.0, 3.0, 3.0), row("transformers-float32", 10.0, 30.0, 9.0)
+    assert result(ours, theirs).ratio(theirs) == SPREAD
+    assert result(ours, theirs).ratio(None, ours) == {}
+    assert result(ours, row("transformers-float32", 5.0, reason="differs")).speedup("minibert-float32") is None
+
+
+def test_a_row_is_compared_with_ours_of_its_precision_else_with_our_fastest(row: Any, result: Any) -> None:
+    slow, fast = row("minibert-float32", 2.0), row("minibert-bfloat16", 1.0)
+    int8, theirs = row("onnxruntime-int8", 1.0), row("openvino-bfloat16", 1.5)
+    found = result(slow, fast, int8, theirs)
+    assert found.ratio(int8)["median"] == 1.0
+    assert found.ratio(theirs)["median"] == 1.5
+    assert result(slow, int8).ratio(int8)["median"] == 0.5
+    assert found.speedup("minibert-bfloat16") == 1.5, "int8 is another precision"
+
+
+def test_the_share_of_the_roofline_is_of_the_fastest_kernel_round_by_round(row: Any, result: Any) -> None:
+    ours = row("minibert-float32", 1.0, 2.0)
+    found = result(ours, flops=100, rates={"float32": {"slow": [1.0, 1.0], "fast": [100.0, 200.0]}})
+    assert found.roofline(ours) == {"median": 0.625, "least": 0.25, "most": 1.0}
+
+
+def test_the_memory_of_a_row_is_the_most_of_loading_and_of_its_samples(row: Any, result: Any) -> None:
+    assert [row("minibert-float32", 1.0, peak=peak, load_peak=14 - peak).peak for peak in (5, 9)] == [9, 9]
+    found = result(row("minibert-float32", 1.0, peak=10), row("trainer-float32", 1.0, peak=12))
+    assert found.memory("minibert-float32", "trainer-float32") == 1.2
+
+
+def test_a_busy_machine_is_reported_and_a_quiet_one_is_not(
+    row: Any, result: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "cores", lambda: 2)
+    assert result(row("minibert-float32", 1.0, 1.1), row("transformers-float32", 1.0, 3.0)).doubts == []
+    (slow,) = result(row("minibert-float32", 1.0, 2.0)).doubts
+    assert "the slowest round of minibert took 2.00 times as long" in slow
+    (busy,) = result(row("minibert-float32", samples=[Sample(1.0, 1.2, 0.8)] * 3)).doubts
+    assert "other programs used 40% of the processors" in busy
+    assert 0 <= machine.busy_seconds() <= machine.busy_seconds()
+
+
+def test_our_own_rows_that_differ_or_fail_are_wrong_and_those_of_others_are_not(row: Any, result: Any) -> None:
+    for reason in ("differs from the reference", "failed: ValueError"):
+        assert result(row("minibert-float32", reason=reason)).wrong
+        assert not result(row("transformers-float32", reason=reason)).wrong
+    assert not result(row("minibert-int8", reason="not run: no hardware")).wrong
+    assert result(failures=["the soak"]).wrong == ["the soak"]
+
+
+def test_a_contestant_that_cannot_run_here_has_an_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    def obstacle(precision: str, package: str = "minibert") -> str:
+        return Contestant("a", "A", precision, lambda context, precision: (len, ""), package).obstacle("cpu")
+
+    monkeypatch.setattr(harness, "has_bfloat16", lambda device: False)
+    monkeypatch.setattr(harness, "has_int8", lambda device: False)
+    assert obstacle("float32") == obstacle("int8", "transformers") == ""
+    assert obstacle("float32", "no_such_package") == "not installed"
+    assert "bfloat16" in obstacle("bfloat16")
+    assert "int8" in obstacle("int8")
+    assert "CUDA" in obstacle("float16")
+
+
+@pytest.mark.parametrize(("kind", "count"), [("embedding", 10), ("classify", 5), ("mlm", 4)])
+def test_goals_that_were_not_measured_are_neither_reached_nor_missed(kind: str, count: int, result: Any) -> None:
+    trains = kind != "embedding"
+    settings = Settings(train=trains, objective=kind if trains else None)  # type: ignore[arg-type]  # None: default
+    goals = (training if trains else embedding).goals(settings)
+    assert [value_of(result()) for *_, value_of in goals] == [None] * count
+
+
+def test_the_goals_of_embedding_are_those_of_its_rows(row: Any, result: Any) -> None:
+    found = result(
+        row("minibert-float32", 1.0, peak=10),
+        row("transformers-sorted", 2.0, peak=9),
+        row("onnxruntime-float32", 1.5),
+        row("minibert-bfloat16", 1.0, peak=12),
+        row("minibert-int8", 0.8, peak=10, equality={"cosine": 0.9985}),
+        row("onnxruntime-int8", 0.9),
+        row("minibert-float32", 1.0, 1.0, job="one sentence"),
+        row("transformers-float32", 1.9, 2.1, job="one sentence"),
+        flops=80,
+        rates={"float32": {"F.linear": [100.0]}},
+    )
+    values = [value_of(found) for *_, value_of in embedding.goals(Settings())]
+    assert values == [0.8, None, 1.5, None, pytest.approx(0.9 / 0.8), 0.9985, 1.2, 0.9, 2.0, None]
+    assert found.config.hidden_size >= harness.WIDE
+
+
+def test_the_goals_of_training_are_against_the_trainer_and_its_default(row: Any, result: Any) -> None:
+    times = {"minibert-float32": 2, "trainer-float32": 5, "minibert-bfloat16": 1, "trainer-bfloat16": 2}
+    found = result(*(row(name, took, peak=took, job="training") for name, took in times.items()), job="training")
+    goals = training.goals(Settings(train=True))
+    assert [(bound, value_of(found)) for _, bound, _, value_of in goals] == [
+        (2.1, 2.5),
+        (2.1, 2.0),
+        (3.4, 5.0),
+        (1.0, 2.5),
+        (1.0, 2.0),
+    ]
+
+
+def test_an_error_of_a_contestant_becomes_one_line() -> None:
+    with pytest.raises(RuntimeError, match=r"^ValueError: invalid literal [^\n]*$"):
+        harness.attempt(int, "a\nword")
+
+
+@pytest.mark.slow
+def test_a_process_that_fails_goes_on_and_one_that_ends_is_reported() -> None:
+    process = harness.new_process(1)
+    with pytest.raises(RuntimeError, match="ValueError"):
+        process.submit(harness.attempt, int, "a word").result()
+    assert process.submit(harness.attempt, int, "3").result() == 3
+    with pytest.raises(RuntimeError, match="terminated abruptly"):
+        process.submit(harness.attempt, os._exit, 3).result()
+
+
+@pytest.mark.slow
+def test_a_terminated_run_leaves_no_folder_and_no_process(checkpoint: Path, tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "minibert", "bench", "--quick", "--model", str(checkpoint), "--threads", "1"]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        while not any(tmp_path.glob("minibert-bench-*")):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)  # which ends when no process holds its output any more
+    assert process.returncode == 128 + signal.SIGTERM
+    assert list(tmp_path.glob("minibert-bench-*")) == []
+
+
+@pytest.mark.slow
+def test_importing_the_benchmark_changes_no_setting_and_imports_no_peer() -> None:
+    code = (
+        "import torch; before = torch.get_num_threads(), torch.get_float32_matmul_precision();"
+        "import sys; from minibert.bench import report, embedding, serving;"
+        "print(before == (torch.get_num_threads(), torch.get_float32_matmul_precision()),"
+        "'transformers' in sys.modules, 'onnxruntime' in sys.modules, 'matplotlib' in sys.modules)"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.split() == ["True", "False", "False", "False"]

@@ -1,0 +1,135 @@
+"""What is printed and drawn, and the requests that are refused before anything runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minibert.bench import peers, report
+from minibert.bench.settings import Settings
+from minibert.cli import bench
+from minibert.cli import main as cli
+from minibert.cli.main import parser
+
+
+def test_the_table_has_every_contestant_and_the_json_is_plain(row: Any, result: Any) -> None:
+    equality = {"difference": 0.5, "cosine": 0.9}
+    rows = [row("minibert-float32", 1.0, peak=10**6), row("transformers-float32", 5.0), row("onnxruntime-float32")]
+    rows += [
+        row("openvino-float32", equality=equality, reason="differs"),
+        row("minibert-float32", 1.0, job="threads", at=2),
+    ]
+    found = result(*rows, notes={"equality": "all alike"}, flops=10**12)
+    text = report.result_text(found)
+    for part in (
+        "transformers",
+        "5.00-5.00",
+        "openvino-float32 float32: differs",
+        "5.0e-01",
+        "all alike",
+        "threads, 2",
+    ):
+        assert part in text
+    figures = json.loads(json.dumps(report.figures(Settings(quick=True), [found], 1.0), allow_nan=False, default=str))
+    assert [one["name"] for one in figures["models"][0]["rows"]] == [one.contestant.name for one in rows]
+    assert figures["models"][0]["rows"][1]["ratio"]["median"] == 5.0
+    assert figures["models"][0]["rows"][0]["speed"] == {"sentences": 2.0, "tokens": 20.0}
+    assert figures["ok"]
+
+
+def test_wrong_results_of_ours_and_a_busy_machine_are_printed(row: Any, result: Any) -> None:
+    found = result(row("minibert-float32", 1.0, 2.0), failures=["3 of 10 parameters differ"])
+    text = report.result_text(found)
+    assert "WRONG          3 of 10 parameters differ" in text
+    assert "TOO BUSY       the slowest round" in text
+    assert not report.figures(Settings(quick=True), [found], 1.0)["ok"]
+
+
+def test_goals_are_printed_as_reached_missed_or_not_measured(result: Any) -> None:
+    goals = [
+        {"model": "a", "goal": "b", "bound": 1.0, "value": v, "reached": r}
+        for v, r in ((1, True), (0, False), (None, None))
+    ]
+    text = report.goals_text([result(goals=goals)])
+    assert [line.split("  ")[-1].strip() for line in text.splitlines()[1:]] == [
+        "reached",
+        "NOT REACHED",
+        "not measured",
+    ]
+
+
+def test_the_picture_is_drawn(row: Any, result: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    points = [row("minibert-float32", 1.0, job="sentences", at=at) for at in (8, 80)]
+    found = result(row("minibert-float32", 1.0), row("transformers-float32", 5.0, 6.0), *points)
+    report.draw([found, found], tmp_path / "bench.png")
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+    assert [file.name for file in tmp_path.iterdir()] == ["bench.png"]
+
+
+# -- settings
+
+
+def test_the_defaults_depend_on_the_benchmark_and_its_size() -> None:
+    quick, default, full = Settings(quick=True), Settings(), Settings(full=True)
+    assert [(one.sentences, one.rounds) for one in (quick, default, full)] == [(256, 3), (2000, 3), (2000, 7)]
+    assert quick.models == ("all-MiniLM-L6-v2",)
+    assert default.models == ("distilbert-shape", "all-MiniLM-L6-v2")
+    assert (Settings(train=True).sentences, Settings(train=True).objective) == (512, "classify")
+    assert Settings(serve=True, quick=True).rounds == 1
+    assert set(default.models) - set(peers.SHAPES) == {"all-MiniLM-L6-v2"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--rounds", "0"], "rounds is 0; it must be at least 1"),
+        (["--threads", "0"], "threads is 0"),
+        (["--device", "mps"], "device is 'mps'; choose from cpu, cuda"),
+        (["--plot", "a.txt"], "--plot is a.txt; it must end in .png"),
+        (["--plot", "no_such_folder/a.png"], "no_such_folder"),
+        (["--objective", "mlm"], "--objective needs --train"),
+        (["--soak", "5"], "--soak needs --serve"),
+        (["--serve", "--soak", "-1"], "soak is -1"),
+        (["--serve", "--train"], "--serve excludes --train"),
+        (["--quick", "--full"], "--quick excludes --full"),
+        (["--train", "--model", "no_such_folder/x"], "no_such_folder/x"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+@pytest.mark.usefixtures("here")
+def test_a_wrong_request_is_refused(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert cli.main(["bench", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("here")
+def test_the_program_of_infinity_must_be_there(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--serve", "--infinity", "nowhere", "--model", str(checkpoint)]) == 2
+    assert "nowhere" in capsys.readouterr().err
+
+
+def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    there: Callable[..., Any] = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "accelerate" else there(name))
+    bench.check(Settings())
+    with pytest.raises(ImportError, match=r"needs accelerate: .*pip install"):
+        bench.check(Settings(train=True))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
+def test_without_cuda_its_benchmark_is_refused() -> None:
+    with pytest.raises(ValueError, match="torch sees no CUDA device"):
+        bench.check(Settings(device="cuda"))
+
+
+def test_models_are_repeatable() -> None:
+    args = parser(["bench"]).parse_args(["bench", "--model", "a", "--model", "b"])
+    assert args.model == ["a", "b"]

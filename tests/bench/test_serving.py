@@ -1,0 +1,105 @@
+"""The benchmark of the server: goals, clients, and whole measurements."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minibert.bench import harness, serving
+from minibert.bench.settings import Settings
+
+
+def test_ours_is_compared_with_the_best_other_for_each_number_of_clients(row: Any, result: Any) -> None:
+    def turns(name: str, at: int, *seconds: float) -> Any:
+        return row(name, *seconds, at=at, job="serving", size={"requests": 1})
+
+    rows = [turns("minibert-float32", 1, 2.0, 2.0, 4.0), turns("minibert-float32", 64, 1.0)]
+    rows += [turns("torch-float32", 1, 3.0, 2.0, 4.0), turns("torch-float32", 64, 5.0)]
+    rows += [turns("onnx-float32", 1, 9.0, 9.0, 9.0), turns("onnx-float32", 64, 2.0)]
+    found = result(*rows, job="serving")
+    assert [found.speedup("minibert-float32", at=at) for at in (1, 64)] == [1.0, 2.0]
+    rows[3].reason = rows[5].reason = "differs"
+    assert found.speedup("minibert-float32", at=64) is None
+    goals = serving.goals(Settings(serve=True))
+    assert [(bound, value_of(found)) for _, bound, _, value_of in goals] == [(1.0, None), (1.3, None)]
+
+
+@pytest.mark.parametrize(
+    ("job", "errors", "memory", "fails"),
+    [
+        ("serving", 0, [100, 150], False),
+        ("serving", 1, [100, 100], True),
+        ("soak", 0, [100, 101], False),
+        ("soak", 0, [100, 150], True),
+    ],
+)
+def test_errors_and_a_soak_that_grows_fail_the_run(
+    job: str, errors: int, memory: list[int], fails: bool, row: Any, result: Any
+) -> None:
+    class Fake:
+        pass
+
+    session: Any = Fake()
+    session.result, one = result(), row("minibert-float32", 8.0, job=job, at=64)
+    serving.summarize(session, one, {"latencies": [0.1, 0.2, 0.3, 0.4], "errors": errors, "memory": memory})
+    assert bool(session.result.wrong) == fails
+    assert one.samples[0].seconds == 8.0 / (4 - errors)
+    assert one.samples[0].details["p50"] == 0.25
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In place of that of all other tests: the clients find their server on this machine."""
+    yield
+
+
+def test_clients_count_answers_and_errors(no_network: None) -> None:
+    seen: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while head := await reader.readuntil(b"\r\n\r\n"):
+                length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+                seen.append(await reader.readexactly(length))
+                status = b"500 No" if len(seen) % 4 == 0 else b"200 OK"
+                writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 5\r\n\r\nhello")
+        writer.close()
+
+    async def both() -> dict[str, Any]:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            return await serving.all_clients(port, os.getpid(), ["a", "b", "c"], 3, 0.3)
+
+    found = asyncio.run(both())
+    assert len(found["latencies"]) == len(seen) > 3
+    assert found["errors"] == len(seen) // 4
+    assert {json.loads(body)["input"] for body in seen} == {"a", "b", "c"}
+    assert min(found["memory"]) > 0
+
+
+@pytest.mark.slow
+def test_a_whole_measurement_with_a_soak_of_five_minutes(no_network: None, minilm: Path) -> None:
+    """MINIBERT_SOAK: other seconds. Memory is flat within 5 %, and there is no error."""
+    seconds = float(os.environ.get("MINIBERT_SOAK", "300"))
+    settings = Settings(serve=True, quick=True, sentences=500, threads=2, soak=seconds)
+    found = harness.measure(str(minilm), settings, serving)
+    assert found.wrong == []
+    assert [row.at for row in found.rows if row.ranked] == [1, 8, 64, 64]
+    assert "0 errors" in found.notes["soak"]
+
+
+@pytest.mark.slow
+def test_a_server_that_does_not_start_is_reported_with_its_last_line(
+    no_network: None, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "MINIBERT", [*serving.MINIBERT, "--pooling", "best"])
+    found = harness.measure(str(checkpoint), Settings(serve=True, quick=True, sentences=8), serving)
+    assert "pooling is 'best'" in found.wrong[0]

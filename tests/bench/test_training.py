@@ -1,0 +1,263 @@
+"""The benchmark of training: both sides train the same, and whole runs on a tiny checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from words import write_words_checkpoint
+
+import minibert
+from minibert.bench import harness, training
+from minibert.bench.harness import Contestant, Context
+from minibert.bench.settings import Settings
+from minibert.bench.training import (
+    BATCH,
+    LENGTH,
+    SEED,
+    TOLERANCE,
+    MinibertTrainer,
+    TransformersTrainer,
+    compare_training,
+    make_examples,
+)
+from minibert.cli import main as cli
+from minibert.families import FAMILIES
+from minibert.families.bert import BERT
+from minibert.families.distilbert import DISTILBERT
+from minibert.losses import IGNORED
+from minibert.parity.checkpoints import upstream_class
+from minibert.tasks.base import Example
+from minibert.text.tokenizer import load_tokenizer
+from minibert.train import loop
+from minibert.train.loop import new_optimizer, packed_loss
+from minibert.train.settings import TrainSettings
+
+pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate, which the extra `test` brings")
+pytestmark = pytest.mark.usefixtures("one_thread")
+ROWS = [[2, *range(5, 6 + number % 9), 3] for number in range(2 * BATCH + 5)]
+EXAMPLES = [Example(ids, [0] * len(ids), {"labels": number % 2}) for number, ids in enumerate(ROWS)]
+
+
+def context_of(place: Path, family: str, objective: str, positions: int) -> Context:
+    """A tiny checkpoint with a task head, as the benchmark writes it."""
+    plain = write_words_checkpoint(place / "plain", family, max_position_embeddings=positions)
+    folder = training.prepare(str(plain), place, Settings(train=True, objective=objective))
+    return Context(folder, place, 1, "cpu", positions)
+
+
+@pytest.fixture(scope="module", params=[BERT.name, DISTILBERT.name])
+def context(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Context:
+    return context_of(tmp_path_factory.mktemp("train"), request.param, "classify", 64)
+
+
+@pytest.fixture(scope="module")
+def mlm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Context, list[Example]]:
+    """The same with a masked-LM head, and rows of packed sentences."""
+    made = context_of(tmp_path_factory.mktemp("mlm"), BERT.name, "mlm", LENGTH)
+    return made, make_examples("mlm", ["a film a fine film the mess"] * 600, load_tokenizer(made.folder))
+
+
+def differing(context: Context, examples: Any = EXAMPLES, objective: str = "classify") -> int:
+    return compare_training(context, examples, objective)[1]
+
+
+# -- equality
+
+
+def test_both_train_the_same(context: Context) -> None:
+    parameters, different, packed = compare_training(context, EXAMPLES, "classify")
+    assert parameters == len(list(minibert.load(context.folder, head="sequence-classification").parameters()))
+    assert different == 0
+    assert packed <= TOLERANCE
+
+
+def test_both_learn_masked_tokens_alike(mlm: Any) -> None:
+    parameters, different, packed = compare_training(*mlm, "mlm")
+    assert parameters > 40
+    assert different == 0
+    assert packed <= TOLERANCE
+
+
+@pytest.mark.parametrize("context", [BERT.name], indirect=True)
+@pytest.mark.parametrize(
+    "change", [{"learning_rate": 5.1e-5}, {"warmup": 0.5}, {"weight_decay": 0.0}, {"clip": 0.1}], ids=str
+)
+def test_another_recipe_is_caught(change: dict[str, Any], context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = MinibertTrainer.__init__
+
+    def changed(self: MinibertTrainer, *given: Any, **more: Any) -> None:
+        original(self, *given, **more)
+        self.settings = dataclasses.replace(self.settings, **change)
+        self.optimizer = new_optimizer(self.model, self.settings)
+
+    monkeypatch.setattr(MinibertTrainer, "__init__", changed)
+    assert differing(context)
+
+
+def test_other_dropout_and_another_masked_token_are_caught(
+    context: Context, mlm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = TransformersTrainer.batches
+
+    def one_more_draw(self: TransformersTrainer, examples: Any) -> Any:
+        batches = original(self, examples)
+        torch.rand(1)
+        return batches
+
+    def one_more_label(self: TransformersTrainer, examples: Any) -> Any:
+        batches = original(self, examples)
+        batches[0]["labels"][0, 1] = 7
+        return batches
+
+    monkeypatch.setattr(TransformersTrainer, "batches", one_more_draw)
+    assert differing(context)
+    monkeypatch.setattr(TransformersTrainer, "batches", one_more_label)
+    assert differing(*mlm, "mlm")
+
+
+def without_the_last_token(model: Any, batch: Any) -> Tensor:
+    mask = batch.attention_mask.clone()
+    mask[0, int(mask[0].sum()) - 1] = 0
+    return packed_loss(model, dataclasses.replace(batch, attention_mask=mask))
+
+
+def slightly_larger(model: Any, batch: Any) -> Tensor:
+    return packed_loss(model, batch) * 1.0001
+
+
+def without_gradients(model: Any, batch: Any) -> Tensor:
+    with torch.no_grad():
+        loss = packed_loss(model, batch)
+    return loss + 0 * model.classifier.bias.sum()
+
+
+@pytest.mark.parametrize("wrong", [without_the_last_token, slightly_larger, without_gradients])
+def test_a_wrong_packed_step_is_caught(wrong: Any, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any = minibert.load(context.folder, head="sequence-classification")
+    batch = training.make_batches("classify", EXAMPLES, load_tokenizer(context.folder)).of_rows(range(8))
+    assert training.packed_difference(model, batch) <= TOLERANCE
+    monkeypatch.setattr(loop, "packed_loss", wrong)
+    assert training.packed_difference(model, batch) > TOLERANCE
+
+
+# -- both sides
+
+
+def test_the_trainer_gets_our_rows_with_our_padding(context: Context) -> None:
+    theirs = TransformersTrainer(context, "float32", "classify", exact=True)
+    batches = training.make_batches("classify", EXAMPLES, theirs.tokenizer)
+    for batch, ours in zip(theirs.batches(EXAMPLES), batches.epoch_batches(0), strict=True):
+        for name in ("input_ids", "attention_mask"):
+            assert torch.equal(batch[name], getattr(ours, name))
+        assert torch.equal(batch["labels"], ours.labels["labels"])
+        assert ("token_type_ids" in batch) == theirs.family.has_segments
+
+
+def test_the_trainer_masks_the_same_rows_by_its_own_collator(mlm: Any) -> None:
+    context, rows = mlm
+    theirs = TransformersTrainer(context, "float32", "mlm")
+    assert theirs.route.endswith("DataCollatorForLanguageModeling")
+    batches = training.make_batches("mlm", rows, theirs.tokenizer).epoch_batches(0)
+    pairs = list(zip(theirs.batches(rows), batches, strict=True))
+    assert not all(torch.equal(their["labels"], our.labels["labels"]) for their, our in pairs)
+    for their, our in pairs:
+        for ids, labels in ((their["input_ids"], their["labels"]), (our.input_ids, our.labels["labels"])):
+            text = torch.where(labels == IGNORED, ids, labels)
+            assert [row[row != 0].tolist() for row in text] == [list(rows[number].ids) for number in our.rows]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_both_continue_with_their_weights_and_their_optimizer(precision: str, context: Context) -> None:
+    for side in (MinibertTrainer(context, precision, "classify"), TransformersTrainer(context, precision, "classify")):
+        states = []
+        for _ in range(2):
+            assert np.isfinite(side(EXAMPLES)).all()
+            states.append([parameter.detach().clone() for parameter in side.model.parameters()])
+        assert any(not torch.equal(x, y) for x, y in zip(*states, strict=True))
+        optimizer = side.optimizer if isinstance(side, MinibertTrainer) else side.trainer.optimizer
+        assert {float(state["step"]) for state in optimizer.state.values()} == {6.0}  # twice the steps of an epoch
+
+
+@pytest.mark.parametrize("context", [BERT.name], indirect=True)
+def test_both_have_their_own_defaults(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, lower = (TransformersTrainer(context, precision, "classify") for precision in ("float32", "bfloat16"))
+    assert plain.route == "attention sdpa, adamw_torch_fused"
+    assert (plain.trainer.args.bf16, lower.trainer.args.bf16) == (False, True)
+    assert next(lower.model.parameters()).dtype == torch.float32
+    assert TransformersTrainer(context, "float32", "classify", exact=True).route == "attention eager, adamw_torch"
+    for right in (True, False):
+        monkeypatch.setattr(training.products, "permitted", lambda right=right: right)
+        route = f"packed step{', matmul by oneDNN' * right}, AdamW fused"
+        assert MinibertTrainer(context, "float32", "classify").route == route
+    assert MinibertTrainer(context, "bfloat16", "classify").route == "packed step, AdamW fused"
+
+
+def test_the_recipe_is_that_of_the_paper_for_one_epoch() -> None:
+    paper = dataclasses.replace(TrainSettings(), epochs=1, exact=False, seed=SEED, precision="float32")
+    assert training.recipe("float32", "classify") == training.recipe("float32", "mlm") == paper
+    assert training.recipe("float32", "mlm", exact=True).clip == training.NO_CLIP
+
+
+def test_every_family_that_is_trained_here_has_its_class_upstream() -> None:
+    for family in FAMILIES.values():
+        assert all(upstream_class(family, head) for head in training.HEADS.values() if head in family.heads)
+
+
+# -- whole runs
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(("objective", "sentences", "goals"), [("classify", 40, 5), ("mlm", 300, 4)])
+def test_a_whole_run_leaves_nothing_behind(
+    objective: str,
+    sentences: int,
+    goals: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plain = write_words_checkpoint(tmp_path / "plain", max_position_embeddings=LENGTH)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    argv = ["bench", "--train", "--quick", "--objective", objective, "--sentences", str(sentences), "--rounds", "2"]
+    status = cli.main([*argv, "--model", str(plain), "--threads", "1", "--json"])
+    out = capsys.readouterr().out
+    assert status == 0, out
+    figures = json.loads(out.splitlines()[-1])
+    ran = [row for row in figures["models"][0]["rows"] if row["ranked"]]
+    assert {"minibert-float32", "trainer-float32"} <= {row["name"] for row in ran}
+    assert all(len(row["samples"]) == 2 and row["peak"] > 0 and row["speed"]["tokens"] > 0 for row in ran)
+    assert all(row["size"]["steps"] >= 2 and row["size"]["padded"] >= row["size"]["tokens"] for row in ran)
+    assert len(figures["goals"]) == goals
+    assert "bit for bit" in " ".join(out.split())
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.usefixtures("here")
+def test_a_side_that_fails_or_loses_its_loss_is_not_ranked_and_one_that_trains_otherwise_fails_the_run(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(context: Context, precision: str) -> Any:
+        raise ValueError("no such thing")
+
+    lost = Contestant("one", "One", "float32", lambda *_: (lambda examples: np.array([np.nan]), ""), "accelerate")
+    broken = Contestant("two", "Two", "float32", fail, "accelerate")
+    monkeypatch.setattr(training, "contestants_for", lambda objective: [lost, broken])
+    monkeypatch.setattr(training, "compare_training", lambda *_: (10, 3, 1e-6))
+    found = harness.measure(str(checkpoint), Settings(train=True, sentences=BATCH + 1, rounds=1), training)
+    assert [row.reason for row in found.rows] == ["its loss is not finite", "failed: ValueError: no such thing"]
+    assert "7 of 10 parameters" in found.wrong[0]
+    for outcome, holds in (((0, 0, 0.0), False), ((10, 0, 2e-5), False), ((10, 0, 1e-6), True)):
+        monkeypatch.setattr(training, "compare_training", lambda *_, outcome=outcome: outcome)
+        found = harness.measure(str(checkpoint), Settings(train=True, sentences=BATCH + 1, rounds=1), training)
+        assert (not found.wrong) == holds
+    with pytest.raises(ValueError, match="32 sentences make 32 rows; more than 32 are needed"):
+        harness.measure(str(checkpoint), Settings(train=True, sentences=BATCH), training)

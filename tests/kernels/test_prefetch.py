@@ -1,0 +1,82 @@
+"""While one chunk of texts is computed the next is tokenized, by a thread that never outlives its caller."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from words import GOOD, write_words_checkpoint
+
+import minibert
+from minibert.kernels.prefetch import map_ahead, tokenized
+from minibert.text.texts import portions
+
+TEXTS = [" ".join(GOOD[: row % 4]) for row in range(45)]
+
+
+def running() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("minibert-ahead")]
+
+
+def test_map_ahead_keeps_the_order_and_is_one_item_ahead() -> None:
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(5):
+            taken.append(number)
+            yield number
+
+    results = map_ahead(lambda number: number * number, items())
+    assert taken == []
+    assert next(results) == 0
+    assert taken == [0, 1]
+    assert list(results) == [1, 4, 9, 16]
+    assert running() == []
+    assert list(map_ahead(str, [])) == []
+
+
+def test_the_next_item_is_made_while_the_caller_works_on_this_one() -> None:
+    made = {number: threading.Event() for number in range(3)}
+
+    def make(number: int) -> int:
+        made[number].set()
+        return number
+
+    results = map_ahead(make, range(3))
+    assert next(results) == 0
+    assert made[1].wait(60)  # would time out if it were made only when it is requested
+    results.close()
+    assert running() == []
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_in_the_worker_or_in_the_items_reaches_the_caller_and_ends_the_worker(
+    error: type[BaseException],
+) -> None:
+    def fail(number: int) -> int:
+        if number == 2:
+            raise error("two")
+        return number
+
+    seen: list[int] = []
+    with pytest.raises(error, match="two"):
+        for number in map_ahead(fail, range(9)):
+            seen.append(number)
+    assert seen == [0, 1]
+    with pytest.raises(error, match="two"):
+        list(map_ahead(int, map(fail, range(9))))
+    assert running() == []
+
+
+def test_chunks_that_are_tokenized_ahead_are_those_of_one_thread(tmp_path: Path) -> None:
+    tokenizer = minibert.load_tokenizer(write_words_checkpoint(tmp_path))
+    ahead, here = (
+        list(tokenized(portions(TEXTS, 8), tokenizer, torch.device(device), long="cut", first=7))
+        for device in ("meta", "cpu")
+    )
+    assert ahead == here
+    assert [portion.first for portion in ahead] == [7, 15, 23, 31, 39, 47]
+    assert [ids for portion in ahead for ids in portion.tokens.ids] == tokenizer.ids(TEXTS)

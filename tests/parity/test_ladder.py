@@ -1,0 +1,323 @@
+"""The parity ladder: models are equal bit for bit, and what the ladder compares, counts and explains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import Pair, assert_equal, every_family, unequal
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mistakes import wrong_scale
+from torch import Tensor, nn
+
+import minibert
+from minibert import model
+from minibert.checkpoints import hub
+from minibert.families import FAMILIES
+from minibert.families.base import Family
+from minibert.families.bert import BERT
+from minibert.parity import compare, ladder
+from minibert.parity.checkpoints import (
+    BASE,
+    LARGER,
+    TINY,
+    Size,
+    make,
+    make_batch,
+    mistake_upstream,
+    open_upstream,
+    task,
+    tiny,
+)
+from minibert.parity.compare import RUNGS, compare_tensors, first_divergent, row
+from minibert.parity.stages import STAGES, Place, record
+
+Model = Any
+MakePair = Callable[..., Pair]
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+# Equal
+
+
+@pytest.mark.parametrize("size", TINY, ids=lambda size: size.name)
+def test_a_tiny_checkpoint_is_bit_identical_on_every_rung(size: Size) -> None:
+    result = ladder.climb_random(size)
+    assert first_divergent(result.rows) is None
+    assert unequal(result.rows) == []
+    assert {r.rung for r in result.rows} == set(RUNGS)
+    assert {r.head for r in result.rows} == {"encoder", *size.family.heads}
+
+
+def test_the_real_encoder_is_bit_identical_at_every_stage_and_at_512_tokens(minilm: Path) -> None:
+    theirs, complete = open_upstream(minilm, BERT, None, pooler=True)
+    result = ladder.Result("MiniLM", "a test")
+    ladder.climb(result, minibert.load(minilm), theirs, task(None, theirs.config, 24), None, train=False)
+    assert complete
+    assert len(result.rows) == 6 + 6 * 15 + 2 + 7
+    assert unequal(result.rows) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [*BASE, *LARGER], ids=lambda size: size.name)
+def test_a_full_size_checkpoint_is_bit_identical_on_every_rung(size: Size) -> None:
+    assert all(r.equal for r in ladder.climb_random(size).rows)
+
+
+@pytest.mark.slow
+def test_the_real_checkpoint_is_bit_identical_with_every_head(minilm: Path) -> None:
+    assert all(r.equal for r in ladder.climb_checkpoint(hub.locate(minilm)).rows)
+
+
+SIZES = st.fixed_dictionaries(
+    {
+        "num_attention_heads": st.integers(1, 4),
+        "num_hidden_layers": st.integers(1, 3),
+        "intermediate_size": st.integers(1, 70),
+        "vocab_size": st.integers(4, 120),
+        "max_position_embeddings": st.integers(2, 40),
+        "pad_token_id": st.sampled_from([0, 3]),
+        "hidden_act": st.sampled_from(sorted(model.ACTIVATION)),
+        "hidden_dropout_prob": st.sampled_from([0.0, 0.1, 0.5]),
+        "attention_probs_dropout_prob": st.sampled_from([0.0, 0.2]),
+        "num_labels": st.integers(1, 4),
+    }
+)
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(data=st.data(), sizes=SIZES, width=st.integers(1, 9), family=st.sampled_from(list(FAMILIES.values())))
+def test_any_configuration_and_any_batch_are_bit_identical(
+    data: st.DataObject, sizes: dict[str, Any], width: int, family: Family, tmp_path: Path
+) -> None:
+    head = data.draw(st.sampled_from([None, *family.heads]))
+    if family.has_segments:
+        sizes |= {"type_vocab_size": data.draw(st.integers(1, 4)), "layer_norm_eps": data.draw(st.floats(1e-12, 1e-3))}
+    else:
+        sizes["sinusoidal_pos_embds"] = data.draw(st.booleans())
+    size = tiny("drawn", family, hidden_size=width * sizes["num_attention_heads"], **sizes)
+    theirs = make(size, head, tmp_path)
+    drawn = task(head, theirs.config, data.draw(st.integers(1, size.tokens)), seed=data.draw(st.integers(0, 99)))
+    assert unequal(Pair(minibert.load(tmp_path, head=head), theirs, drawn, head).climb().rows) == []
+
+
+@every_family
+@pytest.mark.parametrize("head", ["masked-lm", "sequence-classification"])
+def test_20_steps_of_training_with_dropout_end_at_the_same_weights(
+    head: str, family: Family, pair: MakePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "STEPS", 20)
+    both = pair(family, head)
+    start = {name: x.clone() for name, x in both.ours.state_dict().items()}
+    assert unequal(both.train()) == []
+    assert not [name for name, x in both.ours.state_dict().items() if torch.equal(x, start[name])]
+
+
+@every_family
+def test_a_checkpoint_is_compared_with_the_head_that_it_holds(family: Family, written: Any) -> None:
+    folder, _ = written(family, "masked-lm")
+    result = ladder.climb_checkpoint(hub.locate(folder))
+    assert result.rows and unequal(result.rows) == []
+    held = [open_upstream(folder, family, head, pooler=False)[1] for head in ("masked-lm", "token-classification")]
+    assert held == [True, False]
+
+
+# What is compared
+
+
+def test_the_batch_has_rows_of_length_1_and_full_and_all_segments_and_no_row_of_padding_alone() -> None:
+    config = minibert.Config(type_vocab_size=3)
+    for seed in range(20):
+        batch = make_batch(config, 12, seed=seed)
+        lengths = batch.attention_mask.sum(dim=1)
+        assert lengths.min() == 1
+        assert lengths.max() == 12
+        assert batch.token_type_ids[batch.attention_mask == 1].unique().tolist() == [0, 1, 2]
+        padding = batch.attention_mask == 0
+        assert (batch.input_ids[padding] == 0).any()
+        assert (batch.input_ids[padding] != 0).any()
+
+
+NO_PAIRS = {"next sentence", "sentence order", "task embeddings"}
+
+
+@pytest.mark.parametrize(
+    ("family", "absent"),
+    [
+        ("bert", {"pre-classifier", "task embeddings", "sentence order"}),
+        ("distilbert", NO_PAIRS | {"segment embeddings", "pooler dense", "pooler"}),
+        ("roberta", NO_PAIRS),
+        ("albert", {"pre-classifier", "task embeddings", "next sentence"}),
+        ("electra", NO_PAIRS | {"pooler dense", "pooler"}),
+        ("ernie", {"pre-classifier", "sentence order"}),
+    ],
+)
+def test_every_stage_is_read_on_both_sides(family: str, absent: set[str], pair: MakePair) -> None:
+    ours: set[str] = set()
+    theirs: set[str] = set()
+    for head in (None, *FAMILIES[family].heads):
+        both = pair(FAMILIES[family], head)
+        ours |= {place.stage for place in record(both.ours, both.asked.batch)}
+        theirs |= {place.stage for place in record(both.theirs, both.asked.batch)}
+    assert ours == theirs == {stage for stage, _, _ in STAGES} - absent
+
+
+@every_family
+def test_every_dropout_of_a_tiny_checkpoint_is_another_one(family: Family, pair: MakePair) -> None:
+    """So that one in the place of another changes a number."""
+    kinds = {
+        head: {m.p for m in pair(family, head).ours.modules() if isinstance(m, nn.Dropout) and m.p}
+        for head in ("sequence-classification", "question-answering")
+    }
+    assert kinds["sequence-classification"] == {0.1, 0.2, 0.3}
+    assert kinds["question-answering"] == {0.1, 0.2, *([0.4] if "qa_dropout" in family.keys else [])}
+
+
+@pytest.mark.parametrize("side", ["ours", "theirs"])
+def test_scores_probs_and_context_are_those_that_were_computed(side: str, pair: MakePair) -> None:
+    both = pair()
+    tensors = record(getattr(both, side), both.asked.batch)
+    for layer in range(2):
+        scores, probs, context = (tensors[Place(stage, layer)] for stage in ("scores", "probs", "context"))
+        assert torch.equal(scores.softmax(dim=-1), probs)
+        value = tensors[Place("value", layer)].unflatten(-1, (3, 8)).transpose(1, 2)
+        assert torch.equal(probs @ value, context)
+        assert (scores == torch.finfo(torch.float32).min).any()
+
+
+def test_a_difference_is_counted_in_units_in_the_last_place() -> None:
+    one = torch.tensor([1.0, -1.0, 0.0])
+    near = torch.tensor([1.0, -1.0, 0.0]).nextafter(torch.tensor([2.0, -2.0, -1.0]))
+    found = row("tensors", Place("x"), near, one)
+    assert (found.ulp, found.equal, found.index) == (1, False, (0,))
+    assert found.largest == pytest.approx(2**-23)
+    twin = row("tensors", Place("x"), torch.tensor([-1e-45]), torch.tensor([1e-45]))
+    assert twin.ulp == 2  # across zero
+
+
+def test_float64_is_compared_in_float64() -> None:
+    one = torch.ones(2, dtype=torch.float64)
+    found = row("tensors", Place("x"), one + 1e-12, one)
+    assert (found.equal, found.ulp, found.largest) == (False, 0, pytest.approx(1e-12, rel=1e-3))
+    assert row("tensors", Place("x"), one + 1e-12, one.float()).equal
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_value_that_is_not_finite_never_passes_within_a_bound(value: float) -> None:
+    found = row("tensors", Place("x"), torch.tensor([1.0, value]), torch.tensor([1.0, 2.0]), bound=0.5)
+    assert not found.ok
+
+
+def test_a_zero_of_the_other_sign_is_not_bit_identical() -> None:
+    found = row("tensors", Place("x"), torch.tensor([-0.0]), torch.tensor([0.0]))
+    assert (found.equal, found.ulp, found.ok) == (False, 0, True)
+
+
+def test_a_tensor_that_one_side_lacks_or_that_has_another_shape_differs() -> None:
+    x, y = {Place("x"): torch.ones(2)}, {Place("y"): torch.ones(2)}
+    assert [r.ok for r in compare_tensors("tensors", x, y)] == [False, False]
+    assert not row("tensors", Place("x"), torch.ones(2), torch.ones(3)).ok
+
+
+@pytest.mark.parametrize(("change", "decided_alike"), [(1e-3, True), (-2.0, False)])
+def test_the_last_rung_says_whether_a_difference_changes_a_decision(
+    change: float, decided_alike: bool, pair: MakePair
+) -> None:
+    both = pair(head="question-answering")
+    with torch.no_grad():
+        both.ours.qa_outputs.bias += change
+        both.ours.qa_outputs.weight *= 1 + change
+    rows = {r.place: r for r in both.compare()}
+    assert not rows["logits: end_logits"].ok
+    assert rows["decisions: span"].ok is decided_alike
+
+
+def drop_biases(theirs: Model) -> None:
+    for module in theirs.modules():
+        if isinstance(module, nn.Linear):
+            module.register_parameter("bias", None)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda m: [nn.init.zeros_(x.bias) for x in m.modules() if isinstance(x, nn.Linear)], "weights not loaded"),
+        (lambda m: setattr(m.embeddings.LayerNorm, "eps", 1e-3), "eps: upstream's LayerNorms have 0.001"),
+        (drop_biases, "missing bias: upstream's linear layers have none"),
+    ],
+    ids=["zero biases", "eps", "no biases"],
+)
+def test_the_cause_is_named_when_upstream_is_the_one_that_differs(change: Any, words: str, pair: MakePair) -> None:
+    both = pair()
+    change(both.theirs)
+    result = both.climb()
+    assert result.first is not None
+    assert words in result.cause
+
+
+def test_a_bias_of_zeros_is_not_mistaken_for_an_upstream_tensor_that_is_all_zeros(pair: MakePair) -> None:
+    both = pair()
+    for encoder in (both.ours, both.theirs):
+        nn.init.zeros_(encoder.pooler.dense.bias)
+    nn.init.zeros_(both.ours.layers[1].feed_forward.expand.bias)
+    assert both.climb().cause.startswith("missing bias: minibert's layers.1.feed_forward.expand")
+
+
+def test_explaining_leaves_the_model_as_it_was(pair: MakePair) -> None:
+    both = pair(head="masked-lm")
+    wrong_scale(both.ours)
+
+    def settings() -> list[Any]:
+        return [m.eps if isinstance(m, nn.LayerNorm) else getattr(m, "activation", None) for m in both.ours.modules()]
+
+    before, weights = settings(), {name: value.clone() for name, value in both.ours.state_dict().items()}
+    first = first_divergent(both.compare())
+    assert first is not None
+    ladder.explain(both.ours, both.theirs, both.asked.batch, first)
+    assert settings() == before
+    assert_equal(dict(both.ours.state_dict()), weights)
+
+
+# Within bounds
+
+
+@pytest.mark.parametrize(
+    ("dtype", "attention"),
+    [(torch.float32, "sdpa"), (torch.float64, "eager"), (torch.bfloat16, "eager"), (torch.float16, "sdpa")],
+)
+def test_another_dtype_or_attention_stays_within_its_bound(dtype: torch.dtype, attention: str, tmp_path: Path) -> None:
+    make(TINY[0], None, tmp_path)
+    result = ladder.climb_path(hub.locate(tmp_path), "cpu", dtype, attention)
+    assert [r.place for r in result.rows if not r.ok] == []
+    assert not all(r.equal for r in result.rows)
+
+
+def test_a_mistake_leaves_the_bound_of_the_fused_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(TINY[0], None, tmp_path)
+
+    def ignores_the_mask(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, dropout: nn.Dropout) -> Any:
+        return F.scaled_dot_product_attention(query, key, value), None
+
+    monkeypatch.setitem(model.ATTENTION, "sdpa", ignores_the_mask)
+    result = ladder.climb_path(hub.locate(tmp_path), "cpu", torch.float32, "sdpa")
+    assert result.first is not None
+    assert result.first.place == "layer 0 context"
+
+
+def test_a_task_head_that_an_older_transformers_builds_wrongly_is_seen(tmp_path: Path) -> None:
+    """Its pooler is missing, or the bias of its decoder is there twice."""
+    theirs = make(TINY[0], "multiple-choice", tmp_path / "choice")
+    assert mistake_upstream(theirs, "multiple-choice", tmp_path / "choice") == ""
+    theirs.bert.pooler = None
+    assert mistake_upstream(theirs, "multiple-choice", tmp_path / "choice") == "without the pooler that it reads"
+    theirs = make(TINY[0], "masked-lm", tmp_path / "mlm")
+    assert mistake_upstream(theirs, "masked-lm", tmp_path / "mlm") == ""
+    theirs.cls.predictions.decoder.bias = torch.nn.Parameter(theirs.cls.predictions.bias.detach().clone())
+    assert mistake_upstream(theirs, "masked-lm", tmp_path / "mlm") == "with two biases in place of one"

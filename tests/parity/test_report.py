@@ -1,0 +1,122 @@
+"""`minibert parity`: reports, exit status, and requests that cannot be met."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from mistakes import Model
+
+import minibert
+from minibert import model
+from minibert.cli import main as cli
+from minibert.extras import install_hint
+from minibert.parity import ladder, report
+from minibert.parity.checkpoints import TINY, make
+from minibert.parity.compare import Row, row
+from minibert.parity.stages import Place
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_the_command_reports_one_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(TINY[1], "masked-lm", tmp_path / "model")
+    pages = [tmp_path / "report.html", tmp_path / "report.md"]
+    reports = [part for file in pages for part in ("--report", str(file))]
+    assert cli.main(["parity", str(tmp_path / "model"), *reports, "--json"]) == 0
+    *_, verdict, line = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert found["ok"] and found["tensors"] == found["equal"] > 300
+    assert verdict == f"{found['tensors']:,} of {found['tensors']:,} tensors bit-identical"
+    assert all(verdict in file.read_text("utf-8") for file in pages)
+
+
+def test_the_command_fails_and_names_the_first_divergent_tensor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*given: Any, **more: Any) -> Model:
+        loaded = minibert.load(*given, **more)
+        getattr(loaded, "encoder", loaded).layers[0].feed_forward.activation = model.ACTIVATION["gelu_new"]
+        return loaded
+
+    monkeypatch.setattr(ladder, "load", load)
+    make(TINY[1], None, tmp_path)
+    assert cli.main(["parity", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "first difference: layer 0 activation (encoder) at [0, 0, " in out
+    assert "likely cause: activation: upstream computes gelu;" in out
+    assert "DIFFERS" in out
+
+
+@pytest.mark.parametrize(
+    ("installed", "usable"),
+    [(None, False), ("4.57.1", False), ("5.23.0", True), ("5.23.0.dev0", True), ("5.24.0", False)],
+)
+def test_without_a_transformers_for_which_parity_holds_the_command_says_what_to_install(
+    installed: str | None, usable: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pretend(name: str) -> str:
+        if installed is None:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setattr(importlib.metadata, "version", pretend)
+    if usable:
+        assert report.transformers_version() == installed
+        return
+    assert cli.main(["parity"]) == 1
+    error = capsys.readouterr().err
+    assert install_hint("test") in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (["--report", "page.pdf"], "--report is page.pdf; it must end in .html or .md"),
+        (["--report", os.path.join("nowhere", "page.md")], "there is no folder"),
+        (["no/such/folder"], "no/such/folder"),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_refused(
+    request_: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["parity", *request_]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_an_interrupt_reports_what_was_compared_until_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(size: object) -> ladder.Result:
+        raise KeyboardInterrupt
+
+    one = ladder.Result("one", "a test", rows=[DIFFERENT])
+    monkeypatch.setattr(report, "climb_checkpoint", lambda source: one)
+    monkeypatch.setattr(report, "climb_random", interrupted)
+    assert cli.main(["parity"]) == 130
+    assert "interrupted: 1 checkpoints were compared: 0 of 1 tensors bit-identical" in capsys.readouterr().err
+
+
+HOSTILE = '<script>alert(1)</script> | `x` & "y"'
+DIFFERENT = Row("tensors", HOSTILE, 0, (2,), 1.0, 3, False, index=(1,), ours=1.0, theirs=2.0)
+
+
+def test_pages_escape_what_they_quote_and_need_no_network() -> None:
+    result = ladder.Result(HOSTILE, HOSTILE, rows=[DIFFERENT], cause=HOSTILE)
+    run = ("with <b>", {"torch": "<i>"}, [result])
+    html, text = report.page(".html", *run), report.page(".md", *run)
+    assert "<script" not in html and "<b>with" not in html and "src=" not in html and "http" not in html
+    assert html.count("DIFFERS") == text.count("DIFFERS") == 1
+    assert all(line.startswith("    ") for line in text.splitlines() if "<script" in line)
+    assert json.loads(json.dumps(report.figures(*run), allow_nan=False))["ok"] is False
+
+
+def test_a_tensor_of_another_shape_is_reported_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    result = ladder.Result("one", "a test", rows=[row("tensors", Place("x"), torch.ones(2), torch.ones(3))])
+    assert json.loads(json.dumps(report.figures("", {}, [result]), allow_nan=False))["equal"] == 0
+    assert "shape (2,), upstream (3,)" in str(result.first)

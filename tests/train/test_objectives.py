@@ -1,0 +1,221 @@
+"""Pretraining objectives: losses and scores equal to those computed token by token or by transformers' models."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor
+from training import CLOSE, CONFIG, VOCABULARY, Found, batch_of, examples
+from words import write_words_checkpoint
+
+import minibert
+from minibert.config import Config
+from minibert.losses import IGNORED
+from minibert.text.masking import Masking
+from minibert.text.tokenizer import load_tokenizer
+from minibert.train.batches import Batch, Batches
+from minibert.train.loop import one_step, train
+from minibert.train.objectives import OBJECTIVES, Electra, MaskedLanguageModel, ReplacedTokens
+from minibert.train.settings import TrainSettings
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+HEADS = {"mlm": "masked-lm", "mlm+nsp": "pretraining", "mlm+sop": "pretraining"}
+LENGTHS = [9, 4, 11, 7, 1, 3]
+objectives = pytest.mark.parametrize("name", HEADS)
+
+
+def config(kind: str = "bert", **changes: Any) -> Config:
+    sizes = CONFIG | {"model_type": kind, "vocab_size": VOCABULARY, "num_hidden_layers": 2, "embedding_size": 8}
+    return Config.from_dict(sizes | changes)
+
+
+def new_model(name: str) -> Any:
+    torch.manual_seed(0)
+    model = OBJECTIVES[name]().new_model(config("electra" if name == "electra" else "bert"))
+    for parameter in model.parameters():
+        parameter.data.normal_(0, 0.3)  # far from the beginning, where all scores are nearly the same
+    return model.eval()
+
+
+def named(labels: dict[str, Any]) -> dict[str, Any]:
+    """With the label of pairs under both names."""
+    second = labels.get("next_sentence_label")
+    return labels if second is None else labels | {"sentence_order_label": second}
+
+
+def batch(name: str) -> Batch:
+    made = batch_of(HEADS.get(name, "masked-lm"), LENGTHS)
+    return replace(made, labels=named(made.labels))
+
+
+def summed(losses: dict[str, Tensor]) -> Tensor:
+    return torch.stack(list(losses.values())).sum()
+
+
+def shifted(batch: Batch) -> Batch:
+    """Labels off by one place."""
+    return replace(batch, labels={**batch.labels, "labels": batch.labels["labels"].roll(1, dims=1)})
+
+
+@objectives
+def test_the_packed_step_is_the_readable_one(name: str) -> None:
+    model, given = new_model(name), batch(name)
+
+    def found(step: str, batch: Batch) -> Found:
+        return Found.of(lambda model, batch: summed(OBJECTIVES[name](step)(model, batch)), model, batch)
+
+    right = found("readable", given)
+    assert max(found("packed", given).apart(right).values()) < CLOSE
+    assert max(found("packed", shifted(given)).apart(right).values()) > 1e-2  # the control
+
+
+@pytest.mark.parametrize("name", ["mlm+nsp", "electra"])
+def test_uneven_parts_of_a_step_are_the_step_of_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masked tokens are counted by token, pairs by row: sums, no means of means."""
+    monkeypatch.setattr(torch, "multinomial", lambda p, count: p.argmax(dim=-1, keepdim=True))  # of ELECTRA: no chance
+    model, given = new_model(name), batch(name)
+    rows = Batches(examples(HEADS.get(name, "masked-lm"), LENGTHS), 6, 0, 0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+
+    def gradients(sizes: list[int]) -> dict[str, Tensor]:
+        cuts = [0, *itertools.accumulate(sizes)]
+        parts = [rows.of_rows(range(a, b)) for a, b in itertools.pairwise(cuts)]
+        one_step(model, parts, optimizer, OBJECTIVES[name](), TrainSettings(clip=1e9), 1)
+        return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    whole, parted = gradients([6]), gradients([1, 3, 2])
+    assert len(given.rows) == 6 and whole.keys() == parted.keys()
+    for parameter, gradient in whole.items():
+        assert (gradient - parted[parameter]).abs().max() < 1e-5 * max(1.0, float(gradient.abs().max())), parameter
+
+
+def test_a_batch_is_learned_by_heart() -> None:
+    """A model that cannot overfit one batch has a mistake in labels, masks or gradients."""
+    torch.manual_seed(0)
+    model = OBJECTIVES["mlm+nsp"]().new_model(config())
+    model.apply(lambda module: setattr(module, "p", 0.0) if isinstance(module, torch.nn.Dropout) else None)
+    batches = Batches(examples("pretraining", [9, 4, 11, 7]), 4, 0, 0)
+    settings = TrainSettings(epochs=150, batch_size=4, learning_rate=1e-2)
+    progress = train(model, batches, settings, loss_of=OBJECTIVES["mlm+nsp"]())
+    assert progress.parts["masked-lm"][-1] < 0.01
+    assert progress.parts["next-sentence"][-1] < 0.01
+
+
+@objectives
+def test_the_score_is_the_mean_over_masked_tokens_and_over_rows(name: str) -> None:
+    model, objective = new_model(name), OBJECTIVES[name]()
+    rows = [replace(row, labels=named(dict(row.labels))) for row in examples(HEADS[name], [5, 9, 2, 11, 7] * 9)]
+    found = objective.score(model, rows)
+    losses, correct, pairs = [], [], []
+    for row in rows:
+        with torch.no_grad():
+            ids, segments = torch.tensor([row.ids]), torch.tensor([row.segments])
+            out = model(ids, attention_mask=torch.ones_like(ids), token_type_ids=segments)
+        labels = torch.tensor(row.labels["labels"])
+        logits = (out.logits if name == "mlm" else out.prediction_logits)[0][labels != IGNORED]
+        losses += F.cross_entropy(logits, labels[labels != IGNORED], reduction="none").tolist()
+        correct += (logits.argmax(-1) == labels[labels != IGNORED]).tolist()
+        if name != "mlm":
+            pairs.append(int(out.seq_relationship_logits.argmax() == row.labels["next_sentence_label"]))
+    assert found["masked_tokens"] == len(losses)
+    assert found["masked_lm_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert found["masked_accuracy"] == sum(correct) / len(losses)
+    second = str(objective.pairing).replace("-", "_")
+    assert name == "mlm" or found[f"{second}_accuracy"] == sum(pairs) / len(pairs)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# ELECTRA
+
+
+@pytest.fixture
+def model() -> Electra:
+    model: Electra = new_model("electra")
+    return model
+
+
+def upstream(kind: str, part: Any, folder: Path) -> Any:
+    minibert.save(part, folder)
+    return getattr(transformers, f"ElectraFor{kind}").from_pretrained(folder, attn_implementation="eager").eval()
+
+
+def test_both_models_have_the_same_tables_and_a_gradient_of_each_reaches_them(model: Electra) -> None:
+    assert sum("embeddings.token" in name for name, _ in model.named_parameters()) == 1
+    losses = ReplacedTokens()(model, batch("electra"))
+    table = model.discriminator.encoder.embeddings.token.weight
+    for loss in losses.values():
+        (gradient,) = torch.autograd.grad(loss, table, retain_graph=True)
+        assert gradient.abs().sum() > 0
+    own = model.generator.transform.weight  # no gradient flows through the sampling
+    assert torch.autograd.grad(losses["replaced-token-detection"], own, allow_unused=True) == (None,)
+
+
+def test_the_generator_is_a_quarter_as_wide_and_as_deep(model: Electra) -> None:
+    small, config = model.generator.config, model.config
+    assert (small.hidden_size, small.num_attention_heads, small.intermediate_size) == (6, 1, 10)
+    assert (small.embedding_size, small.num_hidden_layers) == (config.embedding_size, config.num_hidden_layers)
+
+
+def test_the_losses_are_those_of_the_two_models_of_transformers(model: Electra, tmp_path: Path) -> None:
+    given = batch("electra")
+    labels = given.labels["labels"]
+    chosen = labels != IGNORED
+    generator = upstream("MaskedLM", model.generator, tmp_path / "generator")
+    discriminator = upstream("PreTraining", model.discriminator, tmp_path / "discriminator")
+    torch.manual_seed(5)
+    found = ReplacedTokens()(model, given)
+    inputs = {"attention_mask": given.attention_mask, "token_type_ids": given.token_type_ids}
+    generated = generator(given.input_ids, labels=labels, **inputs)
+    torch.manual_seed(5)
+    sampled = torch.multinomial(generated.logits[chosen].softmax(-1), 1).squeeze(1)
+    filled = given.input_ids.masked_scatter(chosen, sampled)
+    replaced = (filled != torch.where(chosen, labels, given.input_ids)).long()
+    detected = discriminator(filled, labels=replaced, **inputs)
+    assert found["masked-lm"].item() == pytest.approx(generated.loss.item(), rel=1e-5)
+    assert found["replaced-token-detection"].item() == pytest.approx(detected.loss.item(), rel=1e-5)
+    with_padding = F.binary_cross_entropy_with_logits(detected.logits, replaced.float())
+    assert abs(with_padding.item() - detected.loss.item()) > 1e-4  # the control: padding would be seen
+
+
+def test_a_sampled_token_that_equals_the_original_counts_as_original(model: Electra) -> None:
+    given, objective = batch("electra"), ReplacedTokens()
+    right = given.labels["labels"][given.labels["labels"] != IGNORED]
+    assert objective.detect(model, given, right)[1].sum() == 0
+    wrong = torch.cat([(right[:1] + 1) % VOCABULARY, right[1:]])
+    assert objective.detect(model, given, wrong)[1].sum() == 1
+
+
+def test_chosen_tokens_are_masked_or_left_and_never_replaced(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_words_checkpoint(tmp_path))
+    ids = list(range(5, 60)) * 400
+
+    def share(objective: MaskedLanguageModel, kind: str) -> float:
+        masked, labels = objective.masking(Masking.of(tokenizer))(ids, 0, 0)
+        chosen = [(now, before) for now, before, label in zip(masked, ids, labels, strict=True) if label != IGNORED]
+        kinds = [
+            "masked" if now == tokenizer.mask_id else "left" if now == before else "other" for now, before in chosen
+        ]
+        return kinds.count(kind) / len(kinds)
+
+    assert share(ReplacedTokens(), "other") == 0 < share(MaskedLanguageModel(), "other")
+    assert share(ReplacedTokens(), "masked") == pytest.approx(0.85, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (config(), "bert has no head 'replaced-token-detection'"),
+        (config("electra", num_attention_heads=2), "num_attention_heads is 2; the generator has a quarter of them"),
+    ],
+    ids=["a BERT", "two heads"],
+)
+def test_a_config_without_a_generator_is_refused(given: Config, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Electra(given)

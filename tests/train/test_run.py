@@ -1,0 +1,213 @@
+"""Runs of every kind: killed and resumed bit for bit, seeded, refused with other settings, written as a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import assert_equal
+from training import write_home
+
+from minibert.cli import main as cli
+from minibert.tasks.base import Measure
+from minibert.train import distill, finetune, loop, pretrain
+from minibert.train import run as module
+from minibert.train.objectives import OBJECTIVES as CLASSES
+from minibert.train.run import DegenerateWarning, averaged, plot_runs
+from minibert.train.settings import (
+    OBJECTIVES,
+    DistillClassifierSettings,
+    DistillSettings,
+    FinetuneSettings,
+    PretrainSettings,
+    TrainSettings,
+)
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:all .* texts were predicted", "ignore:degenerate"),  # models that barely learned
+]
+QUICK: dict[str, Any] = {"max_length": 16, "batch_size": 4, "learning_rate": 1e-3}
+STEPS = QUICK | {"steps": 12, "save_every": 4}
+EPOCHS = QUICK | {"epochs": 2, "save_every": 2}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_home(tmp_path_factory.mktemp("home"))
+
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "classify": lambda h, **how: finetune("classify", h / "train.tsv", dev=h / "train.tsv", model=h / "words", **how),
+    "mask": lambda h, **how: finetune("mask", h / "few.txt", dev=h / "few.txt", model=h / "teacher", **how),
+    "frozen": lambda h, **how: finetune("classify", h / "train.tsv", model=h / "words", freeze="encoder", **how),
+    "mlm+nsp": lambda h, **how: pretrain(h / "corpus.txt", config=h / "small.json", tokenizer=h / "words", **how),
+    "electra": lambda h, **how: pretrain(
+        h / "corpus.txt", config=h / "electra.json", tokenizer=h / "words", objective="electra", **how
+    ),
+    "distill": lambda h, **how: distill(h / "corpus.txt", teacher=h / "teacher", layers=2, **how),
+    "distill classify": lambda h, **how: distill(
+        h / "train.tsv", task="classify", teacher=h / "classifier", dev=h / "train.tsv", **how
+    ),
+}
+slow = pytest.mark.slow
+OF_STEPS = ("mlm+nsp", "electra", "distill")
+
+
+def report_of(out: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((out / "training.json").read_text())
+    return content
+
+
+@pytest.mark.parametrize("kind", [kind if kind == "classify" else pytest.param(kind, marks=slow) for kind in KINDS])
+def test_a_killed_run_is_resumed_by_the_same_call_bit_for_bit(
+    kind: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, how = KINDS[kind], STEPS if kind in OF_STEPS else EPOCHS
+    whole = train(home, out=tmp_path / "whole", **how)
+    left, right = [7], loop.one_step
+
+    def killed(*args: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return right(*args)
+
+    monkeypatch.setattr(loop, "one_step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(home, out=tmp_path / "out", **how)
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"holds a run with other settings: .*learning_rate was 0\.001 and is 0\.01"):
+        train(home, out=tmp_path / "out", **how | {"learning_rate": 1e-2})
+    resumed = train(home, out=tmp_path / "out", **how)
+    assert_equal(dict(resumed.named_parameters()), dict(whole.named_parameters()))
+    one, other = report_of(tmp_path / "whole"), report_of(tmp_path / "out")
+    for name in ("curve", "epochs", "dev", "tokens"):
+        assert one[name] == other[name], name
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
+
+
+@pytest.mark.parametrize("kind", ["classify", "mlm+nsp"])
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(kind: str, home: Path, tmp_path: Path) -> None:
+    how = STEPS | {"steps": 4} if kind in OF_STEPS else EPOCHS | {"epochs": 1}
+    models = [KINDS[kind](home, out=tmp_path / f"{n}", seed=seed, **how) for n, seed in enumerate((3, 3, 4))]
+    one, again, other = (dict(model.named_parameters()) for model in models)
+    assert_equal(one, again)
+    assert not all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_restart_forgets_an_unfinished_run(home: Path, tmp_path: Path) -> None:
+    state = tmp_path / "out.training"
+    state.mkdir()
+    (state / "run_config.json").write_text(json.dumps({"seed": 7}))
+    how = STEPS | {"steps": 2, "out": tmp_path / "out"}
+    with pytest.raises(ValueError, match="seed was 7 and is 0"):
+        KINDS["mlm+nsp"](home, **how)
+    KINDS["mlm+nsp"](home, restart=True, **how)
+    assert report_of(tmp_path / "out")["steps"] == 2
+
+
+def test_a_score_of_the_majority_class_is_called_degenerate(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = Measure({"accuracy": 0.5, "degenerate": True}, "accuracy", "")
+    monkeypatch.setattr("minibert.train.finetuning.FinetuneRun.measure", lambda *args, **more: measure)
+    with pytest.warns(DegenerateWarning, match=r"degenerate: the score on dev, 0\.500"):
+        KINDS["classify"](home, **EPOCHS | {"epochs": 1})
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Settings
+
+
+def test_every_objective_is_a_choice_of_the_settings() -> None:
+    assert tuple(CLASSES) == OBJECTIVES
+
+
+LIMITS: list[tuple[str, Any, str]] = [
+    ("epochs", 0, "it must be at least 1"),
+    ("batch_size", 0, "it must be at least 1"),
+    ("accumulate", 0, "it must be at least 1"),
+    ("save_every", 0, "it must be at least 1"),
+    ("warmup", 5, "it must be at least 0 and at most 1"),
+    ("clip", -1, "it must be at least 0"),
+    ("learning_rate", float("nan"), "it must be finite"),
+    ("weight_decay", -0.1, "it must be at least 0"),
+    ("step", "fast", "choose from packed, readable"),
+    ("shard", "half", "choose from none, full"),
+    ("precision", "int8", "choose from float32, bfloat16, auto"),
+]
+OWN_LIMITS: list[tuple[type, str, Any, str]] = [
+    (FinetuneSettings, "max_length", 0, "it must be at least 1"),
+    (PretrainSettings, "steps", 0, "it must be at least 1"),
+    (PretrainSettings, "max_length", 3, "it must be at least 8"),
+    (PretrainSettings, "objective", "clm", "choose from mlm, mlm\\+nsp"),
+    (DistillSettings, "temperature", 0.0, "it must be more than 0"),
+    (DistillSettings, "weights", (5.0, 2.0), "give one for each of distillation, masked LM, cosine"),
+    (DistillSettings, "weights", (0.0, 0.0, 0.0), "one of them above 0"),
+    (DistillSettings, "places", "some", "choose from all, masked"),
+    (DistillClassifierSettings, "weights", (5.0, 2.0, 1.0), "give one for each of soft labels, labels"),
+    (DistillClassifierSettings, "class_weight", "balanced", "is a setting of finetune"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "message"),
+    [(kind, *row) for kind in (TrainSettings, DistillSettings) for row in LIMITS] + OWN_LIMITS,
+)
+def test_a_setting_out_of_its_limits_is_refused(kind: type, name: str, value: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        kind(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "flags", ["--warmup 5", "--clip -1", "--batch-size 0", "--accumulate 0", "--save-every 0", "--epochs 0"]
+)
+def test_a_flag_out_of_its_limits_is_refused_before_anything_is_written(
+    flags: str, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["finetune", "classify", str(home / "train.tsv"), "--model", str(home / "words")]
+    assert cli.main([*command, *flags.split(), "--out", str(tmp_path / "out")]) == 2
+    name, value = flags.removeprefix("--").split()
+    assert f"{name.replace('-', '_')} is {float(value):g}" in capsys.readouterr().err.replace(".0", "")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", [["finetune", "tag"], ["finetune", "mask"], ["pretrain"], ["distill"]], ids=str)
+def test_help_names_every_setting(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    kind: Any = {"finetune": FinetuneSettings, "pretrain": PretrainSettings, "distill": DistillSettings}[command[0]]
+    with pytest.raises(SystemExit):
+        cli.main([*command, "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    hidden = {"class_weight", "config", "init", "objective", "phrases"} if command != ["pretrain"] else set()
+    for one in fields(kind):
+        if "help" in one.metadata and one.name not in (*hidden, "epochs"):
+            assert f"--{one.name.replace('_', '-')}" in shown
+    assert command != ["pretrain"] or "electra" in shown
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The picture
+
+RUN = {"curve": [3.0, 2.0, 1.0, 2.0], "epochs": [{"f1": 0.5}, {"f1": 0.7}, {"f1": 0.6}], "best_epoch": 2}
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_runs_are_plotted_with_and_without_scores(kind: str, tmp_path: Path) -> None:
+    for name, run in {"scored": RUN, "blind": RUN | {"epochs": []}}.items():
+        plot_runs([run, run], "f1", tmp_path / f"{name}.{kind}")
+        assert (tmp_path / f"{name}.{kind}").stat().st_size > 1000
+    with pytest.raises(ValueError, match=r"must end in \.png, \.svg or \.pdf"):
+        module.check_picture(tmp_path / "curve.txt")
+
+
+def test_the_average_keeps_a_line_and_smooths_what_jumps() -> None:
+    line = np.arange(100.0)
+    assert np.allclose(averaged(line)[10:-10], line[10:-10])
+    assert np.abs(averaged(np.tile([0.0, 2.0], 100))[20:-20] - 1).max() < 0.1

@@ -1,0 +1,180 @@
+"""Rows of documents, and batches of a corpus: nothing too long, labels that are true, each a function of its number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from training import write_corpus
+from words import write_words_checkpoint
+
+from minibert.losses import IGNORED
+from minibert.tasks.base import Example
+from minibert.text.masking import Masking
+from minibert.text.template import SpecialTokenTemplate
+from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.train.batches import Batch
+from minibert.train.corpus import Corpus
+from minibert.train.stream import Packing, Stream, cut_pair
+
+CLS, SEP, LONG = 1, 2, 40
+PAIRINGS = [None, "next-sentence", "sentence-order"]
+
+
+def documents(count: int, sentences: int, length: int = 5) -> list[list[list[int]]]:
+    """Every token is unique: document · 10,000 + its place."""
+    starts = [[10_000 * (n + 1) + s * length for s in range(sentences)] for n in range(count)]
+    return [[list(range(start, start + length)) for start in document] for document in starts]
+
+
+def texts(row: Example) -> list[list[int]]:
+    """The texts of a row without special tokens."""
+    ids = list(row.ids)
+    assert ids[0] == CLS and ids[-1] == SEP
+    cut = ids.index(SEP)
+    return [ids[1:cut]] if cut == len(ids) - 1 else [ids[1:cut], ids[cut + 1 : -1]]
+
+
+def packing(pairing: str | None, max_length: int = LONG) -> Packing:
+    return Packing(pairing, max_length, SpecialTokenTemplate((CLS,), (SEP,), (SEP,)))
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.sampled_from(PAIRINGS),
+    st.lists(st.lists(st.lists(st.integers(10, 99), min_size=1, max_size=30), min_size=1, max_size=8), max_size=5),
+    st.integers(8, 40),
+    st.integers(0, 9),
+)
+def test_rows_fit_and_are_framed(pairing: str | None, given: list[list[list[int]]], most: int, seed: int) -> None:
+    for row in packing(pairing, most).rows(given, Random(seed)):
+        assert len(row.ids) == len(row.segments) <= most
+        parts = texts(row)
+        assert len(parts) == (1 if pairing is None else 2)
+        expected = [0] * (len(parts[0]) + 2) + ([1] * (len(parts[1]) + 1) if len(parts) > 1 else [])
+        assert list(row.segments) == expected
+
+
+def test_one_text_a_row_loses_no_token_and_one_row_in_ten_is_short() -> None:
+    given = documents(40, 400)
+    rows = packing(None).rows(given, Random(0))
+    all_ids = [id for document in given for sentence in document for id in sentence]
+    assert sorted(id for row in rows for id in texts(row)[0]) == sorted(all_ids)
+    short = sum(len(row.ids) < LONG for row in rows) / len(rows)
+    assert 0.05 < short < 0.12  # a tenth, less those drawn at full length, more the ends of documents
+
+
+def test_half_of_the_second_texts_follow_and_half_are_from_another_document() -> None:
+    rows = packing("next-sentence").rows(documents(50, 60), Random(0))
+    labels = [row.labels["next_sentence_label"] for row in rows]
+    assert 0.45 < sum(labels) / len(labels) < 0.55
+    for row, label in zip(rows, labels, strict=True):
+        a, b = texts(row)
+        assert (a[0] // 10_000 != b[0] // 10_000) == bool(label)
+        assert label or 0 < b[0] - a[-1] <= LONG  # after it, less what was cut
+    copied = packing("next-sentence").rows(documents(1, 60) * 50, Random(0))  # the control: fifty times the same
+    random = [texts(row) for row in copied if row.labels["next_sentence_label"]]
+    assert not all(a[0] // 10_000 != b[0] // 10_000 for a, b in random)
+
+
+def test_a_single_document_gives_no_random_text() -> None:
+    rows = packing("next-sentence").rows(documents(1, 30), Random(0))
+    assert {row.labels["next_sentence_label"] for row in rows} == {0}
+    assert packing("next-sentence").rows(documents(1, 1), Random(0)) == []
+
+
+def test_sentences_of_the_same_document_are_in_order_or_swapped() -> None:
+    rows = packing("sentence-order").rows(documents(50, 60), Random(0))
+    labels = [row.labels["sentence_order_label"] for row in rows]
+    assert 0.45 < sum(labels) / len(labels) < 0.55
+    for row, label in zip(rows, labels, strict=True):
+        a, b = texts(row)
+        assert a[0] // 10_000 == b[0] // 10_000
+        assert (a[0] > b[0]) == bool(label)
+
+
+def test_the_same_seed_gives_the_same_rows_and_another_seed_others() -> None:
+    one, again, other = (packing("next-sentence").rows(documents(5, 9), Random(seed)) for seed in (1, 1, 2))
+    assert one == again != other
+
+
+@pytest.mark.parametrize(("a", "b"), [(30, 3), (3, 30), (20, 20), (5, 5)])
+def test_a_pair_is_cut_from_its_longer_text_at_either_end(a: int, b: int) -> None:
+    first, second = list(range(100, 100 + a)), list(range(200, 200 + b))
+    cuts = [cut_pair(first, second, 12, Random(seed)) for seed in range(40)]
+    for one, two in cuts:
+        assert len(one) + len(two) == min(12, a + b)
+        assert one == list(range(one[0], one[0] + len(one)))
+        assert min(a, b) > 6 or min(len(one), len(two)) == min(a, b)  # the shorter one is whole
+    assert a + b <= 12 or len({(one[0], two[0]) for one, two in cuts}) > 3
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Batches
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stream")
+    write_words_checkpoint(folder)
+    write_corpus(folder / "corpus.txt", 40)
+    return folder
+
+
+def stream(
+    folder: Path, pairing: str | None = "next-sentence", journal: Path | None = None, window: int = 200
+) -> Stream:
+    """Sixty batches of four rows, of many small windows."""
+    tokenizer: Tokenizer = load_tokenizer(folder)
+    corpus = replace(Corpus.of(folder / "corpus.txt"), window=window)
+    packing = Packing(pairing, 16, tokenizer.template)
+    return Stream(corpus, tokenizer, packing, Masking.of(tokenizer), 4, 60, 0, tokenizer.pad_id, journal)
+
+
+def assert_same(batches: list[Batch], again: list[Batch]) -> None:
+    assert len(batches) == len(again)
+    for one, other in zip(batches, again, strict=True):
+        assert torch.equal(one.input_ids, other.input_ids)
+        assert torch.equal(one.labels["labels"], other.labels["labels"])
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_each_batch_is_a_function_of_its_number(pairing: str | None, folder: Path) -> None:
+    whole = list(stream(folder, pairing).epoch_batches(0))
+    for first in (0, 1, 17, 59):
+        assert_same(whole[first:], list(stream(folder, pairing).epoch_batches(0, first)))
+
+
+@pytest.mark.parametrize("cut", [0, 2], ids=["whole journal", "journal that a kill cut off"])
+def test_windows_of_earlier_batches_are_not_read_again(
+    cut: int, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = tmp_path / "windows.txt"
+    whole = list(stream(folder, journal=journal).epoch_batches(0))
+    journal.write_text(journal.read_text()[: len(journal.read_text()) - cut])
+    read: list[int] = []
+    right = Stream.window_rows
+    monkeypatch.setattr(Stream, "window_rows", lambda self, number: (read.append(number), right(self, number))[1])
+    assert_same(whole[50:], list(stream(folder, journal=journal).epoch_batches(0, 50)))
+    assert stream(folder).corpus.windows > 5 and min(read) > 5
+
+
+def test_other_tokens_are_masked_each_time_a_sentence_is_used(folder: Path) -> None:
+    seen: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+    for batch in stream(folder, None, window=10**6).epoch_batches(0):
+        for ids, labels in zip(batch.input_ids, batch.labels["labels"], strict=True):
+            original = torch.where(labels == IGNORED, ids, labels)
+            seen.setdefault(tuple(original.tolist()), set()).add(tuple(labels.tolist()))
+    assert max(map(len, seen.values())) > 2
+
+
+def test_a_corpus_without_tokens_gives_no_row(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt").write_text("\u200b\n\n\u200b\n")
+    empty = replace(stream(folder), corpus=Corpus.of(tmp_path / "corpus.txt"))
+    with pytest.raises(ValueError, match="gives no row to learn from"):
+        next(empty.epoch_batches(0))

@@ -1,0 +1,168 @@
+"""The readable pooling: each text has the vector of its own tokens, whatever stands beside it in a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import minilm_folder
+
+import minibert
+from minibert import embed
+from minibert.config import Config
+from minibert.model import Encoder
+from minibert.vectors import pooling
+from minibert.vectors.cache import Matrix
+from minibert.vectors.recipe import Recipe
+
+NAME = "all-MiniLM-L6-v2"
+TEXTS = ["a stunning film", "dull, and far too long", "", "the best soup in town", "never again", "fine"]
+LONG = "a long and winding road " * 97  # 487 tokens
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    return minibert.load(NAME, attention="sdpa")
+
+
+@pytest.fixture(scope="module")
+def ids() -> list[list[int]]:
+    return minibert.load_tokenizer(NAME).ids([*TEXTS, LONG])
+
+
+@pytest.fixture
+def small() -> Encoder:
+    """An encoder of one layer, for what does not depend on the size."""
+    torch.manual_seed(0)
+    config = Config(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    return Encoder(config).eval()
+
+
+def vectors(encoder: Encoder, ids: list[list[int]], **settings: Any) -> Matrix:
+    return pooling.readable_vectors(encoder, ids, Recipe(**settings), progress=False)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])
+def test_a_text_has_the_same_vector_alone_and_in_a_batch_and_beside_a_long_text(
+    encoder: Encoder, ids: list[list[int]], pooling: str
+) -> None:
+    *short, long = ids
+    alone = np.concatenate([vectors(encoder, [row], pooling=pooling) for row in short])
+    assert np.abs(alone - vectors(encoder, short, pooling=pooling)).max() <= TOLERANCE
+    beside_the_long = vectors(encoder, [*short[:2], long], pooling=pooling)
+    assert np.abs(alone[:2] - beside_the_long[:2]).max() <= TOLERANCE
+
+
+def test_a_mean_that_counts_padding_would_be_caught(
+    encoder: Encoder, ids: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = vectors(encoder, ids[:1], pooling="mean")
+    monkeypatch.setattr(pooling, "pool_tokens", lambda states, keep, pooling: states.mean(dim=1))
+    beside_a_longer = vectors(encoder, ids[:2], pooling="mean")
+    assert np.abs(alone - beside_a_longer[:1]).max() > 1000 * TOLERANCE
+
+
+def test_padding_has_no_part_in_mean_and_max_whatever_it_holds() -> None:
+    keep = torch.tensor([[[True], [True], [False]]])
+    states = torch.tensor([[[1.0, -4.0], [3.0, -2.0], [torch.nan, torch.inf]]])
+    assert pooling.pool_tokens(states, keep, "mean").tolist() == [[2.0, -3.0]]
+    assert pooling.pool_tokens(states, keep, "max").tolist() == [[3.0, -2.0]]
+
+
+def test_vectors_equal_the_output_of_transformers_pooled_by_hand() -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    texts = [*TEXTS, "a long and winding road " * 9]
+    reference = AutoModel.from_pretrained(minilm_folder(), attn_implementation="eager").eval()
+    batch = AutoTokenizer.from_pretrained(minilm_folder())(texts, padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        out = reference(**batch, output_hidden_states=True)
+    counts = batch.attention_mask.sum(1).tolist()
+
+    def by_hand(layer: int, how: str) -> np.ndarray:
+        rows = [states[:count] for states, count in zip(out.hidden_states[layer], counts, strict=True)]
+        return torch.stack([row[0] if how == "cls" else getattr(row, how)(0) for row in rows]).numpy()
+
+    last_two = [by_hand(-2, "mean"), by_hand(-1, "mean")]
+    for expected, settings in [
+        (by_hand(-1, "cls"), {}),
+        (by_hand(0, "cls"), {"layers": 0}),
+        (by_hand(-1, "mean"), {"pooling": "mean"}),
+        (by_hand(3, "amax"), {"pooling": "max", "layers": [3]}),
+        (out.pooler_output.numpy(), {"pooling": "pooler"}),
+        (np.concatenate(last_two, axis=1), {"pooling": "mean", "layers": (-2, -1)}),
+        (last_two[0] + last_two[1], {"pooling": "mean", "layers": (5, 6), "combine": "sum"}),
+        ((last_two[0] + last_two[1]) / 2, {"pooling": "mean", "layers": (-2, 6), "combine": "mean"}),
+    ]:
+        X = embed(texts, NAME, **settings)
+        assert X.dtype == np.float32 and X.shape == expected.shape
+        assert np.abs(X - expected).max() <= TOLERANCE, settings
+
+
+def test_rows_come_back_in_the_order_of_the_texts(small: Encoder) -> None:
+    lengths = [int(length) for length in torch.randperm(60) + 1]
+    rows = [[length] * length for length in lengths]  # the first token, and so its embedding, is the length
+    X = vectors(small, rows, layers=0, batch_tokens=100)
+    expected = vectors(small, [[length] for length in lengths], layers=0)  # all of one length: nothing to reorder
+    np.testing.assert_allclose(X, expected, atol=1e-6)
+    assert np.abs(X[1:] - X[:-1]).max(axis=1).min() > 0.01  # two rows exchanged would be seen
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 7, 64, 10_000])
+def test_a_batch_holds_at_most_its_tokens_and_every_row_stands_in_one(batch_tokens: int) -> None:
+    lengths = [5, 1, 40, 5, 9, 9, 2, 33, 64, 1]
+    cut = list(pooling.batches(lengths, batch_tokens))
+    assert sorted(row for rows in cut for row in rows) == list(range(len(lengths)))
+    assert all(len(rows) == 1 or len(rows) * max(lengths[row] for row in rows) <= batch_tokens for rows in cut)
+
+
+def test_no_more_than_one_batch_is_computed_at_once(small: Encoder, ids: list[list[int]]) -> None:
+    shapes: list[tuple[int, ...]] = []
+    hook = small.embeddings.register_forward_pre_hook(lambda module, given: shapes.append(tuple(given[0].shape)))
+    vectors(small, ids, batch_tokens=16)
+    hook.remove()
+    assert sum(rows for rows, _ in shapes) == len(ids)
+    assert all(rows == 1 or rows * tokens <= 16 for rows, tokens in shapes)
+
+
+def test_dropout_is_off_while_vectors_are_computed_and_every_module_keeps_its_mode(
+    small: Encoder, ids: list[list[int]]
+) -> None:
+    expected = vectors(small, ids[:3])
+    small.train()
+    small.layers[0].eval()
+    before = [module.training for module in small.modules()]
+    assert np.array_equal(vectors(small, ids[:3]), expected)
+    assert [module.training for module in small.modules()] == before
+    with pytest.raises(ValueError, match="vocab_size"):
+        vectors(small, [[10**6]])
+    assert [module.training for module in small.modules()] == before
+
+
+def test_a_row_of_ids_without_tokens_is_refused_with_its_number(encoder: Encoder) -> None:
+    with pytest.raises(ValueError, match="row 1 has no tokens"):
+        vectors(encoder, [[101, 102], []])
+
+
+def test_out_of_memory_advises_a_smaller_batch_and_leaves_the_encoder_as_it_was(
+    small: Encoder, ids: list[list[int]]
+) -> None:
+    small.train()
+
+    def full(*given: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    hook = small.embeddings.register_forward_pre_hook(full)
+    with pytest.raises(torch.OutOfMemoryError, match="smaller batch_tokens than 4096"):
+        vectors(small, ids)
+    hook.remove()
+    assert small.training
+    assert np.isfinite(vectors(small, ids[:2])).all()
+
+
+def test_pooler_without_a_pooler_is_refused(small: Encoder) -> None:
+    with pytest.raises(ValueError, match="this checkpoint has no pooler"):
+        vectors(Encoder(small.config, pooler=False), [[101, 102]], pooling="pooler")
