@@ -32,8 +32,8 @@ from torch import Tensor, nn
 
 from minibert.config import Config
 from minibert.model import Encoder, EncoderOutput
-from minibert.tasks.fill_mask import Guess
 from minibert.tasks.frozen import Classifier
+from minibert.tasks.masked_text import Guess
 from minibert.vectors.readable import pool, readable_vectors
 
 UNITS = 6  # listed for each token

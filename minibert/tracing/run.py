@@ -17,8 +17,8 @@ from minibert.heads import MaskedLM
 from minibert.inputs import inference
 from minibert.model import Encoder
 from minibert.parity.stages import Batch, Place, Tensors, forward, recording
-from minibert.tasks.fill_mask import Guess
 from minibert.tasks.frozen import Classifier
+from minibert.tasks.masked_text import Guess
 from minibert.text.tokenizer import Tokenizer
 from minibert.tracing.journey import Journey, Prediction, decide, mask_in_turn, strongest_units
 from minibert.tracing.page import page

@@ -162,7 +162,6 @@ def test_no_other_file_repeats_the_choices() -> None:
     assert choices_repeated('POOLINGS = ("cls", "mean", "max", "pooler")') == ["pooling"]
     # Functions that have the one setting and no recipe check it themselves; device.py has a dtype for each precision.
     allowed = {
-        "pooling.py": ["pooling", "combine"],  # where they are defined
         "recipe.py": [*CHOICES],
         "pooling.py": ["pooling", "combine"],  # where they are defined
         "device.py": ["precision"],
