@@ -194,7 +194,7 @@ def test_both_have_their_own_defaults(context: Context, monkeypatch: pytest.Monk
     assert next(lower.model.parameters()).dtype == torch.float32
     assert TransformersTrainer(context, "float32", "classify", exact=True).route == "attention eager, adamw_torch"
     for right in (True, False):
-        monkeypatch.setattr(training.products, "permitted", lambda right=right: right)
+        monkeypatch.setattr(training, "onednn_is_float32", lambda right=right: right)
         route = f"packed step{', matmul by oneDNN' * right}, AdamW fused"
         assert MinibertTrainer(context, "float32", "classify").route == route
     assert MinibertTrainer(context, "bfloat16", "classify").route == "packed step, AdamW fused"
