@@ -225,7 +225,8 @@ def test_the_packed_step_is_the_readable_one(
     readable, packed = (partial(summed, losses_of(step, teacher, places=places)) for step in ("readable", "packed"))
     right = Found.of(readable, student, batch)
     assert max(Found.of(packed, student, batch).apart(right).values()) < CLOSE
-    shifted = replace(batch, labels={"labels": batch.labels["labels"].roll(1, dims=1)})
+    rolled = batch.labels["labels"].roll(1, dims=1).where(batch.attention_mask.bool(), IGNORED)
+    shifted = replace(batch, labels={"labels": rolled})
     assert max(Found.of(packed, student, shifted).apart(right).values()) > 1e-2
 
 

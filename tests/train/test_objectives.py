@@ -61,7 +61,8 @@ def summed(losses: dict[str, Tensor]) -> Tensor:
 
 def shifted(batch: Batch) -> Batch:
     """Labels off by one place."""
-    return replace(batch, labels={**batch.labels, "labels": batch.labels["labels"].roll(1, dims=1)})
+    rolled = batch.labels["labels"].roll(1, dims=1).where(batch.attention_mask.bool(), IGNORED)
+    return replace(batch, labels={**batch.labels, "labels": rolled})
 
 
 @objectives
