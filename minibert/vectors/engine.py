@@ -4,16 +4,13 @@ Beside model.py, step for step: the same order, the same names. One more letter:
 
     T  tokens of all texts in a packed batch
 
-A padded batch is (B, S, D), and many of its rows are padding. Here the tokens of all texts stand one after the
-other, (T, D): to a linear layer or a LayerNorm every token is a row by itself, so that nothing else changes. Only
-attention must know where a text begins and ends, see kernels/packing.py.
+In place of padded batches (B, S, D) the tokens of all texts stand one after the other, (T, D): to a linear layer or a
+LayerNorm every token is a row by itself. Only attention must know where a text begins and ends, kernels/packing.py.
+If only [CLS] of the last layer is needed, that layer computes keys and values of every token, and everything else only
+for the first token of each text.
 
-If only [CLS] of the last layer is needed, that layer computes keys and values of every token, and everything else
-only for the first token of each text.
-
-In bfloat16 and float16 only the inputs of matrix products are rounded (and their results, since no product returns
-float32): the residual stream, LayerNorm and softmax stay float32. So they do in int8, where the inputs are quantized,
-see kernels/int8.py.
+In bfloat16 and float16 only the inputs and results of matrix products are rounded: the residual stream, LayerNorm and
+softmax stay float32. So they do in int8, see kernels/int8.py.
 """
 
 from __future__ import annotations
@@ -195,8 +192,7 @@ class Engine:
     "int8", which needs samples: the ids of a few dozen texts to calibrate it, see kernels/calibration.py.
     device: where to compute, the encoder's own by default. Dropout is never applied. Weights are shared with the
     encoder where their form allows it, else copied: after further training, build a new Engine. keep_encoder: False
-    frees each layer of the encoder as soon as it is copied, so that memory never holds two copies; the encoder is
-    unusable afterwards.
+    frees each layer of the encoder as soon as it is copied; the encoder is unusable afterwards.
     """
 
     def __init__(
