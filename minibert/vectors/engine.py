@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -104,8 +105,8 @@ class SelfAttention:
         prepared = self.key_value.prepare(x)
         key, value = self.key_value(prepared).chunk(2, dim=-1)  # (T,D) -> (T,2D) -> (T,D) each
         query = self.query(prepared if query_tokens is x else self.query.prepare(query_tokens))
-        heads = (part.view(len(part), -1, self.head_size) for part in (query, key, value))  # (T,D) -> (T,H,W)
-        context = self.attend(*heads, packed).flatten(1)  # (T,H,W) -> (T,D)
+        q, k, v = (part.view(len(part), -1, self.head_size) for part in (query, key, value))  # (T,D) -> (T,H,W)
+        context = self.attend(q, k, v, packed).flatten(1)  # (T,H,W) -> (T,D)
         return self.output(self.output.prepare(context), residual=query_tokens)
 
 
@@ -125,7 +126,7 @@ class FeedForward:
 class Layer:
     """x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x)). See model.Layer."""
 
-    def __init__(self, source: model.Layer, kernels: Kernels) -> None:
+    def __init__(self, source: Any, kernels: Kernels) -> None:
         self.attention = SelfAttention(source.attention, kernels)
         self.attention_norm = norm_of(source.attention_norm, kernels.device)
         self.feed_forward = FeedForward(source.feed_forward, kernels)
@@ -179,10 +180,6 @@ class Kernels:
 def name_of(dtype: torch.dtype) -> str:
     """ "float32" of torch.float32."""
     return str(dtype).removeprefix("torch.")
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Many texts
 
 
 class Engine:
@@ -287,6 +284,7 @@ class Engine:
         with bar:
             copies = (PendingCopy(*one) for one in self.batches(ids, second, lengths, recipe, layers))
             for copy, _ in pairwise(chain(copies, (None,))):  # one batch behind: the device computes the next meanwhile
+                assert copy is not None  # only the second of the last pair is
                 rows, vectors = copy.wait()
                 finite = np.isfinite(vectors).all(axis=1)
                 if not finite.all():
