@@ -97,7 +97,8 @@ def calibrate(encoder: Encoder, x: Tensor, packed: Packed) -> tuple[Products, Te
     workspace = Workspace()
 
     def attend(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, None]:
-        context = grouped_attention(*(part[0].transpose(0, 1) for part in (query, key, value)), packed)
+        q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
+        context = grouped_attention(q, k, v, packed)
         return context.transpose(0, 1)[None], None  # (1,H,T,W) -> (T,H,W) -> (1,H,T,W)
 
     def try_product(key: tuple[int, str], layers: Sequence[nn.Linear], x: Tensor) -> None:

@@ -49,7 +49,8 @@ class Quick(TorchFunctionMode):
         if func is F.dropout and named["training"] and drops(args[0], named["p"]):  # torch names all but the first
             return dropout(args[0], named["p"])
         if func is F.scaled_dot_product_attention and drops(args[0], named.get("dropout_p", 0.0)):
-            return attention(*args, named.get("attn_mask"), named["dropout_p"])
+            query, key, value = args
+            return attention(query, key, value, named.get("attn_mask"), named["dropout_p"])
         return func(*args, **named)
 
 

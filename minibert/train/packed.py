@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -206,7 +206,7 @@ def embed(embeddings: Embeddings, packed: PackedBatch) -> Tensor:
 
 def step_of(layer: nn.Module) -> Callable[..., Tensor]:
     """layer_step of this layer, or its own method, which first fetches sharded weights (distributed.py)."""
-    return getattr(layer, PACKED_STEP, partial(layer_step, layer))
+    return getattr(layer, PACKED_STEP, partial(layer_step, cast(Layer, layer)))
 
 
 def layer_step(layer: Layer, x: Tensor, groups: Sequence[Group], queries: Queries | None) -> Tensor:

@@ -4,16 +4,13 @@ Beside model.py, step for step: the same order, the same names. One more letter:
 
     T  tokens of all texts in a packed batch
 
-A padded batch is (B, S, D), and many of its rows are padding. Here the tokens of all texts stand one after the
-other, (T, D): to a linear layer or a LayerNorm every token is a row by itself, so that nothing else changes. Only
-attention must know where a text begins and ends, see kernels/packing.py.
+In place of padded batches (B, S, D) the tokens of all texts stand one after the other, (T, D): to a linear layer or a
+LayerNorm every token is a row by itself. Only attention must know where a text begins and ends, kernels/packing.py.
+If only [CLS] of the last layer is needed, that layer computes keys and values of every token, and everything else only
+for the first token of each text.
 
-If only [CLS] of the last layer is needed, that layer computes keys and values of every token, and everything else
-only for the first token of each text.
-
-In bfloat16 and float16 only the inputs of matrix products are rounded (and their results, since no product returns
-float32): the residual stream, LayerNorm and softmax stay float32. So they do in int8, where the inputs are quantized,
-see kernels/int8.py.
+In bfloat16 and float16 only the inputs and results of matrix products are rounded: the residual stream, LayerNorm and
+softmax stay float32. So they do in int8, see kernels/int8.py.
 """
 
 from __future__ import annotations
@@ -23,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -107,8 +105,8 @@ class SelfAttention:
         prepared = self.key_value.prepare(x)
         key, value = self.key_value(prepared).chunk(2, dim=-1)  # (T,D) -> (T,2D) -> (T,D) each
         query = self.query(prepared if query_tokens is x else self.query.prepare(query_tokens))
-        heads = (part.view(len(part), -1, self.head_size) for part in (query, key, value))  # (T,D) -> (T,H,W)
-        context = self.attend(*heads, packed).flatten(1)  # (T,H,W) -> (T,D)
+        q, k, v = (part.view(len(part), -1, self.head_size) for part in (query, key, value))  # (T,D) -> (T,H,W)
+        context = self.attend(q, k, v, packed).flatten(1)  # (T,H,W) -> (T,D)
         return self.output(self.output.prepare(context), residual=query_tokens)
 
 
@@ -128,7 +126,7 @@ class FeedForward:
 class Layer:
     """x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x)). See model.Layer."""
 
-    def __init__(self, source: model.Layer, kernels: Kernels) -> None:
+    def __init__(self, source: Any, kernels: Kernels) -> None:
         self.attention = SelfAttention(source.attention, kernels)
         self.attention_norm = norm_of(source.attention_norm, kernels.device)
         self.feed_forward = FeedForward(source.feed_forward, kernels)
@@ -184,10 +182,6 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Many texts
-
-
 class Engine:
     """An encoder prepared for many texts: `vectors` computes their vectors, `kernels` describes how.
 
@@ -195,8 +189,7 @@ class Engine:
     "int8", which needs samples: the ids of a few dozen texts to calibrate it, see kernels/calibration.py.
     device: where to compute, the encoder's own by default. Dropout is never applied. Weights are shared with the
     encoder where their form allows it, else copied: after further training, build a new Engine. keep_encoder: False
-    frees each layer of the encoder as soon as it is copied, so that memory never holds two copies; the encoder is
-    unusable afterwards.
+    frees each layer of the encoder as soon as it is copied; the encoder is unusable afterwards.
     """
 
     def __init__(
@@ -291,6 +284,7 @@ class Engine:
         with bar:
             copies = (PendingCopy(*one) for one in self.batches(ids, second, lengths, recipe, layers))
             for copy, _ in pairwise(chain(copies, (None,))):  # one batch behind: the device computes the next meanwhile
+                assert copy is not None  # only the second of the last pair is
                 rows, vectors = copy.wait()
                 finite = np.isfinite(vectors).all(axis=1)
                 if not finite.all():
