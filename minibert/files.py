@@ -89,6 +89,18 @@ def shown(value: Any, most: int = 60) -> str:
     return text if len(text) <= most else text[:most] + "..."
 
 
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with regular(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def listing(folder: Path, most: int = 12) -> str:
+    """The names in a folder, for an error message."""
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "") if names else "nothing"
+
+
 @contextmanager
 def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
     """Put `path` into an OSError that names no file, such as that of a full disk, or only the temporary one."""
@@ -170,7 +182,7 @@ def check_output(
         kinds = ("folder", "file") if out.is_dir() else ("file", "folder")
         raise ValueError(f"{out} is a {kinds[0]}, and a {kinds[1]} is to be written; {OTHER}")
     if not overwrite:
-        held = "" if files is None else f" and holds {some_names(out)}"
+        held = "" if files is None else f" and holds {listing(out)}"
         raise ValueError(
             f"{out} is there already{held}; {OTHER}, or replace what minibert wrote there: --overwrite, overwrite=True"
         )
@@ -192,12 +204,6 @@ def check_place(out: Path, apart: Iterable[str | os.PathLike[str] | None]) -> No
             raise ValueError(f"{out} is the same as, inside or around {other}, which is read; {OTHER}")
 
 
-def some_names(folder: Path) -> str:
-    """The first names in a folder."""
-    names = sorted(path.name for path in folder.iterdir())
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
 def check_is_own_file(path: Path) -> None:
     """Raise ValueError for a file that does not begin as minibert writes files of this suffix."""
     with regular(path).open("rb") as file:
@@ -211,7 +217,7 @@ def check_are_own(folder: Path, files: Iterable[str]) -> None:
     listed = listed_files(folder)
     if not listed:
         raise ValueError(
-            f"{folder} holds {some_names(folder)}, and no {LIST_FILE} that names files which minibert wrote, so "
+            f"{folder} holds {listing(folder)}, and no {LIST_FILE} that names files which minibert wrote, so "
             f"nothing there is replaced; {OTHER}"
         )
     for name in files:
@@ -236,13 +242,7 @@ def listed_files(folder: Path) -> dict[str, list[str]]:
 def is_own(folder: Path, name: str, digests: list[str]) -> bool:
     """Whether a file inside the folder, not elsewhere through a link, has one of these SHA-256 values."""
     place, path = folder.resolve(), (folder / name).resolve()
-    return path == place / name and path.is_relative_to(place) and path.is_file() and sha256_of(path) in digests
-
-
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return path == place / name and path.is_relative_to(place) and path.is_file() and sha256(path) in digests
 
 
 @contextmanager
@@ -264,7 +264,7 @@ def atomic_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
 def move_into(out: Path, temporary: Path, overwrite: bool) -> None:
     """Rename the temporary folder to `out`, or move its files one by one into an `out` that exists."""
     paths = sorted(path for path in temporary.rglob("*") if path.is_file())
-    files = {path.relative_to(temporary).as_posix(): sha256_of(path) for path in paths}
+    files = {path.relative_to(temporary).as_posix(): sha256(path) for path in paths}
     check_output(out, overwrite, files=files)
     if not out.exists() or not any(out.iterdir()):
         write_list(temporary, files)
@@ -273,7 +273,7 @@ def move_into(out: Path, temporary: Path, overwrite: bool) -> None:
         os.rename(temporary, out)
         return
     before = listed_files(out)
-    old = {name: sha256_of(out / name) for name, digests in before.items() if is_own(out, name, digests)}
+    old = {name: sha256(out / name) for name, digests in before.items() if is_own(out, name, digests)}
     write_list(out, files, old)  # a kill from here on leaves old and new files, all of them named in the list
     for name in files:
         (out / name).parent.mkdir(parents=True, exist_ok=True)

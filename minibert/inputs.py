@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, dataclass_transform
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.export import register_dataclass
 
 from minibert.config import Config
@@ -37,6 +37,19 @@ def unchecked() -> Iterator[None]:
         yield
     finally:
         enabled = before
+
+
+@contextmanager
+def inference(model: nn.Module) -> Iterator[None]:
+    """Eval mode and no gradients inside; afterwards each module has its own mode again."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def as_inputs(

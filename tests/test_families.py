@@ -30,7 +30,7 @@ from minibert.parity.checkpoints import make_batch, randomise, task
 from minibert.parity.compare import compare, compare_training, first_divergent
 from minibert.parity.stages import Place, record
 from minibert.vectors.engine import Engine
-from minibert.vectors.pooling import readable_vectors
+from minibert.vectors.readable import readable_vectors
 from minibert.vectors.recipe import Recipe
 
 LAYER = {"query": "q", "key": "k", "value": "v", "output": "o"}

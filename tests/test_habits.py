@@ -13,7 +13,7 @@ from words import write_words_checkpoint
 
 import minibert
 from minibert import stream
-from minibert.tasks import fill_mask, frozen
+from minibert.tasks import frozen, masked_text
 from minibert.text.tokenized import TruncationWarning
 from minibert.text.tokenizer import Tokenizer
 from minibert.vectors.embedder import Embedder
@@ -181,7 +181,7 @@ def public_calls(folder: Path, tmp_path: Path) -> dict[str, Callable[..., Any]]:
             encoder, input_ids=ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids
         ),
         "trace": partial(minibert.trace, encoder=encoder, tokenizer=tokenizer, text=TEXT),
-        "fill_mask": partial(fill_mask.fill_mask, text="a [MASK]", model=masked, top_k=2),
+        "fill_mask": partial(masked_text.fill_mask, text="a [MASK]", model=masked, top_k=2),
     }
 
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,7 @@ def product_rates(config: Config, precisions: Iterable[str], device: str) -> dic
         with torch.inference_mode():  # the timer warms up, and waits for a GPU
             timer = Timer(loop, globals=locals(), num_threads=torch.get_num_threads())
             seconds = timer.blocked_autorange(min_run_time=0.5).median
-        found[precision, kernel.words] = sum(2 * T * m * n for m, n in shapes) / seconds
+        found[precision, kernel.description] = sum(2 * T * m * n for m, n in shapes) / seconds
     return found
 
 
@@ -252,7 +253,8 @@ def cold_starts(session: Session) -> None:
         arguments = [OURS if row.contestant.ours else THEIRS, SENTENCE, str(context.folder), context.device]
         start = partial(subprocess.run, [sys.executable, "-c", *arguments], capture_output=True, check=True)
         began = time.time()
-        row.samples.append(Sample(float(session.call(start).stdout) - began))
+        with suppress(subprocess.CalledProcessError):  # its row shows already that it does not run
+            row.samples.append(Sample(float(session.call(start).stdout) - began))
     session.result.rows += rows
 
 

@@ -17,7 +17,7 @@ from minibert.printing import block, table
 
 PACKAGES = (
     *("torch", "transformers", "accelerate", "sentence-transformers", "onnxruntime", "openvino", "ctranslate2"),
-    *("tokenizers", "starlette", "uvicorn", "httptools", "orjson", "uvloop"),
+    *("tokenizers", "starlette", "uvicorn", "httptools", "msgspec", "uvloop"),
 )
 FEATURES = ("avx2", "avx512_f", "avx512_bf16", "amx_bf16")  # instruction sets that are printed
 LEGEND = (

@@ -59,6 +59,7 @@ class Settings:
             if getattr(self, name) in (None, ()):
                 object.__setattr__(self, name, value)
         check(self)
+        object.__setattr__(self, "threads", min(self.threads, cores()))
 
     @property
     def kind(self) -> str:

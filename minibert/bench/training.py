@@ -32,7 +32,7 @@ from minibert.bench.harness import Contestant, Context, Row, Session, steps
 from minibert.bench.settings import Settings
 from minibert.checkpoints import load as checkpoints
 from minibert.heads import Head
-from minibert.kernels import products, quick
+from minibert.kernels.training import Quick, onednn_is_float32
 from minibert.parity import compare
 from minibert.parity.checkpoints import quiet, upstream_class
 from minibert.tasks.base import Example
@@ -104,7 +104,7 @@ class MinibertTrainer:
         self.loss, self.optimizer = loop.packed_loss, loop.new_optimizer(self.model, self.settings)
         if exact:
             self.loss = loop.readable_loss
-        matmul = ", matmul by oneDNN" if precision == "float32" and products.permitted() else ""
+        matmul = ", matmul by oneDNN" if precision == "float32" and onednn_is_float32() else ""
         self.route = f"packed step{matmul}, AdamW fused"
 
     def __call__(self, examples: Sequence[Example]) -> peers.Vectors:
@@ -208,7 +208,7 @@ def compare_training(context: Context, examples: Sequence[Example], objective: s
 
 def packed_difference(model: Head, batch: batches.Batch) -> float:
     """The largest relative difference of loss and gradients between both steps, without dropout."""
-    with quick.Quick():
+    with Quick():
         found = loss_and_gradients(loop.packed_loss, model.eval(), batch)
     expected = loss_and_gradients(loop.readable_loss, model, batch)
     if found.keys() != expected.keys():

@@ -19,6 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from minibert.files import atomic_write, read_json, regular
+from minibert.files import listing as listing
+from minibert.files import sha256 as sha256
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -120,20 +122,8 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
             raise OSError(f"{path} could not be written: {error}") from None
 
 
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    with regular(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def weights_sha256(folder: Path) -> str:
     """The identity of a checkpoint's weights: the SHA-256 of its file, or of the SHA-256s of its shards in order."""
     files = sorted({tensor.file for tensor in list_tensors(folder).values()})
     hashes = [sha256(file) for file in files]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
-
-
-def listing(folder: Path, most: int = 12) -> str:
-    """The names in a folder, for an error message."""
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "") if names else "nothing"

@@ -1,28 +1,44 @@
-"""`minibert evaluate`: a trained folder on data with answers."""
+"""`minibert evaluate`: a trained folder on labelled data."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from typing import Any
 
-from minibert.cli import classify
-from minibert.cli.shared import Arguments, Figures
+from minibert.cli.classify import data_arguments
+from minibert.cli.shared import Arguments, Figures, add_machine
+
+
+def load_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="FOLDER", help="of `minibert classify train` or `minibert finetune`")
+    parser.add_argument("--model", metavar="NAME", help="the checkpoint of a frozen classifier, where it was moved")
+    add_machine(parser)
+
+
+def load_reader(args: Arguments) -> Any:
+    """The trained folder, ready to predict: a train.finetuning.Reader or a tasks.frozen.FrozenReader."""
+    from minibert.tasks.folders import folder_kind
+
+    if folder_kind(args.folder) == "frozen":
+        from minibert.tasks.frozen import Classifier, FrozenReader
+
+        how = {"model": args.model, "device": args.device, "batch_tokens": args.batch_tokens}
+        return FrozenReader(Classifier.load(args.folder, **how))
+    from minibert.train.finetuning import Reader
+
+    return Reader.load(args.folder, args.device)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    classify.evaluate_arguments(parser)
+    load_arguments(parser)
+    data_arguments(parser)
 
 
 def run(args: Arguments) -> Figures:
-    """Measure any trained folder, frozen or fine-tuned, on data of the kind that it learned from."""
-    from minibert.train.run import REPORT
-
-    if not (Path(args.folder) / REPORT).exists():
-        return classify.evaluate_classifier(args)
-    from minibert.train.finetuning import Reader
-
-    reader = Reader.load(args.folder, args.device)
-    columns = {name: getattr(args, name, None) for name in ("text", "pair", "label", "format")}
-    measure = reader.measure(reader.with_columns(columns).task.read(args.data))
+    """Measure a trained folder on labelled data of the kind it was trained on."""
+    reader = load_reader(args)
+    reader = reader.with_columns({name: getattr(args, name) for name in ("text", "pair", "label", "format")})
+    measure = reader.measure(reader.task.read(args.data))
     print(measure.text)
-    return measure.figures
+    figures: Figures = measure.figures
+    return figures

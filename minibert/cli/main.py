@@ -66,11 +66,9 @@ GROUPS = {
 COMMANDS = {
     "demo": Command("the main job, start to end", demo.arguments, demo.run),
     "embed": Command("one vector for each text of a file", embed.arguments, embed.run),
-    "classify train": Command("train on labelled texts", classify.train_arguments, classify.train_classifier),
-    "classify evaluate": Command(
-        "measure on labelled texts", classify.evaluate_arguments, classify.evaluate_classifier
-    ),
-    "classify predict": Command("label texts", classify.predict_arguments, classify.predict),
+    "classify train": Command("train on labelled texts", classify.arguments, classify.run),
+    "classify evaluate": Command("measure on labelled texts", evaluate.arguments, evaluate.run),
+    "classify predict": Command("label texts", predict.arguments, predict.run),
     **{
         f"finetune {name}": Command(
             entry.help, partial(finetune.arguments, name=name), partial(finetune.run, name=name)

@@ -1,38 +1,89 @@
-"""`minibert predict`: a trained folder on new texts."""
+"""`minibert predict`: the predictions of a trained folder for new texts."""
 
 from __future__ import annotations
 
 import argparse
+import sys
+import time
+from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
-from minibert.cli import classify
-from minibert.cli.shared import Arguments, Figures, portions, standard_input
+from minibert.cli.classify import Columns
+from minibert.cli.evaluate import load_arguments, load_reader
+from minibert.cli.options import add_options
+from minibert.cli.shared import Arguments, Figures, add_overwrite, portions, standard_input
+from minibert.files import atomic_write, check_output
+
+TEXTS_AT_ONCE = 64  # texts in a batch
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    classify.predict_arguments(parser)
+    load_arguments(parser)
+    add = parser.add_argument
+    add("texts", nargs="*", metavar="TEXT", help="or pairs, with a tab between (default: --file, or standard input)")
+    add("--file", metavar="FILE", help="texts: .txt, .tsv, .csv, .jsonl, .json or .parquet; - is standard input")
+    add_options(parser, Columns, skip=["label"])
+    add("--out", type=Path, metavar="FILE.tsv", help="a table with a header, instead of lines on standard output")
+    add_overwrite(parser)
 
 
 def run(args: Arguments) -> Figures:
-    """Answers of any trained folder, frozen or fine-tuned, for texts from arguments or standard input."""
-    from minibert.train.run import REPORT
+    """A line for each text: the prediction, its probability, and the text, separated by tabs.
 
-    if not (Path(args.folder) / REPORT).exists():
-        return classify.predict(args)
-    import sys
+    On standard input a text is a line; a pair is a line with a tab between its texts.
+    """
+    if (args.texts and args.file is not None) or (args.file is None and (args.text or args.pair or args.format)):
+        raise ValueError("give either texts or --file; --text, --pair and --format are about --file")
+    if args.out is not None:
+        check_output(args.out, args.overwrite, apart=[args.folder])
+    from minibert.printing import block
+    from minibert.text.tables import TextFile
 
-    from minibert.text.tables import read_lines
-    from minibert.train.finetuning import Reader
+    reader, begin = load_reader(args), time.perf_counter()
+    typed = not args.texts and args.file in (None, "-") and standard_input().isatty()
+    source: Any = nullcontext(args.texts)
+    if not args.texts:
+        source = TextFile(args.file or "-", args.text, args.format, args.pair)
+    counts: Counter[str] = Counter()
+    found: list[Any] = []
+    with (
+        source as texts,
+        nullcontext() if args.out is None else atomic_write(args.out) as path,
+        nullcontext(sys.stdout) if path is None else path.open("w", encoding="utf-8", newline="") as file,
+    ):
+        if path:
+            print("label\tprobability\ttext", file=file)
+        for portion in portions(texts, 1 if typed else TEXTS_AT_ONCE):
+            lines, figures = predict(reader, portion)
+            print("\n".join(lines), file=file, flush=True)
+            found += figures if args.json and path is None else []
+            counts.update(line.partition("\t")[0] for line in lines)
+    if args.out is None:
+        return {"predictions": found}
+    seconds, labels = round(time.perf_counter() - begin, 3), dict(sorted(counts.items()))
+    shown = ", ".join(f"{count:,} {label}" for label, count in labels.items())
+    print(block("saved in", f"{args.out}: {counts.total():,} rows ({shown or 'none'}), {seconds:.1f} s"))
+    return {"out": str(args.out), "rows": counts.total(), "labels": labels, "seconds": seconds}
 
-    reader = Reader.load(args.folder, args.device)
-    lines = args.texts or read_lines(standard_input(), "standard input")
-    size = 1 if not args.texts and sys.stdin.isatty() else classify.TEXTS_AT_ONCE
-    printed: list[str] = []
-    for portion in portions(lines, size):
-        columns = [line.split("\t", 1) for line in portion]
-        pairs = [row[1] for row in columns] if all(len(row) == 2 for row in columns) else None
-        data = reader.task.from_texts([row[0] for row in columns] if pairs else portion, pairs)
-        told = reader.task.format_predictions(reader.answer(data), data)
-        print("\n".join(told), flush=True)
-        printed += told if args.json else []
-    return {"predictions": printed}
+
+def predict(reader: Any, rows: list[Any]) -> tuple[list[str], list[Any]]:
+    """The lines of texts, and their values for --json. Rows that are all pairs, or lines with a tab, are pairs."""
+    from minibert.tasks.frozen import FrozenReader
+    from minibert.tasks.masked_text import MaskedText, fill_lines
+
+    if isinstance(reader.task, MaskedText):
+        lines = fill_lines([str(row) for row in rows], reader.model, reader.tokenizer)
+        return lines, lines
+    columns = [row.split("\t", 1) if isinstance(row, str) else row for row in rows]
+    pairs = [row[1] for row in columns] if all(len(row) == 2 for row in columns) else None
+    data = reader.task.from_texts([row[0] for row in columns] if pairs else rows, pairs)
+    lines = reader.task.format_predictions(answers := reader.answer(data), data)
+    if not isinstance(reader, FrozenReader):
+        return lines, lines
+    values = zip(answers, data.texts, data.pairs or [None] * len(data), strict=True)
+    return lines, [
+        {"label": one.label, "probability": one.probability, "text": text} | ({} if pair is None else {"pair": pair})
+        for one, text, pair in values
+    ]

@@ -59,19 +59,3 @@ def portions(texts: Iterable[Item], size: int) -> Iterator[list[Item]]:
     remaining = iter(texts)
     while chunk := list(itertools.islice(remaining, size)):
         yield chunk
-
-
-def whole_numbers(text: str) -> tuple[int, ...]:
-    """ "-2,-1" as (-2, -1)."""
-    try:
-        return tuple(int(number) for number in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as -2,-1") from None
-
-
-def numbers(text: str) -> tuple[float, ...]:
-    """ "5,2.5" as (5.0, 2.5)."""
-    try:
-        return tuple(float(number) for number in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 5,2,1") from None

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_overwrite, whole_numbers
+from minibert.cli.options import integers
+from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_overwrite
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,8 +16,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, metavar="FILE.html", help="the page")
     add("--model", metavar="NAME", help=f"a Hub name or a folder (default: the classifier's, or {DEFAULT_MODEL})")
     add("--classifier", metavar="FOLDER", help="what `minibert classify train` wrote: shows what decides")
-    add("--layers", type=whole_numbers, metavar="N,N", help="layers of the page, from 0 (default: all that have room)")
-    add("--heads", type=whole_numbers, metavar="N,N", help="heads of the page, from 0 (default: all that have room)")
+    add("--layers", type=integers, metavar="N,N", help="layers of the page, from 0 (default: all that have room)")
+    add("--heads", type=integers, metavar="N,N", help="heads of the page, from 0 (default: all that have room)")
     add("--truncation", default="warn", metavar="HOW", help="a text that is too long is cut (warn) or refused (error)")
     add("--annotated", type=Path, metavar="FOLDER", help="pages of `make annotated` to link to (default: if there)")
     add("--png", type=Path, metavar="FILE", help="the attention of one layer and head as a picture")

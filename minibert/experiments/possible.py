@@ -26,6 +26,7 @@ from minibert.checkpoints.load import load
 from minibert.experiments.toy_language import Bounds, Language, Procedure, bounds
 from minibert.files import atomic_write, check_output, write_text_atomically
 from minibert.heads import Head
+from minibert.inputs import inference
 from minibert.losses import IGNORED
 from minibert.plotting import pyplot
 from minibert.printing import block, table
@@ -38,7 +39,6 @@ from minibert.train.pretraining import PretrainRun
 from minibert.train.run import check_out
 from minibert.train.settings import DistillSettings, PretrainSettings
 from minibert.train.vocabulary import learn_vocabulary
-from minibert.vectors.pooling import inference
 
 DOCUMENTS, HELD_OUT = 20_000, 800
 LENGTH = 64  # tokens of a row

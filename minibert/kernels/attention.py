@@ -2,20 +2,19 @@
 
     T  tokens of all texts in a packed batch; B texts, S tokens of each in a group
 
-Three ways, which agree but for rounding:
+Three implementations, which differ only in rounding:
 
     grouped_attention    torch's fused kernel, one group of texts of equal length after the other
-    BatchedAttention     the same groups by two products of all texts and heads at once, into memory that is kept: for
-                         texts of ordinary length a CPU is two to three times as quick so
-    varlen_attention     one kernel that is told where texts begin and end: CUDA in bfloat16 or float16
+    BatchedAttention     the same groups by two batched products over all texts and heads, into memory that is reused:
+                         for texts of ordinary length two to three times as fast on a CPU
+    varlen_attention     one kernel that takes the bounds of the texts: CUDA in bfloat16 or float16
 
-On a CPU all is computed in float32: oneDNN, which multiplies bfloat16, keeps a kernel for each number of texts and
-tokens that it meets, a megabyte or so, and no two groups have the same.
+On a CPU attention is computed in float32: oneDNN, which multiplies bfloat16, compiles and caches a kernel of about a
+megabyte for each number of texts and tokens, and no two groups have the same.
 """
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from typing import cast
 
@@ -23,21 +22,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minibert.kernels.memory import Scratch
+from minibert.kernels.matmul import is_x86
+from minibert.kernels.memory import Workspace
 from minibert.kernels.packing import Packed, pack
 
-# What computes attention in a packed batch: query, key, value and the batch to the result. See model.Attend.
-Attend = Callable[[Tensor, Tensor, Tensor, Packed], Tensor]
+# Attention in a packed batch: query, key, value and the batch to the result; see model.Attend for padded batches.
+PackedAttend = Callable[[Tensor, Tensor, Tensor, Packed], Tensor]
 
-SCORES = 1 << 20  # that are held at once: they stay in the caches
-LONGEST = 128  # tokens; longer texts are left to the fused kernel, which holds no scores
-VECTOR = 16  # numbers: torch's softmax is slow for rows that do not fill one vector of the processor
+MAX_SCORES = 1 << 20  # held at once: they stay in the caches
+MAX_TOKENS = 128  # of a text; longer texts go to the fused kernel, which does not store the scores
+SIMD_WIDTH = 16  # numbers: torch's softmax is slow for rows that do not fill one vector register
 
 
 def grouped_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
     """Attention within each text, one group of equal length after the other: (T,H,W) -> (T,H,W).
 
-    query may hold the first token of each text only, (B,H,W), and the rows that fill these up, which stay as they are.
+    query may hold the first token of each text only and the extra rows, (B + extra,H,W); these are returned unchanged.
     """
     contexts = []
     for q, k, v in zip(*(packed.by_group(x) for x in (query, key, value)), strict=True):
@@ -54,63 +54,63 @@ def fused(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 class BatchedAttention:
-    """The same by products of all texts and heads of a group at once, in float32.
+    """Attention by two batched products over all texts and heads of a group, in float32.
 
     The result is valid until the next call in this thread.
     """
 
-    def __init__(self, scratch: Scratch) -> None:
-        self.scratch = scratch
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
         """(T,H,W) or (B,H,W) -> the same."""
         T, H, W = query.shape
-        result, end = self.scratch.take("contexts", T, H * W, query.dtype).view(T, H, W), 0
+        result, end = self.workspace.buffer("contexts", T, H * W, query.dtype).view(T, H, W), 0
         for q, k, v in zip(*(packed.by_group(x) for x in (query, key, value)), strict=True):
             begin, end = end, end + q.shape[0] * q.shape[1]
-            self.group(q, k, v, result[begin:end].view(q.shape))
+            self.attend_group(q, k, v, result[begin:end].view(q.shape))
         result[end:] = query[end:]
         return result
 
-    def group(self, query: Tensor, key: Tensor, value: Tensor, result: Tensor) -> None:
-        """The attention of one group, (B,S,H,W), into the result, some texts at a time."""
+    def attend_group(self, query: Tensor, key: Tensor, value: Tensor, result: Tensor) -> None:
+        """Write the attention of one group, (B,S,H,W), into the result, some texts at a time."""
         S, H = key.shape[1:3]
-        if S > LONGEST:
+        if S > MAX_TOKENS:
             result.copy_(fused(query, key, value))
             return
-        texts = max(1, SCORES // (H * query.shape[1] * S))
+        texts = max(1, MAX_SCORES // (H * query.shape[1] * S))
         for q, k, v, context in zip(*(torch.split(x, texts) for x in (query, key, value, result)), strict=True):
-            self.texts(q, k, v, context)
+            self.attend_texts(q, k, v, context)
 
-    def texts(self, query: Tensor, key: Tensor, value: Tensor, result: Tensor) -> None:
-        """softmax(Q Kᵀ / √W) V; every head of every text is a matrix of its own."""
+    def attend_texts(self, query: Tensor, key: Tensor, value: Tensor, result: Tensor) -> None:
+        """softmax(Q Kᵀ / √W) V, where each head of each text is one matrix of a batch."""
         B, Sq, H, W = query.shape
         q, k, v = self.heads("q", query), self.heads("k", key), self.heads("v", value)
-        scores = self.scratch.take("scores", B * H, Sq * k.shape[1]).view(B * H, Sq, -1)
+        scores = self.workspace.buffer("scores", B * H, Sq * k.shape[1]).view(B * H, Sq, -1)
         torch.baddbmm(scores, q, k.transpose(1, 2), beta=0, alpha=W**-0.5, out=scores)  # (BH,Sq,W) -> (BH,Sq,S)
-        context = self.scratch.take("context by head", B * H, Sq * W).view(B * H, Sq, W)
-        weights = softmax(scores, out=self.scratch.take("weights", B * H, Sq * k.shape[1]).view_as(scores))
+        context = self.workspace.buffer("context by head", B * H, Sq * W).view(B * H, Sq, W)
+        weights = softmax(scores, out=self.workspace.buffer("weights", B * H, Sq * k.shape[1]).view_as(scores))
         torch.bmm(weights, v, out=context)  # (BH,Sq,S) -> (BH,Sq,W)
         result.copy_(context.view(B, H, Sq, W).transpose(1, 2))  # (B,H,Sq,W) -> (B,Sq,H,W)
 
     def heads(self, name: str, x: Tensor) -> Tensor:
         """(B,S,H,W) -> (BH,S,W), in float32."""
         B, S, H, W = x.shape
-        heads = self.scratch.take(f"{name} by head", B * H, S * W).view(B, H, S, W)
+        heads = self.workspace.buffer(f"{name} by head", B * H, S * W).view(B, H, S, W)
         return heads.copy_(x.transpose(1, 2)).view(B * H, S, W)
 
 
 def softmax(scores: Tensor, out: Tensor) -> Tensor:
-    """softmax over the last axis into other memory: torch takes twice as long in place."""
-    if scores.shape[-1] >= VECTOR:
+    """softmax over the last axis into other memory; in place torch takes twice as long."""
+    if scores.shape[-1] >= SIMD_WIDTH:
         return torch.softmax(scores, dim=-1, out=out)
     torch.sub(scores, scores.amax(dim=-1, keepdim=True), out=out).exp_()
     return out.div_(out.sum(dim=-1, keepdim=True))
 
 
 def varlen_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
-    """The same in one kernel that is told where texts begin and end; CUDA in bfloat16 or float16."""
-    from torch.nn.attention.varlen import varlen_attn  # here: it brings torch's compiler along, which takes a second
+    """Attention by one kernel that takes the bounds of the texts; CUDA in bfloat16 or float16."""
+    from torch.nn.attention.varlen import varlen_attn  # imports torch's compiler: one second
 
     if len(query) == len(key):
         bounds, longest = packed.bounds, packed.longest
@@ -119,21 +119,21 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) 
     return cast(Tensor, varlen_attn(query, key, value, bounds, packed.bounds, longest, packed.longest))
 
 
-def choose_attention(dtype: torch.dtype, device: torch.device, scratch: Scratch) -> Attend:
-    """The quickest way on this device, in memory that is kept in scratch; on CUDA it must agree with grouped_attention.
+def choose_attention(dtype: torch.dtype, device: torch.device, workspace: Workspace) -> PackedAttend:
+    """The fastest implementation on this device; on CUDA it must agree with grouped_attention.
 
-    An x86 CPU has libraries for many small products at once; on others the fused kernel is as good.
+    On x86 CPUs torch has a fast library for batches of small products; on others the fused kernel is as fast.
     """
-    if device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64"):
-        return BatchedAttention(scratch)
+    if device.type == "cpu" and is_x86():
+        return BatchedAttention(workspace)
     if device.type != "cuda" or dtype == torch.float32:
         return grouped_attention
     packed = pack([[0] * 19, [0] * 7, [0] * 7], device)
-    random = torch.Generator().manual_seed(0)  # a generator of its own: the caller's random numbers stay as they are
+    random = torch.Generator().manual_seed(0)  # leaves the caller's random state alone
     query, key, value = torch.randn(3, 33, 2, 64, generator=random).to(device, dtype)
     try:
         context = varlen_attention(query, key, value, packed)
-    except (ImportError, RuntimeError, TypeError):  # no such kernel in this torch or for this GPU, or other arguments
+    except (ImportError, RuntimeError, TypeError):  # this torch or GPU has no such kernel, or with other arguments
         return grouped_attention
     agreed = torch.allclose(context, grouped_attention(query, key, value, packed), rtol=2e-2, atol=2e-2)
     return varlen_attention if agreed else grouped_attention

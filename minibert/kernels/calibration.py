@@ -1,21 +1,22 @@
-"""Which products bear int8, and how their inputs are best rounded: measured on a few texts, once for a checkpoint.
+"""Which linear layers tolerate int8, and how their inputs are best quantized: measured once for each checkpoint.
 
-The texts run through the encoder in float32. At each product several ways of rounding its input are tried; the one
-whose result is nearest to the exact one is taken, and where even that one is too far off, the product is not rounded.
-At the end the means of the shortest texts are compared: over a few tokens rounding errors hardly average out, and where
-they turn a mean, such texts are left to bfloat16. What is found is kept in the user's cache under the SHA-256 of
-weights and texts. T tokens.
+A few texts run through the encoder in float32. For each product several quantizations of its input are tried. The one
+whose result is nearest to the exact one is taken; if even that is too far off, the product stays in floating point. At
+the end the mean states of the shortest texts are compared: over a few tokens rounding errors hardly average out, and
+where they change the direction of a mean, such texts are computed in bfloat16. The result is cached in the user's cache
+folder under the SHA-256 of weights and texts. T tokens.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -23,216 +24,168 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from minibert import model
 from minibert.checkpoints.tensor_files import write_tensors
-from minibert.kernels.attention import Attend
-from minibert.kernels.int8 import LEAST, MOST, Rounding, WholeLinear
-from minibert.kernels.matmul import joined
-from minibert.kernels.memory import Scratch
+from minibert.kernels.attention import grouped_attention
+from minibert.kernels.int8 import HIGHEST, LOWEST, Int8Linear, Quantization
+from minibert.kernels.matmul import joined, linear_of
+from minibert.kernels.memory import Workspace
 from minibert.kernels.packing import Packed
+from minibert.model import Encoder
 
-VERSION = 2  # of what is measured here: a later one finds no earlier one's file
-PRODUCTS = ("attention", "output", "expand", "contract")  # of each layer; the first is query, key and value
-LARGEST_ERROR = 0.02  # of a product's result, relative to its length; see bench/README.md for what was measured
-SHORT = 16  # tokens of a text, whose mean is computed in bfloat16 where int8 turns it
-LEAST_COSINE = 0.999  # of the means of texts of a few tokens, in int8 and as they are
-WORDS = 3  # of a text, [CLS] among them, that make a short one of it
-SHARE = 0.6  # of max|x|, in smoothing; the rest is the weight's
-SOME = 4  # a fourth of a product's output channels tells its error
-CHANNEL = 1e-5  # smallest max|x| and max|w| that smoothing divides by
+VERSION = 2  # of the measurement: files of another version are not found
+MAX_ERROR = 0.02  # of a product's result, relative to its norm; bench/README.md has the measurements
+SHORT = 16  # tokens: texts up to here are computed in bfloat16 if int8 changes the means of short texts
+MIN_COSINE = 0.999  # between the means of short texts in int8 and in float32
+FIRST_TOKENS = 3  # of a sample, [CLS] included, that with its last token make a short text
+SMOOTHING = 0.6  # the exponent of max|x|; 1 minus that is the weight's
+STRIDE = 4  # every fourth output channel of a product is enough to measure its error
+MIN_RANGE = 1e-5  # smallest max|x| and max|w| that smoothing divides by
 
 
 @dataclass(frozen=True)
-class Found:
-    """What calibration found about one product."""
+class Trial:
+    """A quantization of a product's input, and its error."""
 
-    rounding: Rounding
+    quantization: Quantization
     error: float  # |y' - y| / |y| of its results y' in int8, over all tokens
 
-    @property
-    def bears_int8(self) -> bool:
-        """Whether the product is to be computed so."""
-        return self.error <= LARGEST_ERROR
 
-
-Products = dict[tuple[int, str], Found]  # by the number of the layer and the name
+Products = Mapping[tuple[int, str], Trial]  # by layer number and name of the product
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What calibration found about a checkpoint."""
+    """The result for a checkpoint."""
 
     products: Products
-    short_bear_int8: bool  # whether the means of texts of a few tokens do
+    short_texts_tolerate_int8: bool
+
+    def of_layer(self, number: int) -> dict[str, Quantization]:
+        """The quantizations of the products of this layer that are computed in int8, by name."""
+        return {
+            name: one.quantization for (n, name), one in self.products.items() if n == number and one.error <= MAX_ERROR
+        }
+
+    def __str__(self) -> str:
+        others = [f"{name} of layer {n}" for (n, name), one in self.products.items() if one.error > MAX_ERROR]
+        count, total = len(self.products) - len(others), len(self.products)
+        left_out = f" (not {', '.join(others)})" if others else ""
+        if not self.short_texts_tolerate_int8:
+            left_out += f", and none for means of texts of up to {SHORT} tokens"
+        return f"int8 in {count} of {total} products{left_out}"
 
 
-def beginnings(samples: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-    """The first words of each sample with its end, as texts of their own."""
-    return [[*ids[:WORDS], ids[-1]] for ids in samples if len(ids) > WORDS]
+def products_of(layer: Any) -> dict[str, list[nn.Linear]]:
+    """The four products of a model.Layer: query, key and value have the same input and are one."""
+    own, ffn = layer.attention, layer.feed_forward
+    attention = [own.query, own.key, own.value]
+    return {"attention": attention, "output": [own.output], "expand": [ffn.expand], "contract": [ffn.contract]}
 
 
-def calibrate(encoder: model.Encoder, x: Tensor, packed: Packed, attend: Attend) -> tuple[Products, Tensor]:
-    """Try every product of the encoder on the embedded tokens x, (T,D), of a packed batch; see model.Layer.
+def short_texts(samples: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    """The first tokens of each sample with its last one, as texts."""
+    return [[*ids[:FIRST_TOKENS], ids[-1]] for ids in samples if len(ids) > FIRST_TOKENS]
 
-    attend: what computes attention in a packed batch. Where layers are shared, the first to be met decides how its
-    inputs are rounded, and the worst of its errors whether they are. With the last states as they are, (T,D).
+
+def calibrate(encoder: Encoder, x: Tensor, packed: Packed) -> tuple[Products, Tensor]:
+    """Try every product of the encoder on the embedded tokens x, (T,D), of a packed batch.
+
+    A shared layer keeps the quantization chosen at its first use, and the largest of its errors. Also returns the last
+    states in float32, (T,D).
     """
-    found: Products = {}
-    scratch = Scratch()
+    products: dict[tuple[int, str], Trial] = {}
+    workspace = Workspace()
 
-    def tried(number: int, name: str, layers: Sequence[nn.Linear], x: Tensor) -> Tensor:
-        """The exact product; what it bears is noted."""
-        y = product(layers, x)
-        before = found.get((number, name))
-        tries = roundings(layers, x, name == "output") if before is None else [before.rounding]
-        best = min((Found(one, error(layers, one, x, y, scratch)) for one in tries), key=lambda one: one.error)
-        found[number, name] = best if before is None else replace(best, error=max(best.error, before.error))
-        return y
+    def attend(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, None]:
+        context = grouped_attention(*(part[0].transpose(0, 1) for part in (query, key, value)), packed)
+        return context.transpose(0, 1)[None], None  # (1,H,T,W) -> (T,H,W) -> (1,H,T,W)
+
+    def try_product(key: tuple[int, str], layers: Sequence[nn.Linear], x: Tensor) -> None:
+        before = products.get(key)
+        weight, bias = joined(layers)
+        exact = F.linear(x, weight, bias)
+        tried = quantizations(weight, x, key[1] == "output") if before is None else [before.quantization]
+        some = linear_of(weight[::STRIDE], bias[::STRIDE])
+        trials = [Trial(one, error_of(some, one, x, exact, workspace)) for one in tried]
+        best = min(trials, key=lambda trial: trial.error)
+        products[key] = best if before is None else replace(best, error=max(best.error, before.error))
 
     for number in encoder.config.shared_layers:
-        layer = cast(model.Layer, encoder.layers[number])
-        own, ffn = layer.attention, layer.feed_forward
-        entering = tried(number, "attention", [own.query, own.key, own.value], x).chunk(3, dim=-1)
-        query, key, value = (part.reshape(len(x), -1, own.head_size) for part in entering)  # (T,D) -> (T,H,W)
-        context = attend(query, key, value, packed).flatten(1)  # (T,H,W) -> (T,D)
-        x = normed(layer.attention_norm, tried(number, "output", [own.output], context) + x)
-        hidden = ffn.activation(tried(number, "expand", [ffn.expand], x))  # (T,D) -> (T,F)
-        x = normed(layer.feed_forward_norm, tried(number, "contract", [ffn.contract], hidden) + x)
-    return found, x
+        layer = copy.deepcopy(encoder.layers[number]).to(x.device, x.dtype).eval()
+        for name, layers in products_of(layer).items():
+            layers[0].register_forward_pre_hook(
+                lambda module, inputs, key=(number, name), layers=layers: try_product(key, layers, inputs[0][0])
+            )
+        x = layer(x[None], None, attend)[0][0]
+    return products, x
 
 
-def means_agree(exact: Tensor, whole: Tensor, packed: Packed) -> bool:
-    """Whether the states of the shortest texts, exact and in int8, (T,D) each, have nearly the same mean."""
-    short = [number for number, (_, S) in enumerate(packed.groups) if S <= WORDS + 1]
-    a, b = (torch.cat([packed.by_group(x)[number].mean(dim=1) for number in short]) for x in (exact, whole))
-    return float(torch.cosine_similarity(a, b, dim=1).min()) >= LEAST_COSINE
+def means_agree(exact: Tensor, in_int8: Tensor, packed: Packed) -> bool:
+    """Whether the means of the shortest texts have nearly the same direction; both states are (T,D)."""
+    short = [number for number, (_, S) in enumerate(packed.groups) if S <= FIRST_TOKENS + 1]
+    a, b = (torch.cat([packed.by_group(x)[number].mean(dim=1) for number in short]) for x in (exact, in_int8))
+    return float(torch.cosine_similarity(a, b, dim=1).min()) >= MIN_COSINE
 
 
-def product(layers: Sequence[nn.Linear], x: Tensor) -> Tensor:
-    """x Wᵀ + b in float32, whatever and wherever the weights are."""
-    weight, bias = joined([layer.weight for layer in layers]), joined([layer.bias for layer in layers])
-    return F.linear(x, weight.to(x.device, x.dtype), bias.to(x.device, x.dtype))
-
-
-def normed(norm: nn.LayerNorm, x: Tensor) -> Tensor:
-    """LayerNorm in float32."""
-    return F.layer_norm(x, x.shape[-1:], norm.weight.to(x.device, x.dtype), norm.bias.to(x.device, x.dtype), norm.eps)
-
-
-def roundings(layers: Sequence[nn.Linear], x: Tensor, folded: bool) -> Iterator[Rounding]:
-    """What is tried: plain, smoothed, and with an offset. folded: see Rounding."""
-    weight = joined([layer.weight for layer in layers]).to(x.device, x.dtype)
-    yield Rounding()
-    yield Rounding(smoothing(x.abs().amax(dim=0), weight.abs().amax(dim=0)), folded=folded)
+def quantizations(weight: Tensor, x: Tensor, folded: bool) -> Iterator[Quantization]:
+    """Those that are tried: plain, with smoothing, with a zero point. folded: see Quantization."""
+    yield Quantization()
+    yield Quantization(smoothing(x.abs().amax(dim=0), weight.abs().amax(dim=0)), folded=folded)
     low, high = x.amin(dim=1), x.amax(dim=1)
-    share = float((-low / (high - low).clamp_(min=CHANNEL)).median())  # of the range of most tokens, that is below 0
-    yield Rounding(offset=min(max(LEAST + round(share * (MOST - LEAST)), LEAST + 1), MOST - 1))
+    below = float((-low / (high - low).clamp_(min=MIN_RANGE)).median())  # the part of a token's range that is below 0
+    yield Quantization(zero_point=min(max(LOWEST + round(below * (HIGHEST - LOWEST)), LOWEST + 1), HIGHEST - 1))
 
 
-def smoothing(largest: Tensor, weight: Tensor) -> Tensor:
-    """c (in) from max|x| and max|w| of each channel: max|x|^SHARE / max|w|^(1 - SHARE), made 1 on average."""
-    c = largest.clamp(min=CHANNEL) ** SHARE / weight.clamp(min=CHANNEL) ** (1 - SHARE)
+def smoothing(x: Tensor, weight: Tensor) -> Tensor:
+    """c (in) from max|x| and max|w| of each channel: max|x|^a / max|w|^(1 - a), scaled to a mean of 1."""
+    c = x.clamp(min=MIN_RANGE) ** SMOOTHING / weight.clamp(min=MIN_RANGE) ** (1 - SMOOTHING)
     return c / c.mean()
 
 
-def error(layers: Sequence[nn.Linear], rounding: Rounding, x: Tensor, exact: Tensor, scratch: Scratch) -> float:
-    """|y' - y| / |y| of the product in int8, over all tokens; every SOME-th output channel tells the difference."""
-    some = nn.Linear(x.shape[1], exact.shape[1] // SOME, device="meta")  # no memory; both tensors follow
-    some.weight = nn.Parameter(joined([layer.weight.detach() for layer in layers])[::SOME], requires_grad=False)
-    some.bias = nn.Parameter(joined([layer.bias.detach() for layer in layers])[::SOME], requires_grad=False)
-    whole = WholeLinear([some], replace(rounding, folded=False), scratch=scratch)
-    return float((whole(whole.enter(x)) - exact[:, ::SOME]).norm() * SOME**0.5 / exact.norm())
-
-
-def roundings_of(products: Products, number: int) -> dict[str, Rounding]:
-    """By the names that a layer's products have in engine.py, those of layer `number` that are computed in int8."""
-    names = {
-        "attention": ("query", "key value"),
-        "output": ("output",),
-        "expand": ("expand",),
-        "contract": ("contract",),
-    }
-    bearing = {product: found for (of, product), found in products.items() if of == number and found.bears_int8}
-    return {name: found.rounding for product, found in bearing.items() for name in names[product]}
-
-
-def in_words(calibration: Calibration) -> str:
-    """How many products are computed in int8, and which are not."""
-    products = calibration.products
-    others = [f"{product} of layer {number}" for (number, product), found in products.items() if not found.bears_int8]
-    without = f" (not {', '.join(others)})" if others else ""
-    short = "" if calibration.short_bear_int8 else f", but none for the mean or largest of up to {SHORT} tokens"
-    return f"int8 in {len(products) - len(others)} of {len(products)} products{without}{short}"
+def error_of(some: nn.Linear, quantization: Quantization, x: Tensor, exact: Tensor, workspace: Workspace) -> float:
+    """|y' - y| / |y| of the product in int8, over all tokens; `some` has every STRIDE-th of its output channels."""
+    quantized = Int8Linear([some], replace(quantization, folded=False), workspace=workspace)
+    return float((quantized(quantized.prepare(x)) - exact[:, ::STRIDE]).norm() * STRIDE**0.5 / exact.norm())
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Kept for the next time
+# The cache
 
 
-def calibration_of(
-    encoder: model.Encoder,
-    samples: Sequence[Sequence[int]],
-    packed: Packed,
-    attend: Attend,
-    embedded: Callable[[], Tensor],
-    in_int8: Callable[[Products, Tensor], Tensor],
-) -> Calibration:
-    """The calibration that is kept for this encoder and these samples; where none is, it is made and kept.
-
-    packed: the samples, and what `embedded` gives of them, (T,D). in_int8: the last states with these roundings.
-    """
-    sizes: dict[tuple[int, str], int] = {}
-    for number, layer in enumerate(encoder.layers):
-        hidden, expanded = cast(model.Layer, layer).feed_forward.contract.weight.shape
-        sizes |= {(number, name): expanded if name == "contract" else hidden for name in PRODUCTS}
-    path = cache_folder() / f"{fingerprint(encoder, samples)}.safetensors"
-    found = kept(path, sizes)
-    if found is None:
-        with torch.inference_mode():
-            x = embedded()
-            products, exact = calibrate(encoder, x, packed, attend)
-            found = Calibration(products, means_agree(exact, in_int8(products, x), packed))
-        keep(path, found)
-    return found
-
-
-def fingerprint(encoder: model.Encoder, samples: Sequence[Sequence[int]]) -> str:
-    """SHA-256 of all that a calibration depends on: weights, texts, how the layers are used, and what is measured."""
+def cache_file(encoder: Encoder, samples: Sequence[Sequence[int]]) -> Path:
+    """The file for this encoder and these samples, named by the SHA-256 of everything that determines the result."""
     digest = hashlib.sha256(repr((VERSION, torch.__version__, encoder.config, [list(row) for row in samples])).encode())
     for name, weight in encoder.state_dict().items():
         digest.update(name.encode())
         digest.update(weight.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return cache / "minibert" / "int8" / f"{digest.hexdigest()}.safetensors"
 
 
-def cache_folder() -> Path:
-    """Where calibrations are kept: in the user's cache."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "minibert" / "int8"
-
-
-def kept(path: Path, sizes: dict[tuple[int, str], int]) -> Calibration | None:
-    """The calibration in a file, or None where none is, or one that does not fit. sizes: channels of each product."""
-    found: Products = {}
+def read_calibration(path: Path, encoder: Encoder) -> Calibration | None:
+    """The calibration in a file; None without the file, or if it is damaged."""
+    products: dict[tuple[int, str], Trial] = {}
     with suppress(OSError, SafetensorError, KeyError, ValueError):
         tensors = load_file(path)
-        for (number, name), channels in sizes.items():
-            c, of = tensors.get(f"{number}.{name}.smoothing"), tensors[f"{number}.{name}"]
-            offset, error = of.tolist()
-            fits = c is None or (c.shape == (channels,) and bool(((c > 0) & c.isfinite()).all()))
-            if not (fits and LEAST < offset < MOST and error >= 0):
-                return None
-            found[number, name] = Found(Rounding(c, int(offset), folded=c is not None and name == "output"), error)
-        return Calibration(found, bool(tensors["short_bear_int8"]))
+        for number, layer in enumerate(encoder.layers):
+            for name, layers in products_of(layer).items():
+                c, (z, error) = tensors.get(f"{number}.{name}.smoothing"), tensors[f"{number}.{name}"].tolist()
+                fits = c is None or (c.shape == (layers[0].in_features,) and bool(((c > 0) & c.isfinite()).all()))
+                if not (fits and LOWEST < z < HIGHEST and error >= 0):
+                    return None
+                quantization = Quantization(c, int(z), folded=c is not None and name == "output")
+                products[number, name] = Trial(quantization, error)
+        return Calibration(products, bool(tensors["short_texts_tolerate_int8"]))
     return None
 
 
-def keep(path: Path, found: Calibration) -> None:
-    """Write a calibration; where that is not possible, it is measured again the next time."""
-    tensors = {"short_bear_int8": torch.tensor(float(found.short_bear_int8))}
-    for (number, name), one in found.products.items():
-        tensors[f"{number}.{name}"] = torch.tensor([one.rounding.offset, one.error])
-        if one.rounding.smoothing is not None:
-            tensors[f"{number}.{name}.smoothing"] = one.rounding.smoothing.contiguous()
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    """Write a calibration; if that fails, it is measured again the next time."""
+    tensors = {"short_texts_tolerate_int8": torch.tensor(float(calibration.short_texts_tolerate_int8))}
+    for (number, name), one in calibration.products.items():
+        tensors[f"{number}.{name}"] = torch.tensor([one.quantization.zero_point, one.error])
+        if one.quantization.smoothing is not None:
+            tensors[f"{number}.{name}.smoothing"] = one.quantization.smoothing.contiguous()
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_tensors(path, tensors)

@@ -1,16 +1,16 @@
 """Matrix products at hardware speed: which kernel computes a linear layer on this machine, and proof that it is right.
 
 Nearly all of BERT's time is x Wᵀ + b. On a CPU torch sends float32 products to the library MKL, which is fast on Intel
-and slower elsewhere; oneDNN, which torch carries too, is fast on every x86 CPU. Three kernels, best first:
+and slower elsewhere; oneDNN, which torch includes too, is fast on every x86 CPU. Three kernels, best first:
 
-    PackedLinear     oneDNN with the weights reordered once for its kernels, activation and residual fused in.
-                     Operators that torch has for its own compiler: not public, so they may change or vanish.
-    PermittedLinear  the public switch torch.backends.mkldnn.matmul.fp32_precision = "bf16", set around each product.
-                     It permits bfloat16 and thereby chooses oneDNN; a CPU without AMX still computes in float32.
-    Linear           F.linear as it is: on every other device, and as the last resort.
+    PackedLinear   oneDNN with the weights reordered once for its kernels, activation and residual fused in.
+                   These operators exist for torch's compiler; they are not public, so they may change or vanish.
+    OneDNNLinear   the public setting torch.backends.mkldnn.matmul.fp32_precision = "bf16", set around each product.
+                   It allows bfloat16 and thereby selects oneDNN; a CPU without AMX still computes in float32.
+    Linear         F.linear: on every other device, and as the last resort.
 
-None is trusted by name: `choose_linear` compares each with a float64 product on the machine itself and takes the
-first one that is right. No kernel changes a setting of torch beyond its own call.
+`choose_linear` compares each with a float64 product on the machine itself and takes the first that is right. No kernel
+changes a setting of torch beyond its own call.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from minibert.model import ACTIVATION
 
-# What oneDNN calls the activations: (name, algorithm).
+# oneDNN's names of the activations: (name, algorithm).
 ONEDNN_ACTIVATION = {
     None: ("none", ""),
     "gelu": ("gelu", "none"),
@@ -35,30 +35,30 @@ ONEDNN_ACTIVATION = {
     "relu": ("relu", ""),
     "silu": ("swish", ""),
 }
-# Largest error against float64, relative to the largest value. Measured: 1e-6 in float32; 4e-3 where bfloat16 is
-# used. A "float32" product that really computes in bfloat16 therefore fails.
-LARGEST_ERROR = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
-PACKED_FOR = 1024  # tokens that the weights are reordered for; other numbers run as fast
+# Largest error against float64, relative to the largest value. Measured: 1e-6 in float32, 4e-3 in bfloat16. A "float32"
+# product that really computes in bfloat16 therefore fails.
+MAX_ERROR = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+REORDERED_FOR = 1024  # tokens; other numbers run as fast
 
 
 class Linear:
-    """activation(x Wᵀ + b), or x Wᵀ + b + residual; several layers with one input become one product.
+    """activation(x Wᵀ + b), or x Wᵀ + b + residual; several layers with the same input become one product.
 
-    x, (T, in), must have the dtype of the weights. The result, (T, out), has it too, but with a residual it has the
-    residual's: the stream stays float32 whatever enters the product.
+    x, (T, in), must have the dtype of the weights. The result, (T, out), has it too; with a residual it has that of the
+    residual, so that the residual stream stays float32.
     """
 
-    words = "F.linear"
+    description = "F.linear"
 
     def __init__(
         self, layers: Sequence[nn.Linear], dtype: torch.dtype, device: torch.device, activation: str | None = None
     ) -> None:
-        self.weight = joined([layer.weight.detach() for layer in layers]).to(device, dtype)  # (out, in)
-        self.bias = joined([layer.bias.detach() for layer in layers]).to(device, dtype)  # (out)
+        weight, bias = joined(layers)
+        self.weight, self.bias = weight.to(device, dtype), bias.to(device, dtype)  # (out, in), (out)
         self.activation = activation
 
-    def enter(self, x: Tensor) -> Any:
-        """x (T, in) as the product takes it: here in the dtype of the weights, in int8.py as bytes."""
+    def prepare(self, x: Tensor) -> Any:
+        """x (T, in) in the form that the product takes: here the dtype of the weights, in int8.py int8."""
         return x.to(self.bias.dtype)
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -69,26 +69,35 @@ class Linear:
         return y if residual is None else residual + y
 
 
-def joined(rows: list[Tensor]) -> Tensor:
-    """All rows in one tensor; of one tensor itself, without a copy."""
-    return rows[0] if len(rows) == 1 else torch.cat(rows)
+def joined(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor]:
+    """The weights of all layers as one matrix, and their biases; those of a single layer without a copy."""
+    if len(layers) == 1:
+        return layers[0].weight.detach(), layers[0].bias.detach()
+    return torch.cat([layer.weight.detach() for layer in layers]), torch.cat([layer.bias.detach() for layer in layers])
 
 
-class PermittedLinear(Linear):
+def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
+    """A linear layer with these weights; it allocates no memory and draws no random numbers."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+    layer.weight, layer.bias = nn.Parameter(weight, requires_grad=False), nn.Parameter(bias, requires_grad=False)
+    return layer
+
+
+class OneDNNLinear(Linear):
     """The same with torch's public permission to use oneDNN; float32 only."""
 
-    words = "F.linear by oneDNN"
+    description = "F.linear by oneDNN"
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """(T, in) -> (T, out)."""
-        with permission():
+        with onednn_allowed():
             return super().__call__(x, residual)
 
 
 @contextmanager
-def permission() -> Iterator[None]:
-    """Let float32 products go to oneDNN inside, and leave the setting as it was found."""
-    setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # torch puts an object in the module's place
+def onednn_allowed() -> Iterator[None]:
+    """Let float32 products go to oneDNN inside, and restore the setting afterwards."""
+    setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # torch replaces the module by an object
     before = setting.fp32_precision
     setting.fp32_precision = "bf16"
     try:
@@ -98,15 +107,15 @@ def permission() -> Iterator[None]:
 
 
 class PackedLinear(Linear):
-    """The same by oneDNN with packed weights; the activation, or a residual of equal dtype, is added in its kernel."""
+    """The same by oneDNN with packed weights; its kernel adds the activation, or a residual of the same dtype."""
 
-    words = "packed oneDNN"
+    description = "packed oneDNN"
 
     def __init__(
         self, layers: Sequence[nn.Linear], dtype: torch.dtype, device: torch.device, activation: str | None = None
     ) -> None:
         super().__init__(layers, dtype, device, activation)
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, PACKED_FOR)
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, REORDERED_FOR)
         self.attribute, self.algorithm = ONEDNN_ACTIVATION[activation]
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
@@ -120,24 +129,27 @@ class PackedLinear(Linear):
         return y if residual is None else residual + y
 
 
+def is_x86() -> bool:
+    """Whether this is a 64-bit x86 CPU, for which torch includes oneDNN and MKL."""
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
 def choose_linear(dtype: torch.dtype, device: torch.device) -> type[Linear]:
     """The fastest kernel that is right for products of this dtype on this device."""
-    if device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64"):
-        fast = (PackedLinear, PermittedLinear) if dtype == torch.float32 else (PackedLinear,)
-        return next((kernel for kernel in fast if is_right(kernel, dtype)), Linear)
-    return Linear
+    if device.type != "cpu" or not is_x86():
+        return Linear
+    fast = (PackedLinear, OneDNNLinear) if dtype == torch.float32 else (PackedLinear,)
+    return next((kernel for kernel in fast if is_right(kernel, dtype)), Linear)
 
 
 def is_right(kernel: type[Linear], dtype: torch.dtype) -> bool:
-    """True where this build of torch has the kernel and it agrees with a float64 product within LARGEST_ERROR.
+    """True if this build of torch has the kernel and it agrees with a float64 product within MAX_ERROR.
 
-    Tried are a plain product, every activation and a residual, at a number of tokens that fills no block of oneDNN.
+    It tries a plain product, every activation and a residual, with a number of tokens that is no multiple of a block.
     """
-    random = torch.Generator().manual_seed(0)  # a generator of its own: the caller's random numbers stay as they are
+    random = torch.Generator().manual_seed(0)  # leaves the caller's random state alone
     x, residual = torch.randn(67, 256, generator=random), torch.randn(67, 320, generator=random)
-    layer = nn.Linear(256, 320, device="meta")  # no memory, no random numbers; both tensors follow
-    layer.weight = nn.Parameter(torch.randn(320, 256, generator=random) / 16)
-    layer.bias = nn.Parameter(torch.randn(320, generator=random))
+    layer = linear_of(torch.randn(320, 256, generator=random) / 16, torch.randn(320, generator=random))
     with torch.inference_mode():
         exact = x.double() @ layer.weight.double().T + layer.bias.double()
         try:
@@ -149,13 +161,13 @@ def is_right(kernel: type[Linear], dtype: torch.dtype) -> bool:
                 for name in ONEDNN_ACTIVATION
             ]
             errors.append(relative_error(kernel([layer], dtype, x.device)(x.to(dtype), residual), exact + residual))
-        except (AttributeError, RuntimeError, TypeError):  # no such operator or setting, or other arguments
+        except (AttributeError, RuntimeError, TypeError):  # no such operator or setting, or with other arguments
             return False
-    return max(errors) <= LARGEST_ERROR[dtype]
+    return max(errors) <= MAX_ERROR[dtype]
 
 
 def relative_error(y: Tensor, exact: Tensor) -> float:
-    """Largest difference relative to the largest value; infinite where the shapes differ or a value is not finite."""
+    """Largest difference relative to the largest value; infinite if the shapes differ or a value is not finite."""
     if y.shape != exact.shape or not bool(y.isfinite().all()):
         return float("inf")
     return float((y - exact).abs().max() / exact.abs().max())

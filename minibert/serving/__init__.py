@@ -36,8 +36,8 @@ Errors are {"error": {"message", "type", "param", "code"}}, and never hold a tex
     408: body not complete after 30 seconds           500: the server failed
     413: a body of more than 4 MiB                    503: 1,024 connections are open (plain text, by uvicorn)
 
-It listens on 127.0.0.1 unless told otherwise; MINIBERT_API_KEY in its environment is a key that every request but
-/health must have as `Authorization: Bearer KEY`. A client that disconnects is dropped from the queue. SIGTERM ends the
-server when all that has arrived is answered. To serve strangers, put a reverse proxy in front of it: TLS, limits on the
-size of a head and on clients that are slow to send it or to read, and rates for each client are the proxy's work.
+It listens on 127.0.0.1 unless --host says otherwise. MINIBERT_API_KEY in its environment is a key that every request
+but /health must have as `Authorization: Bearer KEY`. A client that disconnects is dropped from the queue. SIGTERM ends
+the server when all requests in progress are answered. To serve strangers, put a reverse proxy in front of it: TLS,
+limits on the size of a head and on clients that are slow to send it or to read, and rates for each client are its work.
 """

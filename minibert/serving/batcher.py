@@ -7,7 +7,8 @@ While one batch is computed the next one gathers, so the queue waits only when t
 as came together the last time, and never longer than `wait`. A client that is alone never waits.
 
 The queue is first in, first out, by chunks of equal size: each request that waits gets an equal share of the tokens of
-a batch, and queues again for its next chunk. So a short request is not held up by a long one, which goes on meanwhile.
+a batch, and queues again for its next chunk. So a short request is not held up by a long one, nor a long one by many
+short ones.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Batcher(Generic[Item, Answer]):
         self.queue: deque[Waiting[Item, Answer]] = deque()
         self.tokens = 0  # of all requests that are not answered
         self.together = 1  # requests in the last batch
-        self.arrived = asyncio.Event()
+        self.submitted = asyncio.Event()
 
     def submit(self, items: Sequence[Item], tokens: Sequence[int]) -> asyncio.Future[list[Answer]]:
         """The answers to come; if it is cancelled, waiting items are not computed. Raises asyncio.QueueFull."""
@@ -74,7 +75,7 @@ class Batcher(Generic[Item, Answer]):
         self.tokens += total
         answer.add_done_callback(lambda _: self._settle(total))
         self.queue.append(Waiting(items, tokens, answer))
-        self.arrived.set()
+        self.submitted.set()
         return answer
 
     def _settle(self, tokens: int) -> None:
@@ -90,13 +91,13 @@ class Batcher(Generic[Item, Answer]):
     async def _gather(self) -> None:
         """Wait for a request, and then for those that come with it."""
         while not self.queue:
-            self.arrived.clear()
-            await self.arrived.wait()
+            self.submitted.clear()
+            await self.submitted.wait()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.wait):
                 while len(self.queue) < self.together and self.tokens < self.batch_tokens:
-                    self.arrived.clear()
-                    await self.arrived.wait()
+                    self.submitted.clear()
+                    await self.submitted.wait()
 
     def _take(self) -> list[Chunk[Item, Answer]]:
         """The next batch: chunks from the front of the queue that fit, one item at the least."""

@@ -21,8 +21,8 @@ from minibert.heads import MaskedLM
 from minibert.serving.requests import Ids, Pairs, RequestError, Texts, row_error
 from minibert.tasks.base import Encoded, Example
 from minibert.tasks.classification import Classification
-from minibert.tasks.frozen import Classifier, check_finite
-from minibert.tasks.labels import Answer, SeveralAnswer
+from minibert.tasks.frozen import Classifier
+from minibert.tasks.labels import LabelPrediction, LabelSetPrediction, check_finite
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.finetuning import Reader
@@ -184,7 +184,7 @@ class FrozenLabels:
         with np.errstate(all="ignore"):
             probabilities = self.classifier.head.predict_proba(vectors_of(self.embedder, items))  # (N, K)
         check_finite(probabilities, "a probability")
-        return [answer_of(Answer("", 0.0, row), self.classifier.labels) for row in probabilities.tolist()]
+        return [answer_of(LabelPrediction("", 0.0, row), self.classifier.labels) for row in probabilities.tolist()]
 
     def finish(self, answers: list[Any], body: ClassifyBody) -> list[Any]:
         """The answers as they are sent."""
@@ -222,10 +222,10 @@ class TunedLabels:
 
 def answer_of(answer: Any, labels: Sequence[str]) -> dict[str, Any]:
     """An answer of the task as JSON: one label, several, or a number."""
-    if not isinstance(answer, Answer | SeveralAnswer):
+    if not isinstance(answer, LabelPrediction | LabelSetPrediction):
         return {"value": float(answer)}
     each = dict(zip(labels, answer.probabilities, strict=True))
-    if isinstance(answer, SeveralAnswer):
+    if isinstance(answer, LabelSetPrediction):
         return {"labels": list(answer.labels), "probabilities": each}
     best = max(each, key=each.__getitem__)
     return {"label": best, "probability": each[best], "probabilities": each}

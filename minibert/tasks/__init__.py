@@ -1,21 +1,20 @@
-"""What is done with a model.
+"""Tasks: the data of each, how it is encoded for a model, and how predictions are decoded and measured.
 
 In reading order:
 
-    reviews         labelled texts, from files or found for the demo
-    metrics         predictions compared with the truth
-    saved           the file of a trained classifier, read without trust
-    frozen          features + logistic regression
-    fill_mask       the masked word
-    base            what a task is: data, examples, answers, measure
+    base            what a task defines: reading, encoding, decoding, measuring
+    metrics         predictions compared with the true labels
     labels          what the label of a text is: one name, several, or a number
     classification  texts or pairs to labels
     choice          which of several texts answers a question
-    entities        the stretches of words that tags mark, and their score
-    tagging         sentences to a tag for each word
+    entities        the spans of words that tags mark, and their score
+    tagging         a tag for each word
     squad           questions on passages: the file and the official score
-    answering       questions to the places of their answers
-    masked_text     raw text, of which hidden words are guessed
+    answering       questions to spans of a passage
+    masked_text     masked tokens: filling masks, and continued pretraining
+    reviews         labelled texts for the demo
+    frozen          features + logistic regression, and its folder
+    folders         what a folder holds
     demo            the main job, start to end
 """
 

@@ -1,12 +1,13 @@
-"""What a task is: its data, how that becomes rows for the model, how logits become answers, how answers are measured.
+"""What a fine-tuning task defines: reading data, encoding it for the model, decoding logits, measuring predictions.
 
-    file -> read -> Data -> encode -> examples -> (a model with a task head) -> logits -> decode -> answers -> measure
+    file -> read -> data -> encode -> examples -> (model with a task head) -> logits -> decode -> predictions -> measure
 
-A task knows nothing of training: train/ brings the model and the loop.
+Training is in train/, which brings the model and the loop.
 """
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,18 +20,18 @@ from torch import Tensor
 
 from minibert.text.tokenizer import Tokenizer
 
-# The logits of one example: (K) of a text, (1) of one choice, (tokens, K) of its tokens, (2, tokens) start and end.
+# The logits of one example: (K) for a text, (1) for one choice, (tokens, K) for tags, (2, tokens) for start and end.
 Logits = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Example:
-    """One row for the model: a text, a pair, or a window of one, [CLS] first, without padding."""
+    """One row of input for the model: a text, a pair, or a window of one, [CLS] first, without padding."""
 
     ids: Sequence[int]
     segments: Sequence[int]  # 0 first text, 1 second
-    # By the name that the task head gives them: a number, a row of floats for several labels of a text, or a list of
-    # whole numbers as long as ids for labels of tokens, -100 where there is nothing to predict.
+    # By the argument name of the task head: a number, a row of floats for several labels of a text, or one integer for
+    # each token, -100 where there is nothing to predict.
     labels: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -40,21 +41,21 @@ Augmentation = Callable[[Example, int, int], Example]
 
 @dataclass(frozen=True)
 class Encoded:
-    """The examples of some data."""
+    """The examples of a data set."""
 
     examples: list[Example]
-    choices: int = 0  # examples that make one question; 0: each stands for itself
-    notes: tuple[str, ...] = ()  # what a user should know: texts cut, words that vanished, windows made
-    back: Any = None  # whatever `decode` needs to find its way back
+    choices: int = 0  # examples per question in multiple choice; 0 in other tasks
+    notes: tuple[str, ...] = ()  # warnings for the user: texts truncated, words without tokens, windows
+    back: Any = None  # what `decode` needs to map logits back to the data
 
 
 @dataclass(frozen=True)
 class Measure:
-    """How good answers are."""
+    """The quality of predictions."""
 
     figures: dict[str, Any]  # for --json and training.json
-    main: str  # the figure by which epochs and seeds are compared; more is better
-    text: str  # for people, in several lines
+    main: str  # the figure by which epochs and seeds are compared; higher is better
+    text: str  # for people, several lines
 
     @property
     def score(self) -> float:
@@ -63,13 +64,13 @@ class Measure:
 
 
 class Task(ABC):
-    """One task; an instance holds its settings. Data is a type of its own for each task and has a length."""
+    """A fine-tuning task; an instance holds its settings. Each task has its own type of data, which has a length."""
 
     name: ClassVar[str]  # in `minibert finetune NAME`
     head: ClassVar[str]  # in minibert.load(..., head=HEAD)
     data_help: ClassVar[str]  # the help of DATA in `minibert finetune NAME`
-    row_length: ClassVar[int] = 128  # tokens of a row where nobody says how many
-    fresh_head: ClassVar[str] = ""  # what a user should know where the checkpoint has no such task head
+    row_length: ClassVar[int] = 128  # default max_length, in tokens
+    fresh_head: ClassVar[str] = ""  # a note for checkpoints without this task head
 
     @property
     @abstractmethod
@@ -78,17 +79,17 @@ class Task(ABC):
 
     @abstractmethod
     def read(self, path: str | Path) -> Any:
-        """Data from a file. Raises FileNotFoundError, and ValueError naming file and line for what is no data."""
+        """Data from a file. Raises FileNotFoundError, and ValueError with file and line for invalid content."""
 
     @abstractmethod
     def labels_of(self, data: Any) -> list[str]:
-        """The names of the labels in sorted order, which config.json keeps; [] for a task without. ValueError where
-        nothing can be learned: none, all of one class, missing or NaN."""
+        """The label names, sorted, for config.json; [] for a task without names. ValueError where nothing can be
+        learned: no rows, a single class, missing labels."""
 
     @abstractmethod
     def encode(self, data: Any, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
-        """Rows for the model, with their labels where the data has them. ValueError, naming the row, for a label that
-        is not among `labels`."""
+        """Examples for the model, with labels where the data has them. ValueError, with the row, for a label that is
+        not among `labels`."""
 
     def augment(self, tokenizer: Tokenizer, seed: int) -> Augmentation | None:
         """A function that changes each training example each time it is used; None: examples stay as they are."""
@@ -100,24 +101,29 @@ class Task(ABC):
 
     @abstractmethod
     def decode(self, logits: Sequence[Logits], encoded: Encoded, data: Any, labels: Sequence[str]) -> list[Any]:
-        """One answer for each row of the data, from the logits of each example in their order."""
+        """One prediction for each row of the data, from the logits of all examples in order."""
 
     @abstractmethod
     def measure(self, answers: Sequence[Any], data: Any, labels: Sequence[str]) -> Measure:
-        """The answers against the truth."""
+        """The predictions compared with the true labels."""
 
     def resolve(self, data: Any) -> Task:
         """The task with the settings filled in that depend on the training data."""
         return self
 
     def problem_type(self) -> str | None:
-        """What config.json says of the loss; None: by the labels."""
+        """The problem_type of config.json, which selects the loss; None: by the labels."""
         return None
 
-    @abstractmethod
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Any:
-        """Data without labels, to be answered: a text a row."""
+        """Unlabelled data for prediction, one text a row."""
+        raise NotImplementedError
 
-    @abstractmethod
     def format_predictions(self, answers: Sequence[Any], data: Any) -> list[str]:
         """The output of `minibert predict`: one line for each row of the data, tab-separated, the text last."""
+        raise NotImplementedError
+
+
+def one_line(*cells: str) -> str:
+    """Cells joined by tabs; tabs and line ends inside a cell become spaces."""
+    return "\t".join(re.sub(r"[\r\n\t]+", " ", cell) for cell in cells)

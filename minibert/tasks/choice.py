@@ -1,45 +1,34 @@
-"""Multiple choice: a question, and which of C texts answers it or goes on from it (Devlin et al. 2018, section 4.4).
+"""Multiple choice: which of C texts answers a question or continues it (Devlin et al. 2018, section 4.4).
 
     {"question": "The sky is", "choices": ["blue.", "a fish."], "label": 0}
 
     [CLS] the sky is [SEP] blue. [SEP]      score 3.1
     [CLS] the sky is [SEP] a fish. [SEP]    score 0.4      p = softmax over the choices
 
-Each choice is written out behind its question as a pair, and scored by itself. A context, a passage that the question
-is about, stands before the question. Of a pair that is too long the longer text is cut first: the context, with the
-question behind it, at its beginning, the choice at its end.
+Each choice is paired with its question and scored on its own. A context, the passage of the question, stands before the
+question. A pair that is too long is truncated longest text first: context and question at their beginning, the choice
+at its end.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 from tqdm import tqdm
 
-from minibert.printing import block
+from minibert.files import parse_json
+from minibert.printing import brief
 from minibert.settings import setting
-from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
-from minibert.tasks.classification import one_line
-from minibert.tasks.labels import finite, softmax
-from minibert.tasks.metrics import standard_error
-from minibert.tasks.reviews import check_there
-from minibert.text.tables import (
-    STANDARD_INPUT,
-    Column,
-    decompressed,
-    format_of,
-    kind_of,
-    opened,
-    read_json_array,
-    read_json_lines,
-    value,
-)
+from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
+from minibert.tasks.labels import check_finite
+from minibert.tasks.metrics import accuracy_text, standard_error
+from minibert.text.tables import STANDARD_INPUT, decompressed, format_of, opened, read_json_array, read_json_lines
 from minibert.text.texts import as_texts
 from minibert.text.tokenized import shares
 from minibert.text.tokenizer import Tokenizer
@@ -48,104 +37,59 @@ EXAMPLE = '{"question": "The sky is", "choices": ["blue.", "a fish."], "label": 
 
 
 @dataclass(frozen=True)
-class Question:
-    """A question, what may answer it, and which of that does. Raises ValueError for a label that is no choice."""
+class ChoiceQuestion:
+    """A question, its choices, and the right one. Raises TypeError or ValueError for anything but texts."""
 
     question: str
     choices: tuple[str, ...]  # C, at least 2
-    label: int | None = None  # the number of the right choice, from 0; None: to be answered
+    label: int | None = None  # the index of the right choice; None: to be predicted
     context: str = ""
-    place: str = "a question"  # where it stands, for messages
 
     def __post_init__(self) -> None:
-        if len(self.choices) < 2:
-            raise ValueError(f"{self.place} has {len(self.choices)} choices; at least 2 are needed")
-        if self.label is not None and not 0 <= self.label < len(self.choices):
-            raise ValueError(f"{self.place} has the label {self.label}, and choices 0 to {len(self.choices) - 1}")
+        "".join((self.question, self.context, *self.choices)).encode()  # TypeError, or ValueError for half characters
+        if len(self.choices) < 2 or not all(map(str.strip, self.choices)):
+            raise ValueError(f"the choices are {brief(self.choices)}; at least 2 that are not blank are needed")
+        if self.label is not None and (type(self.label) is not int or not 0 <= self.label < len(self.choices)):
+            raise ValueError(f"the label is {brief(self.label)}; it must be 0 to {len(self.choices) - 1}, or a choice")
 
     @property
     def first(self) -> str:
-        """What stands before each choice."""
+        """The first text of each pair."""
         return f"{self.context} {self.question}" if self.context else self.question
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChoicePrediction:
     """The most probable choice."""
 
     number: int  # from 0
     choice: str
     probability: float
-    probabilities: tuple[float, ...]  # (C); their sum is 1
+    probabilities: tuple[float, ...]  # (C); they sum to 1
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Reading
+def question_of(record: Any, place: str, labelled: bool = True) -> ChoiceQuestion:
+    """The question in a JSON object, or its text. Raises ValueError, with the place, for anything else."""
+    try:
+        record = parse_json(record) if isinstance(record, str) else record
+        choices, label = record["choices"], record["label"] if labelled else None
+        if isinstance(label, str) and choices.count(label) == 1:
+            label = choices.index(label)
+        if not isinstance(choices, list) or (labelled and label is None):
+            raise TypeError("choices must be a list, and label the index or text of one")
+        return ChoiceQuestion(record["question"], tuple(choices), label, record.get("context") or "")
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        problem = f"no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{place} is not a question such as {EXAMPLE}: {problem}") from None
 
 
-def read_records(path: str | Path, format: str | None = None) -> Iterator[tuple[str, object]]:
-    """What stands on each line of a .jsonl, or in the array of a .json, with its place. - is standard input."""
-    check_there(path, "questions")
-    name = STANDARD_INPUT if str(path) == "-" else str(path)
-    found, compressed = format_of(name, "jsonl" if name == STANDARD_INPUT and format is None else format)
-    if found not in ("jsonl", "json"):
-        raise ValueError(f"{name} is read as .{found}; questions are a .jsonl, one on each line, such as {EXAMPLE}")
-    with opened(path) as file, decompressed(file, name) if compressed else nullcontext(file) as stream:
-        yield from read_json_lines(stream, name) if found == "jsonl" else read_json_array(stream, name)
-
-
-def questions(records: Iterable[tuple[str, object]], labels: bool) -> list[Question]:
-    """The questions of records with their places. Raises ValueError, naming the place, for what is none.
-
-    labels: the right choice is wanted; without, it is not looked at. All questions must have as many choices.
-    """
-    found = [question_of(record, place, labels) for place, record in records]
-    check_counts(found)
-    return found
-
-
-def check_counts(data: Sequence[Question]) -> None:
-    """Raise ValueError, naming two questions, where one has another number of choices than the first."""
-    for one in data:
+def check_counts(data: Sequence[ChoiceQuestion]) -> None:
+    """Raise ValueError where a question has another number of choices than the first."""
+    for row, one in enumerate(data):
         if len(one.choices) != len(data[0].choices):
             raise ValueError(
-                f"{one.place} has {len(one.choices)} choices, and {data[0].place} has {len(data[0].choices)}; "
-                "all questions need the same number of them"
+                f"row {row} has {len(one.choices)} choices, row 0 {len(data[0].choices)}; all need as many"
             )
-
-
-def question_of(record: object, place: str, label: bool) -> Question:
-    """One question."""
-    if not isinstance(record, dict):
-        raise ValueError(f"{place} is {kind_of(record)}, not an object of names and values such as {EXAMPLE}")
-    text, given = value(record, "question", Column("question"), place), record.get("choices")
-    context = "" if record.get("context") is None else value(record, "context", Column("context"), place)
-    if not isinstance(given, list):
-        what = "no choices" if given is None else f"{kind_of(given)} as 'choices'"
-        raise ValueError(f"{place} has {what}; a list of texts is wanted")
-    named = {f"choices[{number}]": choice for number, choice in enumerate(given)}
-    choices = tuple(value(named, name, Column("choice"), place) for name in named)
-    if blank := [name for name, choice in zip(named, choices, strict=True) if not choice.strip()]:
-        raise ValueError(f"{place} has no text as {blank[0]!r}; each choice needs one")
-    right = right_choice(record, choices, place) if label else None
-    return Question(text, choices, right, context, place)
-
-
-def right_choice(record: dict[str, object], choices: Sequence[str], place: str) -> int:
-    """The number of the right choice, which is given by its number, from 0, or by its text."""
-    if record.get("label") is None:
-        raise ValueError(f"{place} has no label; it is the number of the right choice, from 0, or its text")
-    label = record["label"]
-    if isinstance(label, str):
-        if choices.count(label) != 1:
-            many = f"{choices.count(label)} of the choices" if label in choices else "none of the choices"
-            raise ValueError(
-                f"{place} has the label {label!r}, which is {many}; give the number of the right one, from 0"
-            )
-        return choices.index(label)
-    if not isinstance(label, int) or isinstance(label, bool):
-        raise ValueError(f"{place} has {kind_of(label)} as 'label', not the number of the right choice or its text")
-    return label
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -154,40 +98,43 @@ def right_choice(record: dict[str, object], choices: Sequence[str], place: str) 
 
 @dataclass(frozen=True)
 class Choice(Task):
-    """The right one of C choices. format: of a file whose name does not say it, jsonl or json."""
+    """The right one of C choices."""
 
     format: str | None = setting(None, "jsonl or json (default: by the file name)", metavar="TYPE")
 
     name = "choose"
     head = "multiple-choice"
-    data_help = 'JSON lines of {"question", "choices": [...], "label"}'
     main = "accuracy"
+    data_help = 'JSON lines of {"question", "choices": [...], "label"}, and perhaps "context"'
 
-    def read(self, path: str | Path) -> list[Question]:
-        """Questions with the right choice of each: objects of "question", "choices", "label" and perhaps "context"."""
-        found = questions(read_records(path, self.format), labels=True)
-        if not found:
-            raise ValueError(f"{path} holds no questions; one is wanted on each line, such as {EXAMPLE}")
-        return found
+    def read(self, path: str | Path) -> list[ChoiceQuestion]:
+        """Questions with labels, from a .jsonl or from the array of a .json. - is standard input."""
+        name = STANDARD_INPUT if str(path) == "-" else str(path)
+        found, compressed = format_of(name, self.format or ("jsonl" if str(path) == "-" else None))
+        if found not in ("jsonl", "json"):
+            raise ValueError(f"{name} is read as .{found}; questions are a .jsonl, one on each line, such as {EXAMPLE}")
+        with opened(path) as file, decompressed(file, name) if compressed else nullcontext(file) as stream:
+            records = read_json_lines(stream, name) if found == "jsonl" else read_json_array(stream, name)
+            return [question_of(record, place) for place, record in records]
 
-    def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Question]:
-        """Questions to be answered: each text is one as in a file; a label is not looked at."""
+    def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[ChoiceQuestion]:
+        """Unlabelled questions: each text is one as in a file; its label is ignored."""
         if pairs is not None:
-            raise ValueError(f"a question holds its choices; leave the second texts out, and write it as {EXAMPLE}")
-        return questions(((f"row {row}", parsed(text, row)) for row, text in enumerate(as_texts(texts))), labels=False)
+            raise ValueError(f"a question holds its choices; leave out the second texts, and write it as {EXAMPLE}")
+        return [question_of(text, f"row {row}", labelled=False) for row, text in enumerate(as_texts(texts))]
 
-    def labels_of(self, data: Sequence[Question]) -> list[str]:
-        """None: a choice has a number only. Raises ValueError for no questions, or one without its right choice."""
-        if not data:
-            raise ValueError("there are no questions; to learn, some with their right choices are needed")
+    def labels_of(self, data: Sequence[ChoiceQuestion]) -> list[str]:
+        """[]: choices have no names. Raises what known_labels raises."""
         known_labels(data)
         return []
 
-    def encode(self, data: Sequence[Question], tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
-        """An example for each choice, all of a question one after the other, each with the number of the right one."""
+    def encode(
+        self, data: Sequence[ChoiceQuestion], tokenizer: Tokenizer, labels: Sequence[str], max_length: int
+    ) -> Encoded:
+        """An example for each choice, those of a question in a row, each with the index of the right one."""
         check_counts(data)
-        framing = tokenizer.template
-        room = tokenizer.resolve_max_length(max_length, pairs=True) - framing.specials(pairs=True)
+        template = tokenizer.template
+        room = tokenizer.resolve_max_length(max_length, pairs=True) - template.specials(pairs=True)
         examples: list[Example] = []
         cut = 0
         firsts = tokenizer.encode_each([one.first for one in data])
@@ -199,60 +146,54 @@ class Choice(Task):
                 choice = next(seconds).ids
                 n, m = shares(len(first), len(choice), room)
                 cut += n < len(first) or m < len(choice)
-                ids = framing.row(first[len(first) - n :], choice[:m])
-                examples.append(Example(ids, framing.segments(n, m), known))
+                ids = template.row(first[len(first) - n :], choice[:m])
+                examples.append(Example(ids, template.segments(n, m), known))
         note = (
-            f"{cut:,} of {len(examples):,} choices with their questions are longer than {max_length} tokens: the "
-            "beginnings of contexts and questions, or the ends of choices, were cut off"
+            f"{cut:,} of {len(examples):,} choices with their questions are longer than {max_length} tokens: truncated"
         )
         return Encoded(examples, choices=len(data[0].choices) if data else 0, notes=(note,) if cut else ())
 
     def decode(
-        self, logits: Sequence[Logits], encoded: Encoded, data: Sequence[Question], labels: Sequence[str]
-    ) -> list[Chosen]:
+        self, logits: Sequence[Logits], encoded: Encoded, data: Sequence[ChoiceQuestion], labels: Sequence[str]
+    ) -> list[ChoicePrediction]:
         """The choice with the largest logit of each question."""
         if not data:
             return []
-        scores = np.concatenate(logits).reshape(len(data), encoded.choices)  # (N·C) -> (N,C)
-        p = softmax(finite(scores, lambda row: data[row].place))
+        scores = np.concatenate(logits).reshape(len(data), encoded.choices).astype(np.float64)  # (N·C) -> (N, C)
+        check_finite(scores, "a logit")
+        p = softmax(scores, axis=1)
         return [
-            Chosen(int(best), one.choices[best], float(row[best]), tuple(row.tolist()))
+            ChoicePrediction(int(best), one.choices[best], float(row[best]), tuple(row.tolist()))
             for one, row, best in zip(data, p, p.argmax(axis=1), strict=True)
         ]
 
-    def measure(self, answers: Sequence[Chosen], data: Sequence[Question], labels: Sequence[str]) -> Measure:
-        """Accuracy with its standard error, and the rate of guessing."""
+    def measure(
+        self, answers: Sequence[ChoicePrediction], data: Sequence[ChoiceQuestion], labels: Sequence[str]
+    ) -> Measure:
+        """Accuracy with its standard error, beside chance."""
         true = known_labels(data)
-        accuracy = sum(answer.number == label for answer, label in zip(answers, true, strict=True)) / len(true)
+        accuracy = sum(one.number == label for one, label in zip(answers, true, strict=True)) / len(true)
+        chance = 1 / len(data[0].choices)
         figures: dict[str, Any] = {
             "rows": len(true),
             "accuracy": accuracy,
             "standard_error": standard_error(accuracy, len(true)),
             "choices": len(data[0].choices),
-            "chance": 1 / len(data[0].choices),
+            "chance": chance,
         }
-        told = "{accuracy:.3f} ± {standard_error:.3f} (standard error), {rows:,} questions; chance is {chance:.3f}"
-        return Measure(figures, self.main, block("accuracy", told.format(**figures)))
+        return Measure(figures, self.main, accuracy_text(accuracy, len(true), f"chance {chance:.3f}"))
 
-    def format_predictions(self, answers: Sequence[Chosen], data: Sequence[Question]) -> list[str]:
-        """The number of the choice, its probability, its text, and the question, by tabs."""
+    def format_predictions(self, answers: Sequence[ChoicePrediction], data: Sequence[ChoiceQuestion]) -> list[str]:
+        """The index of the choice, its probability, its text, and the question."""
         return [
-            one_line(str(answer.number), f"{answer.probability:.4f}", answer.choice, one.question)
-            for answer, one in zip(answers, data, strict=True)
+            one_line(str(one.number), f"{one.probability:.4f}", one.choice, question.question)
+            for one, question in zip(answers, data, strict=True)
         ]
 
 
-def known_labels(data: Sequence[Question]) -> list[int]:
-    """The number of the right choice of each question. Raises ValueError for one that has none."""
-    for one in data:
-        if one.label is None:
-            raise ValueError(f"{one.place} has no label; to learn from it or to measure, it needs the right choice")
-    return [one.label for one in data if one.label is not None]
-
-
-def parsed(text: str, row: int) -> object:
-    """The value of a text of JSON."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"row {row} is not JSON: {error}; a question is such as {EXAMPLE}") from None
+def known_labels(data: Sequence[ChoiceQuestion]) -> list[int]:
+    """The index of the right choice of each question. Raises ValueError without questions or labels."""
+    labels = [one.label for one in data if one.label is not None]
+    if not data or len(labels) < len(data):
+        raise ValueError(f"{len(labels)} of {len(data)} questions have a label; training and evaluation need all")
+    return labels

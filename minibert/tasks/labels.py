@@ -1,28 +1,29 @@
-"""What the label of a text is: one of several names, any of them, or a number.
+"""What the label of a text is: one of several names, any number of them, or a number.
 
-    a cell of a file -> label -> target of the loss;     logits, (N, K) -> answers -> figures
+    a cell of a file -> label -> target of the loss;     logits, (N, K) -> predictions -> figures
 
-The three kinds, OneLabel, SeveralLabels and Number, answer the same questions; classification.py asks them.
+SingleLabel, MultiLabel and Regression have the same methods; classification.py calls them.
 
-    N texts     K labels; of a number one output
+    N texts     K labels; a regression has one output
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit, softmax
+from sklearn.metrics import matthews_corrcoef, root_mean_squared_error
+from sklearn.utils.class_weight import compute_class_weight
 
-from minibert.printing import beside, block
+from minibert.printing import block, brief
 from minibert.tasks import metrics
 from minibert.tasks.base import Measure
-from minibert.tasks.frozen import as_label, check_classes
 from minibert.text.tables import listed
 
 LARGEST = float(np.finfo(np.float32).max)  # the logits of a model are float32
@@ -30,126 +31,136 @@ Scores = NDArray[np.float64]
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Answers
+# Validation
+
+
+def as_label(label: object, where: str) -> str:
+    """The name of one class. Raises ValueError, with its place, for anything but a name or an integer."""
+    if (isinstance(label, str) and label.strip()) or isinstance(label, int | np.integer | np.bool_):
+        return str(label)
+    shown = "an empty label" if isinstance(label, str) else f"the label {brief(label)}"
+    raise ValueError(f"{where} has {shown}; each row needs the name of its class, a str or an integer")
+
+
+def as_labels(
+    labels: object, parse: Callable[[object, str], Any] = as_label, *, rows: int | None = None, matrix: bool = False
+) -> list[Any]:
+    """The labels, row by row, each by `parse`; with the default, integers become names.
+
+    rows: how many there must be. matrix: one row of a matrix for each text is allowed. Raises TypeError for anything
+    but a column of labels, ValueError for another number of them, and what `parse` raises.
+    """
+    dimensions = getattr(labels, "ndim", 1)
+    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable) or dimensions > 1 + matrix:
+        raise TypeError(f"labels are of type {type(labels).__name__}; pass one column, a label for each text")
+    column = np.asarray(labels) if dimensions == 2 else labels  # iterating a data frame gives its column names
+    found = [parse(label, f"row {row}") for row, label in enumerate(column)]
+    if rows is not None and len(found) != rows:
+        raise ValueError(f"there are {rows} texts and {len(found)} labels; each text needs one")
+    return found
+
+
+def check_classes(labels: Sequence[str], least: int = 1) -> None:
+    """Raise ValueError for labels that cannot be learned: of one class, all different, or under `least` rows each."""
+    counts, rows = Counter(labels), len(labels)
+    if len(counts) < 2 or len(counts) == rows > 2:
+        found = f"{len(counts)} classes in {rows} rows" + (f": all are {labels[0]!r}" if len(counts) == 1 else "")
+        raise ValueError(f"the labels have {found}; a classifier needs at least two classes, of several rows each")
+    label, fewest = min(counts.items(), key=lambda item: item[1])
+    if fewest < least:
+        raise ValueError(f"class {label!r} has {fewest} rows; {least} are needed: add rows, or use fewer folds")
+
+
+def label_number(name: str, numbers: Mapping[str, int], where: str) -> int:
+    """The number of a label. Raises ValueError, with the known labels, for an unknown one."""
+    if name not in numbers:
+        raise ValueError(f"{where} has the label {name!r}; the model knows {listed(list(numbers))}")
+    return numbers[name]
+
+
+def check_finite(numbers: NDArray[Any], what: str) -> None:
+    """Raise ValueError, with the row, where a number is NaN or infinite."""
+    if not np.isfinite(numbers).all():
+        row = int(np.argwhere(~np.isfinite(numbers))[0][0])
+        raise ValueError(f"row {row} has {what} that is NaN or infinite; the model is damaged: train it again")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Predictions
 
 
 @dataclass(frozen=True)
-class Answer:
+class LabelPrediction:
     """The most probable label of a text."""
 
     label: str
     probability: float
-    probabilities: tuple[float, ...]  # (K), in the order of the labels; their sum is 1
+    probabilities: tuple[float, ...]  # (K), in the order of the labels; they sum to 1
 
 
 @dataclass(frozen=True)
-class SeveralAnswer:
-    """The labels of a text that are more probable than not."""
+class LabelSetPrediction:
+    """The labels of a text with a probability above one half."""
 
     labels: tuple[str, ...]
     probability: tuple[float, ...]  # of each of these
-    probabilities: tuple[float, ...]  # (K), in the order of the labels; each is between 0 and 1 by itself
+    probabilities: tuple[float, ...]  # (K), in the order of the labels; independent of each other
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# What a label is
-
-
-class Kind(ABC):
-    """What a label is, from the file to the figures."""
-
-    problem_type: ClassVar[str]  # what config.json says of the loss
-    main: ClassVar[str]
-    cells: ClassVar[str]  # what stands in a column of labels: see text.tables.Column
-
-    @abstractmethod
-    def label(self, given: object, where: str) -> Any:
-        """A label as Texts has it. Raises ValueError, naming where, for what is none."""
-
-    @abstractmethod
-    def words(self, labels: Sequence[Any]) -> list[str]:
-        """All names in the labels of some rows, in their order, by which a header is known that was taken for a row."""
-
-    @abstractmethod
-    def names(self, labels: Sequence[Any]) -> list[str]:
-        """The K names, sorted. Raises ValueError where nothing can be learned."""
-
-    @abstractmethod
-    def target(self, label: Any, numbers: Mapping[str, int], where: str) -> Any:
-        """What the loss is given. Raises ValueError, naming where, for a name that has no number."""
-
-    @abstractmethod
-    def answers(self, scores: Scores, labels: Sequence[str]) -> list[Any]:
-        """What logits, (N, K), say."""
-
-    @abstractmethod
-    def measure(self, answers: Sequence[Any], true: Sequence[Any], labels: Sequence[str]) -> Measure:
-        """The answers against the truth."""
-
-    @abstractmethod
-    def shown(self, answer: Any) -> list[str]:
-        """The answer as the first columns of a line."""
+# Types of label
 
 
 @dataclass(frozen=True)
-class OneLabel(Kind):
+class SingleLabel:
     """One of K names: softmax and cross entropy."""
 
-    problem_type = "single_label_classification"
-    main = "accuracy"
-    cells = "name"
+    problem_type = "single_label_classification"  # in config.json
+    main = "accuracy"  # the figure by which epochs are compared
+    cells = "name"  # the content of a column of labels: see text.tables.Column
 
-    def label(self, given: object, where: str) -> str:
-        """Names as they are; whole numbers become names."""
+    def parse(self, given: object, where: str) -> str:
+        """A name. Raises ValueError, with its place, for anything else."""
         return as_label(given, where)
 
-    def words(self, labels: Sequence[str]) -> list[str]:
-        """The labels are names."""
-        return list(labels)
-
     def names(self, labels: Sequence[str]) -> list[str]:
-        """Refuses labels of one class, and a class for each row."""
-        check_classes(labels, len(labels), least=1)
+        """The K names, sorted. Raises ValueError where nothing can be learned."""
+        check_classes(labels)
         return sorted(set(labels))
 
     def target(self, label: str, numbers: Mapping[str, int], where: str) -> int:
-        """The number of the label."""
-        return number_of(label, numbers, where)
+        """The input of the loss: the number of the label."""
+        return label_number(label, numbers, where)
 
-    def answers(self, scores: Scores, labels: Sequence[str]) -> list[Answer]:
-        """The label of the largest logit, with p = softmax(logits)."""
-        p = softmax(scores)
-        return [
-            Answer(labels[best], float(row[best]), tuple(row.tolist()))
-            for best, row in zip(p.argmax(axis=1), p, strict=True)
-        ]
+    def predictions(self, scores: Scores, labels: Sequence[str]) -> list[LabelPrediction]:
+        """The label of the largest logit, with p = softmax(logits); (N, K)."""
+        best = ((int(row.argmax()), row.tolist()) for row in softmax(scores, axis=1))
+        return [LabelPrediction(labels[number], row[number], tuple(row)) for number, row in best]
 
-    def measure(self, answers: Sequence[Answer], true: Sequence[str], labels: Sequence[str]) -> Measure:
-        """Accuracy, scores by class and confusion; for two classes Matthews' correlation, and F1 of the second one."""
-        found = metrics.compare(true, [answer.label for answer in answers], labels)
-        usual, majority = metrics.commonest(true)
-        figures = asdict(found) | {"majority": majority, "degenerate": found.accuracy == majority}
-        rows = f"{found.rows:,} rows; always {usual!r} has {majority:.3f}"
-        told = [block("accuracy", f"{metrics.accuracy(found)} (standard error), {rows}")]
+    def measure(self, found: Sequence[LabelPrediction], true: Sequence[str], labels: Sequence[str]) -> Measure:
+        """Accuracy, scores by class and confusion; for two classes also Matthews' correlation and F1 of the second."""
+        predicted = [one.label for one in found]
+        evaluation = metrics.compare(true, predicted, labels)
+        usual, majority = metrics.majority_class(true)
+        figures = asdict(evaluation) | {"majority": majority, "degenerate": evaluation.accuracy == majority}
+        text = metrics.evaluation_text(evaluation, f"majority class {usual!r} {majority:.3f}")
         if len(labels) == 2:
-            matthews, f1 = metrics.matthews(found.confusion), found.classes[labels[1]].f1
+            matthews, f1 = float(matthews_corrcoef(true, predicted)), evaluation.classes[labels[1]].f1
             figures |= {"matthews": matthews, "f1": f1, "positive": labels[1]}
-            told.append(block("two classes", f"Matthews' correlation {matthews:.3f}, F1 of {labels[1]!r} {f1:.3f}"))
-        told.append(beside("by class", metrics.class_table(found, labels)))
-        told.append(beside("confusion", metrics.confusion_table(found, labels)))
-        return Measure(figures, self.main, "\n".join(told))
+            text += "\n" + block("two classes", f"Matthews' correlation {matthews:.3f}, F1 of {labels[1]!r} {f1:.3f}")
+        return Measure(figures, self.main, text)
 
-    def shown(self, answer: Answer) -> list[str]:
-        """The label and its probability."""
-        return [answer.label, f"{answer.probability:.4f}"]
+    def cells_of(self, found: LabelPrediction) -> list[str]:
+        """The first columns of a printed line: the label and its probability."""
+        return [found.label, f"{found.probability:.4f}"]
 
 
 @dataclass(frozen=True)
-class SeveralLabels(Kind):
-    """Any of K names, or none: for each by itself a sigmoid and binary cross entropy.
+class MultiLabel:
+    """Any of K names, or none: an independent sigmoid and binary cross entropy for each.
 
-    In a file they are joined by `separator`; in Python they are a list of names for each text, a text with names so
-    joined, or a matrix of 0 and 1, (N, K), whose columns are called 0, 1, 2 ...
+    In a file the names are joined by `separator`; in Python they are a list of names for each text, a joined str, or a
+    matrix of 0 and 1, (N, K), whose columns are named 0, 1, 2 ...
     """
 
     separator: str
@@ -158,163 +169,129 @@ class SeveralLabels(Kind):
     main = "f1"
     cells = "names"
 
-    def label(self, given: object, where: str) -> tuple[str, ...]:
-        """Each name once, sorted."""
+    def parse(self, given: object, where: str) -> tuple[str, ...]:
+        """The names, sorted, without repetitions. Raises ValueError, with their place, for anything else."""
         if isinstance(given, str):
             given = given.split(self.separator) if given.strip() else []
-        elif isinstance(given, np.ndarray) and given.dtype.kind in "bif":
-            if not np.isin(given, (0, 1)).all():
-                raise ValueError(f"{where} has labels {given.tolist()}; a row of the matrix of labels holds 0 and 1")
+        elif isinstance(given, np.ndarray) and given.dtype.kind in "bif" and np.isin(given, (0, 1)).all():
             given = given.nonzero()[0].tolist()
-        if not isinstance(given, Iterable):
-            raise ValueError(
-                f"{where} has the labels {given!r}; a list of names is wanted, or one text of them, joined"
-            )
+        elif not isinstance(given, list | tuple | set | frozenset):
+            raise ValueError(f"{where} has the labels {brief(given)}; pass a list of names, or a row of 0 and 1")
         return tuple(sorted({as_label(one, where).strip() for one in given}))
 
-    def words(self, labels: Sequence[tuple[str, ...]]) -> list[str]:
-        """The names of all rows."""
-        return [name for row in labels for name in row]
-
     def names(self, labels: Sequence[tuple[str, ...]]) -> list[str]:
-        """Refuses rows that all have the same labels, and names that no two rows share."""
-        counts = Counter(self.words(labels))
+        """The K names, sorted. Raises ValueError where all rows have the same labels, or no two rows share one."""
+        counts = Counter(name for row in labels for name in row)
         if len(set(labels)) < 2:
-            same = f"all {len(labels)} rows have the same labels: {listed(list(labels[0]))}" if labels else "no rows"
-            raise ValueError(f"{same}; a classifier needs texts that differ in their labels")
-        if len(counts) == len(labels) > 2 and set(counts.values()) == {1}:
-            raise ValueError(
-                f"there are {len(counts)} labels in {len(labels)} rows, each in one alone; "
-                f"are they joined by {self.separator!r}, the separator?"
+            same = (
+                f"all {len(labels)} rows have the labels {listed(list(labels[0]))}" if labels else "there are no rows"
             )
+            raise ValueError(f"{same}; a classifier needs texts with different labels")
+        if len(counts) == len(labels) > 2 and counts.total() == len(counts):
+            raise ValueError(f"no two of the {len(labels)} rows share a label; is {self.separator!r} their separator?")
         return sorted(counts)
 
     def target(self, label: tuple[str, ...], numbers: Mapping[str, int], where: str) -> list[float]:
-        """1 at each label of the text, 0 elsewhere, (K)."""
-        row = [0.0] * len(numbers)
-        for name in label:
-            row[number_of(name, numbers, where)] = 1.0
-        return row
+        """The input of the loss, (K): 1 at each label of the text, 0 elsewhere."""
+        chosen = {label_number(name, numbers, where) for name in label}
+        return [float(number in chosen) for number in range(len(numbers))]
 
-    def answers(self, scores: Scores, labels: Sequence[str]) -> list[SeveralAnswer]:
-        """The labels with p = sigmoid(logit) above one half."""
-        p = np.exp(-np.logaddexp(0, -scores))  # 1 / (1 + exp(-score)), which cannot overflow
+    def predictions(self, scores: Scores, labels: Sequence[str]) -> list[LabelSetPrediction]:
+        """The labels with p = sigmoid(logit) above one half; (N, K)."""
         found = []
-        for row in p.tolist():
+        for row in expit(scores).tolist():
             chosen = {label: one for label, one in zip(labels, row, strict=True) if one > 0.5}
-            found.append(SeveralAnswer(tuple(chosen), tuple(chosen.values()), tuple(row)))
+            found.append(LabelSetPrediction(tuple(chosen), tuple(chosen.values()), tuple(row)))
         return found
 
     def measure(
-        self, answers: Sequence[SeveralAnswer], true: Sequence[tuple[str, ...]], labels: Sequence[str]
+        self, found: Sequence[LabelSetPrediction], true: Sequence[tuple[str, ...]], labels: Sequence[str]
     ) -> Measure:
-        """F1 of all labels together, the mean of F1 over the labels, texts with all labels right, scores by label."""
-        found = metrics.compare_several(true, [answer.labels for answer in answers], labels)
-        _, majority = metrics.commonest([frozenset(row) for row in true])
-        figures = asdict(found) | {"majority": majority, "degenerate": found.exact_match == majority}
-        exact = f"{found.exact_match:.3f} ± {found.standard_error:.3f} (standard error), {found.rows:,} rows"
-        told = [
-            block("F1", f"{found.f1:.3f} of all labels together, {found.macro_f1:.3f} as a mean over the labels"),
-            block("all right", f"{exact}; always the commonest labels has {majority:.3f}"),
-            beside("by label", metrics.class_table(found, labels)),
+        """F1 over all labels, its mean over the labels, exact matches and scores by label."""
+        exact, overall, classes = metrics.compare_label_sets(true, [one.labels for one in found], labels)
+        _, majority = metrics.majority_class([frozenset(row) for row in true])
+        figures: dict[str, Any] = {
+            "rows": len(true),
+            "exact_match": exact,
+            "standard_error": metrics.standard_error(exact, len(true)),
+            "f1": overall.f1,
+            "macro_f1": sum(score.f1 for score in classes.values()) / len(labels),
+            "labels": list(labels),
+            "classes": {label: asdict(score) for label, score in classes.items()},
+            "majority": majority,
+            "degenerate": exact == majority,
+        }
+        lines = [
+            block("F1", "{f1:.3f} over all labels, mean over the labels {macro_f1:.3f}".format(**figures)),
+            block("exact match", "{exact_match:.3f} ± {standard_error:.3f}; majority {majority:.3f}".format(**figures)),
+            metrics.class_table("by label", classes),
         ]
-        return Measure(figures, self.main, "\n".join(told))
+        return Measure(figures, self.main, "\n".join(lines))
 
-    def shown(self, answer: SeveralAnswer) -> list[str]:
-        """The labels and their probabilities, joined alike; two empty columns where there is none."""
-        numbers = [f"{one:.4f}" for one in answer.probability]
-        return [self.separator.join(answer.labels), self.separator.join(numbers)]
+    def cells_of(self, found: LabelSetPrediction) -> list[str]:
+        """The first columns of a printed line: the labels and their probabilities, joined."""
+        return [self.separator.join(found.labels), self.separator.join(f"{one:.4f}" for one in found.probability)]
 
 
 @dataclass(frozen=True)
-class Number(Kind):
-    """A number (regression): one output and the squared error."""
+class Regression:
+    """A number: one output and the squared error."""
 
     problem_type = "regression"
     main = "pearson"
     cells = "number"
 
-    def label(self, given: object, where: str) -> float:
-        """Finite, as float32 too."""
+    def parse(self, given: object, where: str) -> float:
+        """A float that is finite in float32. Raises ValueError, with its place, for anything else."""
         try:
-            number = float(given)  # type: ignore[arg-type]  # what is no number is told from it by this
+            number = float(given)  # type: ignore[arg-type]  # raises TypeError
         except (TypeError, ValueError):
-            hint = "; if it stands in a header, name the columns, text= and label= (--text, --label)"
-            raise ValueError(
-                f"{where} has the label {given!r}; regression needs numbers{hint if isinstance(given, str) else ''}"
-            ) from None
+            number = math.nan
         if not abs(number) <= LARGEST:  # NaN is not
-            raise ValueError(f"{where} has the label {given!r}; regression needs finite numbers up to {LARGEST:.2g}")
+            raise ValueError(
+                f"{where} has the label {given!r}; regression needs finite numbers up to {LARGEST:.2g} (in a header, "
+                "name the columns: --text, --label)"
+            )
         return number
 
-    def words(self, labels: Sequence[float]) -> list[str]:
-        """None: a header is no number."""
-        return []
-
     def names(self, labels: Sequence[float]) -> list[str]:
-        """The one output, as transformers calls it. Refuses numbers that are all equal."""
+        """The one output, named as in transformers. Raises ValueError for numbers that are all equal."""
         if len(set(labels)) < 2:
             raise ValueError(
-                f"all {len(labels)} labels are {labels[0]:g}; a regression needs numbers that differ"
-                if labels
-                else "there are no rows; a regression needs texts with numbers"
+                f"a regression needs different numbers; its {len(labels)} labels are {brief(list(labels[:3]))}"
             )
         return ["LABEL_0"]
 
     def target(self, label: float, numbers: Mapping[str, int], where: str) -> float:
-        """The number itself."""
+        """The input of the loss: the number itself."""
         return label
 
-    def answers(self, scores: Scores, labels: Sequence[str]) -> list[float]:
-        """The one output."""
+    def predictions(self, scores: Scores, labels: Sequence[str]) -> list[float]:
+        """The one output, (N, 1)."""
         return [float(score) for (score,) in scores]
 
-    def measure(self, answers: Sequence[float], true: Sequence[float], labels: Sequence[str]) -> Measure:
-        """Pearson's and Spearman's correlation, the root of the mean squared error, and that of always the mean."""
-        errors, spread = np.subtract(answers, true), np.subtract(true, np.mean(true))
+    def measure(self, found: Sequence[float], true: Sequence[float], labels: Sequence[str]) -> Measure:
+        """Pearson's and Spearman's correlation, the RMSE, and the RMSE of always predicting the mean."""
         figures: dict[str, Any] = {
             "rows": len(true),
-            "pearson": metrics.pearson(true, answers),
-            "spearman": metrics.spearman(true, answers),
-            "rmse": metrics.root_mean_square(errors),
-            "rmse_of_mean": metrics.root_mean_square(spread),
+            "pearson": metrics.pearson(true, found),
+            "spearman": metrics.spearman(true, found),
+            "rmse": float(root_mean_squared_error(true, found)),
+            "rmse_of_mean": float(np.std(true)),
+            "degenerate": len(set(found)) == 1,
         }
-        figures["degenerate"] = len(set(answers)) == 1
-        told = [
+        lines = [
             block("correlation", "Pearson {pearson:.3f}, Spearman {spearman:.3f}, {rows:,} rows".format(**figures)),
-            block("error", "{rmse:.4g} (root mean square); always the mean has {rmse_of_mean:.4g}".format(**figures)),
+            block("error", "{rmse:.4g} (RMSE); of the mean {rmse_of_mean:.4g}".format(**figures)),
         ]
-        return Measure(figures, self.main, "\n".join(told))
+        return Measure(figures, self.main, "\n".join(lines))
 
-    def shown(self, answer: float) -> list[str]:
-        """The number."""
-        return [f"{answer:.6g}"]
-
-
-def number_of(name: str, numbers: Mapping[str, int], where: str) -> int:
-    """The number of a label. Raises ValueError, with those that are known, for one that has none."""
-    if name not in numbers:
-        raise ValueError(
-            f"{where} has the label {name!r}, and the model knows {listed(list(numbers))}; "
-            "mend the row, or train with texts of that label too"
-        )
-    return numbers[name]
+    def cells_of(self, found: float) -> list[str]:
+        """The first column of a printed line."""
+        return [f"{found:.6g}"]
 
 
-def finite(logits: NDArray[np.float32], place: Callable[[int], str]) -> Scores:
-    """The logits, (N, K), in float64. Raises ValueError, naming the row, where one is NaN or infinite."""
-    wrong = ~np.isfinite(logits).all(axis=1)
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise ValueError(f"{place(row)} has the logits {logits[row].tolist()}; the weights of the model are damaged")
-    return logits.astype(np.float64)
-
-
-def softmax(scores: Scores) -> Scores:
-    """exp(s_i) / Σ_j exp(s_j) of each row."""
-    p: Scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-    p /= p.sum(axis=1, keepdims=True)
-    return p
+LabelType = SingleLabel | MultiLabel | Regression
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -324,24 +301,25 @@ def softmax(scores: Scores) -> Scores:
 def class_weights(
     rows: Sequence[str], labels: Sequence[str], how: str | Mapping[Any, float] = "balanced"
 ) -> list[float]:
-    """How much each of the K labels counts in the loss, by the labels of all rows.
+    """The weight of each of the K labels in the loss.
 
-    how: "balanced", rows / (K · rows of the class), so that all classes count alike, as in scikit-learn; or weights by
-    label, 1 for those that are not named. Raises ValueError for anything else.
+    rows: the label of each text. how: "balanced", rows / (K · rows of the class), as in scikit-learn; or a weight for
+    each label, 1 by default. Raises ValueError for anything else.
     """
     if isinstance(how, Mapping):
-        given = {as_label(label, "class_weight"): weight for label, weight in how.items()}
-        for label, weight in given.items():
-            if label not in labels:
-                raise ValueError(f"class_weight names {label!r}, which is no label; there are {listed(list(labels))}")
-            if not (isinstance(weight, int | float) and 0 <= weight < math.inf):
-                raise ValueError(f"class_weight of {label!r} is {weight!r}; it must be a number of at least 0")
-        if not any(weights := [float(given.get(label, 1.0)) for label in labels]):
-            raise ValueError("class_weight is 0 for all classes; nothing is left to learn from")
-        return weights
-    if how != "balanced":
-        raise ValueError(f"class_weight is {how!r}; choose balanced, or give the weight of each label")
-    counts = Counter(rows)
-    if missing := [label for label in labels if not counts[label]]:
-        raise ValueError(f"class_weight is 'balanced', and no row has the label {missing[0]!r}")
-    return [len(rows) / (len(labels) * counts[label]) for label in labels]
+        given = dict.fromkeys(labels, 1.0) | {str(label): float(weight) for label, weight in how.items()}
+        if (
+            len(given) > len(labels)
+            or not any(given.values())
+            or not all(0 <= one < math.inf for one in given.values())
+        ):
+            raise ValueError(
+                f"class_weight is {brief(how)}; it needs weights of at least 0, one of them above 0, for labels of "
+                f"{listed(list(labels))}"
+            )
+        return list(given.values())
+    try:
+        weights: list[float] = compute_class_weight(how, classes=np.array(labels), y=np.array(rows)).tolist()
+    except ValueError as error:
+        raise ValueError(f"class_weight is {how!r}: {error}") from None
+    return weights

@@ -190,8 +190,8 @@ def format_of(name: str, format: str | None) -> tuple[str, bool]:
     found = format or "".join(endings[-2:-1] if compressed else endings[-1:]) or "txt"
     if found not in FORMATS:
         raise ValueError(
-            f"{name} would be read as {found!r}, which is none of {', '.join(FORMATS)}; set one of these as its "
-            "format, format= (--format)"
+            f"{name}: its format is {found!r}; choose from {', '.join(FORMATS)}, with format= (--format) if its name "
+            "does not end in one"
         )
     if found == "parquet" and (compressed or name == STANDARD_INPUT):
         raise ValueError(f"{name} cannot be read as parquet; pass the name of a file that is not compressed")

@@ -32,9 +32,9 @@ from torch import Tensor, nn
 
 from minibert.config import Config
 from minibert.model import Encoder, EncoderOutput
-from minibert.tasks.fill_mask import Guess
 from minibert.tasks.frozen import Classifier
-from minibert.vectors.pooling import pool, readable_vectors
+from minibert.tasks.masked_text import Guess
+from minibert.vectors.readable import pool, readable_vectors
 
 UNITS = 6  # listed for each token
 

@@ -29,7 +29,7 @@ from minibert.templates import asset, diagram, templates
 from minibert.text import tokenizer
 from minibert.tracing.data import PAIR_TOKENS, choose, page_data
 from minibert.tracing.journey import Decision, Journey
-from minibert.vectors import pooling
+from minibert.vectors import readable
 
 FOLDER, PACKAGE = Path(__file__).parent, Path(minibert.__file__).parent
 SCRIPTS = ("numbers", "vectors", "attention", "pair", "units", "address", "page")  # .js, one function in this order
@@ -57,7 +57,7 @@ STEPS: dict[str, tuple[Callable[..., Any], str]] = {
     "feed-forward norm": (model.Layer.forward, "feed_forward_norm"),
     "final": (model.Encoder.forward, "EncoderOutput"),
     "pooler": (model.Pooler.forward, "tanh"),
-    "pooling": (pooling.pool_tokens, "states"),
+    "pooling": (readable.pool, "pooled"),
     "masked-lm": (task_heads.TokenPrediction.predict_tokens, "transform_norm"),
 }
 

@@ -14,14 +14,14 @@ from torch import Tensor
 
 from minibert.files import write_text_atomically
 from minibert.heads import MaskedLM
+from minibert.inputs import inference
 from minibert.model import Encoder
 from minibert.parity.stages import Batch, Place, Tensors, forward, recording
-from minibert.tasks.fill_mask import Guess
 from minibert.tasks.frozen import Classifier
+from minibert.tasks.masked_text import Guess
 from minibert.text.tokenizer import Tokenizer
 from minibert.tracing.journey import Journey, Prediction, decide, mask_in_turn, strongest_units
 from minibert.tracing.page import page
-from minibert.vectors.pooling import inference
 
 GUESSES = 10  # tokens listed at each [MASK]
 MASKED = 64  # first tokens of a classifier's text that are masked in turn: a row of the model each

@@ -4,11 +4,10 @@ In reading order:
 
     settings        the settings of every training, each with its limits and help
     batches         rows of token ids to batches, in an order that a seed and an epoch determine
-    packed          the training step with the padding taken out
+    packed          the training step without padding
     distributed     several processes that train one model, started by torchrun
     loop            the training loop, every line of it
-    outputs         what a trained model says of many examples
-    frozen_encoder  the states of an encoder that is not trained, computed once
+    outputs         many examples through a model: logits, or the states of a frozen encoder
     checkpointer    the checkpoints of a run, from which a killed run resumes
     run             one run of any training, and the folder it writes
     finetuning      a task head on top, and all of it trained on one task's data

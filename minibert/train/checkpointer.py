@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from minibert.files import OTHER, atomic_write, lock_file, naming, read_json, some_names, write_text_atomically
+from minibert.files import OTHER, atomic_write, listing, lock_file, naming, read_json, write_text_atomically
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.loop import Progress
 
@@ -64,7 +64,7 @@ class Checkpointer:
         """Lock the folder, and compare or write its config."""
         is_run = any((self.folder / name).exists() for name in (LOCK, RUN_CONFIG))
         if self.folder.is_dir() and any(self.folder.iterdir()) and not is_run:
-            raise ValueError(f"{self.folder} holds {some_names(self.folder)}, and no run; move it away, or {OTHER}")
+            raise ValueError(f"{self.folder} holds {listing(self.folder)}, and no run; move it away, or {OTHER}")
         self.folder.mkdir(parents=True, exist_ok=True)
         self.lock = lock_file(self.folder / LOCK)
         try:
@@ -119,7 +119,8 @@ class Checkpointer:
         """Restore one state. Raises KeyError, before anything changes, where a tensor is missing."""
         with safe_open(path, framework="pt") as file:
             progress = Progress(**json.loads((file.metadata() or {})["progress"]))
-        tensors, weights, state = load_file(path), {}, {}
+        tensors, weights = load_file(path), dict[nn.Parameter, Tensor]()
+        state: dict[Any, dict[str, Tensor]] = {}
         for name, parameter in trained(model):
             weights[parameter] = self.context.shard(tensors[f"weight {name}"], parameter)
             counts = parameter.device if optimizer.defaults["fused"] else "cpu"  # where AdamW counts its steps

@@ -22,7 +22,7 @@ from minibert.tasks.classification import Classification
 from minibert.train.batches import Batch
 from minibert.train.finetuning import FinetuneRun, Reader
 from minibert.train.loop import Loss
-from minibert.train.packed import Output
+from minibert.train.packed import OutputFunction
 from minibert.train.settings import FinetuneSettings
 
 TINY = torch.finfo(torch.float32).tiny  # the least sum of weights in a batch
@@ -128,7 +128,7 @@ class WeightedRun(FinetuneRun):
 
     sample_weight: Tensor | None = None
 
-    def loss_of(self, output_of: Output) -> Loss:
+    def loss_of(self, output_of: OutputFunction) -> Loss:
         """With the weights, if there are any."""
         weights = self.sample_weight
         return (
@@ -144,7 +144,7 @@ class SampleWeightedLoss:
 
     weights: Tensor
     class_weights: tuple[float, ...] | None
-    output_of: Output
+    output_of: OutputFunction
 
     def __call__(self, model: Head, batch: Batch) -> Tensor:
         """The weighted mean over the texts, ()."""

@@ -46,7 +46,7 @@ from minibert.checkpoints.load import has_head, load
 from minibert.config import Config
 from minibert.device import choose_device
 from minibert.heads import HEAD_CLASSES, Head
-from minibert.kernels.quick import twice
+from minibert.kernels.training import recompute_contexts
 from minibert.losses import IGNORED, cross_entropy, token_cross_entropy
 from minibert.model import EncoderOutput
 from minibert.pretraining_heads import TokenPrediction
@@ -57,7 +57,7 @@ from minibert.train.finetuning import FinetuneRun, as_data
 from minibert.train.loop import Loss, Losses
 from minibert.train.objectives import MaskedLanguageModel
 from minibert.train.outputs import outputs
-from minibert.train.packed import Output, Tokens, encode
+from minibert.train.packed import OutputFunction, PackedBatch, encode
 from minibert.train.pretraining import PretrainRun
 from minibert.train.run import check_out
 from minibert.train.settings import DistillClassifierSettings, DistillSettings
@@ -197,16 +197,20 @@ class Distillation(MaskedLanguageModel):
         Logits of all tokens, (T,V), would take more memory than both models: AT_ONCE rows of them are computed at a
         time, and again in the backward pass.
         """
-        tokens = Tokens.of(batch, every_place=False)
-        labels = tokens.places.gather(batch.labels["labels"])  # (B,S) -> (T)
-        ours = encode(student.encoder, tokens, None)  # (T,D)
+        packed = PackedBatch.of(batch)
+        labels = batch.labels["labels"][batch.attention_mask != 0]  # (B,S) -> (T)
+        ours = encode(student.encoder, packed)  # (T,D)
         with torch.no_grad():
-            theirs = encode(self.teacher.encoder, tokens, None)  # (T,D)
+            theirs = encode(self.teacher.encoder, packed)  # (T,D)
         cosine = cosine_loss(ours, theirs)
         if self.settings.places == "masked":
             at = (labels != IGNORED).nonzero().squeeze(1)  # (N)
             ours, theirs, labels = (x.index_select(0, at) for x in (ours, theirs, labels))
-        recomputed: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False, "context_fn": twice}
+        recomputed: dict[str, Any] = {
+            "use_reentrant": False,
+            "preserve_rng_state": False,
+            "context_fn": recompute_contexts,
+        }
         parts = [
             checkpoint(self.sums, student, *rows, **recomputed)
             for rows in zip(*(torch.split(x, AT_ONCE) for x in (ours, theirs, labels)), strict=True)
@@ -308,7 +312,7 @@ class DistillClassifierRun(FinetuneRun):
         student.config = replace(student.config, id2label=names, problem_type=kind)
         return student
 
-    def loss_of(self, output_of: Output) -> Loss:
+    def loss_of(self, output_of: OutputFunction) -> Loss:
         """The two losses."""
         return SoftLabels(self.soft_labels, self.settings.temperature, self.settings.weights, output_of)
 
@@ -316,7 +320,7 @@ class DistillClassifierRun(FinetuneRun):
 class SoftLabels:
     """τ² KL to the teacher's labels, (N,K), and cross entropy of the true ones."""
 
-    def __init__(self, logits: Tensor, temperature: float, weights: Sequence[float], output_of: Output) -> None:
+    def __init__(self, logits: Tensor, temperature: float, weights: Sequence[float], output_of: OutputFunction) -> None:
         self.logits, self.temperature, self.output_of = logits, temperature, output_of
         self.scales = dict(zip(("soft-labels", "labels"), weights, strict=True))
 

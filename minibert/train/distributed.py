@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from minibert.device import choose_device
 from minibert.model import Layer
-from minibert.train.packed import STEP, layer_step
+from minibert.train.packed import PACKED_STEP, layer_step
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # environment variables that torchrun sets
 TIMEOUT = timedelta(days=1)  # of one rank waiting for another: the main process may evaluate for hours
@@ -92,9 +92,9 @@ class DistributedContext:
             self.module = FunctionModule(model)
             mesh = init_device_mesh(next(model.parameters()).device.type, (self.size,))
             for layer in self.layers():
-                setattr(layer, STEP, partial(layer_step, layer))
+                setattr(layer, PACKED_STEP, partial(layer_step, layer))
                 fully_shard(layer, mesh=mesh)
-                register_fsdp_forward_method(layer, STEP)
+                register_fsdp_forward_method(layer, PACKED_STEP)
             fully_shard(self.module, mesh=mesh)
 
     def layers(self) -> list[Layer]:
@@ -175,7 +175,7 @@ class DistributedContext:
         from torch.distributed.fsdp import FSDPModule
 
         parts = [module for module in self.module.modules() if isinstance(module, FSDPModule)]
-        steps = {layer: vars(layer).pop(STEP) for layer in self.layers()}
+        steps = {layer: vars(layer).pop(PACKED_STEP) for layer in self.layers()}
         for part in parts:
             part.unshard()
         try:
@@ -184,7 +184,7 @@ class DistributedContext:
             for part in parts:
                 part.reshard()
             for layer, step in steps.items():
-                setattr(layer, STEP, step)
+                setattr(layer, PACKED_STEP, step)
 
     # Checkpoints
 

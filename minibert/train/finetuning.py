@@ -36,10 +36,9 @@ from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train import distributed
 from minibert.train.batches import Batch, Batches
-from minibert.train.frozen_encoder import States, can_be_kept
 from minibert.train.loop import Loss, readable_loss
-from minibert.train.outputs import outputs
-from minibert.train.packed import Output, packed_output
+from minibert.train.outputs import States, can_be_kept, outputs
+from minibert.train.packed import OutputFunction, packed_output
 from minibert.train.run import REPORT, Run, check_out, resolve_precision
 from minibert.train.settings import FinetuneSettings
 
@@ -139,7 +138,7 @@ class FinetuneRun(Run):
                 states = States.of(model, self.held_out, self.settings.precision)
         return self.loss_of(output_of), partial(self.measure, states=states) if self.held_out else None
 
-    def loss_of(self, output_of: Output) -> Loss:
+    def loss_of(self, output_of: OutputFunction) -> Loss:
         """The loss function, from the output of the model."""
         if self.class_weights is not None:
             return WeightedLoss(torch.tensor(self.class_weights), output_of)
@@ -167,7 +166,7 @@ def new_model(folder: Path, task: Task, labels: Sequence[str]) -> Head:
     if has_head(folder, task.head) and (not labels or list(config.id2label.values()) == list(labels)):
         return load(folder, head=task.head)
     model = load(folder, head=task.head, new_head=True, num_labels=len(labels) or None)
-    names = {"id2label": dict(enumerate(labels))} if labels else {}
+    names: dict[str, Any] = {"id2label": dict(enumerate(labels))} if labels else {}
     model.config = replace(model.config, problem_type=task.problem_type(), **names)
     return model
 
@@ -193,7 +192,7 @@ def readable_output(model: Head, batch: Batch) -> Any:
     return model(batch.input_ids, **inputs, **batch.labels)
 
 
-def own_loss(output_of: Output, model: Head, batch: Batch) -> Tensor:
+def own_loss(output_of: OutputFunction, model: Head, batch: Batch) -> Tensor:
     """The loss of the task head itself."""
     loss: Tensor = output_of(model, batch).loss
     return loss
@@ -204,7 +203,7 @@ class WeightedLoss:
     """Cross entropy in which each class has a weight, (K)."""
 
     weights: Tensor
-    output_of: Output
+    output_of: OutputFunction
 
     def __call__(self, model: Head, batch: Batch) -> Tensor:
         """The weighted mean over the texts, ()."""
@@ -301,7 +300,7 @@ class Reader:
 
     def with_columns(self, columns: Mapping[str, str | None]) -> Reader:
         """The same for a file with other column names; of tasks whose files have columns."""
-        named = {name: column for name, column in columns.items() if column is not None}
+        named: dict[str, Any] = {name: column for name, column in columns.items() if column is not None}
         if named and not isinstance(self.task, Classification):
             raise ValueError(f"files of the task {self.task.name!r} have no {', '.join(named)} to choose")
         return replace(self, task=replace(self.task, **named)) if isinstance(self.task, Classification) else self

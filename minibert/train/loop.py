@@ -26,8 +26,8 @@ from tqdm import tqdm
 
 from minibert.heads import Head
 from minibert.inputs import unchecked
-from minibert.kernels.memory import freed_memory_kept
-from minibert.kernels.quick import Quick
+from minibert.kernels.memory import keep_freed_memory
+from minibert.kernels.training import Quick
 from minibert.losses import IGNORED
 from minibert.train.batches import Batch
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
@@ -222,7 +222,7 @@ def train(
     optimizer = optimizer or new_optimizer(model, settings)
     steps, before = settings.epochs * -(-batches.batches_per_epoch // settings.accumulate), progress.tokens
     bar = tqdm(total=steps, initial=progress.step, unit="step", delay=2, disable=None if context.is_main else True)
-    with bar, unchecked(), freed_memory_kept():  # the batches are valid
+    with bar, unchecked(), keep_freed_memory():  # the batches are valid
         while progress.epoch < settings.epochs:
             set_train_mode(model)
             in_order = batches.epoch_batches(progress.epoch, progress.batch)

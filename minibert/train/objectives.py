@@ -25,14 +25,13 @@ from torch import Tensor, nn
 from minibert.checkpoints.load import has_head, load
 from minibert.config import Config
 from minibert.heads import HEAD_CLASSES, Head, MaskedLM, ReplacedTokenDetection
-from minibert.inputs import unchecked
+from minibert.inputs import inference, unchecked
 from minibert.losses import IGNORED, cross_entropy, token_cross_entropy
 from minibert.tasks.base import Example
 from minibert.text.masking import Masking
 from minibert.train.batches import Batch, collate
 from minibert.train.packed import packed_states
 from minibert.train.settings import PretrainSettings
-from minibert.vectors.pooling import inference
 
 SCORED_ROWS = 32  # in a batch of held-out rows
 DISCRIMINATOR_SCALE = 50.0  # of ELECTRA's discriminator loss, which is small: section 3.2

@@ -1,25 +1,33 @@
-"""What a trained model says of many examples: logits, without padding and without gradients."""
+"""Many examples through a model without padding and gradients: its logits, or the states of a frozen encoder.
+
+An encoder that is not trained has no dropout (loop.set_train_mode), so that its states of an example are constant: they
+are computed once, and each step costs only the task head. Kept are the states that the task head reads: of a text the
+first token's and the pooler's output, of a sentence with tags those of all its tokens.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
-from minibert.heads import Head, MaskedLM, QuestionAnswering
-from minibert.inputs import unchecked
+from minibert.heads import Head, MaskedLM, QuestionAnswering, TokenClassification
+from minibert.inputs import inference, unchecked
+from minibert.kernels.packing import batches
 from minibert.losses import IGNORED
 from minibert.model import EncoderOutput
 from minibert.tasks.base import Encoded, Example, Logits
 from minibert.train.batches import Batch, collate
-from minibert.train.packed import Tokens, encode, first_states, packed_output
-from minibert.vectors.pooling import inference
+from minibert.train.packed import PackedBatch, encode, first_states, packed_output
 
 BATCH_TOKENS = 4096
+MAX_BYTES = 2 * 2**30  # of states; more are computed again in each epoch
 
 
 def outputs(
@@ -28,50 +36,106 @@ def outputs(
     precision: str = "float32",
     keep: Callable[[Tensor, Example], Tensor] = lambda logits, example: logits,
 ) -> list[Logits]:
-    """The logits of each example, in their order: (K), or of a task head that reads tokens (tokens, K), (2, tokens).
+    """The logits of each example, in order: (K), or of a task head that reads tokens (tokens, K) or (2, tokens).
 
-    Of a masked LM they are those of the tokens that have labels alone, (N, V), a million numbers of a long text: `keep`
-    takes what is wanted of them while no more than a batch is held.
-    In eval mode, on the device where the model is; the model's own mode is put back.
+    Of a masked LM they are those of the labelled tokens, (N, V), a million numbers for a long text: `keep` reduces them
+    while only one batch is in memory. Runs in eval mode on the model's device; the model's own mode is restored.
     """
-    found: list[Logits] = [torch.empty(0).numpy()] * len(encoded.examples)
-    device = model.device
-    bar = tqdm(total=len(found), unit="text", delay=2, disable=None, leave=False)
+
+    def compute(batch: Batch) -> Iterator[Logits]:
+        with lower_precision(model, precision):
+            rows = logits_of(model, batch)
+        return (keep(row.float(), encoded.examples[n]).cpu().numpy() for n, row in zip(batch.rows, rows, strict=True))
+
+    return in_batches(model, encoded, compute)
+
+
+def in_batches(model: Head, encoded: Encoded, compute: Callable[[Batch], Any], title: str | None = None) -> list[Any]:
+    """compute(batch), one result for each row, in eval mode and by length; the results in the order of the examples."""
+    found: list[Any] = [None] * len(encoded.examples)
+    bar = tqdm(total=len(found), desc=title, unit="text", delay=2, disable=None, leave=False)
     with inference(model), unchecked(), bar:
-        for numbers in by_length(encoded.examples):
+        for numbers in batches([len(one.ids) for one in encoded.examples], BATCH_TOKENS):
             examples = [encoded.examples[number] for number in numbers]
-            batch = collate(examples, numbers, model.config.pad_token_id).to(device)
-            lower = torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
-            with lower:
-                rows = logits_of(model, batch)
-            for number, row in zip(numbers, rows, strict=True):
-                found[number] = keep(row.float(), encoded.examples[number]).cpu().numpy()
+            batch = collate(examples, numbers, model.config.pad_token_id).to(model.device)
+            for number, result in zip(numbers, compute(batch), strict=True):
+                found[number] = result
             bar.update(len(numbers))
     return found
 
 
-def by_length(examples: Sequence[Example]) -> Iterator[list[int]]:
-    """Numbers of examples of similar length, the longest first, in batches of up to BATCH_TOKENS places."""
-    left = sorted(range(len(examples)), key=lambda number: len(examples[number].ids), reverse=True)
-    while left:
-        count = max(1, BATCH_TOKENS // len(examples[left[0]].ids))
-        yield left[:count]
-        left = left[count:]
+def lower_precision(model: Head, precision: str) -> Any:
+    """autocast for bfloat16."""
+    return torch.autocast(model.device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 
-def logits_of(model: Head, batch: Batch) -> list[Tensor]:
+def logits_of(model: Head, batch: Batch) -> Sequence[Tensor]:
     """The logits of each row of the batch."""
     if isinstance(model, MaskedLM):
         counts = (batch.labels["labels"] != IGNORED).sum(dim=1).tolist()
-        return list(torch.split(packed_output(model, batch).logits[0], counts))  # (1,N,V)
-    tokens = Tokens.of(batch, every_place=False)
-    if "first" in model.reads:
-        read: Any = model.read(first_states(model, tokens))
-        rows: Tensor = read.logits  # (B,K); of multiple choice (B,1)
-        return list(rows)
-    out: Any = model.read(EncoderOutput(encode(model.encoder, tokens, None)[None]))  # (1,T,D)
-    lengths = batch.attention_mask.sum(dim=1).tolist()
+        return torch.split(packed_output(model, batch).logits[0], counts)  # (1,N,V)
+    encoded, lengths = states_of(model, batch)
+    out: Any = model.read(encoded)
     if isinstance(model, QuestionAnswering):
-        both = torch.stack([out.start_logits[0], out.end_logits[0]])  # (2,T)
-        return list(torch.split(both, lengths, dim=1))
-    return list(torch.split(out.logits[0], lengths))
+        return torch.split(torch.cat([out.start_logits, out.end_logits]), lengths, dim=1)  # (2,T)
+    return torch.split(out.logits[0], lengths) if lengths else out.logits.unbind()  # (tokens,K), (K)
+
+
+def states_of(model: Head, batch: Batch) -> tuple[EncoderOutput, list[int]]:
+    """What the task head reads: of first tokens (B,1,D) and (B,D); of all (1,T,D), with the lengths of the rows."""
+    packed = PackedBatch.of(batch)
+    if "first" in model.reads:
+        return first_states(model, packed), []
+    return EncoderOutput(encode(model.encoder, packed)[None]), batch.attention_mask.sum(dim=1).tolist()
+
+
+@dataclass(frozen=True)
+class States:
+    """The encoder's states of each example, as far as the task head reads them."""
+
+    hidden: list[Tensor]  # (1, D) of a first token, or (tokens, D)
+    pooled: list[Tensor | None]  # (D); None: no pooler, or one that is not read
+
+    @classmethod
+    def of(cls, model: Head, encoded: Encoded, precision: str = "float32") -> States:
+        """Read each example once, in eval mode."""
+
+        def compute(batch: Batch) -> Iterator[tuple[Tensor, Tensor | None]]:
+            with lower_precision(model, precision):
+                states, lengths = states_of(model, batch)
+            hidden, pooled = states.last_hidden_state.float(), states.pooler_output
+            rows = torch.split(hidden[0], lengths) if lengths else hidden.unbind()  # (tokens,D) or (1,D) each
+            pooled_rows = [None] * len(rows) if pooled is None else pooled.float().unbind()
+            return zip((row.clone() for row in rows), pooled_rows, strict=True)
+
+        found = in_batches(model, encoded, compute, "frozen encoder")
+        return cls([hidden for hidden, _ in found], [pooled for _, pooled in found])
+
+    def output(self, model: Head, batch: Batch) -> Any:
+        """The output of the model's task head, with its loss if the batch has labels; see packed.packed_output."""
+        width = max(batch.choices, 1)
+        numbers = [row * width + choice for row in batch.rows for choice in range(width)]
+        choices: dict[str, Any] = {"choices": batch.choices} if batch.choices else {}
+        return model.read(self.encoded(numbers), **choices, **batch.labels)
+
+    def logits(self, model: Head) -> list[Logits]:
+        """The logits of each example, in order; see `outputs`."""
+        with inference(model):
+            found = (model.read(self.encoded([number])).logits[0] for number in range(len(self.hidden)))
+            return [logits.float().cpu().numpy() for logits in found]
+
+    def encoded(self, numbers: Sequence[int]) -> EncoderOutput:
+        """The states of these examples as an encoder returns them, (B,1,D) or (B,S,D), zeros for padding."""
+        pooled = [row for number in numbers if (row := self.pooled[number]) is not None]
+        hidden = pad_sequence([self.hidden[number] for number in numbers], batch_first=True)
+        return EncoderOutput(hidden, torch.stack(pooled) if pooled else None)
+
+
+def can_be_kept(model: Head, encoded: Encoded) -> bool:
+    """Whether the states of these examples are constant and fit into MAX_BYTES, given a frozen encoder.
+
+    The loss of question answering depends on the padding of the batch, and masked text differs in each epoch.
+    """
+    first = model.reads == ("first",)
+    rows = 2 * len(encoded.examples) if first else sum(len(one.ids) for one in encoded.examples)
+    return (first or isinstance(model, TokenClassification)) and rows * model.config.hidden_size * 4 <= MAX_BYTES

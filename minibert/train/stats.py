@@ -143,5 +143,5 @@ def baselines(documents: Sequence[Document], vocabulary_size: int, rows: Sequenc
                 left = row.ids[at - 1]  # never seen where it is masked itself: then the bigram is the unigram
                 unigram = (tokens[token] + 1) / (tokens.total() + vocabulary_size)
                 bigram = (pairs[left, token] + PRIOR * unigram) / (before[left] + PRIOR)
-                sums.update({"unigram": -math.log(unigram), "bigram": -math.log(bigram), "": 1})  # type: ignore[dict-item]
+                sums.update({"unigram": -math.log(unigram), "bigram": -math.log(bigram), "": 1})
     return {name: sums[name] / max(1, sums[""]) for name in ("unigram", "bigram")}

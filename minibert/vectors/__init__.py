@@ -2,11 +2,11 @@
 
 In reading order:
 
+    pooling       how the vectors of tokens become one
     recipe        which vector: pooling, layers, combination, precision, ...
     cache         vectors that were computed before
-    pooling       the readable way: padded batches through model.py
-    forks         an error where a forked process would wait forever
-    engine        the fast way: model.py step for step with the padding taken out
+    readable      the readable way: padded batches through model.py
+    engine        the fast way: model.py step for step without padding
     embedder      a checkpoint and a recipe, called with texts
     features      the same as a scikit-learn transformer
     parts         work in parts on disk, which survives a kill

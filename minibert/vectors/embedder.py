@@ -27,7 +27,7 @@ from minibert.checkpoints.load import load
 from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.device import choose_device
 from minibert.kernels.calibration import VERSION
-from minibert.kernels.memory import give_back
+from minibert.kernels.memory import release_memory
 from minibert.kernels.prefetch import Portion, tokenized
 from minibert.model import Encoder
 from minibert.printing import brief
@@ -154,8 +154,12 @@ class Embedder:
     def __call__(self, texts: object, pairs: object = None) -> Matrix:
         """One vector for each text or pair, (N, width) float32, in order. Raises TypeError for a row without text."""
         rows = as_texts_or_pairs(texts, pairs, missing=self.recipe.missing)
-        if self.engine.device.type == "cpu":  # one batch order for all texts; there is nothing to prefetch
+        if self.engine.device.type == "cpu":  # tokenizing ahead would compete for the same cores
             return self.vectors(self.tokenize(rows), progress=True)
+        return self.prefetched(rows)
+
+    def prefetched(self, rows: Sequence[TextOrPair]) -> Matrix:
+        """The same on a GPU: while it computes one chunk of texts, the next is tokenized."""
         stats, vectors = TokenStats(), np.empty((len(rows), self.width), np.float32)
         bar = tqdm(total=len(rows), unit="text", unit_scale=True, delay=2, disable=None)
         with bar, closing(self.tokenized(portions(rows))) as chunks:
@@ -275,7 +279,7 @@ def load_folder(folder: Path, files: Files, device: str, precision: str) -> Load
     encoder = load(folder, device=device)
     engine = Engine(encoder, precision, keep_encoder=False, samples=samples(tokenizer, precision))
     del encoder
-    give_back()  # the memory of the weights before they took the engine's form
+    release_memory()  # the memory of the weights before they took the engine's form
     return LoadedCheckpoint(engine, tokenizer, folder, files)
 
 

@@ -51,7 +51,7 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         defaults = {one.name: one.default for one in fields(Recipe)}
         if unknown := settings.keys() - defaults.keys():
             raise TypeError(f"TextFeatures has no setting {', '.join(sorted(unknown))}; choose from {list(defaults)}")
-        vars(self).update(defaults | settings)
+        self.__dict__.update(defaults | settings)
 
     @classmethod
     def of(cls, embedder: Embedder, pairs: bool = False) -> TextFeatures:

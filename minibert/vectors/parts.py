@@ -31,24 +31,24 @@ START_AGAIN = "or start again (--restart, restart=True)"
 
 @contextmanager
 def work_folder(folder: Path, settings: dict[str, Any], restart: bool) -> Iterator[None]:
-    """A folder of unfinished work, locked inside `with`: a new or an empty one, or one begun with the same settings.
+    """A folder of unfinished work, locked inside `with`: new, empty, or started earlier with the same settings.
 
     Raises ValueError for a folder of other files, and, unless restart, for other settings, naming the first that
     differs; RuntimeError while another process works in the folder.
     """
     manifest, lock = folder / MANIFEST, folder / LOCK
-    begun = manifest.exists()
-    names = [path.name for path in folder.iterdir()] if folder.is_dir() and not begun else []
+    started = manifest.exists()
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() and not started else []
     if others := [name for name in names if not name.startswith(".")]:
         raise ValueError(f"{folder} holds other files, such as {min(others)}; choose a folder that is new or empty")
     folder.mkdir(parents=True, exist_ok=True)
     with lock_file(lock):
         try:
-            before = read_json(manifest).get("settings", {}) if begun and not restart else settings
+            before = read_json(manifest).get("settings", {}) if started and not restart else settings
             if differing := [name for name in settings if before.get(name) != settings[name]]:
                 name = differing[0]
                 raise ValueError(
-                    f"{folder} was begun with {name} {before.get(name)!r}, and now it is {settings[name]!r}; "
+                    f"{folder} was started with {name} {before.get(name)!r}, and now it is {settings[name]!r}; "
                     f"use the earlier settings, {START_AGAIN}"
                 )
             if restart:
@@ -116,9 +116,9 @@ class Parts:
         return True
 
     def other_texts(self) -> ValueError:
-        """The error for work that was begun with other texts."""
+        """The error for work that was started with other texts."""
         return ValueError(
-            f"{self.folder} was begun with other texts: those from row {self.rows:,} on have changed; "
+            f"{self.folder} was started with other texts: those from row {self.rows:,} on have changed; "
             f"use the earlier texts, {START_AGAIN}"
         )
 

@@ -310,11 +310,11 @@ def session() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="ray", dir=short, ignore_cleanup_errors=True) as private:
         import ray
 
-        where = {"_temp_dir": f"{private}/r"} if own else {}
+        where: dict[str, Any] = {"_temp_dir": f"{private}/r"} if own else {}
         try:
             for attempt in range(ATTEMPTS):
                 try:
-                    ray.init(**own, **where, log_to_driver=False, logging_level="ERROR")
+                    ray.init(**own, **where, log_to_driver=False, logging_level=logging.ERROR)
                     break
                 except Exception as error:  # Ray has no class for this
                     if attempt + 1 == ATTEMPTS:
@@ -329,7 +329,7 @@ def session() -> Iterator[None]:
 
 def share_of_cluster(
     device: str | torch.device, workers: int | None = None, most: int | None = None
-) -> tuple[int, int, dict[str, float]]:
+) -> tuple[int, int, dict[str, Any]]:
     """How many workers there are, how many threads each computes with, and the resources it requests from Ray.
 
     One worker for each core or GPU of the cluster, at most `most`, which then have more threads. Together they request
@@ -338,15 +338,15 @@ def share_of_cluster(
     """
     import ray
 
-    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     cores = [int(machine["CPU"]) for machine in machines if machine.get("CPU", 0) >= 1]
     on_gpu = str(device).startswith("cuda")
-    room = sum(int(machine.get("GPU", 0)) for machine in machines) if on_gpu else sum(cores)
-    if not room or not cores or not 1 <= (workers or 1) <= room or workers == 0:
+    available = sum(int(machine.get("GPU", 0)) for machine in machines) if on_gpu else sum(cores)
+    if not available or not cores or (workers is not None and not 1 <= workers <= available):
         raise ValueError(
-            f"workers is {workers} on {device}, and Ray has {room} {'GPUs' if on_gpu else 'cores'}, one for each"
+            f"workers is {workers} on {device}, and Ray has {available} {'GPUs' if on_gpu else 'cores'}, one for each"
         )
-    count = min(workers or room, most or room)
+    count = min(workers or available, most or available)
     threads = max(1, min(min(cores), sum(cores) // count))
     requested = threads * (min(cores) - 1) / min(cores)
     return count, threads, {"num_cpus": math.floor(requested * 1000) / 1000, "num_gpus": int(on_gpu)}

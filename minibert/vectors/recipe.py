@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from minibert.printing import brief
 from minibert.settings import check, setting
+from minibert.vectors.pooling import COMBINATIONS, POOLINGS
 
 if TYPE_CHECKING:
     from minibert.config import Config
 
 Function = TypeVar("Function", bound=Callable[..., object])
-POOLINGS = ("cls", "mean", "max", "pooler")
 
 
 def integers(text: str) -> tuple[int, ...]:
@@ -47,11 +47,11 @@ class Recipe:
     stride or batch_tokens that are not integers.
     """
 
-    pooling: str = setting("cls", "{choices}", choices=POOLINGS, metavar="HOW")
+    pooling: str = setting("cls", "{choices}", choices=tuple(POOLINGS), metavar="HOW")
     layers: int | Sequence[int] = setting(  # kept as a tuple
         (-1,), "0: embeddings, -1: last; several: -4,-3,-2,-1", metavar="N,N", parse=integers
     )
-    combine: str = setting("concat", "of several layers: {choices}", choices=("concat", "sum", "mean"), metavar="HOW")
+    combine: str = setting("concat", "of several layers: {choices}", choices=tuple(COMBINATIONS), metavar="HOW")
     precision: str = setting(
         "float32", "{choices}", choices=("float32", "bfloat16", "float16", "int8", "auto"), metavar="TYPE"
     )

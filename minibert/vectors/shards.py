@@ -151,7 +151,7 @@ def in_chunks(
             row = first + column.is_null().to_pylist().index(True) + 1
             raise ValueError(f"{where}, row {row}, has null as {name!r}, not a text; leave the row out, or fill it")
     columns = [[text or "" for text in table.column(name).to_pylist()] for name in names]
-    rows: list[TextOrPair] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))  # type: ignore[arg-type,assignment]
+    rows: list[TextOrPair] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
     start = 0
     for chunk in portions(rows):
         yield table.slice(start, len(chunk)), chunk

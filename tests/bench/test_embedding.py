@@ -65,7 +65,7 @@ def test_flops_of_one_text_as_counted_by_hand() -> None:
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_flops_are_those_that_torch_counts_in_the_engine(monkeypatch: pytest.MonkeyPatch, pooling: str) -> None:
     monkeypatch.setattr(engine, "choose_linear", lambda dtype, device: matmul.Linear)  # which torch knows to count
-    monkeypatch.setattr(engine, "filler", lambda *sizes: [])  # padding of a batch is work that could be avoided
+    monkeypatch.setattr(engine, "padding_texts", lambda *sizes: [])  # padding of a batch is work that could be avoided
     ready = engine.Engine(Encoder(SMALL).eval())
     ids = [[1] * S for S in (5, 5, 9, 1)]
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
@@ -78,7 +78,7 @@ def test_flops_are_those_that_torch_counts_in_the_engine(monkeypatch: pytest.Mon
 def test_rates_are_of_torchs_kernel_and_of_the_one_that_the_engine_chooses() -> None:
     rates = embedding.product_rates(SMALL, ["float32"], "cpu")
     kernels = {matmul.Linear, matmul.choose_linear(torch.float32, torch.device("cpu"))}
-    assert set(rates) == {("float32", kernel.words) for kernel in kernels}
+    assert set(rates) == {("float32", kernel.description) for kernel in kernels}
     assert all(rate > 0 for rate in rates.values())
 
 

@@ -1,4 +1,4 @@
-"""Memory that is freed: kept while a model is trained, given back afterwards; no matter where that is impossible."""
+"""Memory: reused by name, kept while a model is trained and returned afterwards; harmless where that is impossible."""
 
 from __future__ import annotations
 
@@ -8,32 +8,20 @@ from types import SimpleNamespace
 import pytest
 
 from minibert.kernels import memory
-from minibert.kernels.memory import freed_memory_kept, give_back
+from minibert.kernels.memory import Workspace, keep_freed_memory, release_memory
 
 
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """What the C library is told."""
+def test_inside_freed_memory_is_kept_and_afterwards_returned_even_after_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls: list[tuple[int, ...]] = []
     library = SimpleNamespace(mallopt=lambda *given: calls.append(given), malloc_trim=lambda pad: calls.append((pad,)))
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
-    return calls
-
-
-USUAL = [memory.TRIM, memory.APART, (0,)]
-NEVER = [(-1, memory.NEVER), (-3, memory.NEVER)]
-
-
-def test_inside_freed_memory_is_never_given_back_and_afterwards_as_ever(told: list[tuple[int, ...]]) -> None:
-    with freed_memory_kept():
-        assert told == NEVER
-    assert told == NEVER + USUAL
-
-
-def test_so_it_is_after_an_error(told: list[tuple[int, ...]]) -> None:
-    with pytest.raises(KeyboardInterrupt), freed_memory_kept():
+    never = [(-1, memory.NEVER), (-3, memory.NEVER)]
+    with pytest.raises(KeyboardInterrupt), keep_freed_memory():
+        assert calls == never
         raise KeyboardInterrupt
-    assert told == NEVER + USUAL
+    assert calls == [*never, *memory.USUAL.items(), (0,)]
 
 
 @pytest.mark.parametrize("error", [AttributeError, OSError, TypeError])
@@ -44,6 +32,14 @@ def test_another_c_library_is_left_alone(error: type[Exception], monkeypatch: py
         raise error
 
     monkeypatch.setattr(ctypes, "CDLL", load)
-    give_back()
-    with freed_memory_kept():
+    release_memory()
+    with keep_freed_memory():
         pass
+
+
+def test_a_workspace_reuses_memory_and_grows() -> None:
+    workspace = Workspace()
+    first = workspace.buffer("a", 4, 8)
+    assert workspace.buffer("a", 2, 8).data_ptr() == first.data_ptr()
+    assert workspace.buffer("a", 8, 8).shape == (8, 8)
+    assert workspace.buffer("b", 4, 8).data_ptr() != workspace.buffer("a", 4, 8).data_ptr()

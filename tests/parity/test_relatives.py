@@ -36,7 +36,7 @@ from minibert.parity.checkpoints import randomise
 from minibert.parity.compare import compare_full_length, compare_training
 from minibert.parity.stages import Batch, forward
 from minibert.vectors.engine import Engine
-from minibert.vectors.pooling import readable_vectors
+from minibert.vectors.readable import readable_vectors
 from minibert.vectors.recipe import Recipe
 
 Written = Callable[..., tuple[Path, Any]]
@@ -340,7 +340,7 @@ def test_the_engine_equals_the_readable_path_with_padding_inside_a_row_and_with_
 
 
 def test_padding_inside_packed_texts_takes_no_position() -> None:
-    packed = pack([[5, 1, 6, 1], [1, 1, 7, 8], [9]], torch.device("cpu"), unplaced=1)
+    packed = pack([[5, 1, 6, 1], [1, 1, 7, 8], [9]], torch.device("cpu"), padding_id=1)
     assert packed.positions.tolist() == [1, 0, 2, 0, 0, 0, 1, 2, 1]
     assert pack([[5, 1, 6], [9]], torch.device("cpu")).positions.tolist() == [0, 1, 2, 0]
 
@@ -350,7 +350,7 @@ def test_an_engine_that_counts_padding_would_be_caught() -> None:
     randomise(encoder, 4)
     rows = [[5, 6, 1, 8]]
     engine = Engine(encoder)
-    engine.unplaced = -1
+    engine.padding_id = -1
     assert np.abs(engine.vectors(rows) - readable_vectors(encoder, rows)).max() > 1e-3
 
 

@@ -19,8 +19,8 @@ import minibert
 from minibert.serving.app import Server, Service
 from minibert.serving.models import Vectors, filler, load_labels, load_masks
 from minibert.serving.settings import ServerSettings
-from minibert.tasks.fill_mask import fill_mask
 from minibert.tasks.frozen import Classifier, train
+from minibert.tasks.masked_text import fill_mask
 from minibert.train import finetune
 from minibert.train.finetuning import Reader
 from minibert.vectors.embedder import Embedder

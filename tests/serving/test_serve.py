@@ -1,4 +1,4 @@
-"""`minibert serve` as a process: OpenAI's own client, curl, bad clients among good ones, limits, its end."""
+"""`minibert serve` as a process: OpenAI's own client, bad clients among good ones, limits, its end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,7 +23,7 @@ from words import labelled, write_words_checkpoint
 import minibert
 from minibert.bench import serving as clients
 from minibert.cli import main as cli
-from minibert.tasks.frozen import Classifier, train
+from minibert.tasks.frozen import train
 
 KEY = "a key"
 pytestmark = pytest.mark.slow
@@ -150,22 +149,6 @@ def test_a_server_with_a_key_normalizes_shortens_and_truncates(locked: Served, e
     first = expected[:3, :5]
     np.testing.assert_allclose(found[:3], first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-5)
     assert reply.usage.model_extra == {"truncated_texts": 1}
-
-
-@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not on this machine")
-def test_curl_gets_vectors_labels_masked_tokens_and_metrics(server: Served, expected: Any) -> None:
-    def curl(path: str, body: Any = None) -> str:
-        given = [] if body is None else ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
-        command = ["curl", "-sS", "--fail-with-body", "--noproxy", "*", *given, server.url + path]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-
-    reply = json.loads(curl("/v1/embeddings", {"model": "words", "input": TEXTS[0]}))
-    np.testing.assert_allclose(reply["data"][0]["embedding"], expected[0], atol=1e-5)
-    (row,) = json.loads(curl("/classify", {"input": "a lovely film"}))["data"]
-    assert row["label"] == Classifier.load(server.folder.with_name("sentiment")).predict(["a lovely film"])[0]
-    assert len(json.loads(curl("/fill-mask", {"input": "a [MASK] film"}))["data"][0]["masks"][0]) == 5
-    assert json.loads(curl("/health")) == {"status": "ok"}
-    assert 'minibert_requests_total{path="embeddings",status="200"}' in curl("/metrics")
 
 
 # -- bad clients among good ones

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shutil
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,11 +26,10 @@ from minibert.cli import main as cli
 from minibert.heads import Head
 from minibert.losses import IGNORED
 from minibert.parity.compare import parameter_pairs
-from minibert.tasks.base import Augmentation, Encoded, Example
-from minibert.tasks.fill_mask import fill_mask
-from minibert.tasks.masked_text import Blanks, Corpus, MaskedText, Recovered
-from minibert.text.masking import Masking, unmasked
-from minibert.text.tokenized import UnknownTokensWarning
+from minibert.tasks.base import Augmentation, Example
+from minibert.tasks.masked_text import Corpus, Guess, MaskedText, RowScore, fill_lines, fill_mask, fill_text
+from minibert.text.masking import unmasked
+from minibert.text.tokenized import TruncationWarning, UnknownTokensWarning
 from minibert.text.tokenizer import Tokenizer
 from minibert.train import finetune
 from minibert.train.batches import Batches
@@ -123,8 +123,7 @@ def test_a_line_of_a_hundred_thousand_words_is_split_and_nothing_is_lost() -> No
     encoded = TASK.encode(Corpus.of(["a film " * 50_000, "and more"]), MINILM, [], 128)
     assert sum(len(one.ids) - 2 for one in encoded.examples) == 100_002
     assert encoded.notes == (
-        "2 lines of 1 documents, 100,002 tokens, stand in 794 rows of up to 128: the lines of a document follow each "
-        "other, and nothing is cut off",
+        "2 lines of 1 documents, 100,002 tokens, fill 794 rows of up to 128; nothing is truncated",
     )
 
 
@@ -307,8 +306,8 @@ def test_a_text_without_a_hidden_token_cannot_measure_and_a_batch_without_one_te
     rare = MaskedText(mask_rate=1e-9)
     model, encoded = minibert.load(folders["bert"], head="masked-lm"), rare.encode(data, tokenizer, [], 16)
     answers = rare.decode(outputs(model, encoded, keep=rare.reduce), encoded, data, [])
-    assert answers == [Recovered(0, 0, 0.0)]
-    with pytest.raises(ValueError, match=r"dev\.txt is too short to be measured by"):
+    assert answers == [RowScore(0, 0, 0.0)]
+    with pytest.raises(ValueError, match=r"the loss on dev\.txt is 0.0 over 0 masked tokens: too little text"):
         TASK.measure(answers, data, [])
     before = [parameter.clone() for parameter in model.parameters()]
     assert train(model, Batches(encoded.examples, 1, 0, 0), TrainSettings(epochs=1)).curve == [0.0]
@@ -355,7 +354,7 @@ def test_a_checkpoint_without_the_task_head_gets_a_fresh_one_and_says_so(
     settings = [FinetuneSettings(model=str(folders[name])) for name in ("headless", "bert")]
     notes = [FinetuneRun.of(TASK, data, None, one).encoded.notes for one in settings]
     assert notes[0] == (MaskedText.fresh_head, *notes[1])
-    assert "a fresh one learns from the beginning" in MaskedText.fresh_head
+    assert "training starts with a new one" in MaskedText.fresh_head
 
 
 def test_the_commands_train_measure_and_fill(
@@ -367,7 +366,7 @@ def test_the_commands_train_measure_and_fill(
     assert cli.main([*args, "--whole-words", "--mask-rate", "0.2", "--json"]) == 0
     printed = capsys.readouterr().out
     dev = json.loads(printed.splitlines()[-1])["dev"]
-    assert "a fresh one learns" in printed
+    assert "starts with a new one" in " ".join(printed.split())
     assert "120 lines of 12 documents" in " ".join(printed.split())
     assert cli.main(["evaluate", out, str(corpus), "--json"]) == 0
     printed = capsys.readouterr().out
@@ -375,46 +374,82 @@ def test_the_commands_train_measure_and_fill(
     assert printed.startswith("perplexity")
     assert Reader.load(out).task == MaskedText(mask_rate=0.2, whole_words=True)
     assert cli.main(["predict", out, "the [MASK] very good", "the film"]) == 2
-    assert "row 1: the text has no [MASK]" in capsys.readouterr().err
+    assert "the text has 0 [MASK]" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Filling
+# Filling masks
+
+TEXT = "the [MASK] sat on the [MASK] ."
 
 
-def test_the_best_guess_of_fill_mask_stands_in_place_of_each_mask(learned: tuple[Head, Path]) -> None:
-    model: Any = learned[0]
-    reader = Reader.load(learned[1])
-    texts = ["The film very [MASK]!", "the [MASK] very [MASK]"]
-    data = reader.task.from_texts(texts)
-    answers = reader.answer(data)
-    for text, answer in zip(texts, answers, strict=True):
-        best = [guesses[0] for guesses in fill_mask(text, model, 1, tokenizer=reader.tokenizer)]
-        assert [one.token for one in answer.guesses] == [one.token for one in best]
-        assert [one.probability for one in answer.guesses] == pytest.approx([one.probability for one in best], rel=1e-4)
-        for one in best:
-            text = text.replace("[MASK]", one.token, 1)
-        assert answer.text == text
-    assert answers[0].guesses[0].token in GOOD + BAD
-    told = reader.task.format_predictions(answers, data)
-    assert told[0] == f"{answers[0].guesses[0].token}\t{answers[0].guesses[0].probability:.4f}\t{answers[0].text}"
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random masked language model, 8 wide, with the vocabulary of bert-base-uncased."""
+    folder = tmp_path_factory.mktemp("mlm")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    model = transformers.BertForMaskedLM(transformers.BertConfig(max_position_embeddings=32, **sizes))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.5)
+    model.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(minilm_folder() / name, folder)
+    return folder
 
 
-def test_a_token_that_goes_on_with_a_word_joins_it() -> None:
-    encoded = TASK.encode(Blanks(["He was walk [MASK] [MASK]."]), MINILM, [], 128)
-    best = torch.tensor([[MINILM.vocab["##ing"], -0.1, 0.0], [MINILM.vocab["home"], -0.2, 0.0]]).numpy()
-    (found,) = TASK.decode([best], encoded, Blanks(["He was walk [MASK] [MASK]."]), [])
-    assert found.text == "He was walking home."
+def test_every_mask_gets_the_most_probable_tokens_of_transformers(small: Path) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(small)
+    batch = tokenizer(TEXT, return_tensors="pt")
+    model = transformers.BertForMaskedLM.from_pretrained(small, attn_implementation="eager").eval()
+    with torch.no_grad():
+        rows = model(**batch).logits[0, batch["input_ids"][0] == tokenizer.mask_token_id].softmax(-1)
+    ours: Any = minibert.load(small, head="masked-lm").train()
+    for found in (fill_mask(TEXT, small, 4), fill_mask(TEXT, ours, 4, tokenizer=minibert.load_tokenizer(small))):
+        assert len(found) == len(rows) == 2
+        for guess, row in zip(found, rows, strict=True):
+            assert [g.token for g in guess] == tokenizer.convert_ids_to_tokens(row.topk(4).indices)
+            assert [g.probability for g in guess] == pytest.approx(row.topk(4).values.tolist(), rel=1e-5)
+    assert ours.training
 
 
-def test_second_texts_and_masks_beyond_the_length_are_refused() -> None:
-    with pytest.raises(ValueError, match="leave the second texts out"):
-        TASK.from_texts(["a [MASK]"], ["b"])
+def test_what_cannot_be_filled_is_refused(small: Path, tmp_path: Path) -> None:
+    for text in ("", "the cat sat", "[mask]"):
+        with pytest.raises(ValueError, match=r"the text has 0 \[MASK\], 0 of them"):
+            fill_mask(text, small)
     with (
-        pytest.warns(UserWarning, match="longer than 5 tokens"),
-        pytest.raises(ValueError, match=r"row 0: .*shorten the text"),
+        pytest.warns(TruncationWarning),
+        pytest.raises(ValueError, match=r"the text has 2 \[MASK\], 1 of them in the first 32 tokens"),
     ):
-        TASK.encode(Blanks(["a a a a a [MASK]"]), MINILM, [], 5)
+        fill_mask("a [MASK] " + "cat " * 38 + "[MASK]", small)
+    for top_k in (0, -1, 30523):
+        with pytest.raises(ValueError, match=f"top_k is {top_k}; it must be 1 to 30522"):
+            fill_mask(TEXT, small, top_k)
+    tokenizer, fresh = minibert.load_tokenizer(small), minibert.load(small, head="masked-lm", new_head=True)
+    with pytest.raises(ValueError, match="for a trained head 'masked-lm'"):
+        fill_mask(TEXT, fresh, tokenizer=tokenizer)  # type: ignore[arg-type]
+    wrong: Any = [([TEXT], small), (TEXT, minibert.load(small)), (TEXT, minibert.load(small, head="masked-lm"))]
+    for text, model in wrong:
+        with pytest.raises(TypeError, match="fill_mask takes one str"):
+            fill_mask(text, model)
+    minibert.save(minibert.load(small), tmp_path / "encoder")
+    tokenizer.save(tmp_path / "encoder")
+    with pytest.raises(ValueError, match="masked-lm"):
+        fill_mask(TEXT, tmp_path / "encoder")
+
+
+def test_the_best_token_replaces_each_mask_and_continues_its_word() -> None:
+    guesses = [Guess("##ing", 0.9), Guess("home", 0.8)]
+    assert fill_text("He was walk [MASK] [MASK].", guesses, MINILM) == "He was walking home."
+
+
+def test_a_line_has_tokens_probabilities_and_the_text(learned: tuple[Head, Path]) -> None:
+    reader: Any = Reader.load(learned[1])
+    (best,) = fill_mask("The film very [MASK]!", reader.model, 1, tokenizer=reader.tokenizer)
+    assert best[0].token in GOOD + BAD
+    (line,) = fill_lines(["The film very [MASK]!"], reader.model, reader.tokenizer)
+    assert line == f"{best[0].token}\t{best[0].probability:.4f}\tThe film very {best[0].token}!"
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -424,9 +459,9 @@ def test_second_texts_and_masks_beyond_the_length_are_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "holds no text; to learn from, one sentence or paragraph is wanted on each line"),
-        (" \n\n\t\n", "holds no text"),
-        ("only one line\n\n", "holds one line of text; to learn from"),
+        ("", "is no corpus of at least two lines; give a file with one sentence or paragraph a line"),
+        (" \n\n\t\n", "is no corpus of at least two lines"),
+        ("only one line\n\n", "is no corpus of at least two lines"),
     ],
 )
 def test_a_corpus_of_nothing_or_of_one_line_is_refused_before_anything_is_loaded(
@@ -438,7 +473,7 @@ def test_a_corpus_of_nothing_or_of_one_line_is_refused_before_anything_is_loaded
 
 
 def test_a_list_of_texts_is_no_corpus_and_becomes_one(folders: dict[str, Path]) -> None:
-    with pytest.raises(TypeError, match=r"data is of type list; a file is wanted, or Corpus\.of\(lines\)"):
+    with pytest.raises(ValueError, match=r"data of type list is no corpus .* or Corpus\.of\(lines\)"):
         finetune("mask", lines_of(4), model="no such checkpoint")
     assert finetune("mask", Corpus.of(lines_of(4)), model=folders["bert"], epochs=1).head_is_trained
 
@@ -458,27 +493,12 @@ def test_binary_files_are_refused_before_anything_is_loaded(content: bytes, word
 
 
 def test_a_corpus_of_unknown_or_invisible_characters_is_refused_before_weights_are_loaded() -> None:
-    with pytest.raises(ValueError, match=r"all 4 tokens of the corpus are \[UNK\]: nothing can be learned from it"):
+    with pytest.raises(ValueError, match=r"all 4 tokens of the corpus are \[UNK\]; choose a checkpoint"):
         TASK.encode(Corpus.of(["😀 😀", "😀 😀"]), MINILM, [], 16)
-    with pytest.raises(ValueError, match="the corpus has no token that can be seen"):
+    with pytest.raises(ValueError, match="all 0 tokens of the corpus"):
         TASK.encode(Corpus.of(["\u200b", "\u200b"]), MINILM, [], 16)
     with pytest.warns(UnknownTokensWarning, match=r"3 of 4 tokens are \[UNK\]"):
         TASK.encode(Corpus.of(["😀 😀", "😀 a"]), MINILM, [], 16)
-
-
-@pytest.mark.parametrize("max_length", [2, 513])
-def test_a_length_that_the_model_has_not_is_refused(max_length: int) -> None:
-    with pytest.raises(ValueError, match=f"max_length is {max_length}; it must be at least 3 and at most 512"):
-        TASK.encode(Corpus.of(["a", "b"]), MINILM, [], max_length)
-
-
-def test_rows_longer_than_the_model_has_positions_are_refused_before_weights_are_loaded(
-    folders: dict[str, Path], corpus: Path
-) -> None:
-    with pytest.raises(ValueError, match="max_length is 21; the model has 20 positions"):
-        finetune("mask", corpus, model=folders["bert"], max_length=21)
-    job = FinetuneRun.of(TASK, TASK.read(corpus), None, FinetuneSettings(model=str(folders["bert"])))
-    assert max(len(one.ids) for one in job.encoded.examples) == 20
 
 
 def test_a_mask_rate_of_nothing_or_all_is_refused_before_the_file_is_read(
@@ -487,10 +507,3 @@ def test_a_mask_rate_of_nothing_or_all_is_refused_before_the_file_is_read(
     for rate in ("0", "1", "-0.5", "nan"):
         assert cli.main(["finetune", "mask", "no file", "--out", str(tmp_path / "out"), f"--mask-rate={rate}"]) == 2
         assert re.search("mask.rate is", capsys.readouterr().err)
-
-
-def test_fixed_masks_are_those_of_the_seed_0_and_the_number_of_the_row() -> None:
-    encoded: Encoded = TASK.encode(Corpus.of(["a film " * 40, "more"]), MINILM, [], 32)
-    masking = Masking.of(MINILM)
-    for row, one in enumerate(encoded.examples):
-        assert masking(text_of(one), 0, row) == (list(one.ids), list(one.labels["labels"]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,11 @@ from hypothesis import strategies as st
 from seqeval.metrics import classification_report
 from seqeval.metrics.sequence_labeling import get_entities
 from transformers import AutoTokenizer
-from words import write_words_checkpoint
 
-from minibert.checkpoints.load import load
 from minibert.tasks.base import Encoded
 from minibert.tasks.entities import Entity, entities, score_entities
-from minibert.tasks.tagging import Sentences, Tagging, read_conll
+from minibert.tasks.tagging import Sentences, Tagging
 from minibert.text.tokenizer import UnknownTokensWarning, load_tokenizer
-from minibert.train.outputs import outputs
 
 FOLDER = minilm_folder()
 TOKENIZER = load_tokenizer(FOLDER)
@@ -76,16 +72,16 @@ def test_sentences_are_read_from_conll_columns(tmp_path: Path, text: str) -> Non
 
 def test_a_word_may_hold_spaces_where_columns_are_by_tab(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("New York\tB-location\n#\tO\n")
-    assert read_conll(tmp_path / "a.conll").words == [["New York", "#"]]
+    assert TASK.read(tmp_path / "a.conll").words == [["New York", "#"]]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("me\tO\n\nRedondo\n", "a.conll, line 3, has one column, 'Redondo'; a word and its tag are wanted"),
-        ("me\tO\nyou\tx\tO\n", "a.conll, line 2, has 3 columns, 2 are expected, as in line 1"),
-        ("me\tO\nyou\t\n", "a.conll, line 2, has no tag"),
-        ("\tO\n", "a.conll, line 1, has no word"),
+        ("me\tO\n\nRedondo\n", "a.conll, line 3, is 'Redondo'; it must have a word and its tag, in 2 columns"),
+        ("me\tO\nyou\tx\tO\n", r"a.conll, line 2, is 'you\\tx\\tO'; it must have .* in 2 columns"),
+        ("me\tO\nyou\t\n", "a.conll, line 2, is"),
+        ("\tO\n", "a.conll, line 1, is"),
         ("\n\n-DOCSTART- O\n", "a.conll holds no sentences"),
         ("", "a.conll holds no sentences"),
         ("me\tO\n\xff\tO\n", "a.conll, line 2, is not UTF-8"),
@@ -95,11 +91,6 @@ def test_a_file_that_is_no_table_of_words_and_tags_is_refused_by_line(tmp_path: 
     (tmp_path / "a.conll").write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match=message):
         TASK.read(tmp_path / "a.conll")
-
-
-def test_a_file_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"none\.conll"):
-        TASK.read(tmp_path / "none.conll")
 
 
 def test_what_is_predicted_can_be_read_again(tmp_path: Path) -> None:
@@ -114,15 +105,11 @@ def test_what_is_predicted_can_be_read_again(tmp_path: Path) -> None:
 # Labels
 
 
-def test_labels_are_the_tags_in_sorted_order() -> None:
-    assert TASK.labels_of(BEACH) == ["B-location", "I-location", "O"]
-
-
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (Sentences([["a", "b"], ["c"]], [["O", "O"], ["O"]]), "all 3 tags are 'O'"),
-        (Sentences([], []), "there are no words"),
+        (Sentences([["a", "b"], ["c"]], [["O", "O"], ["O"]]), r"3 words have the tags \['O'\]"),
+        (Sentences([], []), "0 words have the tags"),
         (Sentences([["a"]]), "these sentences have no tags"),
     ],
 )
@@ -132,17 +119,14 @@ def test_sentences_from_which_nothing_can_be_learned_are_refused(data: Sentences
 
 
 def test_a_sentence_with_a_tag_too_few_is_refused_by_row() -> None:
-    with pytest.raises(ValueError, match="row 1 has 2 words and 1 tags; each word needs one tag"):
+    with pytest.raises(ValueError, match="row 1 has not as many tags as words"):
         Sentences([["a"], ["b", "c"]], [["O"], ["O"]])
-    with pytest.raises(ValueError, match="there are 2 sentences and the tags of 1"):
+    with pytest.raises(ValueError, match="row 1 has not as many tags as words"):
         Sentences([["a"], ["b", "c"]], [["O"]])
 
 
-def test_a_tag_that_was_not_in_the_training_data_is_refused_by_line(tmp_path: Path) -> None:
-    (tmp_path / "dev.conll").write_text("you\tO\n\nAnn\tB-person\nLee\tI-person\n")
-    with pytest.raises(ValueError, match=r"dev.conll, line 4, has the tag 'I-person'; known are: B-person, O"):
-        encode(TASK.read(tmp_path / "dev.conll"), labels=["B-person", "O"])
-    with pytest.raises(ValueError, match="row 0, word 1, has the tag 'I-location'"):
+def test_a_tag_that_was_not_in_the_training_data_is_refused_by_row() -> None:
+    with pytest.raises(ValueError, match="row 0, word 1, has the tag 'I-location'; known are: B-location, O"):
         encode(BEACH, labels=["B-location", "O"])
 
 
@@ -184,7 +168,7 @@ def test_every_word_has_an_answer_and_it_is_its_own(data: Sentences, max_length:
     answers = TASK.decode(certain(encoded), encoded, data, LABELS)
     assert [len(row) for row in answers] == [len(words) for words in data.words]
     for row, tags, found in zip(answers, data.known_tags, encoded.back, strict=True):
-        seen = [tag if place is not None else "O" for tag, place in zip(tags, found.places, strict=True)]
+        seen = [tag if place is not None else "O" for tag, place in zip(tags, found, strict=True)]
         assert row == seen
 
 
@@ -192,7 +176,7 @@ def test_words_that_vanish_are_outside_and_are_counted() -> None:
     data = Sentences([["Ann", "\u200b", "Lee", "\x07"]], [["B-person", "I-person", "I-person", "O"]])
     encoded = encode(data)
     assert TASK.decode(certain(encoded), encoded, data, LABELS) == [["B-person", "O", "I-person", "O"]]
-    assert encoded.notes == ("2 words have nothing that can be seen (such as U+200B) and count as O",)
+    assert encoded.notes == ("2 words are invisible (such as U+200B) and count as O",)
 
 
 def test_words_that_are_cut_off_are_outside_and_are_counted() -> None:
@@ -200,8 +184,7 @@ def test_words_that_are_cut_off_are_outside_and_are_counted() -> None:
     assert TASK.decode(certain(encoded), encoded, BEACH, LABELS) == [["B-location", "I-location", "O", "O"], ["O"]]
     (note,) = encoded.notes
     assert note == (
-        "1 of 2 sentences are longer than 6 tokens (the longest has 10): 2 words at their ends were cut off and count "
-        "as O"
+        "1 of 2 sentences are longer than 6 tokens (the longest has 10): 2 words were truncated and count as O"
     )
 
 
@@ -210,37 +193,6 @@ def test_a_sentence_without_a_token_has_no_example_and_an_answer() -> None:
     encoded = encode(data)
     assert len(encoded.examples) == 2
     assert TASK.decode(certain(encoded), encoded, data, LABELS) == [["O"], ["O"], [], ["O"]]
-
-
-def test_texts_are_split_at_white_space_and_have_no_labels() -> None:
-    data = TASK.from_texts(["Redondo  Beach\n", ""])
-    assert data.words == [["Redondo", "Beach"], []]
-    assert encode(data).examples[0].labels == {}
-
-
-def test_a_second_text_is_refused() -> None:
-    with pytest.raises(ValueError, match="one text"):
-        TASK.from_texts(["a"], ["b"])
-
-
-@pytest.mark.parametrize("max_length", [2, 513])
-def test_a_length_that_the_model_has_not_is_refused(max_length: int) -> None:
-    with pytest.raises(ValueError, match=f"max_length is {max_length}"):
-        encode(BEACH, max_length)
-
-
-def test_text_in_a_language_that_the_vocabulary_does_not_know_is_warned_of() -> None:
-    with pytest.warns(UnknownTokensWarning):
-        TASK.encode(Sentences([["😀", "👍"]], [["O", "O"]]), TOKENIZER, LABELS, 128)
-
-
-def test_a_models_logits_become_a_tag_for_each_word(tmp_path: Path) -> None:
-    folder = write_words_checkpoint(tmp_path)
-    model = load(folder, head="token-classification", new_head=True, num_labels=3)
-    data = TASK.from_texts(["the good film", "", "a dull \u200b book", "so"])
-    encoded = TASK.encode(data, load_tokenizer(folder), ["B", "I", "O"], 20)
-    answers = TASK.decode(outputs(model, encoded), encoded, data, ["B", "I", "O"])
-    assert [len(row) for row in answers] == [3, 0, 4, 1]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -321,9 +273,7 @@ def test_tags_without_a_prefix_are_types_and_equal_ones_in_a_row_are_one() -> No
 
 
 def test_a_measure_has_entities_types_and_words() -> None:
-    data = Sentences(
-        [["Ann", "Lee", "in", "Rome"], ["me"]], [["B-person", "I-person", "O", "B-location"], ["O"]], "dev"
-    )
+    data = Sentences([["Ann", "Lee", "in", "Rome"], ["me"]], [["B-person", "I-person", "O", "B-location"], ["O"]])
     measure = TASK.measure([["B-person", "O", "O", "B-location"], ["O"]], data, LABELS)
     assert measure.score == measure.figures["f1"] == 0.5
     assert measure.figures["accuracy"] == 0.8
@@ -332,31 +282,16 @@ def test_a_measure_has_entities_types_and_words() -> None:
     assert not measure.figures["degenerate"]
     assert json.loads(json.dumps(measure.figures)) == measure.figures
     assert "person" in measure.text
-    assert "0.800 of 5 words have the right tag" in measure.text
+    assert "the tags of 0.800 of 5 words are right" in measure.text
 
 
 def test_a_model_that_finds_nothing_is_said_to_be_degenerate() -> None:
     measure = TASK.measure([["O"] * 4, ["O"]], BEACH, LABELS)
     assert measure.score == 0.0
     assert measure.figures["degenerate"]
-    assert "every word was given the tag O" in measure.text
+    assert "every word got the tag O" in measure.text
 
 
 def test_a_measure_without_the_truth_is_refused() -> None:
     with pytest.raises(ValueError, match="have no tags"):
         TASK.measure([["O"]], Sentences([["a"]]), LABELS)
-
-
-def test_wnut17_is_read_whole_and_its_own_tags_score_one() -> None:
-    folder = os.environ.get("MINIBERT_DATA")
-    if not folder:
-        pytest.skip("MINIBERT_DATA is not set; it names a folder with wnut17/dev.conll (leondz/emerging_entities_17)")
-    train, dev = (TASK.read(Path(folder) / "wnut17" / f"{part}.conll") for part in ("train", "dev"))
-    assert (len(train), len(dev)) == (3394, 1009)
-    labels = TASK.labels_of(train)
-    assert len(labels) == 13
-    encoded = TASK.encode(dev, TOKENIZER, labels, 128)
-    logits = [np.eye(13)[np.maximum(one.labels["labels"], 0)] for one in encoded.examples]
-    answers = TASK.decode(logits, encoded, dev, labels)
-    assert TASK.measure(dev.known_tags, dev, labels).figures["entities"] == 836
-    assert TASK.measure(answers, dev, labels).score > 0.99  # some words vanish

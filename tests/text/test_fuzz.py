@@ -7,7 +7,6 @@ its folder. An AttributeError, a KeyError, a RecursionError or a library's own e
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import struct
@@ -25,7 +24,7 @@ from safetensors.numpy import save
 
 from minibert.checkpoints.tensor_files import INDEX_FILE, WEIGHTS_FILE, list_tensors, read_tensors
 from minibert.config import Config
-from minibert.tasks import saved
+from minibert.tasks import frozen
 from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import SPECIAL_TOKENS
 
@@ -100,9 +99,15 @@ CLASSIFIER = {
     "model": "a",
     "weights_sha256": "b",
     "tokenizer_fingerprint": "c",
-    "tensors_sha256": saved.digest(ARRAYS),
+    "tensors_sha256": frozen.digest(ARRAYS),
+    "pairs": False,
     "pooling": "cls",
     "layers": [-1],
+    "combine": "concat",
+    "precision": "float32",
+    "long": "cut",
+    "stride": None,
+    "missing": "error",
     "labels": ["no", "yes"],
     "C": 1.0,
     "rows": 2,
@@ -135,7 +140,7 @@ def framed(header: bytes) -> bytes:
 
 def with_details(text: bytes) -> bytes:
     """The file of a classifier with these details."""
-    return save(ARRAYS, {saved.DETAILS: text.decode("utf-8", "replace")})
+    return save(ARRAYS, {frozen.DETAILS: text.decode("utf-8", "replace")})
 
 
 def read_weights(folder: Path) -> object:
@@ -160,13 +165,7 @@ KINDS = {
     "tokenizer": Kind("tokenizer.json", TOKENIZER, read_words, beside=BESIDE),
     "settings": Kind("tokenizer_config.json", TOKENIZER_CONFIG, read_words, beside=(*BESIDE, VOCABULARY)),
     "vocabulary": Kind("vocab.txt", "\n".join(VOCAB), read_words, beside=BESIDE),
-    "classifier": Kind(saved.TENSORS_FILE, CLASSIFIER, lambda folder: saved.read(folder, ("pooling",)), with_details),
-    "classifier in two files": Kind(
-        saved.DETAILS_FILE,
-        CLASSIFIER | {"tensors_sha256": hashlib.sha256(save(ARRAYS)).hexdigest()},
-        saved.read,
-        beside=((saved.TENSORS_FILE, save(ARRAYS)),),
-    ),
+    "classifier": Kind(frozen.CLASSIFIER_FILE, CLASSIFIER, frozen.read, with_details),
 }
 PIECES = [
     *(b"null", b"true", b"{}", b"[]", b'"', b"\\", b"\x00", b"\xff", b"\xed\xa0\x80", b"\\ud800", b"\n", b"\r\n"),

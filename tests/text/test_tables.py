@@ -241,7 +241,7 @@ def test_without_pyarrow_the_way_to_install_it_is_shown(folder: Path, monkeypatc
         ("x.txt.gz", b"a fine film\n", None, "x.txt.gz is cut off, or not a gzip file: Not a gzipped file"),
         ("x.txt.gz", gzip.compress(b"a\n" * 999, mtime=0)[:-8] + b"12345678", None, "CRC check failed"),
         *(
-            (name, b"a\n", None, "would be read as .*, which is none of txt, tsv, .*--format")
+            (name, b"a\n", None, "its format is .*; choose from txt, tsv, .*--format")
             for name in (*("x.docx", "x.log", "x.json.zip", "corpus.2024", "x.xml.gz"),)
         ),
     ],

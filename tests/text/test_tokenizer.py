@@ -27,8 +27,8 @@ from transformers import AutoTokenizer
 
 import minibert
 from minibert.tasks.answering import Answering
-from minibert.tasks.choice import Choice, questions
-from minibert.tasks.fill_mask import fill_mask
+from minibert.tasks.choice import Choice, question_of
+from minibert.tasks.masked_text import fill_mask
 from minibert.tasks.squad import Gold, Question, Questions
 from minibert.tasks.tagging import Sentences, Tagging
 from minibert.text.tokenizer import Tokenizer, TruncationWarning, UnknownTokensWarning, load_tokenizer
@@ -455,7 +455,7 @@ def test_answers_are_cut_from_the_original_text_and_choices_are_pairs(family: st
         ids = tokenizer("Where?", passage, max_length=512).input_ids[0].tolist()
         assert len(encoded.examples) > 1 or encoded.examples[0].ids == ids
     row = {"question": "The sky is", "choices": ["blue.", "a fish."], "label": 0}
-    encoded = Choice().encode(questions([("row 0", row)], labels=True), tokenizer, [], 64)
+    encoded = Choice().encode([question_of(row, "row 0")], tokenizer, [], 64)
     for one, choice in zip(encoded.examples, row["choices"], strict=True):
         batch = tokenizer(row["question"], choice)
         assert [one.ids, one.segments] == [batch.input_ids[0].tolist(), batch.token_type_ids[0].tolist()]

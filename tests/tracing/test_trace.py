@@ -24,7 +24,7 @@ from words import write_words_checkpoint
 import minibert
 from minibert.config import Config
 from minibert.model import Encoder
-from minibert.tasks.fill_mask import fill_mask
+from minibert.tasks.masked_text import fill_mask
 from minibert.tracing import page as pages
 from minibert.tracing.data import choose, page_data
 from minibert.tracing.journey import Journey, merge_words, quadrants, rollout

@@ -1,4 +1,4 @@
-"""Logits of many examples: those of the readable model, each at its own place."""
+"""Logits of many examples are those of the readable model; states of a frozen encoder give the same training."""
 
 from __future__ import annotations
 
@@ -10,19 +10,31 @@ import pytest
 import torch
 from helpers import HEADS
 from torch import Tensor
-from training import CHOICES, CLOSE, examples, inputs, lengths_of
+from training import CHOICES, CLOSE, batch_of, examples, inputs, lengths_of
+from words import labelled, write_words_checkpoint
 
 import minibert
 from minibert.families.base import Family
 from minibert.families.bert import BERT
+from minibert.families.distilbert import DISTILBERT
 from minibert.heads import Head, MaskedLM, QuestionAnswering, ReplacedTokenDetection
 from minibert.losses import IGNORED
 from minibert.parity.stages import forward
+from minibert.tasks import task_class
 from minibert.tasks.base import Encoded
+from minibert.train import finetune, finetuning
+from minibert.train import outputs as module
 from minibert.train.batches import Batch, Batches
-from minibert.train.outputs import outputs
+from minibert.train.finetuning import FinetuneRun, freeze
+from minibert.train.loop import set_train_mode
+from minibert.train.outputs import States, can_be_kept, outputs
+from minibert.train.packed import packed_output
+from minibert.train.settings import FinetuneSettings
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:all .* texts were predicted"),  # models that have hardly begun
+]
 
 
 @pytest.fixture
@@ -54,7 +66,7 @@ def readable_logits(model: Head, batch: Batch) -> list[Tensor]:
 
 @pytest.mark.parametrize(
     ("family", "head"),
-    [case for case in HEADS if case[1] != "pretraining"],  # whose two kinds of logits no task asks for
+    [case for case in HEADS if case[1] != "pretraining"],  # whose two kinds of logits no task uses
     ids=lambda value: getattr(value, "name", value),
 )
 def test_the_logits_of_each_example_are_the_readable_models(
@@ -85,3 +97,128 @@ def test_logits_in_bfloat16_are_near_and_come_as_float32(model: Callable[..., He
     for one, other in zip(coarse, outputs(made, rows), strict=True):
         assert one.dtype == "float32"
         assert 0 < abs(one - other).max() < 0.1
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A frozen encoder
+
+LENGTHS = [7, 1, 11, 3, 11, 2]
+KEPT = [(BERT, "sequence-classification"), (DISTILBERT, "sequence-classification"), (BERT, "multiple-choice")]
+KEPT += [(BERT, "token-classification"), (DISTILBERT, "token-classification")]
+cases = pytest.mark.parametrize(("family", "head"), KEPT, ids=lambda value: getattr(value, "name", value))
+
+
+@pytest.fixture
+def frozen(model: Callable[..., Head]) -> Callable[..., Head]:
+    """A random model of which only the task head is trained, by family and task head."""
+
+    def frozen(family: Family, head: str) -> Head:
+        made = model(family, head)
+        freeze(made, "encoder")
+        return made
+
+    return frozen
+
+
+def encoded(head: str) -> Encoded:
+    return Encoded(examples(head, LENGTHS), choices=CHOICES if head == "multiple-choice" else 0)
+
+
+@cases
+def test_loss_and_gradients_are_those_of_the_encoder_run_each_time(
+    family: Family, head: str, frozen: Callable[..., Head]
+) -> None:
+    model, batch = frozen(family, head), batch_of(head, LENGTHS)
+    states = States.of(model, encoded(head))
+    found = []
+    for output_of in (states.output, packed_output):
+        set_train_mode(model)
+        torch.manual_seed(5)  # one dropout before the task head
+        model.zero_grad()
+        loss = output_of(model, batch).loss
+        loss.backward()
+        found.append([loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
+    assert len(found[0]) == len(found[1]) > 1
+    if head == "token-classification":  # whose dropout draws for padding too: the same in distribution
+        model.eval()
+        found = [[output_of(model, batch).loss.detach()] for output_of in (states.output, packed_output)]
+    for once, again in zip(*found, strict=True):
+        assert (once - again).abs().max() <= CLOSE * max(1.0, float(again.abs().max()))
+
+
+@cases
+def test_answers_are_those_of_the_encoder_run_each_time(family: Family, head: str, frozen: Callable[..., Head]) -> None:
+    model = frozen(family, head)
+    once, again = States.of(model, encoded(head)).logits(model), outputs(model, encoded(head))
+    for kept, computed in zip(once, again, strict=True):
+        assert kept.shape == computed.shape
+        assert abs(kept - computed).max() <= CLOSE
+
+
+def test_states_of_other_rows_are_caught(frozen: Callable[..., Head]) -> None:
+    """The control of the tests above."""
+    model, batch = frozen(BERT, "sequence-classification"), batch_of("sequence-classification", LENGTHS)
+    states = States.of(model, encoded("sequence-classification"))
+    shifted = States(states.hidden[1:] + states.hidden[:1], states.pooled and states.pooled[1:] + states.pooled[:1])
+    with torch.no_grad():
+        right = packed_output(model, batch).loss
+        assert abs(states.output(model, batch).loss - right) <= CLOSE
+        assert abs(shifted.output(model, batch).loss - right) > 100 * CLOSE
+
+
+def test_answers_and_masked_text_are_never_kept(frozen: Callable[..., Head]) -> None:
+    for head in ("question-answering", "masked-lm", "pretraining"):
+        assert not can_be_kept(frozen(BERT, head), encoded(head)), head
+
+
+def test_states_that_take_too_much_memory_are_not_kept(
+    frozen: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = frozen(BERT, "token-classification")
+    assert can_be_kept(model, encoded("token-classification"))
+    monkeypatch.setattr(module, "MAX_BYTES", sum(LENGTHS) * model.config.hidden_size * 4 - 1)
+    assert not can_be_kept(model, encoded("token-classification"))
+
+
+@pytest.mark.parametrize(("what", "times"), [("encoder", 1), ("2", 3)])
+def test_a_frozen_encoder_reads_each_text_once(
+    what: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one of which the pooler is trained in each of three epochs."""
+    read: list[int] = []
+
+    def counting(right: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda model, given: (read.append(len(getattr(given, "batch", given).rows)), right(model, given))[1]
+
+    monkeypatch.setattr(finetuning, "packed_output", counting(finetuning.packed_output))
+    monkeypatch.setattr(module, "first_states", counting(module.first_states))
+    texts, labels = labelled(20)
+    checkpoint = write_words_checkpoint(tmp_path / "checkpoint")
+    finetune("classify", texts, labels, model=checkpoint, freeze=what, epochs=3, batch_size=8)
+    assert sum(read) == 20 * times
+
+
+@pytest.mark.parametrize("weights", [None, "balanced"])
+def test_training_ends_where_it_ends_without_kept_states(
+    weights: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, labels = labelled(20)
+    checkpoint = write_words_checkpoint(tmp_path / "checkpoint")
+    settings: dict[str, Any] = {"epochs": 3, "batch_size": 8, "learning_rate": 1e-2, "freeze": "encoder"}
+    settings |= {"model": checkpoint, "class_weight": weights}
+    kept = finetune("classify", texts, labels, **settings)
+    monkeypatch.setattr(finetuning, "can_be_kept", lambda model, encoded: False)
+    computed = finetune("classify", texts, labels, **settings)
+    begun = minibert.load(checkpoint, head="sequence-classification", new_head=True)
+    for name, weight in kept.named_parameters():
+        assert (weight - computed.get_parameter(name)).abs().max() < 1e-5, name
+    assert not torch.equal(kept.get_parameter("classifier.weight"), begun.get_parameter("classifier.weight"))
+
+
+def test_the_readable_step_runs_the_encoder_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(States, "of")
+    task: Any = task_class("classify")()
+    checkpoint = write_words_checkpoint(tmp_path / "checkpoint")
+    settings = FinetuneSettings(model=str(checkpoint), epochs=1, freeze="encoder", step="readable")
+    run = FinetuneRun.of(task, task.from_labels(*labelled(8)), None, settings)
+    assert run.train(tmp_path / "run").model.head_is_trained

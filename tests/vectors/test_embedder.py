@@ -333,17 +333,8 @@ def test_chunks_tokenized_ahead_have_the_vectors_and_the_one_warning_of_a_single
     embedder, texts = Embedder(words, Recipe(layers=(0, 1)), "cpu"), [*TEXTS * 5, "good " * 40]
     with pytest.warns(TruncationWarning):
         expected = embedder(texts)
-    engine = embedder.engine
-
-    class OnGpu:  # only so far that chunks, of 8 texts here, are tokenized ahead
-        device = torch.device("meta")
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(engine, name)
-
-    monkeypatch.setattr(module, "portions", lambda rows: portions(rows, 8))
-    monkeypatch.setattr(embedder, "engine", OnGpu())
+    monkeypatch.setattr(module, "portions", lambda rows: portions(rows, 8))  # chunks of 8 texts
     with pytest.warns(TruncationWarning, match="^1 of 21 texts") as caught:
-        vectors = embedder(texts)
+        vectors = embedder.prefetched(texts)
     np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
-    assert len(caught) == 1 and embedder([]).shape == (0, 2 * D)
+    assert len(caught) == 1 and embedder.prefetched([]).shape == (0, 2 * D)

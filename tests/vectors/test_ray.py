@@ -158,7 +158,7 @@ def test_only_missing_and_changed_shards_are_computed_and_other_settings_refused
     done = embed_shards(pattern, out, checkpoint, text="body")
     assert (here[1], done.resumed_shards, done.rows) == (["1.parquet", "2.parquet"], 1, 78)
     assert_whole(tmp_path, checkpoint)
-    with pytest.raises(ValueError, match=r"begun with pooling 'cls', and now it is 'mean'; .*restart=True"):
+    with pytest.raises(ValueError, match=r"started with pooling 'cls', and now it is 'mean'; .*restart=True"):
         embed_shards(pattern, out, checkpoint, text="body", pooling="mean")
     embed_shards(pattern, out, checkpoint, text="body", pooling="max", restart=True)
     assert len(here[-1]) == 3

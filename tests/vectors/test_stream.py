@@ -213,18 +213,18 @@ def test_the_counts_and_the_one_warning_are_of_all_rows_also_after_an_interrupti
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"pooling": "mean"}, "was begun with pooling 'cls', and now it is 'mean'"),
-        ({"layers": (0,)}, r"was begun with layers \[2\], and now it is \[0\]"),
-        ({"dtype": "float16"}, "was begun with dtype 'float32', and now it is 'float16'"),
-        ({"part_rows": 16}, r"was begun with part_rows \[8, 2000000\], and now it is \[16, 2000000\]"),
-        ({"batch_tokens": 64}, "was begun with batch_tokens 4096, and now it is 64"),
-        ({"truncation": "error"}, "was begun with long 'cut', and now it is 'error'"),
+        ({"pooling": "mean"}, "was started with pooling 'cls', and now it is 'mean'"),
+        ({"layers": (0,)}, r"was started with layers \[2\], and now it is \[0\]"),
+        ({"dtype": "float16"}, "was started with dtype 'float32', and now it is 'float16'"),
+        ({"part_rows": 16}, r"was started with part_rows \[8, 2000000\], and now it is \[16, 2000000\]"),
+        ({"batch_tokens": 64}, "was started with batch_tokens 4096, and now it is 64"),
+        ({"truncation": "error"}, "was started with long 'cut', and now it is 'error'"),
         ({"texts": ["another", *TEXTS[1:]]}, "those from row 0 on have changed"),
         ({"texts": [*TEXTS[:15], "another", *TEXTS[16:]]}, "those from row 8 on have changed"),
         ({"texts": TEXTS[:15]}, "those from row 8 on have changed"),
         ({"texts": TEXTS[:8]}, "those from row 8 on have changed"),
         ({"texts": []}, "those from row 0 on have changed"),
-        ({"seed": 1}, r"was begun with weights '[0-9a-f]{64}'"),
+        ({"seed": 1}, r"was started with weights '[0-9a-f]{64}'"),
     ],
 )
 def test_other_settings_or_texts_are_refused_and_lose_nothing(

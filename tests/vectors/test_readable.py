@@ -12,9 +12,11 @@ from helpers import minilm_folder
 import minibert
 from minibert import embed
 from minibert.config import Config
+from minibert.kernels.packing import batches
 from minibert.model import Encoder
-from minibert.vectors import pooling
 from minibert.vectors.cache import Matrix
+from minibert.vectors.pooling import POOLINGS, Pooling
+from minibert.vectors.readable import readable_vectors
 from minibert.vectors.recipe import Recipe
 
 NAME = "all-MiniLM-L6-v2"
@@ -42,7 +44,7 @@ def small() -> Encoder:
 
 
 def vectors(encoder: Encoder, ids: list[list[int]], **settings: Any) -> Matrix:
-    return pooling.readable_vectors(encoder, ids, Recipe(**settings), progress=False)
+    return readable_vectors(encoder, ids, Recipe(**settings), progress=False)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])
@@ -60,7 +62,7 @@ def test_a_mean_that_counts_padding_would_be_caught(
     encoder: Encoder, ids: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = vectors(encoder, ids[:1], pooling="mean")
-    monkeypatch.setattr(pooling, "pool_tokens", lambda states, keep, pooling: states.mean(dim=1))
+    monkeypatch.setitem(POOLINGS, "mean", Pooling(lambda states, keep: states.mean(dim=1)))
     beside_a_longer = vectors(encoder, ids[:2], pooling="mean")
     assert np.abs(alone - beside_a_longer[:1]).max() > 1000 * TOLERANCE
 
@@ -68,8 +70,8 @@ def test_a_mean_that_counts_padding_would_be_caught(
 def test_padding_has_no_part_in_mean_and_max_whatever_it_holds() -> None:
     keep = torch.tensor([[[True], [True], [False]]])
     states = torch.tensor([[[1.0, -4.0], [3.0, -2.0], [torch.nan, torch.inf]]])
-    assert pooling.pool_tokens(states, keep, "mean").tolist() == [[2.0, -3.0]]
-    assert pooling.pool_tokens(states, keep, "max").tolist() == [[3.0, -2.0]]
+    assert POOLINGS["mean"].pool(states, keep).tolist() == [[2.0, -3.0]]
+    assert POOLINGS["max"].pool(states, keep).tolist() == [[3.0, -2.0]]
 
 
 def test_vectors_equal_the_output_of_transformers_pooled_by_hand() -> None:
@@ -114,7 +116,7 @@ def test_rows_come_back_in_the_order_of_the_texts(small: Encoder) -> None:
 @pytest.mark.parametrize("batch_tokens", [1, 7, 64, 10_000])
 def test_a_batch_holds_at_most_its_tokens_and_every_row_stands_in_one(batch_tokens: int) -> None:
     lengths = [5, 1, 40, 5, 9, 9, 2, 33, 64, 1]
-    cut = list(pooling.batches(lengths, batch_tokens))
+    cut = list(batches(lengths, batch_tokens))
     assert sorted(row for rows in cut for row in rows) == list(range(len(lengths)))
     assert all(len(rows) == 1 or len(rows) * max(lengths[row] for row in rows) <= batch_tokens for rows in cut)
 

@@ -1,0 +1,152 @@
+"""Faster functions for a training step that differ only in rounding: what `Quick` computes in place of torch's own.
+
+    linear     x Wᵀ + b by oneDNN, forward and backward, where that computes in float32
+    dropout    from 16 random bits for each number; also inside attention
+
+The readable step, which is bit for bit that of transformers, does without. `Quick` replaces torch's functions while it
+is active, so that the modules of model.py and the task heads need no second version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from minibert.kernels.matmul import MAX_ERROR, is_x86, onednn_allowed, relative_error
+
+INT16_VALUES = 1 << 16
+DROPOUT_FROM = 4096  # numbers: for fewer, torch's own dropout is as fast
+
+
+class Quick(TorchFunctionMode):
+    """Inside, float32 linear layers and dropout on the CPU are computed by the functions of this module."""
+
+    active = 0  # how many are entered
+
+    def __enter__(self) -> Self:
+        Quick.active += 1
+        super().__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        Quick.active -= 1
+        super().__exit__(*error)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Called in place of each function of torch; the mode is off inside."""
+        named = kwargs or {}
+        if func is F.linear and args[0].is_cpu and not torch.is_autocast_enabled("cpu") and onednn_is_float32():
+            return linear(*args, **named)
+        if func is F.dropout and named["training"] and drops(args[0], named["p"]):  # torch names all but the first
+            return dropout(args[0], named["p"])
+        if func is F.scaled_dot_product_attention and drops(args[0], named.get("dropout_p", 0.0)):
+            return attention(*args, named.get("attn_mask"), named["dropout_p"])
+        return func(*args, **named)
+
+
+def recompute_contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    """For torch's checkpoint(context_fn=): the backward pass, where no mode is active, recomputes in the same way."""
+    return nullcontext(), Quick() if Quick.active else nullcontext()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Linear layers: y = x Wᵀ + b, dx = dy W, dW = dyᵀ x, db = Σ dy
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x Wᵀ + b by oneDNN, (..., in) -> (..., out); see kernels/matmul.py.
+
+    Not used for attention: no two batches have its shapes, and oneDNN caches a kernel for each.
+    """
+    y: Tensor = OneDNNProduct.apply(x.reshape(-1, x.shape[-1]), weight, bias)  # type: ignore[no-untyped-call]
+    return y.view(*x.shape[:-1], len(weight))  # x may have no rows
+
+
+class OneDNNProduct(torch.autograd.Function):
+    """x Wᵀ + b of rows, (T, in) -> (T, out); oneDNN is allowed for these products alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """(T,in) -> (T,out)."""
+        ctx.save_for_backward(x, weight)
+        with onednn_allowed():
+            return F.linear(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """dy (T,out) -> dx, dW, db, as far as they are needed."""
+        (dy,), (x, weight) = gradients, ctx.saved_tensors
+        to_x, to_weight, to_bias = ctx.needs_input_grad
+        with onednn_allowed():
+            dx = dy @ weight if to_x else None
+            dw = dy.T @ x if to_weight else None
+        return dx, dw, dy.sum(dim=0) if to_bias else None
+
+
+@cache
+def onednn_is_float32() -> bool:
+    """Whether this machine computes all three products in float32 although the setting allows less.
+
+    Each is compared with float64, with numbers of rows that are no multiple of a block.
+    """
+    if not is_x86():
+        return False
+    random = torch.Generator().manual_seed(0)  # leaves the caller's random state alone
+    x, weight, dy = (torch.randn(size, generator=random) for size in ((67, 256), (320, 256), (67, 320)))
+    exact = (x.double() @ weight.double().T, dy.double() @ weight.double(), dy.double().T @ x.double())
+    x.requires_grad_(), weight.requires_grad_()
+    try:
+        with torch.enable_grad():
+            y = linear(x, weight)
+            found = (y.detach(), *torch.autograd.grad(y, (x, weight), dy))
+    except (AttributeError, RuntimeError):  # a torch without the setting, or without oneDNN
+        return False
+    return max(map(relative_error, found, exact)) <= MAX_ERROR[torch.float32]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Dropout: torch draws a random number of its own for each number, which takes five times as long. A number is kept if
+# its 16 random bits, as an integer from -32,768 to 32,767, reach a threshold: p = 0.1 drops 6,554 / 65,536 = 0.100006.
+# All bits come from torch's generator, so that the seed determines them and a resumed run continues with the same.
+
+
+def drops(x: Tensor, p: float) -> bool:
+    """Whether dropout of x is possible and worthwhile in this way."""
+    return x.is_cpu and x.is_floating_point() and 0 < threshold(p) < INT16_VALUES and x.numel() >= DROPOUT_FROM
+
+
+def threshold(p: float) -> int:
+    """How many of the 65,536 values of 16 bits mean: dropped."""
+    return round(p * INT16_VALUES)
+
+
+def draw(shape: torch.Size, p: float) -> Tensor:
+    """True for a number that is kept, bool of this shape; each int64 that is drawn serves four numbers."""
+    numbers = shape.numel()
+    draws = torch.empty(-(-numbers // 4), dtype=torch.int64).random_(torch.iinfo(torch.int64).min, None)  # all 64 bits
+    return (draws.view(torch.int16)[:numbers] >= threshold(p) - INT16_VALUES // 2).view(shape)
+
+
+def dropout(x: Tensor, p: float) -> Tensor:
+    """x with each number dropped with probability p, the others divided by 1 - p."""
+    return x * draw(x.shape, p).to(x.dtype).mul_(INT16_VALUES / (INT16_VALUES - threshold(p)))
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, p: float) -> Tensor:
+    """dropout(softmax(Q Kᵀ / √W)) V, (B,H,S,W); mask: True for a key that is a token, (B,1,1,S) or the like.
+
+    Written out: torch has no fused kernel with dropout for the CPU, and spends time on rows without any key.
+    """
+    scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)  # (B,H,S,W) -> (B,H,S,S)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    return dropout(torch.softmax(scores, dim=-1), p) @ value  # (B,H,S,S) -> (B,H,S,W)

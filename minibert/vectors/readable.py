@@ -1,0 +1,85 @@
+"""One vector for each text by the encoder's own forward pass, in padded batches: the reference for engine.py.
+
+B batch, S tokens, D hidden size, L layers; N texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from tqdm import tqdm
+
+from minibert.inputs import inference
+from minibert.kernels.packing import batches, check_rows
+from minibert.model import Encoder, EncoderOutput
+from minibert.vectors.cache import Matrix
+from minibert.vectors.pooling import COMBINATIONS, POOLINGS
+from minibert.vectors.recipe import DEFAULT, Recipe
+
+
+def readable_vectors(
+    encoder: Encoder,
+    ids: Sequence[Sequence[int]],
+    recipe: Recipe = DEFAULT,
+    *,
+    second: Sequence[int] | None = None,
+    progress: bool = True,
+) -> Matrix:
+    """One vector for each row of token ids, (N, width) float32, in the order of the rows.
+
+    second: where in each row the second text of a pair begins; None: no row is a pair.
+    The encoder computes on its device, with its attention and dtype, in eval and inference mode; its own modes are
+    restored. A batch has at most batch_tokens tokens including padding, at least one row; only its pooled rows are
+    kept, so that memory does not grow with N. Rows differ by about 1e-6 with the batch that they are in. A progress bar
+    appears after 2 seconds. Raises ValueError for a recipe or ids that do not fit the encoder.
+    """
+    layers, width = recipe.fit_to(encoder.config, has_pooler=encoder.pooler is not None)
+    lengths = check_rows(encoder.config, ids, second).tolist()
+    second = second if encoder.config.family.pairs_in_segments else None
+    vectors = np.empty((len(ids), width), dtype=np.float32)
+    bar = tqdm(total=len(ids), unit="text", delay=2, disable=None if progress else True)
+    with inference(encoder), bar:
+        for rows in batches(lengths, recipe.batch_tokens):
+            input_ids, keep = pad([ids[row] for row in rows], encoder.config.pad_token_id, encoder.device)
+            segments = None if second is None else segments_of(keep, [second[row] for row in rows])
+            try:
+                out = encoder(input_ids, attention_mask=keep, token_type_ids=segments, output_hidden_states=True)
+            except torch.OutOfMemoryError as error:
+                raise torch.OutOfMemoryError(
+                    f"a batch of {tuple(keep.shape)} tokens does not fit on {encoder.device}; "
+                    f"use a smaller batch_tokens than {recipe.batch_tokens}"
+                ) from error
+            vectors[rows] = pool(out, keep, recipe, layers).cpu().numpy()
+            bar.update(len(rows))
+    return vectors
+
+
+def pad(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+    """Rows of ids as one tensor (B, S), padded on the right, and a mask (B, S), True for tokens."""
+    lengths = torch.tensor([len(row) for row in rows])
+    input_ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad_id)
+    return input_ids.to(device), (torch.arange(input_ids.shape[1]) < lengths[:, None]).to(device)
+
+
+def segments_of(keep: Tensor, second: Sequence[int]) -> Tensor:
+    """token_type_ids (B, S): 1 from the beginning of the second text of each row to its end, else 0."""
+    columns = torch.arange(keep.shape[1], device=keep.device)
+    return (keep & (columns >= torch.tensor(second, device=keep.device)[:, None])).long()
+
+
+def pool(out: EncoderOutput, keep: Tensor, recipe: Recipe, layers: Sequence[int]) -> Tensor:
+    """One float32 vector for each row: each layer pooled, then combined, (B, width).
+
+    keep, (B, S), is False for padding; layers are counted from 0, as by Recipe.fit_to.
+    """
+    pooling = POOLINGS[recipe.pooling]
+    if pooling.through_pooler:
+        assert out.pooler_output is not None  # Recipe.fit_to
+        return out.pooler_output.float()
+    assert out.hidden_states is not None
+    pooled = [pooling.pool(out.hidden_states[layer].float(), keep[:, :, None]) for layer in layers]
+    return COMBINATIONS[recipe.combine](torch.stack(pooled))

@@ -1,0 +1,76 @@
+"""What the tests of the engine share: small random encoders, random rows of ids, and the readable vectors."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from minibert.config import Config
+from minibert.model import Encoder
+from minibert.parity.checkpoints import randomise
+from minibert.vectors.engine import Engine
+
+Rows = list[list[int]]
+Matrix = NDArray[np.float32]
+V, L, D = 97, 3, 32
+CPU = torch.device("cpu")
+MIXED = [5, 2, 9, 9, 5, 30, 1, 2, 17, 9, 64, 3, 5]  # lengths
+RELATIVES: list[dict[str, Any]] = [
+    {"first_position": 2, "max_position_embeddings": 66},
+    {"shared_layers": (0,) * L},
+    {"shared_layers": (0, 1, 0)},
+    {"embedding_size": 12},
+    {"embedding_size": 12, "shared_layers": (0,) * L, "first_position": 1, "type_vocab_size": 1},
+]
+
+
+def random_encoder(**changes: Any) -> Encoder:
+    """A small encoder with every parameter random."""
+    sizes = {"hidden_size": D, "num_attention_heads": 4, "intermediate_size": 64, "num_hidden_layers": L}
+    encoder = Encoder(Config(vocab_size=V, **(sizes | changes))).eval()
+    randomise(encoder, 0)
+    return encoder
+
+
+ENCODER = random_encoder()
+ENGINE = Engine(ENCODER)
+
+
+def random_rows(lengths: Sequence[int], vocabulary: int = V) -> Rows:
+    numbers = random.Random(0)
+    return [[numbers.randrange(vocabulary) for _ in range(length)] for length in lengths]
+
+
+def readable(
+    encoder: Encoder, ids: Rows, pooling: str = "cls", layers: Sequence[int] = (-1,), combine: str = "concat"
+) -> Matrix:
+    """The same vectors by the readable encoder, one text at a time: no batch, no padding, no order to lose."""
+    pool: Any = {"cls": lambda x: x[0], "mean": lambda x: x.mean(0), "max": lambda x: x.amax(0)}
+    together: Any = {"concat": torch.flatten, "sum": lambda x: x.sum(0), "mean": lambda x: x.mean(0)}
+    vectors = []
+    for row in ids:
+        with torch.inference_mode():
+            out = encoder(torch.tensor([row]), attention_mask=torch.ones(1, len(row)), output_hidden_states=True)
+        if pooling == "pooler":
+            vectors.append(out.pooler_output[0])
+        else:
+            states = [out.hidden_states[layer % (encoder.config.num_hidden_layers + 1)][0] for layer in layers]
+            vectors.append(together[combine](torch.stack([pool[pooling](x) for x in states])))
+    return np.stack([vector.float().numpy() for vector in vectors])
+
+
+def difference(a: Matrix, b: Matrix) -> float:
+    assert a.shape == b.shape
+    assert a.dtype == b.dtype == np.float32
+    return float(np.abs(a - b).max())
+
+
+def cosine(a: Matrix, b: Matrix) -> float:
+    """The smallest, of all rows."""
+    x, y = torch.from_numpy(a).double(), torch.from_numpy(b).double()
+    return float(torch.cosine_similarity(x, y, dim=1).min())

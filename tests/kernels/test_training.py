@@ -1,0 +1,232 @@
+"""The functions of a fast training step: float32 products or none, dropout as torch's in distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from training import batches_of
+
+import minibert
+from minibert.families.bert import BERT
+from minibert.kernels import matmul, training
+from minibert.kernels.training import Quick, attention, draw, dropout, drops, linear, onednn_is_float32, threshold
+from minibert.train.loop import new_optimizer, one_step, packed_loss
+from minibert.train.run import resolve_precision
+from minibert.train.settings import TrainSettings
+
+P = 0.1
+ONES = torch.ones(400, 1000)
+
+
+@pytest.fixture(autouse=True)
+def _fresh(one_thread: None) -> Iterator[None]:
+    """The result of the check of this machine is forgotten before and after."""
+    onednn_is_float32.cache_clear()
+    yield
+    onednn_is_float32.cache_clear()
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Linear layers
+
+
+def test_products_are_those_of_float32_forward_and_backward_and_restore_the_setting() -> None:
+    setting: Any = torch.backends.mkldnn
+    before = setting.matmul.fp32_precision
+    x, weight, bias = (torch.randn(size, requires_grad=True) for size in ((2, 65, 96), (200, 96), (200,)))
+    dy = torch.randn(2, 65, 200)
+    y = linear(x, weight, bias)
+    found = (y, *torch.autograd.grad(y, (x, weight, bias), dy))
+    twins = [one.detach().double().requires_grad_() for one in (x, weight, bias)]
+    exact = F.linear(*twins)
+    for one, other in zip(found, (exact, *torch.autograd.grad(exact, twins, dy.double())), strict=True):
+        assert matmul.relative_error(one.detach(), other.detach()) < 1e-5
+    assert setting.matmul.fp32_precision == before
+
+
+def test_frozen_weights_have_no_gradient_and_no_rows_are_no_error() -> None:
+    x, weight, bias = torch.randn(3, 4), torch.randn(5, 4), torch.randn(5)
+    assert not linear(x, weight, bias).requires_grad
+    linear(x.requires_grad_(), weight, bias).sum().backward()
+    assert torch.allclose(x.grad, weight.sum(dim=0).expand(3, 4))  # type: ignore[arg-type]
+    layer = nn.Linear(8, 3)
+    y = linear(torch.randn(0, 8), layer.weight, layer.bias)
+    y.sum().backward()
+    assert y.shape == (0, 3) and not layer.weight.grad.any()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("which", ["forward", "to the input", "to the weight"])
+def test_a_machine_that_computes_in_bfloat16_does_not_use_them(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rounded(x: Tensor, when: str) -> Tensor:
+        return x.bfloat16().float() if which == when else x
+
+    class Coarse(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+            ctx.save_for_backward(x, weight)
+            return rounded(x @ weight.T, "forward")
+
+        @staticmethod
+        def backward(ctx: Any, *dy: Tensor) -> tuple[Tensor, Tensor]:
+            x, weight = ctx.saved_tensors
+            return rounded(dy[0] @ weight, "to the input"), rounded(dy[0].T @ x, "to the weight")
+
+    monkeypatch.setattr(training, "linear", Coarse.apply)
+    assert not onednn_is_float32()
+
+
+@pytest.mark.parametrize("error", [AttributeError, RuntimeError])
+def test_a_torch_without_the_setting_does_not_use_them(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def missing() -> Iterator[None]:
+        raise error("no such setting")
+        yield
+
+    monkeypatch.setattr(training, "onednn_allowed", missing)
+    assert not onednn_is_float32()
+
+
+def test_another_processor_does_not_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matmul.platform, "machine", lambda: "arm64")
+    assert not onednn_is_float32()
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_step_uses_them_in_linear_layers_alone_unless_it_is_exact(
+    exact: bool, written: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "onednn_is_float32", lambda: True)
+    seen = []
+
+    @contextmanager
+    def watched() -> Iterator[None]:
+        seen.append(True)
+        yield
+
+    monkeypatch.setattr(training, "onednn_allowed", watched)
+    model = minibert.load(written(BERT, "sequence-classification")[0], head="sequence-classification")
+    settings = TrainSettings(exact=exact)
+    batch = next(batches_of("sequence-classification", 4, 4).epoch_batches(0))
+    one_step(model, [batch], new_optimizer(model, settings), packed_loss, settings, 1)
+    layers = model.config.num_hidden_layers
+    forward = 4 * layers + 1 + 2  # one for query, key, value, but two in the last layer; the pooler, the classifier
+    assert len(seen) == (0 if exact else 2 * forward)
+
+
+@pytest.mark.parametrize("step", ["packed", "readable"])
+def test_only_the_readable_step_is_exact(step: str) -> None:
+    assert resolve_precision(TrainSettings(step=step)).exact == (step == "readable")
+
+
+def test_a_refused_machine_and_autocast_compute_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, layer = torch.randn(5, 8), nn.Linear(8, 3)
+    for allowed in (True, False):
+        monkeypatch.setattr(training, "onednn_is_float32", lambda allowed=allowed: allowed)
+        with Quick():
+            made = layer(x)
+            with torch.autocast("cpu", torch.bfloat16):
+                lower = layer(x)
+        assert ("AddmmBackward" in str(made.grad_fn)) != allowed
+        assert lower.dtype == torch.bfloat16
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Dropout
+
+
+def test_each_number_is_dropped_with_probability_p_and_the_mean_is_kept() -> None:
+    torch.manual_seed(0)
+    for p in (P, 0.5, 0.013):
+        y = dropout(ONES, p)
+        dropped = y == 0
+        error = (p * (1 - p) / ONES.numel()) ** 0.5  # standard error of the fraction
+        assert abs(float(dropped.float().mean()) - p) < 4 * error
+        assert torch.allclose(y[~dropped], torch.tensor(1 / (1 - p)), rtol=1e-4)
+    assert threshold(P) == 6554
+
+
+def test_rows_columns_and_the_four_numbers_of_a_draw_are_dropped_independently() -> None:
+    torch.manual_seed(1)
+    dropped = ~draw(torch.Size([4000, 400]), P)
+    for fraction in (dropped.float().mean(0), dropped.float().mean(1)):
+        error = (P * (1 - P) / (dropped.numel() / len(fraction))) ** 0.5
+        assert float((fraction - P).abs().max()) < 5 * error
+    lanes = dropped.view(-1, 4).float()
+    together = (lanes.T @ lanes) / len(lanes)  # how often two of a draw are dropped together
+    error = (P**2 / len(lanes)) ** 0.5
+    assert float((together - torch.diag(together.diag()) - P**2 * (1 - torch.eye(4))).abs().max()) < 5 * error
+    assert float((together.diag() - P).abs().max()) < 5 * (P / len(lanes)) ** 0.5  # the fourth has all of its 16 bits
+
+
+def test_the_backward_pass_drops_the_same_numbers_and_the_seed_determines_them() -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.ones(200, 100, dtype=dtype, requires_grad=True)
+        y = dropout(x, P)
+        y.backward(torch.ones_like(y))
+        assert x.grad is not None and torch.equal(x.grad, y) and y.dtype == dtype
+    torch.manual_seed(3)
+    first, second = dropout(ONES, P), dropout(ONES, P)
+    torch.manual_seed(3)
+    assert torch.equal(dropout(ONES, P), first)
+    assert not torch.equal(first, second)
+
+
+def test_dropout_that_is_impossible_or_not_worthwhile_is_left_to_torch() -> None:
+    assert drops(ONES, P)
+    assert not any(drops(ONES, p) for p in (0.0, 1.0, 1e-9))
+    others = torch.ones(10), ONES.to(torch.int64), torch.ones(100, 100, device="meta")
+    assert not any(drops(x, P) for x in others)
+
+
+def test_inside_quick_modules_drop_in_this_way_and_only_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[tuple[int, ...]] = []
+    monkeypatch.setattr(training, "draw", lambda shape, p: (drawn.append(tuple(shape)), draw(shape, p))[1])
+    module = nn.Dropout(P)
+    module(ONES)
+    assert drawn == []
+    with Quick():
+        module(ONES)
+        module.eval()
+        assert torch.equal(module(ONES), ONES)
+    assert drawn == [(400, 1000)]
+
+
+def attention_inputs() -> tuple[list[Tensor], Tensor]:
+    """Query, key, value and a mask."""
+    random = torch.Generator().manual_seed(0)
+    mask = (torch.arange(30) < torch.tensor([30, 12, 5, 30, 1, 29, 8, 17])[:, None])[:, None, None]
+    return [torch.randn(8, 4, 30, 16, generator=random).requires_grad_() for _ in range(3)], mask
+
+
+def test_attention_without_what_is_dropped_is_that_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "dropout", lambda x, p: x)
+    inputs, mask = attention_inputs()
+    exact, got = F.scaled_dot_product_attention(*inputs, attn_mask=mask), attention(*inputs, mask, P)
+    gradients = zip(torch.autograd.grad(got.sum(), inputs), torch.autograd.grad(exact.sum(), inputs), strict=True)
+    assert torch.allclose(got, exact, atol=1e-5)
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in gradients)
+    assert not torch.allclose(attention(*inputs, None, P), exact, atol=1e-2)  # without the mask
+
+
+def test_inside_quick_attention_drops_its_weights_and_keeps_their_mean() -> None:
+    inputs, mask = attention_inputs()
+
+    def attended(p: float) -> Tensor:
+        return F.scaled_dot_product_attention(*inputs, attn_mask=mask, dropout_p=p).detach()
+
+    exact = attended(0.0)
+    torch.manual_seed(0)
+    with Quick():
+        assert torch.equal(attended(0.0), exact)
+        dropped = torch.stack([attended(P) for _ in range(60)])
+    mean, spread = dropped.mean(0), dropped.std(0)
+    assert float(spread.mean()) > 0.01  # something is dropped
+    error = (spread / 60**0.5).clamp(min=1e-3)
+    far = [float((((mean * scale - exact) / error).abs() > 4).float().mean()) for scale in (1.0, 1 - P)]
+    assert far[0] < 0.01 < 0.05 < far[1]  # the latter: without the division by 1 - p

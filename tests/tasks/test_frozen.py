@@ -1,0 +1,279 @@
+"""A classifier is what scikit-learn would train, survives its folder, and refuses what it cannot learn or use."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from words import labelled, write_words_checkpoint
+
+from minibert.tasks.classification import Texts
+from minibert.tasks.frozen import CLASSIFIER_FILE, DETAILS, Classifier, FrozenReader, digest, read, train
+from minibert.vectors import features as features_room
+from minibert.vectors.cache import MemoryRows
+from minibert.vectors.embedder import embed
+from minibert.vectors.engine import Engine
+from minibert.vectors.features import TextFeatures
+
+TEXTS, LABELS = labelled()
+NEW = ["a very good play", "the awful meal", "", "book"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_words_checkpoint(tmp_path_factory.mktemp("words"))
+
+
+@pytest.fixture(scope="module")
+def trained(checkpoint: Path) -> Classifier:
+    return train(TEXTS, LABELS, model=str(checkpoint), pooling="mean", layers=(-2, -1))
+
+
+@pytest.fixture
+def saved(trained: Classifier, tmp_path: Path) -> Path:
+    trained.save(tmp_path / "classifier")
+    return tmp_path / "classifier"
+
+
+# -- training
+
+
+def test_it_predicts_what_the_scikit_learn_pipeline_predicts_before_and_after_saving(
+    trained: Classifier, saved: Path, checkpoint: Path
+) -> None:
+    features = TextFeatures(str(checkpoint), pooling="mean", layers=(-2, -1))
+    reference = make_pipeline(features, StandardScaler(), LogisticRegression(max_iter=1000)).fit(TEXTS, LABELS)
+    for classifier in (trained, Classifier.load(saved)):
+        assert classifier.labels == reference.classes_.tolist()
+        assert classifier.predict(NEW).tolist() == reference.predict(NEW).tolist()
+        np.testing.assert_array_equal(classifier.predict_proba(NEW), reference.predict_proba(NEW))
+
+
+def test_a_grid_scores_each_c_as_scikit_learn_does_and_takes_the_best(checkpoint: Path) -> None:
+    labels = [*LABELS[:-6], *LABELS[-6:][::-1]]  # some are wrong, so that the scores differ
+    classifier = train(TEXTS, labels, grid=[10.0, 0.001, 0.1], folds=3, model=str(checkpoint))
+    pipeline = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    search = GridSearchCV(
+        pipeline,
+        {"logisticregression__C": [0.001, 0.1, 10.0]},
+        cv=StratifiedKFold(3, shuffle=True, random_state=0),
+    ).fit(TextFeatures(str(checkpoint)).fit_transform(TEXTS), labels)
+    assert [score.C for score in classifier.scores] == [0.001, 0.1, 10.0]
+    np.testing.assert_allclose([score.mean for score in classifier.scores], search.cv_results_["mean_test_score"])
+    np.testing.assert_allclose([score.std for score in classifier.scores], search.cv_results_["std_test_score"])
+    assert search.best_params_["logisticregression__C"] == classifier.C
+
+
+def test_a_grid_encodes_the_texts_once(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    transform = TextFeatures.transform
+    monkeypatch.setattr(TextFeatures, "transform", lambda self, rows: calls.append(len(rows)) or transform(self, rows))
+    train(TEXTS, LABELS, grid=[0.1, 1.0, 10.0], model=str(checkpoint))
+    assert calls == [len(TEXTS)]
+
+
+def test_without_a_grid_too_few_rows_for_the_folds_leave_the_accuracy_unmeasured(checkpoint: Path) -> None:
+    assert train(TEXTS[:4], LABELS[:4], model=str(checkpoint)).scores == []
+    assert train(TEXTS, LABELS, folds=0, model=str(checkpoint)).scores == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "settings", "message"),
+    [
+        (["a"] * 24, {}, "1 classes in 24 rows: all are 'a'"),
+        ([f"label {row}" for row in range(24)], {}, "24 classes in 24 rows"),
+        (["a", "b"] * 11 + ["a"], {}, "24 texts and 23 labels"),
+        (["a", "b"] * 11 + ["a", math.nan], {}, "row 23 has the label nan"),
+        (["a", "b"] * 11 + [None, "b"], {}, "row 22 has the label None"),
+        (["a", " "] * 12, {}, "row 1 has an empty label"),
+        ([0.5, 1.5] * 12, {}, "row 0 has the label 0.5"),
+        (["a"] * 20 + ["b"] * 4, {"grid": "log"}, "class 'b' has 4 rows; 5 are needed"),
+        (LABELS, {"grid": "fine"}, "grid is 'fine'; it must be tutorial, log or values of C above 0"),
+        (LABELS, {"grid": []}, "values of C above 0"),
+        (LABELS, {"grid": [1.0, -1.0]}, "values of C above 0"),
+        (LABELS, {"grid": [math.inf]}, "values of C above 0"),
+        (LABELS, {"folds": 1}, "folds is 1"),
+        (LABELS, {"grid": "log", "folds": 0}, "folds is 0"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused_before_the_model_is_loaded(
+    labels: list[Any], settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        train(TEXTS, labels, model="no such checkpoint", **settings)
+
+
+# -- features that are there already
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many texts are computed, batch by batch; a batch of these texts has three or four."""
+    counts: list[int] = []
+    batches = Engine.batches
+
+    def counting(self: Any, *given: Any) -> Any:
+        for rows, pooled in batches(self, *given):
+            counts.append(len(rows))
+            yield rows, pooled
+
+    monkeypatch.setattr(Engine, "batches", counting)
+    return counts
+
+
+def test_given_vectors_train_the_same_classifier_and_nothing_but_a_sample_is_computed(
+    checkpoint: Path, trained: Classifier, computed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vectors = embed(TEXTS, str(checkpoint), pooling="mean", layers=(-2, -1))
+    monkeypatch.setattr(features_room, "MEMORY", MemoryRows())
+    computed.clear()
+    again = train(TEXTS, LABELS, vectors=vectors, model=str(checkpoint), pooling="mean", layers=(-2, -1))
+    assert sum(computed) == 8
+    np.testing.assert_allclose(again.predict_proba(NEW), trained.predict_proba(NEW), atol=1e-4)
+    halved = train(
+        TEXTS, LABELS, vectors=vectors.astype(np.float16), model=str(checkpoint), pooling="mean", layers=(-2, -1)
+    )
+    np.testing.assert_allclose(halved.predict_proba(NEW), trained.predict_proba(NEW), atol=1e-2)
+
+
+def test_vectors_of_other_texts_or_settings_are_refused(checkpoint: Path) -> None:
+    vectors = embed(TEXTS, str(checkpoint), pooling="mean")
+    broken = vectors.copy()
+    broken[5, 3] = np.nan
+    for given, message in [
+        (vectors[:-1], r"the vectors are \(23, 24\) of float32; these texts and settings give \(24, 24\)"),
+        (vectors[:, 1:], r"the vectors are \(24, 23\)"),
+        (vectors.astype(int), r"the vectors are \(24, 24\) of int64"),
+        (broken, "row 5 has a vector that is NaN or infinite"),
+        (vectors[::-1], "the vector of row .* is not that of its text"),
+        (embed(TEXTS, str(checkpoint), pooling="cls"), "is not that of its text .* by these settings; give vectors of"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            train(TEXTS, LABELS, vectors=given, model=str(checkpoint), pooling="mean", folds=0)
+
+
+# -- using
+
+
+def test_no_texts_give_no_predictions(trained: Classifier) -> None:
+    assert trained.predict([]).shape == (0,)
+    assert trained.predict_proba([]).shape == (0, 2)
+
+
+def test_it_is_measured_as_a_fine_tuned_task(trained: Classifier) -> None:
+    found = FrozenReader(trained).measure(Texts(TEXTS, None, LABELS))
+    assert found.figures["accuracy"] == np.mean(trained.predict(TEXTS) == np.array(LABELS))
+    with pytest.raises(ValueError, match=r"row 1 \('dull'\) has the label 'meh'; the model knows 'neg', 'pos'"):
+        FrozenReader(trained).measure(Texts(["fine", "dull"], None, ["pos", "meh"]))
+
+
+# -- the folder
+
+
+def edit(folder: Path, change: dict[str, Any], arrays: dict[str, Any] | None = None) -> None:
+    """Write other entries (None removes one) and arrays into the file of a classifier."""
+    details, there = read(folder)
+    there |= arrays or {}
+    entries = details | {"tensors_sha256": digest(there)} | change
+    content = json.dumps({name: value for name, value in entries.items() if name not in change or value is not None})
+    (folder / CLASSIFIER_FILE).write_bytes(save(there, {DETAILS: content}))
+
+
+def test_a_checkpoint_that_was_moved_is_named_anew(saved: Path, checkpoint: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(checkpoint, tmp_path / "moved")
+    edit(saved, {"model": str(tmp_path / "gone")})
+    with pytest.raises(FileNotFoundError, match="gone"):
+        Classifier.load(saved)
+    assert Classifier.load(saved, model=str(copy)).predict(["fine"]).shape == (1,)
+
+
+def test_other_weights_are_refused_with_both_hashes(saved: Path, trained: Classifier, tmp_path: Path) -> None:
+    other = write_words_checkpoint(tmp_path / "other", seed=1)
+    with pytest.raises(ValueError, match=r"was trained on .* with the hashes .*--model") as caught:
+        Classifier.load(saved, model=str(other))
+    hashes = {trained.features.weights_sha256_, TextFeatures(str(other)).fit([]).weights_sha256_}
+    assert len(hashes) == 2
+    assert all(digest in str(caught.value) for digest in hashes)
+
+
+def test_a_wrong_setting_of_the_caller_is_not_called_damage(saved: Path) -> None:
+    with pytest.raises(ValueError, match=r"^batch_tokens is 0; it must be at least 1"):
+        Classifier.load(saved, batch_tokens=0)
+
+
+def test_the_folder_holds_one_file_that_is_read_back(saved: Path, trained: Classifier) -> None:
+    assert [path.name for path in saved.iterdir()] == [CLASSIFIER_FILE]
+    details, arrays = read(saved)
+    assert details["weights_sha256"] == trained.features.weights_sha256_
+    assert (details["labels"], details["layers"]) == (["neg", "pos"], [-2, -1])
+    np.testing.assert_array_equal(arrays["coef"], trained.head[-1].coef_)
+
+
+@pytest.mark.parametrize(
+    ("change", "arrays", "message"),
+    [
+        ({"format": 2}, {}, "invalid format; this version of minibert reads format 1"),
+        ({"labels": None}, {}, "no 'labels'"),
+        ({"labels": ["pos"]}, {}, "invalid labels"),
+        ({"labels": ["pos", "pos"]}, {}, "invalid labels"),
+        ({"labels": ["neg", 7]}, {}, "invalid labels"),
+        ({"labels": "no"}, {}, "invalid labels"),
+        ({"labels": ["a", "b", "c"]}, {}, "invalid coef, intercept"),
+        ({"C": "1"}, {}, "invalid C"),
+        ({"C": math.nan}, {}, "invalid C"),
+        ({"rows": 2.5}, {}, "invalid rows"),
+        ({"scores": 3}, {}, "not iterable"),
+        ({"scores": [{"C": 1.0}]}, {}, "missing 2 required"),
+        ({"scores": [{"C": 1.0, "mean": "x", "std": 0.1}]}, {}, "invalid scores"),
+        ({"model": {}}, {}, "invalid model"),
+        ({"pooling": None}, {}, "no 'pooling'"),
+        ({"pooling": "best"}, {}, "pooling is 'best'; choose from"),
+        ({"layers": ["-1"]}, {}, "layers is"),
+        ({"layers": [-1]}, {}, "it has 48 columns, its settings give 24"),
+        ({"tensors_sha256": "0"}, {}, "invalid tensors_sha256"),
+        ({}, {"coef": np.full((1, 48), np.nan)}, "invalid coef"),
+        ({}, {"coef": np.ones((1, 48), dtype=np.int32)}, "invalid coef"),
+        ({}, {"mean": np.ones(48, dtype=bool)}, "invalid mean"),
+        ({}, {"scale": np.zeros(48)}, "invalid scale above 0"),
+        ({}, {"mean": np.array(1.0)}, "invalid mean"),
+        ({}, {"intercept": np.ones(2)}, "invalid intercept"),
+    ],
+)
+def test_a_damaged_folder_is_refused_in_one_sentence(
+    saved: Path, change: dict[str, Any], arrays: dict[str, Any], message: str
+) -> None:
+    edit(saved, change, arrays)
+    with pytest.raises(ValueError, match=message) as error:
+        Classifier.load(saved)
+    assert str(saved) in str(error.value)
+    assert "train it again" in str(error.value)
+
+
+def test_a_file_without_a_classifier_is_refused(saved: Path) -> None:
+    path, (_, arrays) = saved / CLASSIFIER_FILE, read(saved)
+    whole = path.read_bytes()
+    changed = bytearray(whole)
+    changed[-1] ^= 1
+    texts = (save(arrays), *(save(arrays, {DETAILS: text}) for text in ("{", "[" * 100_000, "[]", "{}")))
+    for content in (b"", b"{}", whole[:-1], bytes(changed), *texts):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="cannot be used"):
+            read(saved)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match=r"classifier\.safetensors is a pipe"):
+        read(saved)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match="`minibert classify train` writes one"):
+        read(saved)
