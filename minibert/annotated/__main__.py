@@ -131,14 +131,14 @@ def definitions(parent: ast.Module | ast.ClassDef, prefix: str = "") -> dict[int
     found: dict[int, str] = {}
     follows = False
     for node in parent.body:
-        is_definition = isinstance(node, Definition)
         first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
-        if is_definition or follows:
-            documented = isinstance(node, Definition) and ast.get_docstring(node)
-            found[first] = f"{prefix}{node.name}" if documented else ""
+        if isinstance(node, Definition):
+            found[first] = f"{prefix}{node.name}" if ast.get_docstring(node) else ""
+        elif follows:
+            found[first] = ""
         if isinstance(node, ast.ClassDef):
             found |= definitions(node, f"{node.name}.")
-        follows = is_definition
+        follows = isinstance(node, Definition)
     return found
 
 

@@ -190,10 +190,10 @@ def compare(
     rows = compare_tensors(TENSORS, mine, reference, bounds.forward)
     for rung, names in ((LOGITS, LOGIT_FIELDS), (LOSSES, ("loss",))):
         rows += compare_tensors(rung, fields(output, names), fields(expected, names), bounds.forward)
-    decisions = (decide(fields(side, LOGIT_FIELDS), labels) for side in (output, expected))
+    decided, upstream = (decide(fields(side, LOGIT_FIELDS), labels) for side in (output, expected))
     # With bounds, a decision may fall the other way where two scores are close: it is shown and does not count.
     allowed = 0.0 if bounds == EQUAL else float("inf")
-    rows += [replace(decision, allowed=allowed) for decision in compare_tensors(DECISIONS, *decisions)]
+    rows += [replace(decision, allowed=allowed) for decision in compare_tensors(DECISIONS, decided, upstream)]
     if getattr(expected, "loss", None) is not None:
         rows += compare_parameters(GRADIENTS, ours, theirs, lambda p: p.grad, bounds.backward)
     return rows
@@ -287,7 +287,7 @@ def compare_training(ours: nn.Module, theirs: nn.Module, batch: Batch, labels: d
                 forward(model, batch, labels).loss.backward()
                 optimizer.step()
         model.eval()
-    rows = compare_tensors(DROPOUT, *first_step)
+    rows = compare_tensors(DROPOUT, first_step[0], first_step[1])
     rows += compare_parameters(TRAINED, ours, theirs, lambda p: p.data)
     for model in (ours, theirs):
         model.zero_grad(set_to_none=True)

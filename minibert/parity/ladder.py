@@ -12,6 +12,7 @@ import copy
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -208,28 +209,25 @@ def computations(ours: nn.Module) -> Iterator[tuple[str, nn.Module]]:
                 change(module)
         return model
 
-    def swap(layer: Layer) -> None:
+    def assign(name: str, value: object, module: nn.Module) -> None:
+        if hasattr(module, name):
+            setattr(module, name, value)
+
+    def swap_norms(layer: Layer) -> None:
         layer.attention_norm, layer.feed_forward_norm = layer.feed_forward_norm, layer.attention_norm
 
+    def move(by: int, embeddings: Embeddings) -> None:
+        embeddings.position.weight.copy_(embeddings.position.weight.roll(by, dims=0))
+
     for name, function in ACTIVATION.items():
-        yield (
-            f"activation: upstream computes {name}",
-            changed(
-                nn.Module, lambda module, f=function: hasattr(module, "activation") and setattr(module, "activation", f)
-            ),
-        )
+        activate = partial(assign, "activation", function)
+        yield f"activation: upstream computes {name}", changed(nn.Module, activate)
     for eps in (1e-12, 1e-5, 1e-6, 1e-3):
-        yield (
-            f"eps: upstream's LayerNorms have {eps:g}",
-            changed(nn.LayerNorm, lambda norm, eps=eps: setattr(norm, "eps", eps)),
-        )
+        yield f"eps: upstream's LayerNorms have {eps:g}", changed(nn.LayerNorm, partial(assign, "eps", eps))
     yield "missing bias: upstream's linear layers have none", changed(nn.Linear, lambda linear: linear.bias.zero_())
-    yield "swapped norms: the two LayerNorms of each layer are exchanged", changed(Layer, swap)
+    yield "swapped norms: the two LayerNorms of each layer are exchanged", changed(Layer, swap_norms)
     for by, word in ((-1, "higher"), (1, "lower")):
-        yield (
-            f"positions: upstream's are one {word}",
-            changed(Embeddings, lambda x, by=by: x.position.weight.copy_(x.position.weight.roll(by, dims=0))),
-        )
+        yield f"positions: upstream's are one {word}", changed(Embeddings, partial(move, by))
 
 
 def loading(ours: nn.Module, theirs: nn.Module, reproduces: Callable[[nn.Module], bool]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -111,8 +111,11 @@ def base(model: nn.Module) -> nn.Module:
 
 def find(model: nn.Module, path: str) -> nn.Module | None:
     """The module at a path, first in the encoder, then in the task head; None where it is absent."""
-    found = (reduce(lambda at, name: getattr(at, name, None), path.split("."), start) for start in (base(model), model))
-    return next((module for module in found if isinstance(module, nn.Module)), None)
+    for found in (base(model), model):
+        module = reduce(lambda at, name: getattr(at, name, None), path.split("."), cast(Any, found))
+        if isinstance(module, nn.Module):
+            return module
+    return None
 
 
 def head_of(model: nn.Module, family: Family) -> str:
@@ -171,6 +174,10 @@ class WatchAttention(TorchFunctionMode):
         self.layer: int | None = None  # whose attention is being computed
         self.awaits_product = False
 
+    def leave(self, *_: object) -> None:
+        """The attention is computed."""
+        self.layer = None
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name, found = getattr(func, "__name__", ""), {}
@@ -207,8 +214,7 @@ def recording(model: nn.Module) -> Iterator[Tensors]:
             hook = partial(on_call, iter(at), what)
             if what == SCORES:
                 stack.callback(module.register_forward_pre_hook(hook).remove)
-                hook = lambda *_: setattr(watch, "layer", None)  # noqa: E731
-            stack.callback(module.register_forward_hook(hook).remove)
+            stack.callback(module.register_forward_hook(watch.leave if what == SCORES else hook).remove)
         yield kept
 
 

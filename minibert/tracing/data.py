@@ -171,7 +171,9 @@ def queries_and_keys(journey: Journey, layer: int, heads: list[int]) -> dict[str
     one, H = journey.layers[layer], journey.config.num_attention_heads
     found: dict[str, Any] = {}
     for name, stage in (("queries", "query"), ("keys", "key")):
-        x = one[stage][:PAIR_TOKENS].unflatten(-1, (H, -1)).transpose(0, 1)  # (P,D) -> (P,H,W) -> (H,P,W)
+        x = (
+            one[stage][:PAIR_TOKENS].reshape(-1, H, one[stage].shape[-1] // H).transpose(0, 1)
+        )  # (P,D) -> (P,H,W) -> (H,P,W)
         found[name] = packed_vectors(x[heads])
     divisors = one["scores"][heads, :PAIR_TOKENS].double().logsumexp(dim=-1)
     return found | {"log_sums": rounded(divisors) if len(journey.tokens) > PAIR_TOKENS else None}

