@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -27,10 +27,10 @@ def add_options(parser: argparse.ArgumentParser, settings: type, skip: Collectio
         parser.add_argument(flag, type=parse, default=one.default, metavar=metavar, help=help)
 
 
-def help_of(default: Any, metadata: Any) -> str:
+def help_of(default: Any, metadata: Mapping[str, Any]) -> str:
     """The help text of a setting, with its choices and, where it has one, its default."""
     *choices, last = metadata["choices"] or ("",)
-    text = metadata["help"].replace("{choices}", f"{', '.join(choices)} or {last}").replace("%", "%%")
+    text: str = metadata["help"].replace("{choices}", f"{', '.join(choices)} or {last}").replace("%", "%%")
     if default is None or default is False or default == "":
         return text
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
