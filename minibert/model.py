@@ -71,14 +71,12 @@ class Embeddings(nn.Module):
         real = input_ids != self.pad_token_id
         return real.cumsum(dim=1) * real + self.position.padding_idx
 
-    def forward(
-        self, input_ids: Tensor, segments: Tensor, tasks: Tensor | None = None, positions: Tensor | None = None
-    ) -> Tensor:
-        """Token ids, segments and tasks, each (B,S), to (B,S,D); positions: where the tokens are not in rows."""
+    def forward(self, input_ids: Tensor, segments: Tensor, tasks: Tensor | None = None) -> Tensor:
+        """Token ids, segments and tasks, each (B,S), to (B,S,D)."""
         x: Tensor = self.token(input_ids)  # (B,S) -> (B,S,D)
         if self.segment is not None:
             x = x + self.segment(segments)
-        x = x + self.position(self.positions(input_ids) if positions is None else positions)  # (B,S,D) + (S,D)
+        x = x + self.position(self.positions(input_ids))  # (B,S,D) + (S,D) -> (B,S,D)
         if self.task is not None:
             x = x + self.task(tasks)
         # LayerNorm: each vector to mean 0, variance 1, then learned scale and shift. Dropout: zeros, only in training.

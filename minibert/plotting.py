@@ -54,8 +54,8 @@ def heat_map(
         vmax=largest,
         interpolation="nearest",
     )
-    axes.set_xticks(range(len(columns)) if columns else [], columns or [], rotation=90)
-    axes.set_yticks(range(len(rows)) if rows else [], rows or [])
+    axes.set_xticks(range(numbers.shape[1]) if columns else [], columns or [], rotation=90)
+    axes.set_yticks(range(numbers.shape[0]) if rows else [], rows or [])
     axes.set_title(title)
     return axes
 

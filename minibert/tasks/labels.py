@@ -64,7 +64,9 @@ def check_classes(labels: Sequence[str], least: int = 1) -> None:
     """Raise ValueError for labels that cannot be learned: of one class, all different, or under `least` rows each."""
     counts, rows = Counter(labels), len(labels)
     if len(counts) < 2 or len(counts) == rows > 2:
-        found = f"{len(counts)} classes in {rows} rows" + (f": all are {labels[0]!r}" if len(counts) == 1 else "")
+        found = f"{len(counts)} class{'es' * (len(counts) != 1)} in {rows} rows" + (
+            f": all are {labels[0]!r}" if len(counts) == 1 else ""
+        )
         raise ValueError(f"the labels have {found}; a classifier needs at least two classes, of several rows each")
     label, fewest = min(counts.items(), key=lambda item: item[1])
     if fewest < least:

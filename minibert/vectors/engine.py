@@ -361,7 +361,8 @@ class NotFiniteError(ValueError):
 
     def __str__(self) -> str:
         damaged = "the weights are damaged, or so large that numbers overflow; fetch the checkpoint again"
-        cause = "float16 ends at 65,504; use 'bfloat16' or 'float32'" if self.dtype == torch.float16 else damaged
+        overflow = "float16 ends at 65,504; use precision='bfloat16' or 'float32'"
+        cause = overflow if self.dtype == torch.float16 else damaged
         return f"row {self.row} has a vector with NaN or infinity in it, computed in {name_of(self.dtype)}: {cause}"
 
 

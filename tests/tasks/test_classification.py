@@ -207,7 +207,7 @@ def test_texts_and_pairs_are_checked() -> None:
 @pytest.mark.parametrize(
     ("task", "labels", "message"),
     [
-        (ONE, ["a", "a", "a"], "1 classes in 3 rows: all are 'a'; a classifier needs at least two"),
+        (ONE, ["a", "a", "a"], "1 class in 3 rows: all are 'a'; a classifier needs at least two"),
         (ONE, ["a", "b", "c"], "3 classes in 3 rows; a classifier needs at least two classes, of several rows"),
         (ONE, [], "0 classes in 0 rows"),
         (SEVERAL, [["a"], ["a"]], "all 2 rows have the labels 'a'; a classifier needs texts with different labels"),

@@ -91,7 +91,7 @@ def test_without_a_grid_too_few_rows_for_the_folds_leave_the_accuracy_unmeasured
 @pytest.mark.parametrize(
     ("labels", "settings", "message"),
     [
-        (["a"] * 24, {}, "1 classes in 24 rows: all are 'a'"),
+        (["a"] * 24, {}, "1 class in 24 rows: all are 'a'"),
         ([f"label {row}" for row in range(24)], {}, "24 classes in 24 rows"),
         (["a", "b"] * 11 + ["a"], {}, "24 texts and 23 labels"),
         (["a", "b"] * 11 + ["a", math.nan], {}, "row 23 has the label nan"),

@@ -432,7 +432,7 @@ def test_words_have_their_tags_at_their_first_tokens_as_in_transformers(folders:
         encoded = Tagging().encode(Sentences(words), both(family)[0], ["O", "X"], 128)
         assert [one.ids for one in encoded.examples] == expected["input_ids"]
         firsts = [[expected.word_ids(row).index(word) for word in range(len(words[row]))] for row in (0, 1)]
-        assert [list(row.places) for row in encoded.back] == firsts
+        assert encoded.back == firsts
 
 
 @every_relative
@@ -467,7 +467,7 @@ def test_models_of_relatives_predict_trace_and_embed(family: str, mask: str, oth
     write_checkpoint(tmp_path, family, "masked-lm", vocab_size=size, max_position_embeddings=40)
     [first, second] = fill_mask(f"The {mask} sat on the {mask}.", tmp_path, 4)
     assert len(first) == len(second) == 4 and all(guess.token for guess in first)
-    with pytest.raises(ValueError, match=f"the text has no {mask}".replace("[", r"\[")):
+    with pytest.raises(ValueError, match=f"the text has 0 {mask}".replace("[", r"\[")):
         fill_mask(f"The {other} sat on the mat.", tmp_path)
 
     encoder, tokenizer = minibert.load(tmp_path), load_tokenizer(tmp_path)

@@ -134,7 +134,11 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_step_and_rows(checkpo
 
 @pytest.mark.parametrize(
     ("labels", "words"),
-    [(["a"] * 4, "all 4 labels are 'a'"), (["a", "b", "c", None], "row 3"), (["a", "b"], "4 texts and 2 labels")],
+    [
+        (["a"] * 4, "1 class in 4 rows: all are 'a'"),
+        (["a", "b", "c", None], "row 3"),
+        (["a", "b"], "4 texts and 2 labels"),
+    ],
 )
 def test_labels_that_cannot_be_learned_are_refused_before_anything_is_loaded(labels: list[Any], words: str) -> None:
     with pytest.raises((ValueError, TypeError), match=words):
