@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from words import BAD, GOOD, OTHER, write_words_checkpoint
+from shards import TEXTS, matrix, write_shard
+from words import OTHER, write_words_checkpoint
 
 import minibert
 from minibert.text import texts as texts_module
@@ -22,9 +23,6 @@ from minibert.vectors.recipe import Recipe
 from minibert.vectors.shards import Columns, Shard, embed_shard, find_shards, read_shard
 
 D = 24
-TEXTS = [
-    f"{good} {bad} {'film ' * (row % 4)}".strip() for row, (good, bad) in enumerate(zip(GOOD * 9, BAD * 9, strict=True))
-]
 BODY = Columns("body")
 SETTINGS = {"pooling": "cls"}
 
@@ -39,21 +37,9 @@ def embedder(checkpoint: str) -> Embedder:
     return Embedder(checkpoint, Recipe(), "cpu")
 
 
-def write_shard(path: Path, texts: Iterable[Any] = TEXTS, rows: int = 10, **columns: Any) -> Path:
-    """A Parquet file with the column body, in row groups of so many rows."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    body = list(texts)
-    pq.write_table(pa.table({"id": list(range(len(body))), "body": body} | columns), path, row_group_size=rows)
-    return path
-
-
 def embed(source: Path, out: Path, embedder: Embedder, columns: Columns = BODY) -> pa.Table:
     embed_shard(Shard(str(source), str(out)), columns, embedder, SETTINGS)
     return pq.read_table(out)
-
-
-def matrix(table: pa.Table) -> np.ndarray[Any, Any]:
-    return np.array(table.column("vector").to_pylist(), np.float32)
 
 
 # -- found
