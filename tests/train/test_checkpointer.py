@@ -235,7 +235,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import torch
 torch.set_num_threads(1)
-from test_checkpointer import run, assert_ended_alike
+from train.test_checkpointer import run, assert_ended_alike
 
 checkpoint, folder = Path(sys.argv[2]), Path(sys.argv[3])
 for name in ("first", "whole"):  # the first loads what is loaded when it is needed
@@ -272,7 +272,7 @@ print(killed)
 def test_thirty_sigkills_at_random_moments_change_no_bit(checkpoint: Path, tmp_path: Path) -> None:
     """In processes of their own, forked from one that has loaded torch already."""
     done = subprocess.run(
-        [sys.executable, "-c", KILLS, str(Path(__file__).parent), str(checkpoint), str(tmp_path)],
+        [sys.executable, "-c", KILLS, str(Path(__file__).parents[1]), str(checkpoint), str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=300,

@@ -19,7 +19,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from shard_files import TEXTS, matrix, write_shard
+from shards import TEXTS, matrix, write_shard
 from words import write_words_checkpoint
 
 import minibert

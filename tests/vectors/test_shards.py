@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from shard_files import TEXTS, matrix, write_shard
+from shards import TEXTS, matrix, write_shard
 from words import OTHER, write_words_checkpoint
 
 import minibert

@@ -1,4 +1,4 @@
-"""Shards for tests: Parquet files of texts, and the vectors that are read back."""
+"""Small Parquet files of texts and of vectors, which the tests of shards and of Ray share."""
 
 from __future__ import annotations
 
