@@ -246,7 +246,7 @@ def test_everything_else_takes_it(folder: Path) -> None:
         engine.vectors([list(range(18))], Recipe())
     assert minibert.embed(["a good film", "bad"], model=folder).shape == (2, 24)
     traced = minibert.trace(minibert.load(folder), minibert.load_tokenizer(folder), "a good film")
-    assert [layer.probs.shape[0] for layer in traced.layers] == [3, 3, 3]
+    assert [layer["probs"].shape[0] for layer in traced.layers] == [3, 3, 3]
     assert "Invented" in traced.to_html()
 
 

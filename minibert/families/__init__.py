@@ -12,16 +12,15 @@ In reading order:
 
 from __future__ import annotations
 
-from minibert.families.albert import ALBERT
+from minibert.families import albert, bert, distilbert, electra, roberta
 from minibert.families.base import Family
-from minibert.families.bert import BERT, ERNIE
-from minibert.families.distilbert import DISTILBERT
-from minibert.families.electra import ELECTRA
-from minibert.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 
-# By model_type of config.json.
+# Every Family that these modules define, by model_type of config.json: a relative is added in one file.
 FAMILIES: dict[str, Family] = {
-    family.name: family for family in (BERT, DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ALBERT, ELECTRA, ERNIE)
+    family.name: family
+    for module in (bert, distilbert, roberta, albert, electra)
+    for family in vars(module).values()
+    if isinstance(family, Family)
 }
 
 
