@@ -1,7 +1,7 @@
-"""Trainings that test_torchrun.py runs in one process and in two: torchrun --nproc-per-node 2 ranks.py FOLDER GROUP
+"""Trainings that test_torchrun.py runs in one process and in two: torchrun --nproc-per-node 2 ranks.py FOLDER
 
-Each rank leaves the weights that it ends with in FOLDER/CASE-RANK.safetensors. Without transformers and pytest, which
-take longer to import than all of it takes to compute.
+Each rank leaves the weights that it ends with in FOLDER/GROUP/CASE-RANK.safetensors. Without transformers and
+pytest, which take longer to import than all of it takes to compute.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from minibert.train.pretraining import PretrainRun
 from minibert.train.settings import DistillSettings, PretrainSettings, TrainSettings
 
 WIDTH, VOCABULARY, LABELS = 11, 101, 3
+GROUPS = ("equal", "sharded")  # of the trainings: a copy of the model for each rank, and a model that is sharded
 SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": 24,
@@ -249,12 +250,13 @@ def trainings(folder: Path, group: str) -> Iterator[tuple[str, Ended]]:
     yield "corpus", pretrained(folder)
 
 
-def main(folder: Path, group: str) -> None:
-    """Every training of a group."""
-    for name, ended in trainings(folder, group):
-        save_file(ended.weights, folder / f"{name}-{context().rank}.safetensors")
-        (folder / f"{name}-{context().rank}.json").write_text(json.dumps(ended.progress.curve))
+def main(folder: Path) -> None:
+    """Every training of both groups."""
+    for group in GROUPS:
+        for name, ended in trainings(folder / group, group):
+            save_file(ended.weights, folder / group / f"{name}-{context().rank}.safetensors")
+            (folder / group / f"{name}-{context().rank}.json").write_text(json.dumps(ended.progress.curve))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]))

@@ -135,8 +135,7 @@ def embed_shards(
         next(read_shard(shard.source, columns, embedder.recipe.missing))
     identity = embedder.identity | {"text": columns.text, "pair": columns.pair}
     with work_folder(folder, identity, restart):
-        for path in folder.rglob(".*.parquet.*"):  # of killed workers
-            path.unlink()
+        remove_temporary_files(folder)
         for shard in shards if restart else ():
             Path(shard.out).unlink(missing_ok=True)
         ours = {Path(shard.out) for shard in shards} | {folder.absolute() / name for name in (MANIFEST, LOCK)}
@@ -149,6 +148,7 @@ def embed_shards(
             job = {"embedder": embedder, "columns": columns, "settings": identity}
             with session():
                 used = run(left, stats, job, workers, keep_order)
+            remove_temporary_files(folder)
     total, before = sum(stats.values(), TokenStats()), sum(count.texts for count in found.values() if count)
     embedder.warn(total)
     return Embedded(
@@ -164,6 +164,12 @@ def embed_shards(
         workers=used,
         rows_per_second=round((total.texts - before) / (time.perf_counter() - began), 1),
     )
+
+
+def remove_temporary_files(folder: Path) -> None:
+    """Remove what killed workers left of shards that they were writing."""
+    for path in folder.rglob(".*.parquet.*"):
+        path.unlink(missing_ok=True)
 
 
 def run(
@@ -314,17 +320,34 @@ def session() -> Iterator[None]:
         try:
             for attempt in range(ATTEMPTS):
                 try:
-                    ray.init(**own, **where, log_to_driver=False, logging_level=logging.ERROR)
+                    with silent():  # Ray reports even that its log level was set
+                        ray.init(**own, **where, log_to_driver=False, logging_level=logging.ERROR)
                     break
                 except Exception as error:  # Ray has no class for this
                     if attempt + 1 == ATTEMPTS:
                         raise RuntimeError(f"Ray did not start: {error}; if the machine is busy, try later") from error
+            import ray.data  # which sets up its logger
+
             logging.getLogger("ray.data").setLevel(logging.ERROR)
             yield
         finally:
             ray.shutdown()
             for name in added:
                 os.environ.pop(name, None)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Discard what this process writes to standard error, that of its C++ libraries included."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def share_of_cluster(

@@ -51,26 +51,29 @@ class Launched:
         return found
 
 
-def launched(folder: Path, group: str) -> Launched:
-    ranks.write_corpus(folder)
-    done = subprocess.run(
-        [*TORCHRUN, str(TESTS / "ranks.py"), str(folder), group], env=QUIET, capture_output=True, text=True
-    )
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the trainings of ranks.py, in two processes; one start of torchrun for all of them."""
+    folder = tmp_path_factory.mktemp("launched")
+    for group in ranks.GROUPS:
+        (folder / group).mkdir()
+        ranks.write_corpus(folder / group)
+    done = subprocess.run([*TORCHRUN, str(TESTS / "ranks.py"), str(folder)], env=QUIET, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert not done.stderr, "a warning that concerns no user"
-    return Launched(folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
-def equal(tmp_path_factory: pytest.TempPathFactory) -> Launched:
-    """The trainings of ranks.py, in two processes."""
-    return launched(tmp_path_factory.mktemp("equal"), "equal")
+def equal(launched: Path) -> Launched:
+    """The trainings in which each process has the whole model."""
+    return Launched(launched / "equal")
 
 
 @pytest.fixture(scope="module")
-def sharded(tmp_path_factory: pytest.TempPathFactory) -> Launched:
+def sharded(launched: Path) -> Launched:
     """Those with a sharded model."""
-    return launched(tmp_path_factory.mktemp("sharded"), "sharded")
+    return Launched(launched / "sharded")
 
 
 def apart(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
