@@ -33,10 +33,14 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 test: check
 	$(PYTEST)
 
-# The second tier: notebooks, torchrun with a rank that is killed, Ray with a worker killed, a server under load, ONNX, pages
-# in a browser.
+# The second tier: notebooks, ONNX, pages in a browser, and, one after the other since each needs the machine to itself,
+# torchrun with a rank that is killed, Ray with a worker killed, a server under load for MINIBERT_SOAK seconds.
+PROCESSES := tests/train/test_torchrun.py tests/vectors/test_ray.py tests/serving/test_serve.py tests/bench/test_serving.py
+export MINIBERT_SOAK ?= 60
+
 test-slow: .venv/installed-for-tests
-	$(PYTEST) -m slow
+	$(PYTEST) -m slow $(PROCESSES:%=--deselect %)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow $(PROCESSES)
 
 test-all: check
 	$(PYTEST) -m "slow or not slow"
