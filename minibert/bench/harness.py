@@ -219,7 +219,7 @@ def attempt(function: Callable[..., Any], *arguments: Any, **options: Any) -> An
     """What the function returns. Raises RuntimeError, in one line, for any error of another runtime."""
     try:
         return function(*arguments, **options)
-    except Exception as error:
+    except Exception as error:  # another runtime may raise anything
         raise RuntimeError(" ".join(f"{type(error).__name__}: {error}".split())[:160]) from None
 
 

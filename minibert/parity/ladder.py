@@ -238,7 +238,7 @@ def loading(ours: nn.Module, theirs: nn.Module, reproduces: Callable[[nn.Module]
         return ""
     state = ours.state_dict() | {name: other for name, _, other in pairs}
     loaded = copy.deepcopy(ours)
-    loaded.load_state_dict(state, strict=False)
+    loaded.load_state_dict(state, strict=False)  # a tied tensor may stand under one name
     if not reproduces(loaded):
         return ""
     name, parameter = different[0]
