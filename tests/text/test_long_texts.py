@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tokenizers import CLASSES, FRAGMENTS, write_saved
 
-from minibert.text import long_texts
+from minibert.text import tokenized as long_texts
 from minibert.text.texts import as_texts_or_pairs
 from minibert.text.tokenizer import Tokenizer, TruncationWarning, load_tokenizer
 
