@@ -47,8 +47,6 @@ def test_texts_that_fit_have_the_same_vectors_as_those_that_would_be_cut(checkpo
     np.testing.assert_array_equal(embed(short, checkpoint, long="windows"), embed(short, checkpoint, long="cut"))
     with pytest.warns(TruncationWarning, match="^2 of 5 texts are longer than 20 tokens"):
         embed(TEXTS, checkpoint, long="cut")
-    with pytest.raises(ValueError, match=r"row 1 has 47 tokens, more than max_length 20.*long='cut'"):
-        embed(TEXTS, checkpoint, long="error")
 
 
 def test_every_way_to_request_windows_gives_the_same(checkpoint: Path, tmp_path: Path) -> None:
@@ -102,11 +100,3 @@ def test_a_vector_that_is_not_finite_is_an_error_that_names_the_row(call: Any, t
         call(texts, folder, tmp_path)
     error = pickle.loads(pickle.dumps(NotFiniteError(3, torch.float16)))
     assert str(error).startswith("row 3 has a vector") and "use precision='bfloat16' or 'float32'" in str(error)
-
-
-def test_numbers_of_a_classifier_that_overflow_are_an_error(checkpoint: Path) -> None:
-    classifier = train(GOOD + BAD, [1, 1, 1, 0, 0, 0], model=str(checkpoint))
-    classifier.head[-1].coef_ = np.full_like(classifier.head[-1].coef_, 3e38)
-    for call in (classifier.predict, classifier.predict_proba):
-        with pytest.raises(ValueError, match=r"row 0 has a (score|probability) that is NaN or infinite"):
-            call(GOOD)
