@@ -160,11 +160,6 @@ KINDS = {
     "index": Kind(INDEX_FILE, INDEX, list_tensors, beside=SHARD),
     "tokenizer": Kind("tokenizer.json", TOKENIZER, read_words, beside=BESIDE),
     "settings": Kind("tokenizer_config.json", TOKENIZER_CONFIG, read_words, beside=WORDS),
-        "tokenizer_config.json",
-        TOKENIZER_CONFIG,
-        read_words,
-        beside=(*BESIDE, ("vocab.txt", "\n".join(VOCAB).encode())),
-    ),
     "vocabulary": Kind("vocab.txt", "\n".join(VOCAB), read_words, beside=BESIDE),
     "classifier": Kind(frozen.CLASSIFIER_FILE, CLASSIFIER, frozen.read, with_details),
 }
