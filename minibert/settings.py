@@ -66,3 +66,8 @@ def check_number(name: str, value: Any, kind: type, minimum: float | None, maxim
         bounds += [f"at least {minimum:.10g}"] if minimum is not None else []
         bounds += [f"at most {maximum:.10g}"] if maximum is not None else []
         raise ValueError(f"{name} is {brief(value)}; it must be {' and '.join(bounds)}")
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """ "-2,-1" as (-2, -1), for a setting that is a list of integers."""
+    return tuple(int(number) for number in text.split(","))

@@ -87,7 +87,10 @@ def test_labels_are_counted_by_id2label_else_num_labels_else_two() -> None:
 LARGEST = "at least [01] and at most (16777216|4096)$"
 BAD_LABELS: list[Any] = [2, "positive", ["no", "yes"], {"one": "yes"}, {"0": 7}, {"0": None}, {"-1": "no"}]
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"model_type": "xlnet"}, "model_type 'xlnet' is not supported; supported: bert, ernie, distilbert, roberta, xlm-roberta, "),
+    (
+        {"model_type": "xlnet"},
+        "model_type 'xlnet' is not supported; supported: bert, ernie, distilbert, roberta, xlm-roberta, ",
+    ),
     ({"model_type": None}, "model_type None is not supported"),
     ({"hidden_act": "swish"}, f"hidden_act is 'swish'; choose from {', '.join(ACTIVATIONS)}"),
     ({"hidden_size": 24, "num_attention_heads": 5}, "hidden_size 24 .* num_attention_heads 5"),

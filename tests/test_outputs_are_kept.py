@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from words import labelled, write_tsv, write_words_checkpoint
 
 from minibert.cli import main as cli
-from minibert.files import LIST_FILE, atomic_folder, check_output
+from minibert.outputs import LIST_FILE, atomic_folder, check_output
 from minibert.train import distill, finetune, pretrain
 from minibert.vectors.stream import embed_stream
 
@@ -135,7 +135,7 @@ def test_overwrite_changes_what_minibert_wrote_and_no_other_file(
     before = hashes(out)
     capsys.readouterr()
     assert run(*argv, "--overwrite") == 2
-    assert f"{out / name} is not as minibert wrote it" in capsys.readouterr().err
+    assert f"not as minibert wrote it, so nothing is replaced: {out / name};" in capsys.readouterr().err
     assert hashes(out) == before
 
 
@@ -235,11 +235,11 @@ def test_writing_that_fails_leaves_the_old_files_whole(
     assert run(*argv) == 0
     before = hashes(tmp_path / "out")
 
-    def full(out: Path, temporary: Path, overwrite: bool) -> None:
+    def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("minibert.files.move_into", full)
+        patch.setattr("minibert.outputs.replace_files", full)
         assert run(*argv, "--overwrite") == 1
     assert hashes(tmp_path / "out") == before
     assert run(*argv, "--overwrite") == 0
@@ -283,7 +283,7 @@ def test_a_file_that_is_no_longer_written_goes_and_one_behind_a_link_does_not(tm
     (tmp_path / "elsewhere.txt").write_text("new")
     (out / "a.txt").unlink()
     (out / "a.txt").symlink_to(tmp_path / "elsewhere.txt")
-    with pytest.raises(ValueError, match=r"a\.txt is not as minibert wrote it"):
+    with pytest.raises(ValueError, match=r"not as minibert wrote it, .*: .*a\.txt;"):
         write_two(out, "newer", ("a.txt",))
     assert (tmp_path / "elsewhere.txt").read_text() == "new"
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,10 +19,21 @@ import minibert
 from minibert.checkpoints import hub
 from minibert.cli import main as cli
 from minibert.cli import predict
+from minibert.tasks.frozen import Classifier, train
+from minibert.tasks.reviews import read_labelled
 from minibert.vectors import parts
 from minibert.vectors.engine import Engine
 
 Run = Any
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, the folder of weights and the Hub's cache: one folder without a file."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("MINIBERT_WEIGHTS", "HF_HUB_CACHE"):
+        monkeypatch.setenv(name, str(tmp_path))
+    return tmp_path
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +43,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def classifier(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from minibert.tasks.frozen import train
-
     texts, labels = labelled()
     folder = tmp_path_factory.mktemp("classifier")
     train(texts, labels, model=str(checkpoint), folds=0).save(folder)
@@ -101,6 +111,7 @@ def test_python_m_minibert_is_the_same_command() -> None:
         (["demo", "--rows", "0"], "rows is 0"),
         (["demo", "--data", "no/such.tsv"], "no/such.tsv: No such file"),
         (["embed", "no/such.txt", "--out", "x.npy"], "no/such.txt: No such file or directory"),
+        (["embed", "caf\udce9.txt", "--out", "x.npy"], "caf\\udce9.txt: No such file or directory"),
         (["embed", "-", "--out", "x.txt"], "must be a file that ends in .npy"),
         (["embed", "-", "--out", "no/such/x.npy"], "there is no folder no/such"),
         (["embed", "-", "--out", "x.npy", "--model", "distilbert-base-uncasd"], "did you mean distilbert-base-uncased"),
@@ -123,25 +134,15 @@ def test_python_m_minibert_is_the_same_command() -> None:
     ],
 )
 def test_a_wrong_request_is_answered_in_one_line_with_status_2(
-    run: Run, argv: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, argv: list[str], message: str, empty: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MINIBERT_WEIGHTS", str(tmp_path))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     assert message in complaint(run(*argv, stdin=b"text\n"))
-    assert list(tmp_path.iterdir()) == []
+    assert list(empty.iterdir()) == []
 
 
-def test_what_fails_in_the_work_has_status_1(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MINIBERT_WEIGHTS", str(tmp_path))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+@pytest.mark.usefixtures("empty")
+def test_a_download_without_a_network_has_status_1(run: Run) -> None:
     assert "HF_HUB_OFFLINE is set" in complaint(run("download", "bert-base-uncased"), status=1)
-
-
-def test_a_name_that_is_not_utf8_is_shown_in_the_error(run: Run) -> None:
-    assert complaint(run("embed", "caf\udce9.txt", "--out", "x.npy")) == (
-        "minibert: error: caf\\udce9.txt: No such file or directory\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -158,34 +159,17 @@ def test_a_list_that_begins_with_a_minus_belongs_to_the_option_before_it(argv: l
     assert cli.join_negatives(argv) == expected
 
 
-def test_a_full_disk_has_status_1_and_leaves_no_file(
+def test_what_goes_wrong_in_the_work_has_its_own_status(
     run: Run, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*args: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(parts.np, "save", full)
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(parts.np, "save", Mock(side_effect=full))
     result = run("embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, stdin=b"good\n")
-    assert (
-        complaint(result, status=1) == f"minibert: error: {tmp_path}/x.npy.parts/part-0.npy: No space left on device\n"
-    )
+    assert complaint(result, 1) == f"minibert: error: {tmp_path}/x.npy.parts/part-0.npy: No space left on device\n"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_interrupt_is_quiet_and_has_status_130(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*args: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(hub, "locate_locally", interrupt)
+    monkeypatch.setattr(hub, "locate_locally", Mock(side_effect=[KeyboardInterrupt, KeyError("a bug")]))
     assert run("download", "bert-base-uncased") == (130, "", "")
-
-
-def test_a_mistake_in_the_program_is_not_taken_for_a_wrong_request(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def mistake(*args: object) -> None:
-        raise KeyError("a bug")
-
-    monkeypatch.setattr(hub, "locate_locally", mistake)
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError):  # a mistake in the program is not reported as a wrong request
         run("download", "bert-base-uncased")
 
 
@@ -204,19 +188,8 @@ def test_a_warning_is_one_plain_line(run: Run, tmp_path: Path, checkpoint: Path)
 def test_embed_writes_a_vector_for_each_line(run: Run, tmp_path: Path, checkpoint: Path) -> None:
     (tmp_path / "in.txt").write_bytes(b"\xef\xbb\xbfgood film\r\n\nbad film")
     out = tmp_path / "x.npy"
-    status, text, err = run(
-        "embed",
-        tmp_path / "in.txt",
-        "--out",
-        out,
-        "--model",
-        checkpoint,
-        "--pooling",
-        "mean",
-        "--layers",
-        "-2,-1",
-        "--json",
-    )
+    argv = ["embed", tmp_path / "in.txt", "--out", out, "--model", checkpoint]
+    status, text, err = run(*argv, "--pooling", "mean", "--layers", "-2,-1", "--json")
     assert (status, err) == (0, "")
     found = figures(text)
     assert found.pop("seconds") > 0
@@ -275,7 +248,7 @@ def test_train_keeps_its_features_beside_the_classifier_for_another_grid(
     status, out, _ = run(*train, "--out", tmp_path / "one")
     assert status == 0
     assert f"in {tmp_path}/one.features, which makes another --grid quick and may be removed" in " ".join(out.split())
-    monkeypatch.setattr(Engine, "vectors", None)  # whoever computes, fails
+    monkeypatch.setattr(Engine, "vectors", None)  # computing would fail
     assert run(*train, "--out", tmp_path / "one", "--overwrite")[0] == 0
     assert run(*train, "--out", tmp_path / "two", "--cache", tmp_path / "one.features")[0] == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "one.features", "train.tsv", "two"]
@@ -297,24 +270,6 @@ def test_train_takes_vectors_that_embed_has_written(run: Run, tmp_path: Path, ch
     assert f"{vectors}: No such file" in complaint(run(*again, *settings))
 
 
-def test_train_never_writes_over_what_is_no_classifier_and_over_one_when_asked(
-    run: Run, tmp_path: Path, checkpoint: Path
-) -> None:
-    data, folder = write_tsv(tmp_path / "train.tsv"), tmp_path / "classifier"
-    train = ["classify", "train", data, "--out", folder, "--model", checkpoint, "--folds", 0]
-    folder.mkdir()
-    assert run(*train)[0] == 0
-    assert "is there already and holds classifier.safetensors, minibert.json; name another" in complaint(run(*train))
-    assert run(*train, "--overwrite")[0] == 0
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "thesis.tex").write_text("my life")
-    train[4] = other
-    for overwrite in ([], ["--overwrite"]):
-        assert "holds thesis.tex" in complaint(run(*train, *overwrite))
-    assert [path.name for path in other.iterdir()] == ["thesis.tex"]
-
-
 def test_predict_as_a_filter_keeps_every_line_in_its_place(run: Run, classifier: Path) -> None:
     texts = [["good film", "", "  bad\tmeal ", "the", ""][row % 5] + " " * (row // 5) for row in range(150)]
     status, out, err = run("classify", "predict", classifier, stdin="\r\n".join(texts).encode())
@@ -322,11 +277,11 @@ def test_predict_as_a_filter_keeps_every_line_in_its_place(run: Run, classifier:
     lines = [line.split("\t", 2) for line in out.removesuffix("\n").split("\n")]
     assert [text for _, _, text in lines] == [text.replace("\t", " ") for text in texts]
     assert {label for label, _, _ in lines} <= {"pos", "neg"}
-    from minibert.tasks.frozen import Classifier
-
     assert [label for label, _, _ in lines] == Classifier.load(classifier).predict(texts).tolist()
+    assert run("classify", "predict", classifier, "good\nfilm")[1].endswith("\tgood film\n")  # one line for a text
 
 
+@pytest.mark.slow
 def test_predict_answers_before_its_input_ends(run: Run, classifier: Path) -> None:
     command = [sys.executable, "-m", "minibert", "classify", "predict", str(classifier)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -343,10 +298,6 @@ def test_predict_answers_before_its_input_ends(run: Run, classifier: Path) -> No
         assert process.wait() == 141
 
 
-def test_a_text_of_two_lines_is_answered_on_one(run: Run, classifier: Path) -> None:
-    assert run("classify", "predict", classifier, "good\nfilm")[1].endswith("\tgood film\n")
-
-
 def test_predict_labels_a_file_into_a_table_that_can_be_read_back(run: Run, tmp_path: Path, classifier: Path) -> None:
     texts = ["good film", "", "  bad\tmeal\r\n", "the \\"] * 40
     data, out = tmp_path / "in.jsonl.gz", tmp_path / "labels.tsv"
@@ -356,9 +307,6 @@ def test_predict_labels_a_file_into_a_table_that_can_be_read_back(run: Run, tmp_
     assert (status, err) == (0, "")
     counts = figures(text)["labels"]
     assert "160 rows (" in " ".join(text.split())
-    from minibert.tasks.frozen import Classifier
-    from minibert.tasks.reviews import read_labelled
-
     rows = read_labelled(out)
     assert rows.texts == ["good film", "", "  bad meal ", "the \\"] * 40
     assert rows.labels == Classifier.load(classifier).predict(texts).tolist()
@@ -396,12 +344,8 @@ def test_inspect_tells_sizes_identity_and_the_account_of_the_tensors(run: Run, m
     assert "Apache-2.0" in out
 
 
-def test_inspect_without_a_model_lists_what_is_known_and_here(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MINIBERT_WEIGHTS", str(tmp_path))
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    (tmp_path / "bert-base-uncased").mkdir()
+def test_inspect_without_a_model_lists_what_is_known_and_here(run: Run, empty: Path) -> None:
+    (empty / "bert-base-uncased").mkdir()
     rows = {row["name"]: row for row in figures(run("inspect", "--json")[1])["checkpoints"]}
     assert list(rows) == list(hub.KNOWN)
     assert rows["all-MiniLM-L6-v2"]["available"]
