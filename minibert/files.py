@@ -117,8 +117,6 @@ def lock_file(path: Path) -> IO[bytes]:
 
     Raises RuntimeError while another process holds the lock. Windows and file systems without locks refuse nobody.
     """
-    if path.exists():
-        regular(path)
     file = path.open("ab")
     if sys.platform != "win32":
         try:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from minibert.files import listing, naming, read_json, regular, sha256, write_text_atomically
+from minibert.files import listing, read_json, regular, sha256, write_text_atomically
 
 LIST_FILE = "minibert.json"  # {"files": {name: SHA-256}}; two of them, old and new, while a file is being replaced
 OTHER = "name another --out"
@@ -49,14 +49,20 @@ def check_output(
     if not out.exists() or (files is not None and out.is_dir() and not any(out.iterdir())):
         return
     if out.is_dir() != (files is not None):
-        found, wanted = ("folder", "file") if out.is_dir() else ("file", "folder")
-        raise ValueError(f"{out} is a {found}, and a {wanted} is to be written; {OTHER}")
+        raise ValueError(f"{out} is a {'folder, not a file' if out.is_dir() else 'file, not a folder'}; {OTHER}")
     if not overwrite:
         held = "" if files is None else f" and holds {listing(out)}"
         raise ValueError(
             f"{out} is there already{held}; {OTHER}, or replace what minibert wrote there: --overwrite, overwrite=True"
         )
-    if foreign := foreign_files(out, files):
+    if files is None:
+        with regular(out).open("rb") as file:
+            foreign = [] if re.search(MARKS[out.suffix.lower()], file.read(4096)) else [out]
+    else:
+        own = own_files(out)
+        foreign = [out / name for name in files if os.path.lexists(out / name) and name not in own]
+        foreign = foreign if foreign or own else sorted(out.iterdir())  # no file of ours: it is somebody else's folder
+    if foreign:
         names = ", ".join(str(path) for path in foreign[:9])
         raise ValueError(f"not as minibert wrote it, so nothing is replaced: {names}; {OTHER}")
 
@@ -71,16 +77,6 @@ def check_place(out: Path, apart: Iterable[str | os.PathLike[str] | None]) -> No
     for other in (Path(one).resolve() for one in apart if one is not None and Path(one).is_dir()):
         if place.is_relative_to(other) or other.is_relative_to(place):
             raise ValueError(f"{out} is the same as, inside or around {other}, which is read; {OTHER}")
-
-
-def foreign_files(out: Path, files: Collection[str] | None) -> list[Path]:
-    """Which files would be replaced that are not as minibert wrote them: `out` itself, or those in the folder."""
-    if files is None:
-        with regular(out).open("rb") as file:
-            return [] if re.search(MARKS[out.suffix.lower()], file.read(4096)) else [out]
-    own = own_files(out)
-    foreign = [out / name for name in files if os.path.lexists(out / name) and name not in own]
-    return foreign if foreign or own else sorted(out.iterdir())  # without a file of ours it is somebody else's folder
 
 
 def own_files(folder: Path) -> dict[str, str]:
@@ -104,19 +100,18 @@ def atomic_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
     """
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        with naming(out, temporary):
-            temporary.mkdir(parents=True)
-            yield temporary
-            paths = sorted(path for path in temporary.rglob("*") if path.is_file())
-            files = {path.relative_to(temporary).as_posix(): sha256(path) for path in paths}
-            check_output(out, overwrite, files=files)
-            write_list(temporary, files)
-            with suppress(OSError):
-                out.rmdir()  # only an empty folder can be removed
-            if out.exists():
-                replace_files(out, temporary, files)
-            else:
-                os.rename(temporary, out)
+        temporary.mkdir(parents=True)
+        yield temporary
+        paths = sorted(path for path in temporary.rglob("*") if path.is_file())
+        files = {path.relative_to(temporary).as_posix(): sha256(path) for path in paths}
+        check_output(out, overwrite, files=files)
+        write_list(temporary, files)
+        with suppress(OSError):
+            out.rmdir()  # only an empty folder can be removed
+        if out.exists():
+            replace_files(out, temporary, files)
+        else:
+            os.rename(temporary, out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -42,16 +42,6 @@ def table(rows: Sequence[Sequence[object]], left: int = 1) -> str:
     return "\n".join(line.format(*row).rstrip() for row in rows)
 
 
-def folded(columns: Sequence[Sequence[object]]) -> str:
-    """Columns aligned to the right, in as many tables one below the other as WIDTH requires."""
-    parts: list[list[Sequence[object]]] = [[]]
-    for column in columns:
-        wider = [*parts[-1], column]
-        width = sum(max(len(str(cell)) for cell in one) + 2 for one in wider) - 2
-        parts[-1:] = [wider] if width <= WIDTH - MARGIN or not parts[-1] else [parts[-1], [column]]
-    return "\n".join(table(list(zip(*part, strict=True)), left=0) for part in parts)
-
-
 def named(labels: Iterable[str], meaning: Mapping[str, str]) -> list[str]:
     """The labels, each with its meaning where there is one: "1 positive"."""
     return [f"{label} {meaning[label]}" if label in meaning else label for label in labels]

@@ -30,8 +30,17 @@ def setting(
     help: for the command line; "{choices}" stands for the choices. minimum, maximum: limits of a number, inclusive.
     metavar: the name of the value in the help. parse: text to value, where the type of the field does not determine it.
     """
-    metadata = {"help": help, "choices": choices, "metavar": metavar, "parse": parse}
-    return field(default=default, metadata=metadata | {"minimum": minimum, "maximum": maximum})
+    return field(
+        default=default,
+        metadata={
+            "help": help,
+            "choices": choices,
+            "minimum": minimum,
+            "maximum": maximum,
+            "metavar": metavar,
+            "parse": parse,
+        },
+    )
 
 
 @cache

@@ -121,7 +121,7 @@ def test_python_m_minibert_is_the_same_command() -> None:
         (["embed", "-", "--out", "x.npy", "--format", "xml"], "'xml'"),
         (["embed", "-", "--out", "x.npy", "--column", "a"], "standard input is read as one text"),
         (["classify", "train", "no/such.tsv", "--out", "x"], "no/such.tsv: No such file"),
-        (["classify", "train", "x.tsv", "--out", __file__], "is a file, and a folder is to be written"),
+        (["classify", "train", "x.tsv", "--out", __file__], "is a file, not a folder; name another --out"),
         (["classify", "train", "x.tsv", "--out", "x", "--features", "a", "--cache", "b"], "are both given"),
         (["embed", "data.xlsx", "--out", "x.npy"], "data.xlsx: its format is 'xlsx'; choose from txt, tsv"),
         (["demo", "--text", "review"], "--text and --label are columns of --data, which is not given"),
