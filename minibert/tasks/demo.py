@@ -108,7 +108,7 @@ def show_tokens(tokenizer: Tokenizer, texts: list[str], show: Show) -> Figures:
     """A sentence as tokens and ids, and the id matrix (N, S), padded to the longest text."""
     batch, ids = tokenizer(EXAMPLE), tokenizer.encode_texts(texts, long="cut").ids
     tokens, S = {"text": EXAMPLE, "tokens": batch.tokens[0], "ids": batch.input_ids[0].tolist()}, max(map(len, ids))
-    show(beside("tokens, ids", table([tokens["tokens"], tokens["ids"]], left=0)))
+    show(beside("tokens, ids", table([tokens["tokens"][:12], tokens["ids"][:12]], left=0)))
     first = [list(row) + [tokenizer.pad_id] * (S - len(row)) for row in ids[:3]]
     return {"tokens": tokens, "ids": {"shape": [len(ids), S], "tokens": sum(map(len, ids)), "first_rows": first}}
 
