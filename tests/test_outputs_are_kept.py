@@ -14,7 +14,8 @@ from unittest.mock import Mock
 import pytest
 import torch
 from safetensors.torch import load_file
-from words import labelled, write_tsv, write_words_checkpoint
+from training import write_home
+from words import write_words_checkpoint
 
 from minibert.cli import main as cli
 from minibert.outputs import LIST_FILE, atomic_folder, check_output
@@ -31,9 +32,9 @@ FOLDERS = {  # what to write into --out, a folder; HOME is that of the fixture
         *["pretrain", "HOME/corpus.txt", "--config", "HOME/small.json", "--tokenizer", "HOME/words"],
         *["--objective", "mlm", "--steps", "2", *QUICK],
     ],
-    "distill": ["distill", "HOME/corpus.txt", "--teacher", "HOME/masked", "--steps", "2", *QUICK],
+    "distill": ["distill", "HOME/corpus.txt", "--teacher", "HOME/teacher", "--steps", "2", *QUICK],
     "distill classify": [
-        *["distill", "HOME/train.tsv", "--task", "classify", "--teacher", "HOME/tuned", "--epochs", "1", *QUICK],
+        *["distill", "HOME/train.tsv", "--task", "classify", "--teacher", "HOME/classifier", "--epochs", "1", *QUICK],
     ],
     "classify train": ["classify", "train", "HOME/train.tsv", "--model", "HOME/words", "--folds", "0"],
     "vocab": ["vocab", "HOME/corpus.txt", "--size", "60"],
@@ -54,18 +55,10 @@ NEEDED = {"export": "onnxscript", "trace picture": "matplotlib", "finetune": "ma
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the commands read."""
-    folder = tmp_path_factory.mktemp("home")
-    write_words_checkpoint(folder / "words")
-    write_words_checkpoint(folder / "masked", head="masked-lm")
+    folder = write_home(tmp_path_factory.mktemp("home"))
     write_words_checkpoint(folder / "pickle", head="masked-lm")
     torch.save(load_file(folder / "pickle" / "model.safetensors"), folder / "pickle" / "pytorch_model.bin")
     (folder / "pickle" / "model.safetensors").unlink()
-    write_tsv(folder / "train.tsv")
-    texts = labelled(40)[0]
-    (folder / "corpus.txt").write_text("".join(f"{text}\n" + "\n" * (at % 4 == 3) for at, text in enumerate(texts)))
-    sizes = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 20}
-    (folder / "small.json").write_text(json.dumps(sizes | {"max_position_embeddings": 20}))
-    finetune(*("classify", folder / "train.tsv"), model=folder / "words", out=folder / "tuned", epochs=1, max_length=16)
     return folder
 
 
@@ -132,7 +125,6 @@ def test_overwrite_changes_what_minibert_wrote_and_no_other_file(
     name = next(name for name in ("model.safetensors", "classifier.safetensors", "vocab.txt") if name in written)
     (out / name).write_bytes(b"mine now")
     before = hashes(out)
-    capsys.readouterr()
     assert run(*argv, "--overwrite") == 2
     assert f"not as minibert wrote it, so nothing is replaced: {out / name};" in capsys.readouterr().err
     assert hashes(out) == before
@@ -150,8 +142,8 @@ def test_the_folder_of_the_shell_and_a_link_are_refused(run: Run, tmp_path: Path
     [
         ("finetune", "words"),
         ("pretrain", "words"),
-        ("distill", "masked"),
-        ("distill classify", "tuned"),
+        ("distill", "teacher"),
+        ("distill classify", "classifier"),
         ("classify train", "words"),
         ("convert", "pickle"),
     ],
@@ -204,8 +196,8 @@ def test_functions_refuse_as_the_commands_do(home: Path, tmp_path: Path) -> None
     before = add_foreign(tmp_path / "out")
     calls: list[Callable[[], Any]] = [
         lambda: finetune("classify", home / "train.tsv", model=home / "words", out=tmp_path / "out"),
-        lambda: pretrain(home / "corpus.txt", init=home / "masked", out=tmp_path / "out"),
-        lambda: distill(home / "corpus.txt", teacher=home / "masked", out=tmp_path / "out"),
+        lambda: pretrain(home / "corpus.txt", init=home / "teacher", out=tmp_path / "out"),
+        lambda: distill(home / "corpus.txt", teacher=home / "teacher", out=tmp_path / "out"),
     ]
     for call in calls:
         with pytest.raises(ValueError, match=r"is there already and holds drafts, thesis\.txt; .*overwrite=True"):

@@ -18,6 +18,7 @@ def test_in_a_checkout_the_hint_installs_the_extra_of_the_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(printing.CHECKOUT)
+    assert f'name = "{printing.DISTRIBUTION}"' in Path("pyproject.toml").read_text("utf-8")
     assert printing.install_hint("test") == f'{PIP} -e ".[test]"'
     monkeypatch.chdir(tmp_path)
     assert printing.install_hint("test") == f'cd {printing.CHECKOUT} && {PIP} -e ".[test]"'
@@ -27,8 +28,3 @@ def test_elsewhere_the_hint_names_the_packages_of_the_extra(tmp_path: Path, monk
     monkeypatch.setattr(printing, "CHECKOUT", tmp_path)
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: REQUIRES)
     assert printing.install_hint("test") == f'{PIP} "alpha<3,>=2" numpy'
-
-
-def test_the_name_of_the_project_is_the_one_in_its_metadata() -> None:
-    text = (printing.CHECKOUT / "pyproject.toml").read_text("utf-8")
-    assert f'name = "{printing.DISTRIBUTION}"' in text
