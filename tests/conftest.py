@@ -64,8 +64,8 @@ def pair(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Pair]:
 
     def pair(family: Family = BERT, head: str | None = None, **changes: Any) -> Pair:
         folder, model = written(family, head, **changes)
-        asked = task(head, model.config, config_of(model).max_tokens)
-        return Pair(load(folder, head=head), copy.deepcopy(model), asked, head)
+        inputs = task(head, model.config, config_of(model).max_tokens)
+        return Pair(load(folder, head=head), copy.deepcopy(model), inputs, head)
 
     return pair
 
@@ -95,8 +95,3 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     yield attempts
     assert not attempts, f"the test opened a socket: {attempts}"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The notebooks first: they take longest, and two processes that share the tests should end together."""
-    items.sort(key=lambda item: item.path.name != "test_tutorials.py")

@@ -45,7 +45,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 def run(args: Arguments, name: str) -> Figures:
     """Train with one seed or several, write the folder of the best, and report the scores."""
-    from minibert.files import check_output
+    from minibert.outputs import check_output
     from minibert.train import distributed
     from minibert.train.checkpointer import remove_run
     from minibert.train.finetuning import FinetuneRun

@@ -10,17 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from minibert.settings import check, setting
+from minibert.settings import check, integers, setting
 
 STEPS, SHARDS = ("packed", "readable"), ("none", "full")
 OBJECTIVES = ("mlm", "mlm+nsp", "mlm+sop", "electra")  # the keys of train.objectives.OBJECTIVES
 PLACES = ("all", "masked")
 SHORTEST_ROW = 8  # tokens: a pair of texts with a token to predict in each
-
-
-def integers(text: str) -> tuple[int, ...]:
-    """ "0,2" as (0, 2)."""
-    return tuple(int(number) for number in text.split(","))
 
 
 def floats(text: str) -> tuple[float, ...]:
