@@ -28,20 +28,17 @@ from minibert.cli import (
     classify,
     convert,
     demo,
-    distill,
     download,
     embed,
     evaluate,
     export,
     fill_mask,
-    finetune,
     inspect,
     parity,
     predict,
-    pretrain,
     serve,
     trace,
-    vocab,
+    train,
 )
 from minibert.cli.shared import Arguments, Figures
 from minibert.tasks import TASKS
@@ -71,13 +68,13 @@ COMMANDS = {
     "classify predict": Command("label texts", predict.arguments, predict.run),
     **{
         f"finetune {name}": Command(
-            entry.help, partial(finetune.arguments, name=name), partial(finetune.run, name=name)
+            entry.help, partial(train.finetune_arguments, name=name), partial(train.finetune, name=name)
         )
         for name, entry in TASKS.items()
     },
-    "pretrain": Command("a language learned from raw text", pretrain.arguments, pretrain.run),
-    "distill": Command("a smaller model learns from a larger one", distill.arguments, distill.run),
-    "vocab": Command("learn a vocabulary from text", vocab.arguments, vocab.run),
+    "pretrain": Command("a language learned from raw text", train.pretrain_arguments, train.pretrain),
+    "distill": Command("a smaller model learns from a larger one", train.distill_arguments, train.distill),
+    "vocab": Command("learn a vocabulary from text", train.vocab_arguments, train.vocab),
     "evaluate": Command("measure a trained folder", evaluate.arguments, evaluate.run),
     "predict": Command("answers of a trained folder", predict.arguments, predict.run),
     "fill-mask": Command("guess the masked words", fill_mask.arguments, fill_mask.run),
