@@ -227,7 +227,7 @@ def vocab(args: Arguments) -> Figures:
     begin, settings = time.perf_counter(), asdict(read_options(args, VocabularySettings))
     found = learn_vocabulary(args.corpus, lowercase=not args.cased, **settings)
     found.save(args.out, args.overwrite)
-    figures = {"tokens": len(found.tokens), "whole_words": round(found.whole, 6), "words": found.words}
+    figures: Figures = {"tokens": len(found.tokens), "whole_words": round(found.whole, 6), "words": found.words}
     figures |= {"different_words": found.different_words, "letters": found.letters, "out": str(args.out)}
     figures["seconds"] = round(time.perf_counter() - begin, 3)
     print(block("corpus", "{words:,} words, {different_words:,} different ones, {letters:,} letters".format(**figures)))

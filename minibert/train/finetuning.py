@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -71,10 +71,8 @@ class FinetuneRun(Run):
                 raise ValueError(f"class_weight needs a task with one class a text, and this is {task.name!r}")
             weights = tuple(class_weights(data.known_labels, labels, settings.class_weight))
         source = hub.locate(settings.model)
-        limit = Config.from_file(source.folder / "config.json").max_tokens
-        length = min(task.row_length, limit) if settings.max_length is None else settings.max_length
-        if length > limit:
-            raise ValueError(f"max_length is {length}; the model has {limit} positions, the maximum")
+        longest = Config.from_file(source.folder / "config.json").max_tokens
+        length = min(task.row_length, longest) if settings.max_length is None else settings.max_length
         tokenizer = load_tokenizer(source.folder, max_length=length)
         encoded = task.encode(data, tokenizer, labels, length)
         held_out = None if dev is None else task.encode(dev, tokenizer, labels, length)
@@ -116,8 +114,7 @@ class FinetuneRun(Run):
     @property
     def report(self) -> dict[str, Any]:
         """What TrainedFolder reads, and notes on the data."""
-        settings = {name: value for name, value in vars(self.task).items() if not name.startswith("_")}
-        return {"task": self.task.name, "settings": settings, "labels": self.labels, "notes": self.notes}
+        return {"task": self.task.name, "settings": vars(self.task), "labels": self.labels, "notes": self.notes}
 
     @property
     def inputs(self) -> list[str | os.PathLike[str] | None]:
@@ -268,11 +265,10 @@ def finetune(
     learned = as_data(task, data, labels, pairs)
     held_out = None if dev is None else as_data(task, *(dev if isinstance(dev, tuple) else (dev,)))
     run = FinetuneRun.of(task, learned, held_out, checked)
-    if out is not None:
-        trained: Head = run.finish(Path(out), restart=restart, overwrite=overwrite).model
-        return trained
     with tempfile.TemporaryDirectory(prefix="minibert-finetune-") as folder:
-        return run.train(Path(folder)).model  # type: ignore[no-any-return]
+        how: dict[str, Any] = {"restart": restart, "overwrite": overwrite}
+        trained = run.train(Path(folder)) if out is None else run.finish(Path(out), **how)
+    return cast(Head, trained.model)
 
 
 def as_data(task: Any, data: object, labels: object = None, pairs: Sequence[str] | None = None) -> Any:
@@ -309,7 +305,6 @@ class Reader:
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path / REPORT} is damaged ({error!r}); train again") from None
         model = load(path, head=task.head, device=choose_device(device))
-        max_length = min(max_length, model.config.max_tokens)
         return cls(task, model, load_tokenizer(path, max_length=max_length), labels, max_length)
 
     def with_columns(self, columns: Mapping[str, str | None]) -> Reader:

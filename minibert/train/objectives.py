@@ -44,7 +44,7 @@ class MaskedLanguageModel:
 
     over: Mapping[str, str] = {"next-sentence": "texts", "sentence-order": "texts"}  # see loop.Loss
     scales: Mapping[str, float] = {}
-    masking: Mapping[str, float] = {}  # fields of text.masking.Masking that differ from BERT's
+    masking: Mapping[str, Any] = {}  # fields of text.masking.Masking that differ from BERT's
 
     def __init__(self, step: str = "packed", pairing: str | None = None) -> None:
         self.step, self.pairing = step, pairing
@@ -142,7 +142,7 @@ class ReplacedTokens(MaskedLanguageModel):
 
     over: Mapping[str, str] = {"replaced-token-detection": "tokens"}
     scales: Mapping[str, float] = {"replaced-token-detection": DISCRIMINATOR_SCALE}
-    masking: Mapping[str, float] = {"masked": 0.85, "replaced": 0.0}  # the other chosen tokens stay
+    masking: Mapping[str, Any] = {"masked": 0.85, "replaced": 0.0}  # the other chosen tokens stay
 
     def new_model(self, config: Config, checkpoint: Path | None = None) -> Electra:
         """Both models, of random weights."""

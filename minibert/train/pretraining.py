@@ -80,8 +80,7 @@ class PretrainRun(Run):
         tokenizer = load_tokenizer(settings.tokenizer or source.folder)  # type: ignore[union-attr]  # one of the two
         config = config_of(settings, source, tokenizer)
         packing = Packing(objective.pairing, settings.max_length, tokenizer.template)
-        lines = [] if settings.phrases is None else regular(Path(settings.phrases)).read_text("utf-8").split("\n")
-        phrases = [line.strip() for line in lines if line.strip()]
+        phrases = [] if settings.phrases is None else regular(Path(settings.phrases)).read_text("utf-8").splitlines()
         masking = Masking.of(tokenizer, settings.mask_rate, settings.whole_words, settings.seed, phrases)
         masking = replace(masking, **objective.masking)
         stats, documents = examine(learned, tokenizer, packing)
@@ -91,8 +90,8 @@ class PretrainRun(Run):
         held_out = [masked(row, replace(masking, seed=0), number) for number, row in enumerate(rows)]
         losses = baselines(documents, config.vocab_size, held_out)
         settings, learned = resolve_precision(settings, epochs=1), learned.for_ranks(distributed.context().size)
-        rest_of = (learned, packing, masking, phrases, stats, losses, held_out)
-        return cls(settings, tokenizer, config, source, *rest_of)
+        prepared = (learned, packing, masking, phrases, stats, losses, held_out)
+        return cls(settings, tokenizer, config, source, *prepared)
 
     @cached_property
     def objective(self) -> MaskedLanguageModel:

@@ -87,7 +87,7 @@ def test_rows_are_as_long_as_the_task_or_the_model_has_them_and_more_is_refused(
 
     assert (length(None), length(limit), length(5)) == (limit, limit, 5)
     for too_long in (limit + 1, task.row_length):
-        with pytest.raises(ValueError, match=f"max_length is {too_long}; the model has {limit} positions, the maximum"):
+        with pytest.raises(ValueError, match=f"max_length is {too_long}; it must be at least 3 and at most {limit}"):
             length(too_long)
 
 

@@ -72,7 +72,7 @@ def test_pretraining_continues_from_a_checkpoint(home: Path, tmp_path: Path) -> 
 def test_the_command_reports_the_corpus_and_each_evaluation(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "phrases.txt").write_text("the film\n\nvery good\n")
+    (tmp_path / "phrases.txt").write_text("the film\nvery good\n")
     args = ["pretrain", str(home / "corpus.txt"), "--tokenizer", str(home / "words")]
     args += ["--config", str(home / "small.json"), "--phrases", str(tmp_path / "phrases.txt"), "--whole-words"]
     args += ["--steps", "4", "--save-every", "2", "--max-length", "16", "--batch-size", "4"]
