@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,23 +13,27 @@ import torch
 import torch.nn.functional as F
 import transformers
 from torch import Tensor
-from training import CLOSE, CONFIG, VOCABULARY, Found, assert_parts_are_the_whole, batch_of, examples, shifted
+from training import CLOSE, CONFIG, VOCABULARY, Found, assert_parts_are_the_whole, examples, shifted
 from words import write_words_checkpoint
 
 import minibert
 from minibert.config import Config
+from minibert.families.albert import ALBERT
+from minibert.families.bert import BERT
+from minibert.families.electra import ELECTRA
 from minibert.losses import IGNORED
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import load_tokenizer
+from minibert.train import settings
 from minibert.train.batches import Batch, Batches
 from minibert.train.loop import train
 from minibert.train.objectives import OBJECTIVES, Electra, ReplacedTokens
 from minibert.train.settings import TrainSettings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-HEADS = {"mlm": "masked-lm", "mlm+nsp": "pretraining", "mlm+sop": "pretraining"}
+FAMILIES = {"mlm": BERT, "mlm+nsp": BERT, "mlm+sop": ALBERT}
 LENGTHS = [9, 4, 11, 7, 1, 3]
-objectives = pytest.mark.parametrize("name", HEADS)
+objectives = pytest.mark.parametrize("name", FAMILIES)
 
 
 def config(kind: str = "bert", **changes: Any) -> Config:
@@ -38,21 +43,19 @@ def config(kind: str = "bert", **changes: Any) -> Config:
 
 def new_model(name: str) -> Any:
     torch.manual_seed(0)
-    model = OBJECTIVES[name]().new_model(config("electra" if name == "electra" else "bert"))
+    model = OBJECTIVES[name]().new_model(config("electra" if name == "electra" else FAMILIES[name].name))
     for parameter in model.parameters():
         parameter.data.normal_(0, 0.3)  # far from the beginning, where all scores are nearly the same
     return model.eval()
 
 
-def named(labels: dict[str, Any]) -> dict[str, Any]:
-    """With the label of pairs under both names."""
-    second = labels.get("next_sentence_label")
-    return labels if second is None else labels | {"sentence_order_label": second}
+def rows_of(name: str, lengths: Sequence[int] = LENGTHS) -> Batches:
+    made = examples(OBJECTIVES[name]().head, lengths, family=FAMILIES.get(name, ELECTRA))
+    return Batches(made, len(lengths), 0, 0)
 
 
 def batch(name: str) -> Batch:
-    made = batch_of(HEADS.get(name, "masked-lm"), LENGTHS)
-    return replace(made, labels=named(made.labels))
+    return rows_of(name).of_rows(range(6))
 
 
 def summed(losses: dict[str, Tensor]) -> Tensor:
@@ -75,8 +78,7 @@ def test_the_packed_step_is_the_readable_one(name: str) -> None:
 def test_uneven_parts_of_a_step_are_the_step_of_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Masked tokens are counted by token, pairs by row."""
     monkeypatch.setattr(torch, "multinomial", lambda p, count: p.argmax(dim=-1, keepdim=True))  # of ELECTRA: no chance
-    rows = Batches(examples(HEADS.get(name, "masked-lm"), LENGTHS), 6, 0, 0)
-    assert_parts_are_the_whole(new_model(name), rows, OBJECTIVES[name]())
+    assert_parts_are_the_whole(new_model(name), rows_of(name), OBJECTIVES[name]())
 
 
 def test_a_batch_is_learned_by_heart() -> None:
@@ -84,34 +86,41 @@ def test_a_batch_is_learned_by_heart() -> None:
     torch.manual_seed(0)
     model = OBJECTIVES["mlm+nsp"]().new_model(config())
     model.apply(lambda module: setattr(module, "p", 0.0) if isinstance(module, torch.nn.Dropout) else None)
-    batches = Batches(examples("pretraining", [9, 4, 11, 7]), 4, 0, 0)
-    settings = TrainSettings(epochs=150, batch_size=4, learning_rate=1e-2)
-    progress = train(model, batches, settings, loss_of=OBJECTIVES["mlm+nsp"]())
+    progress = train(
+        model,
+        rows_of("mlm+nsp", [9, 4, 11, 7]),
+        TrainSettings(epochs=150, batch_size=4, learning_rate=1e-2),
+        loss_of=OBJECTIVES["mlm+nsp"](),
+    )
     assert progress.parts["masked-lm"][-1] < 0.01
     assert progress.parts["next-sentence"][-1] < 0.01
 
 
 @objectives
 def test_the_score_is_the_mean_over_masked_tokens_and_over_rows(name: str) -> None:
-    model, objective = new_model(name), OBJECTIVES[name]()
-    rows = [replace(row, labels=named(dict(row.labels))) for row in examples(HEADS[name], [5, 9, 2, 11, 7] * 9)]
-    found = objective.score(model, rows)
+    model, objective, rows = new_model(name), OBJECTIVES[name](), rows_of(name, [5, 9, 2, 11, 7] * 9)
+    found = objective.score(model, rows.examples)
     losses, correct, pairs = [], [], []
-    for row in rows:
+    for number in range(45):
+        one = rows.of_rows([number])
         with torch.no_grad():
-            ids, segments = torch.tensor([row.ids]), torch.tensor([row.segments])
-            out = model(ids, attention_mask=torch.ones_like(ids), token_type_ids=segments)
-        labels = torch.tensor(row.labels["labels"])
-        logits = (out.logits if name == "mlm" else out.prediction_logits)[0][labels != IGNORED]
-        losses += F.cross_entropy(logits, labels[labels != IGNORED], reduction="none").tolist()
-        correct += (logits.argmax(-1) == labels[labels != IGNORED]).tolist()
-        if name != "mlm":
-            pairs.append(int(out.seq_relationship_logits.argmax() == row.labels["next_sentence_label"]))
+            predictions = objective.predict(model, one, "readable")
+        chosen = one.labels["labels"] != IGNORED
+        logits, labels = predictions["masked-lm"][0][chosen], one.labels["labels"][chosen]
+        losses += F.cross_entropy(logits, labels, reduction="none").tolist()
+        correct += (logits.argmax(-1) == labels).tolist()
+        pairs += [
+            (logits.argmax(-1) == labels).item() for key, (logits, labels) in predictions.items() if key[0] != "m"
+        ]
     assert found["masked_tokens"] == len(losses)
     assert found["masked_lm_loss"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
     assert found["masked_accuracy"] == sum(correct) / len(losses)
     second = str(objective.pairing).replace("-", "_")
     assert name == "mlm" or found[f"{second}_accuracy"] == sum(pairs) / len(pairs)
+
+
+def test_every_objective_is_a_choice_of_the_settings() -> None:
+    assert tuple(OBJECTIVES) == settings.OBJECTIVES
 
 
 # ---------------------------------------------------------------------------------------------------------------
