@@ -18,7 +18,7 @@ import minibert
 from minibert.checkpoints import hub
 from minibert.cli import main as cli
 from minibert.cli import predict
-from minibert.vectors import parts
+from minibert.vectors import stream
 from minibert.vectors.engine import Engine
 
 Run = Any
@@ -164,10 +164,10 @@ def test_a_full_disk_has_status_1_and_leaves_no_file(
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(parts.np, "save", full)
+    monkeypatch.setattr(stream.np, "savez", full)
     result = run("embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, stdin=b"good\n")
     assert (
-        complaint(result, status=1) == f"minibert: error: {tmp_path}/x.npy.parts/part-0.npy: No space left on device\n"
+        complaint(result, status=1) == f"minibert: error: {tmp_path}/x.npy.parts/part-0.npz: No space left on device\n"
     )
     assert list(tmp_path.iterdir()) == []
 
