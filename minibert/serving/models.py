@@ -28,8 +28,8 @@ from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.finetuning import Reader
 from minibert.train.outputs import outputs
 from minibert.train.run import REPORT
-from minibert.vectors.cache import Matrix
 from minibert.vectors.embedder import Embedder
+from minibert.vectors.readable import Matrix
 
 Item = TypeVar("Item")
 FILLER = 16  # tokens of a row that fills up a batch
