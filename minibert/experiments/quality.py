@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from minibert.bench.machine import machine
+from minibert.bench.report import machine
 from minibert.checkpoints.load import load, save
 from minibert.heads import Head
 from minibert.printing import table
