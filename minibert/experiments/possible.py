@@ -53,7 +53,6 @@ CONFIG = {
 }
 RECIPE: dict[str, Any] = {"batch_size": 64, "max_length": LENGTH, "precision": "float32", "learning_rate": 2e-3}
 LOSS = "masked-LM loss, times the best possible"  # the goal that is an upper bound
-SHOWN = 10  # masked tokens that are printed with their predictions
 
 
 def prepare(folder: Path) -> Language:
@@ -91,27 +90,6 @@ def speed_ratio(teacher: Head, student: Head, rows: Sequence[Example], rounds: i
 
     ratios = [seconds(teacher) / seconds(student) for _ in range(rounds + 1)]
     return statistics.median(ratios[1:])  # the first round warms up
-
-
-def predictions_table(model: Head, run: PretrainRun, best: Bounds) -> str:
-    """Some masked tokens: the true word, the model's prediction and that of the best possible model."""
-    words, language = {id: word for word, id in run.tokenizer.vocab.items()}, Language(0).words
-    lines, seen = [["masked", "predicted", "p", "best possible", "p", "context"]], 0
-    for row in run.held_out:
-        labels = row.labels["labels"]
-        chosen = [place for place, label in enumerate(labels) if label != IGNORED]
-        first = next((place for place in chosen if row.ids[place] == run.tokenizer.mask_id), None)
-        if first is not None and len(lines) <= SHOWN:
-            segments = torch.tensor([row.segments]) if model.config.type_vocab_size else None
-            with inference(model):
-                logits = model.read(model.encoder(torch.tensor([row.ids]), token_type_ids=segments)).logits
-            p, of_best = logits[0, first].softmax(dim=-1), best.words[seen + chosen.index(first)]
-            ours, theirs = int(p.argmax()), language[int(of_best.argmax())]
-            context = " ".join(words[id] for id in row.ids[max(1, first - 4) : first + 4])
-            predicted = [words[ours], f"{p[ours]:.2f}", theirs, f"{of_best.max():.2f}"]
-            lines.append([words[labels[first]], *predicted, context])
-        seen += len(chosen)
-    return table(lines, left=1)
 
 
 def draw(figures: dict[str, Any], best: Bounds, path: Path) -> None:
@@ -189,7 +167,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(block("best possible", f"loss {best.loss:.3f}, {accuracy}"))
     distillation, learned = distill(settings)
     teacher, student = (load(out / name, head="masked-lm") for name in ("bert", "distilbert"))
-    print("\n" + predictions_table(teacher, pretraining, best) + "\n")
     values = {  # goal: its value and the bound; the loss has to be below it
         LOSS: (figures["dev"]["masked_lm_loss"] / best.loss, 1.05),
         "next sentence, share of the best": (figures["dev"]["next_sentence_accuracy"] / best.next_accuracy, 0.95),
