@@ -33,7 +33,7 @@ from minibert.tasks.squad import Gold, Question, Questions
 from minibert.tasks.tagging import Sentences, Tagging
 from minibert.text.tokenizer import Tokenizer, TruncationWarning, UnknownTokensWarning, load_tokenizer
 from minibert.text.wordpiece import WordPiece
-from minibert.tracing.data import choose, page_data
+from minibert.tracing.page import choose, page_data
 
 FOLDER = minilm_folder()
 TOKENIZER = load_tokenizer(FOLDER)
