@@ -33,8 +33,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from minibert.extras import install_hint
-from minibert.files import regular, shown
+from minibert.files import regular
+from minibert.printing import brief, install_hint
 from minibert.text.texts import TextOrPair, check_surrogates
 
 ROW_LIMIT = 64_000_000  # bytes of a line: a thousand times what BERT reads of a text
@@ -100,7 +100,7 @@ class Table:
                 self.place = place
                 record = {"text": found} if isinstance(found, str) else found
                 if not isinstance(record, dict):
-                    raise ValueError(f"{place} is {shown(record)}, not an object")
+                    raise ValueError(f"{place} is {brief(record)}, not an object")
                 self.names = self.names or find_columns(self.columns, list(record), place)
                 columns = zip(self.names, self.columns, strict=True)
                 yield tuple(value(record, name, column, place) for name, column in columns)
@@ -332,7 +332,7 @@ def value(record: dict[str, object], name: str, column: Column, where: str) -> s
         return str(found)
     if not isinstance(found, str):
         expected = "a text" if not is_label else "a number" if number else "a name or a whole number"
-        raise ValueError(f"{where} has {shown(found)} as {name!r}, not {expected}; it has: {listed(list(record))}")
+        raise ValueError(f"{where} has {brief(found)} as {name!r}, not {expected}; it has: {listed(list(record))}")
     check_surrogates(found, f"{where} {name!r}")
     if is_label and not found.strip() and column.labels != "names":
         raise ValueError(f"{where} has an empty label")

@@ -21,7 +21,6 @@ import tokenizers
 import torch
 from torch import Tensor
 
-from minibert.files import shown
 from minibert.printing import brief
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -294,7 +293,7 @@ class Batch:
 
     def __getitem__(self, name: str) -> Any:
         if name not in vars(self):
-            raise KeyError(f"a Batch has no {shown(name)}; it has {', '.join(vars(self))}")
+            raise KeyError(f"a Batch has no {brief(name)}; it has {', '.join(vars(self))}")
         return vars(self)[name]
 
     def to(self, device: torch.device | str) -> Batch:

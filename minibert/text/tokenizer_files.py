@@ -23,7 +23,9 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from minibert.files import listing, read_json, read_small, shown
+from minibert.checkpoints.tensor_files import listing
+from minibert.files import read_json, read_small
+from minibert.printing import brief
 from minibert.settings import check_number
 
 DEFAULT_MAX_LENGTH = 512
@@ -71,7 +73,7 @@ def special_tokens(settings: Mapping[str, Any], source: str, vocab: Container[st
         default = next((name for name in names if name in (vocab or ())), names[0])
         token = given.get("content") if isinstance(given, dict) else given or default
         if not isinstance(token, str) or (vocab is not None and token not in vocab):
-            raise ValueError(f"{source}: {role} is {shown(token)}; it must be a token that the vocabulary has")
+            raise ValueError(f"{source}: {role} is {brief(token)}; it must be a token that the vocabulary has")
         found[role] = token
     return found
 
