@@ -72,7 +72,7 @@ def pair(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Pair]:
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Offline, and a test in which anything connects or asks for an address fails, whoever catches the error.
+    """Offline, and a test in which anything connects or asks for an address fails, no matter what catches the error.
 
     Sockets between processes of this machine (AF_UNIX), which joblib uses, are let through.
     """

@@ -23,7 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: Arguments) -> Figures:
-    """Learn the tokens of a corpus: letters first, then again and again the commonest pair, joined."""
+    """Learn the tokens of a corpus: letters first, then the most frequent pair, joined, again and again."""
     from minibert.checkpoints.convert import check_out
     from minibert.train.vocabulary import FILES, learn_vocabulary
 

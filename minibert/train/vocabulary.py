@@ -3,7 +3,7 @@
     corpus                    the old boat . the older boats .
     words, counted            the 2   . 2   old 1   older 1   boat 1   boats 1
     letters first             . a b d e h l o r s t ##a ##d ##e ##h ##l ##o ##r ##s ##t
-    then the commonest pair   b ##o -> bo, o ##l -> ol, t ##h -> th, ##a ##t -> ##at: twice each
+    then the most frequent pair   b ##o -> bo, o ##l -> ol, t ##h -> th, ##a ##t -> ##at: twice each
     up to the size            bo ##at -> boat, ol ##d -> old, th ##e -> the, ...
 
 A ## marks a piece inside a word. Of pairs with the same count the one with the smaller ids is joined first. So does the
@@ -174,7 +174,7 @@ def learn_by_hand(words: Mapping[str, int], size: int, min_frequency: int = MIN_
             counted[pair] += counts[word]
             inside[pair].add(word)
 
-    queue = [(-count, pair) for pair, count in counted.items()]  # the commonest first, of these the smallest ids
+    queue = [(-count, pair) for pair, count in counted.items()]  # the most frequent first, of these the smallest ids
     heapify(queue)
     with progress("joining", size - len(tokens), "token") as bar:
         while queue and len(tokens) < size:

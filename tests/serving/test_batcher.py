@@ -224,7 +224,9 @@ def test_a_long_request_is_not_starved_by_many_short_ones() -> None:
     async def work(batcher: Batcher[Item, int]) -> None:
         long = batcher.submit([(number, 16) for number in range(6)], [16] * 6)
         pending = {batcher.submit([(100 + number, 8)], [8]) for number in range(8)}
-        for number in range(200, 260):  # whoever is answered asks again: there are always more than fit into a batch
+        for number in range(
+            200, 260
+        ):  # each answer is followed by a request: there are always more than fit into a batch
             if long.done():
                 break
             compute.go.release()

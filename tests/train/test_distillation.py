@@ -138,7 +138,7 @@ def losses_of(step: str, teacher: Head, **how: Any) -> Distillation:
 
 
 def lengthy() -> Batch:
-    """Rows of many lengths, both segments, hidden tokens in each."""
+    """Rows of many lengths, both segments, masked tokens in each."""
     return batch_of(HEAD, [11, 3, 1, 7, 11, 2])
 
 
