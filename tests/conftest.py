@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -90,3 +91,16 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         monkeypatch.setattr(place, name, refuse)
     yield attempts
     assert not attempts, f"the test opened a socket: {attempts}"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium without a window."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra test")
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("needs Chromium: apt install chromium")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -1,4 +1,4 @@
-"""The commands, one file each with its arguments and its run.
+"""The commands, each with its arguments and its run.
 
 In reading order:
 
@@ -7,10 +7,7 @@ In reading order:
     demo       the tutorial, start to end
     embed      one vector for each text of a file
     classify   features + logistic regression
-    finetune   train a checkpoint for a task
-    pretrain   train on raw text from nothing
-    distill    train a smaller model on the predictions of a larger one
-    vocab      learn a vocabulary from text
+    train      finetune, pretrain, distill, vocab: the commands that train
     evaluate   measure a trained folder
     predict    predictions of a trained folder
     fill_mask  predictions for masked tokens

@@ -27,20 +27,17 @@ from minibert.cli import (
     classify,
     convert,
     demo,
-    distill,
     download,
     embed,
     evaluate,
     export,
     fill_mask,
-    finetune,
     inspect,
     parity,
     predict,
-    pretrain,
     serve,
     trace,
-    vocab,
+    train,
 )
 from minibert.cli.shared import Arguments, Figures
 from minibert.tasks import TASKS
@@ -60,12 +57,16 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callab
     "classify evaluate": ("measure on labelled texts", evaluate.arguments, evaluate.run),
     "classify predict": ("label texts", predict.arguments, predict.run),
     **{
-        f"finetune {name}": (entry.help, partial(finetune.arguments, name=name), partial(finetune.run, name=name))
+        f"finetune {name}": (
+            entry.help,
+            partial(train.finetune_arguments, name=name),
+            partial(train.finetune, name=name),
+        )
         for name, entry in TASKS.items()
     },
-    "pretrain": ("train a model on raw text from nothing", pretrain.arguments, pretrain.run),
-    "distill": ("train a smaller model on the predictions of a larger one", distill.arguments, distill.run),
-    "vocab": ("learn a vocabulary from text", vocab.arguments, vocab.run),
+    "pretrain": ("train a model on raw text from nothing", train.pretrain_arguments, train.pretrain),
+    "distill": ("train a smaller model on the predictions of a larger one", train.distill_arguments, train.distill),
+    "vocab": ("learn a vocabulary from text", train.vocab_arguments, train.vocab),
     "evaluate": ("measure a trained folder", evaluate.arguments, evaluate.run),
     "predict": ("predictions of a trained folder", predict.arguments, predict.run),
     "fill-mask": ("predict the masked tokens", fill_mask.arguments, fill_mask.run),

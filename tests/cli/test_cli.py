@@ -24,7 +24,7 @@ from minibert.cli import main as cli
 from minibert.cli import predict
 from minibert.tasks.frozen import Classifier, train
 from minibert.tasks.reviews import read_labelled
-from minibert.vectors import parts
+from minibert.vectors import stream
 from minibert.vectors.engine import Engine
 
 Run = Any
@@ -170,9 +170,9 @@ def test_what_goes_wrong_in_the_work_has_its_own_status(
     run: Run, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = OSError(28, "No space left on device")
-    monkeypatch.setattr(parts.np, "save", Mock(side_effect=full))
+    monkeypatch.setattr(stream.np, "savez", Mock(side_effect=full))
     result = run("embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, stdin=b"good\n")
-    assert complaint(result, 1) == f"minibert: error: {tmp_path}/x.npy.parts/part-0.npy: No space left on device\n"
+    assert complaint(result, 1) == f"minibert: error: {tmp_path}/x.npy.parts/part-0.npz: No space left on device\n"
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(hub, "locate_locally", Mock(side_effect=[KeyboardInterrupt, KeyError("a bug")]))
     assert run("download", "bert-base-uncased") == (130, "", "")
