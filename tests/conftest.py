@@ -65,8 +65,8 @@ def pair(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Pair]:
 
     def pair(family: Family = BERT, head: str | None = None, **changes: Any) -> Pair:
         folder, model = written(family, head, **changes)
-        asked = task(head, model.config, config_of(model).max_tokens)
-        return Pair(load(folder, head=head), copy.deepcopy(model), asked, head)
+        inputs = task(head, model.config, config_of(model).max_tokens)
+        return Pair(load(folder, head=head), copy.deepcopy(model), inputs, head)
 
     return pair
 
@@ -109,8 +109,3 @@ def browser() -> Iterator[Any]:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The notebooks first: they take longest, and two processes that share the tests should end together."""
-    items.sort(key=lambda item: item.path.name != "test_tutorials.py")

@@ -34,7 +34,8 @@ from minibert.checkpoints.tensor_files import (
     write_tensors,
 )
 from minibert.config import Config
-from minibert.files import atomic_folder, check_output, read_json, regular, write_text_atomically
+from minibert.files import read_json, regular, write_text_atomically
+from minibert.outputs import atomic_folder, check_output
 from minibert.printing import brief
 
 FILES = (WEIGHTS_FILE, "config.json", *TOKENIZER_FILES)  # of the new folder

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from minibert.checkpoints.load import load
-from minibert.extras import install_hint
-from minibert.files import atomic_write, check_output, write_text_atomically
+from minibert.files import atomic_write, write_text_atomically
 from minibert.heads import Head, MultipleChoice
 from minibert.model import Encoder
+from minibert.outputs import check_output
+from minibert.printing import install_hint
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 LARGEST = 2**31  # bytes of one ONNX file, the limit of its format

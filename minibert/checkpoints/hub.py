@@ -23,8 +23,8 @@ from pathlib import Path
 from huggingface_hub import constants
 
 from minibert.checkpoints.tensor_files import INDEX_FILE, PICKLES, WEIGHTS_FILE, list_tensors, listing, sha256
-from minibert.extras import CHECKOUT, pip_install
 from minibert.files import read_small
+from minibert.printing import CHECKOUT, pip_install
 
 log = logging.getLogger("minibert")
 TOKENIZER_FILES = [

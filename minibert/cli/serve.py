@@ -11,7 +11,7 @@ from pathlib import Path
 
 from minibert.cli.options import add_options, read_options
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures
-from minibert.extras import install_hint
+from minibert.printing import install_hint
 from minibert.serving import ServerSettings
 from minibert.vectors.recipe import Recipe
 

@@ -35,8 +35,8 @@ from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.finetuning import Reader
 from minibert.train.outputs import outputs
-from minibert.vectors.cache import Matrix
 from minibert.vectors.embedder import Embedder
+from minibert.vectors.readable import Matrix
 
 Prepared = tuple[list[Any], list[int], int]  # items, the tokens of each, and how many texts lost their ends
 FILLER = 16  # tokens of a row that fills up a batch

@@ -33,8 +33,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from minibert.extras import install_hint
 from minibert.files import regular
+from minibert.printing import install_hint
 from minibert.text.texts import TextOrPair, check_surrogates
 
 ROW_LIMIT = 64_000_000  # bytes of a line: a thousand times what BERT reads of a text

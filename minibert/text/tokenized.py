@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minibert.files import shown
 from minibert.printing import brief
 
 
@@ -189,7 +188,7 @@ class Batch:
 
     def __getitem__(self, name: str) -> Any:
         if name not in vars(self):
-            raise KeyError(f"a Batch has no {shown(name)}; it has {', '.join(vars(self))}")
+            raise KeyError(f"a Batch has no {brief(name)}; it has {', '.join(vars(self))}")
         return vars(self)[name]
 
     def to(self, device: torch.device | str) -> Batch:

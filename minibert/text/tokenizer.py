@@ -25,7 +25,8 @@ from torch import Tensor
 
 from minibert.checkpoints import hub
 from minibert.config import Config
-from minibert.files import shown, write_text_atomically
+from minibert.files import write_text_atomically
+from minibert.printing import brief
 from minibert.settings import check_number
 from minibert.text.long_texts import PIECE, pieces_of, splits_at_spaces
 from minibert.text.template import read_template
@@ -276,7 +277,7 @@ class Tokenizer:
         """The token of each id. Raises ValueError for an id that is not in the vocabulary."""
         ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
         if unknown := [id for id in ids if id not in self._pieces]:
-            raise ValueError(f"id {shown(unknown[0])} is not in the vocabulary, which has {self.vocab_size:,} tokens")
+            raise ValueError(f"id {brief(unknown[0])} is not in the vocabulary, which has {self.vocab_size:,} tokens")
         return [self._pieces[id] for id in ids]
 
     # -- ids to text, and the vocabulary

@@ -25,8 +25,8 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from minibert.checkpoints.tensor_files import listing
-from minibert.extras import install_hint
-from minibert.files import read_json, read_small, shown
+from minibert.files import read_json, read_small
+from minibert.printing import brief, install_hint
 
 Definition = dict[str, Any]  # the content of a tokenizer.json
 
@@ -67,7 +67,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
             special_tokens(settings, str(path))
             most = settings.get("model_max_length") or DEFAULT_MAX_LENGTH
             if type(most) not in (int, float) or not most >= 3:  # [CLS], a token of text, [SEP]
-                raise ValueError(f"{path}: model_max_length is {shown(most)}; it must be at least 3")
+                raise ValueError(f"{path}: model_max_length is {brief(most)}; it must be at least 3")
     return settings
 
 
@@ -83,7 +83,7 @@ def special_tokens(settings: Mapping[str, Any], source: str, vocab: Container[st
         default = next((name for name in names if name in (vocab or ())), names[0])
         token = given.get("content") if isinstance(given, dict) else given or default
         if not isinstance(token, str) or (vocab is not None and token not in vocab):
-            raise ValueError(f"{source}: {role} is {shown(token)}; it must be a token that the vocabulary has")
+            raise ValueError(f"{source}: {role} is {brief(token)}; it must be a token that the vocabulary has")
         found[role] = token
     return found
 

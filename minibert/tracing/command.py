@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from minibert.checkpoints.load import load
-from minibert.files import atomic_write, check_output
+from minibert.files import atomic_write
 from minibert.heads import MaskedLM
 from minibert.model import Encoder
+from minibert.outputs import check_output
 from minibert.plotting import heat_map, pyplot
 from minibert.printing import block
 from minibert.tasks.folders import folder_kind

@@ -112,7 +112,7 @@ def check(encoder: object, text: object, text_b: object, classifier: Classifier 
 
 def run(encoder: Encoder | MaskedLM, row: Any) -> tuple[Tensors, tuple[Tensor, ...]]:
     """Every stage and the hidden states of a forward pass on the tokenizer's row, without the batch dimension."""
-    batch = Batch(row.input_ids, row.attention_mask, row.token_type_ids).to(next(encoder.parameters()).device)
+    batch = Batch(row.input_ids, row.attention_mask, row.token_type_ids)
     with inference(encoder), recording(encoder) as kept:
         out = forward(encoder, batch, {"output_hidden_states": True, "output_attentions": True})
     # Position embeddings may have been computed without a batch dimension, (S,D).

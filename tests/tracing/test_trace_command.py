@@ -15,7 +15,7 @@ from words import labelled, write_words_checkpoint
 
 import minibert
 from minibert.cli import main as cli
-from minibert.extras import install_hint
+from minibert.printing import install_hint
 from minibert.tasks.frozen import Classifier, train
 from minibert.tracing import command
 
@@ -127,7 +127,7 @@ def test_annotated_pages_are_linked_where_make_annotated_put_them(run, checkpoin
         (["--out", "none/page.html"], "none/page.html: No such file or directory"),
         (["--out", "a.html", "--layers", "2"], "layers are [2]; name at least one of the model's layers, 0 to 1"),
         (["--out", "a.html", "--heads", "3"], "heads are [3]; name at least one of the model's heads, 0 to 2"),
-        (["--out", "a.html", "--heads", "x"], "argument --heads: 'x' is not a list of integers"),
+        (["--out", "a.html", "--heads", "x"], "argument --heads: invalid integers value: 'x'"),
         (["--svg", "a.svg", "--layer", "2"], "layer is 2 and head is mean; there are layers 0 to 1, -1 for the last"),
         (["--svg", "a.svg", "--head", "best"], "head is best"),
         (["--out", "a.html", "--annotated", "none"], "--annotated is none, which has no model.html"),
