@@ -52,34 +52,31 @@ def tokenizer(folder: Path) -> Any:
 
 def data_of(page: str) -> Any:
     """The numbers of a page, read as a browser reads them."""
-    found = re.search(r'<script type="application/json" id="trace-data">(.*?)</script>', page, re.DOTALL)
-    assert found
-    return json.loads(found[1])
+    return json.loads(re.findall(r'<script type="application/json" id="trace-data">(.*?)</script>', page, re.DOTALL)[0])
 
 
 def unpacked(text: str, dtype: str, *shape: int) -> Any:
-    """The numbers that packed_probs or packed_vectors wrote."""
     return np.frombuffer(base64.b64decode(text), dtype=dtype).reshape(shape)
 
 
 class Reader(HTMLParser):
-    """Elements, ids, attributes and text of a page."""
+    """Elements with their attributes, and the text, of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[dict[str, str | None]] = []
-        self.words: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
         self.feed(page)
-        self.ids = [found["id"] for found in self.attributes if "id" in found]
-        self.text = " ".join("".join(self.words).split())
+        self.text = " ".join(self.text.split())
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.tags.append(tag)
-        self.attributes.append(dict(attrs))
+        self.elements.append((tag, dict(attrs)))
 
     def handle_data(self, data: str) -> None:
-        self.words.append(data)
+        self.text += data
+
+    def values(self, name: str) -> list[str | None]:
+        return [attributes[name] for _, attributes in self.elements if name in attributes]
 
 
 # -- the data
@@ -95,19 +92,6 @@ def test_the_tensors_are_the_models_own_bit_for_bit(texts, attention, folder, to
         out = encoder.eval()(**batch, output_hidden_states=True, output_attentions=True)
     for ours, theirs in ((traced.hidden_states, out.hidden_states), (traced.attentions, out.attentions)):
         assert all(torch.equal(one, other[0]) for one, other in zip(ours, theirs, strict=True)) and len(ours) >= 2
-
-
-def test_the_steps_between_are_those_of_the_modules(encoder, tokenizer):
-    traced = minibert.trace(encoder, tokenizer, *PAIR)
-    found = traced.embeddings
-    with torch.no_grad():
-        assert torch.equal(found["segment"], encoder.embeddings.segment(torch.tensor(traced.segments)))
-        assert torch.equal(found["sum"], found["token"] + found["segment"] + found["position"])
-        for one, layer, x in zip(traced.layers, encoder.layers, traced.hidden_states[:-1], strict=True):
-            assert torch.equal(one["probs"], one["scores"].softmax(dim=-1))
-            assert torch.equal(one["attention norm"], layer.attention_norm(one["attention output"] + x))
-            assert torch.equal(one["contract"], layer.feed_forward(one["attention norm"][None])[0])
-            assert one["activation"].shape == (len(traced.tokens), 37)
 
 
 @pytest.mark.parametrize(
@@ -133,10 +117,9 @@ def test_merged_attention_sums_keys_and_averages_queries(words):
 
 
 def test_rollout_is_the_product_of_the_layers_with_the_residual():
-    first, second = torch.rand(2, 3, 5, 5).softmax(dim=-1)
-    by_hand = [0.5 * probs.mean(0) + 0.5 * torch.eye(5) for probs in (first, second)]
-    one, both = rollout([first, second])
-    assert torch.allclose(one, by_hand[0]) and torch.allclose(both, by_hand[1] @ by_hand[0])
+    layers = torch.rand(2, 3, 5, 5).softmax(dim=-1)
+    one, both = (0.5 * probs.mean(0) + 0.5 * torch.eye(5) for probs in layers)
+    assert all(map(torch.allclose, rollout(list(layers)), (one, both @ one)))
 
 
 def test_the_shares_of_a_pair_add_up_for_each_text():
@@ -177,9 +160,6 @@ def test_the_page_has_the_queries_and_keys_of_the_chosen_heads_alone(encoder, to
     traced = minibert.trace(encoder, tokenizer, TEXT)
     whole, part = (page_data(traced, choose(traced, heads=heads))["pairs"]["1"] for heads in (None, [2]))
     assert len(whole["queries"]) == pytest.approx(3 * len(part["queries"]), abs=4) and whole["log_sums"] is None
-    many = minibert.trace(encoder, tokenizer, " ".join(["film"] * 28))
-    (head,) = page_data(many, choose(many, heads=[2]))["pairs"]["1"]["log_sums"]
-    assert head == pytest.approx(many.layers[1]["scores"][2, :24].logsumexp(dim=-1).tolist(), rel=1e-4)
 
 
 def test_the_table_has_every_token_with_its_id_and_its_place_in_the_text(encoder, tokenizer):
@@ -197,37 +177,34 @@ def test_the_page_shows_where_the_special_tokens_go(texts, row, encoder, tokeniz
     assert re.search(rf"equation ?{re.escape(row)} ?computed at", text)
 
 
-HOSTILE = [
-    "</script><script>alert(1)</script>",
-    "<!-- <img src=x onerror=alert(1)> --> ]]> {{data}} {{script}} &amp; &lt;",
-    "\"quotes\" 'single' `back` \\u003c ${x}",
-    "nul \x00 bell \x07 escape \x1b delete \x7f next \x85 line \u2028 para \u2029",
-    "مرحبا עברית \u202eoverride\u202c emoji 😀 👨‍👩‍👧",
-]
-
-
 @pytest.mark.filterwarnings("ignore::minibert.text.tokenizer.UnknownTokensWarning")
 @pytest.mark.filterwarnings("ignore::minibert.text.tokenizer.TruncationWarning")
-@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "</script><script>alert(1)</script>",
+        "<!-- <img src=x onerror=alert(1)> --> ]]> {{data}} {{script}} &amp; &lt;",
+        "\"quotes\" 'single' `back` \\u003c ${x}",
+        "nul \x00 bell \x07 escape \x1b delete \x7f next \x85 line \u2028 para \u2029",
+        "مرحبا עברית \u202eoverride\u202c emoji 😀 👨‍👩‍👧",
+    ],
+)
 def test_no_text_becomes_part_of_the_page_which_needs_no_network(text, encoder, tokenizer):
     harmless, hostile = (
         minibert.trace(encoder, tokenizer, *pair, model=pair[0]).to_html() for pair in (("a b", "c"), (text, text))
     )
-    reader = Reader(hostile)
-    assert set(reader.tags) <= set(Reader(harmless).tags)
-    assert reader.tags.count("script") == 2 and reader.tags.count("img") == 0
-    addresses = [value for one in reader.attributes for name, value in one.items() if name in ("src", "href")]
-    assert all(address.startswith(("#", "data:,")) for address in addresses)
-    assert len(reader.ids) == len(set(reader.ids))
-    assert data_of(hostile)["tokens"][0] == "[CLS]"
+    reader, tags = Reader(hostile), [tag for tag, _ in Reader(hostile).elements]
+    assert set(tags) <= {tag for tag, _ in Reader(harmless).elements}
+    assert (tags.count("script"), tags.count("img"), reader.values("src")) == (2, 0, [])
+    assert all(address.startswith(("#", "data:,")) for address in reader.values("href"))
+    assert len(reader.values("id")) == len(set(reader.values("id"))) and data_of(hostile)["tokens"][0] == "[CLS]"
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e]|<!--", hostile)
     assert f'<bdi dir="auto">{html.escape(pages.seen(text[:5]))}'.replace("&quot;", "&#34;")[:22] in hostile
 
 
 def test_in_jupyter_the_page_stands_in_a_frame(encoder, tokenizer):
     traced = minibert.trace(encoder, tokenizer, 'say "good"')
-    (frame,) = (one for one in Reader(traced._repr_html_()).attributes if "srcdoc" in one)
-    assert frame["srcdoc"] == traced.to_html()
+    assert Reader(traced._repr_html_()).values("srcdoc") == [traced.to_html()]
 
 
 def test_a_long_text_gets_fewer_heads_and_layers_and_says_so(encoder, tokenizer, monkeypatch):
@@ -259,7 +236,7 @@ def test_64_tokens_of_six_layers_and_twelve_heads_fit_in_6_megabytes(tokenizer):
 def check_links(page: str, absent: set[str]) -> None:
     lines = dict(re.findall(r'<span id="([\w.]+-L\d+)" class="row"><i>\d+</i>(.*?)\n</span>', page, re.DOTALL))
     linked = set(re.findall(r'href="#(.*?)"', page))
-    assert linked <= set(Reader(page).ids)
+    assert linked <= set(Reader(page).values("id"))
     for step in pages.STEPS.keys() - absent:
         anchor = "{}-L{}".format(*pages.line_of(step))
         assert anchor in linked and pages.STEPS[step][1] in Reader(lines[anchor]).text, step
@@ -314,20 +291,19 @@ def test_colouring_leaves_the_source_as_it_is(with_pygments, monkeypatch):
 def test_a_family_without_segments_is_traced_and_a_pair_of_it_says_so(tmp_path):
     distilbert = write_words_checkpoint(tmp_path, "distilbert")
     traced = minibert.trace(minibert.load(distilbert), minibert.load_tokenizer(distilbert), *PAIR)
-    assert "segment" not in traced.embeddings and traced.pooled is None and "no segments" in traced.notes[0]
     page = traced.to_html()
-    assert "segment" not in data_of(page)["vectors"] and 'scope="col">segment' not in page
+    assert "no segments" in traced.notes[0] and 'scope="col">segment' not in page
     assert sum(data_of(page)["attention"]["0"]["quadrants"]["mean"].values()) == pytest.approx(2)
+    check_links(page, {"wider embeddings", "segment embeddings", "pooler", "masked-lm"})
 
 
 def test_narrow_embeddings_and_shared_layers_are_traced(tokenizer):
     sizes = {"vocab_size": 100, "embedding_size": 8, "hidden_size": 24, "num_attention_heads": 3}
     layers = {"num_hidden_layers": 3, "shared_layers": (0, 0, 0), "intermediate_size": 37, "type_vocab_size": 0}
     traced = minibert.trace(Encoder(Config(**sizes, **layers), pooler=False).eval(), tokenizer, *PAIR)
+    page = traced.to_html()
     assert len(traced.layers) == 3 and not torch.equal(traced.attentions[0], traced.attentions[2])
-    page, data = traced.to_html(), data_of(traced.to_html())
-    assert (data["E"], data["D"], data["sides"]) == (8, 24, traced.sides)
-    assert len(unpacked(data["vectors"]["token"], "<f2", data["S"], 8)) == data["S"]
+    assert len(unpacked(data_of(page)["vectors"]["token"], "<f2", len(traced.tokens), 8)) == len(traced.tokens)
     assert "1 set of weights for all 3" in Reader(page).text
     check_links(page, {"segment embeddings", "pooler", "masked-lm"})
 
@@ -371,6 +347,5 @@ def test_a_request_that_cannot_be_traced_is_refused(arguments, message, encoder,
     ],
 )
 def test_layers_and_heads_that_the_model_lacks_are_refused(method, arguments, encoder, tokenizer):
-    message = r"are \[.*\]; name at least one of|there are layers 0 to 1, -1 for the last, and heads 0 to 2"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"are \[.*\]; name at least one of|there are layers 0 to 1, -1 for the last"):
         getattr(minibert.trace(encoder, tokenizer, TEXT), method)(**arguments)
