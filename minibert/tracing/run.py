@@ -23,7 +23,7 @@ from minibert.text.tokenizer import Tokenizer
 from minibert.tracing.journey import Journey, Prediction, decide, mask_in_turn, strongest_units
 from minibert.tracing.page import page
 
-MASKED = 64  # first tokens of a classifier's text that are masked in turn: a row of the model each
+MASKED = 64  # first tokens of a classifier's text that are masked in turn, a row of the model for each
 
 
 class Trace(Journey):
