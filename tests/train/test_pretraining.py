@@ -63,9 +63,9 @@ def test_of_electra_both_models_are_ordinary_checkpoints(home: Path, tmp_path: P
 
 
 def test_pretraining_continues_from_a_checkpoint(home: Path, tmp_path: Path) -> None:
-    init, how = home / "teacher", QUICK | {"steps": 2, "objective": "mlm", "learning_rate": 1e-3}
-    model = pretrain(home / "corpus.txt", out=tmp_path / "out", init=init, **how)
-    moved = model.encoder.embeddings.token.weight - minibert.load(init).embeddings.token.weight
+    how = QUICK | {"steps": 2, "objective": "mlm", "learning_rate": 1e-3, "init": home / "teacher"}
+    model = pretrain(home / "corpus.txt", out=tmp_path / "out", **how)
+    moved = model.encoder.embeddings.token.weight - minibert.load(home / "teacher").embeddings.token.weight
     assert 0 < moved.abs().max() < 0.01
 
 

@@ -96,6 +96,13 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(kind: str, ho
     assert not all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_restart_forgets_an_unfinished_run_with_other_settings(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.training").mkdir()
+    (tmp_path / "out.training" / "run_config.json").write_text('{"seed": 7}')
+    KINDS["mlm+nsp"](home, restart=True, out=tmp_path / "out", **STEPS | {"steps": 1})
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_a_score_of_the_majority_class_is_called_degenerate(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
