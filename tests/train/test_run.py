@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -162,17 +161,6 @@ def test_a_flag_out_of_its_limits_is_refused_before_anything_is_written(
     assert cli.main([*command, "--batch-size", "0", "--out", str(tmp_path / "out")]) == 2
     assert "batch_size is 0; it must be at least 1" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("command", [["finetune", "tag"], ["finetune", "mask"], ["pretrain"], ["distill"]], ids=str)
-def test_help_names_every_setting(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    kind: Any = {"finetune": FinetuneSettings, "pretrain": PretrainSettings, "distill": DistillSettings}[command[0]]
-    with pytest.raises(SystemExit):
-        cli.main([*command, "--help"])
-    shown = " ".join(capsys.readouterr().out.split())
-    hidden = {"class_weight", "config", "init", "objective", "phrases"} if command != ["pretrain"] else {"epochs"}
-    named = {one.name for one in fields(kind) if "help" in one.metadata} - hidden
-    assert all(f"--{name.replace('_', '-')}" in shown for name in named)
 
 
 # ---------------------------------------------------------------------------------------------------------------
