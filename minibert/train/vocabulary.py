@@ -29,7 +29,6 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 from tqdm import tqdm
 
-from minibert.checkpoints.convert import check_out
 from minibert.files import atomic_folder, write_text_atomically
 from minibert.text.tables import Column, Table
 from minibert.text.tokenizer import load_tokenizer
@@ -59,7 +58,6 @@ class Vocabulary:
         minibert.load_tokenizer and AutoTokenizer of transformers load it. overwrite: replace what minibert wrote there.
         Raises ValueError for a folder that holds something.
         """
-        check_out(Path(out), overwrite, FILES)
         with atomic_folder(Path(out), overwrite) as folder:
             write_text_atomically(folder / "vocab.txt", "".join(f"{token}\n" for token in self.tokens))
             config = {"model_type": "bert", "vocab_size": len(self.tokens)}

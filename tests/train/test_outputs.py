@@ -75,10 +75,8 @@ def test_the_logits_of_each_example_are_the_readable_models(
 
 
 def test_logits_in_bfloat16_are_near_and_come_as_float32(written: Written) -> None:
-    made, rows = (
-        model(written, BERT, "sequence-classification"),
-        Encoded(examples("sequence-classification", lengths_of(9))),
-    )
+    head = "sequence-classification"
+    made, rows = model(written, BERT, head), Encoded(examples(head, lengths_of(9)))
     for one, other in zip(outputs(made, rows, "bfloat16"), outputs(made, rows), strict=True):
         assert one.dtype == "float32"
         assert 0 < abs(one - other).max() < 0.1
@@ -175,9 +173,7 @@ def test_training_ends_where_it_ends_without_kept_states(
     kept = finetune("classify", *labelled(20), **settings)
     monkeypatch.setattr(finetuning, "can_be_kept", lambda model, encoded: False)
     computed = finetune("classify", *labelled(20), **settings)
-    begun = minibert.load(checkpoint, head="sequence-classification", new_head=True)
     for name, weight in kept.named_parameters():
         assert (weight - computed.get_parameter(name)).abs().max() < 1e-5, name
-    assert not torch.equal(kept.get_parameter("classifier.weight"), begun.get_parameter("classifier.weight"))
     monkeypatch.delattr(States, "of")  # which the readable step never needs
     assert finetune("classify", *labelled(20), **settings | {"step": "readable", "epochs": 1}).head_is_trained

@@ -169,11 +169,10 @@ def test_a_flag_out_of_its_limits_is_refused_before_anything_is_written(
 RUN = {"curve": [3.0, 2.0, 1.0, 2.0], "epochs": [{"f1": 0.5}, {"f1": 0.7}, {"f1": 0.6}], "best_epoch": 2}
 
 
-@pytest.mark.parametrize("kind", ["png", "svg"])
-def test_runs_are_plotted_with_and_without_scores(kind: str, tmp_path: Path) -> None:
-    for name, run in {"scored": RUN, "blind": RUN | {"epochs": []}}.items():
-        plot_runs([run, run], "f1", tmp_path / f"{name}.{kind}")
-        assert (tmp_path / f"{name}.{kind}").stat().st_size > 1000
+@pytest.mark.parametrize("run", [RUN, RUN | {"epochs": []}], ids=["scores", "no scores"])
+def test_runs_are_plotted_with_and_without_scores(run: dict[str, Any], tmp_path: Path) -> None:
+    plot_runs([run, run], "f1", tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").stat().st_size > 1000
     with pytest.raises(ValueError, match=r"must end in \.png, \.svg or \.pdf"):
         module.check_picture(tmp_path / "curve.txt")
 
