@@ -98,7 +98,7 @@ def finetune_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 
 def finetune(args: Arguments, name: str) -> Figures:
     """Train with one seed or several, write the folder of the best, and report the scores."""
-    from minibert.files import check_output
+    from minibert.outputs import check_output
     from minibert.train import distributed
     from minibert.train.checkpointer import remove_run
     from minibert.train.finetuning import FinetuneRun
@@ -218,10 +218,10 @@ def vocab_arguments(parser: argparse.ArgumentParser) -> None:
 
 def vocab(args: Arguments) -> Figures:
     """Learn the tokens of a corpus: letters first, then again and again the most frequent pair, joined."""
-    from minibert.checkpoints.convert import check_out
+    from minibert.outputs import check_output
     from minibert.train.vocabulary import FILES, learn_vocabulary
 
-    check_out(args.out, args.overwrite, FILES)
+    check_output(args.out, args.overwrite, files=FILES)
     begin, settings = time.perf_counter(), asdict(read_options(args, VocabularySettings))
     found = learn_vocabulary(args.corpus, lowercase=not args.cased, **settings)
     found.save(args.out, args.overwrite)

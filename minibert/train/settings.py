@@ -10,15 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from minibert.settings import check, setting
+from minibert.settings import check, integers, setting
 
 STEPS, SHARDS = ("packed", "readable"), ("none", "full")
 OBJECTIVES = ("mlm", "mlm+nsp", "mlm+sop", "electra")  # the keys of train.objectives.OBJECTIVES
-
-
-def integers(text: str) -> tuple[int, ...]:
-    """ "0,2" as (0, 2)."""
-    return tuple(int(number) for number in text.split(","))
 
 
 def floats(text: str) -> tuple[float, ...]:

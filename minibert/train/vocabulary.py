@@ -29,7 +29,8 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 from tqdm import tqdm
 
-from minibert.files import atomic_folder, write_text_atomically
+from minibert.files import write_text_atomically
+from minibert.outputs import atomic_folder
 from minibert.text.tables import Column, Table
 from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import MAX_WORD_LENGTH, SPECIAL_TOKENS
