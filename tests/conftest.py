@@ -64,8 +64,8 @@ def pair(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Pair]:
 
     def pair(family: Family = BERT, head: str | None = None, **changes: Any) -> Pair:
         folder, model = written(family, head, **changes)
-        asked = task(head, model.config, config_of(model).max_tokens)
-        return Pair(load(folder, head=head), copy.deepcopy(model), asked, head)
+        labelled = task(head, model.config, config_of(model).max_tokens)
+        return Pair(load(folder, head=head), copy.deepcopy(model), labelled, head)
 
     return pair
 

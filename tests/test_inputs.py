@@ -16,7 +16,7 @@ from minibert.heads import HEAD_CLASSES
 from minibert.inputs import as_inputs, checking, unchecked
 from minibert.model import ATTENTION, Encoder
 from minibert.parity.checkpoints import make_batch, randomise
-from minibert.parity.stages import Batch, forward
+from minibert.parity.stages import Inputs, forward
 
 BERT, DISTILBERT = small_config(), small_config(FAMILY)
 V, P = BERT.vocab_size, BERT.max_position_embeddings
@@ -121,7 +121,7 @@ def test_a_fully_masked_row_is_finite_with_finite_gradients_and_leaves_the_other
     before = forward(encoder, batch).last_hidden_state
     mask = batch.attention_mask.clone()
     mask[1] = 0
-    out = forward(encoder, Batch(batch.input_ids, mask, batch.token_type_ids))
+    out = forward(encoder, Inputs(batch.input_ids, mask, batch.token_type_ids))
     others = [0, *range(2, len(mask))]
     assert torch.equal(out.last_hidden_state[others], before[others])
     assert torch.isfinite(out.last_hidden_state).all()

@@ -190,7 +190,7 @@ def test_the_output_has_the_promised_shapes() -> None:
 
 @every_family
 def test_hidden_states_and_attentions_are_those_of_the_layers(family: Family, pair: MakePair) -> None:
-    encoder, batch = pair(family).ours, pair(family).asked.batch
+    encoder, batch = pair(family).ours, pair(family).task.batch
     out, stages = forward(encoder, batch, WANTED), record(encoder, batch)
     states = [stages[Place("embeddings")], *(stages[Place("layer", i)] for i in range(2))]
     assert all(torch.equal(x, y) for x, y in zip(out.hidden_states, states, strict=True))
@@ -215,11 +215,11 @@ def test_sdpa_computes_requested_attentions_written_out(written: Any) -> None:
 
 def test_fields_are_read_by_name_and_by_index_as_those_of_transformers(pair: MakePair) -> None:
     both = pair(head="sequence-classification")
-    ours, theirs = (forward(m, both.asked.batch, both.asked.labels | WANTED) for m in (both.ours, both.theirs))
+    ours, theirs = (forward(m, both.task.batch, both.task.labels | WANTED) for m in (both.ours, both.theirs))
     assert list(ours.keys()) == list(theirs.keys()) == ["loss", "logits", "hidden_states", "attentions"]
     assert torch.equal(ours["logits"], theirs["logits"]) and torch.equal(ours[0], theirs[0])
     assert torch.equal(ours[:2][1], theirs[1])
-    without = forward(both.ours, both.asked.batch)
+    without = forward(both.ours, both.task.batch)
     assert without.keys() == ["logits"]
     assert without[0] is without.logits is without["logits"]
     assert without["loss"] is None
