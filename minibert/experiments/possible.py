@@ -22,9 +22,10 @@ from typing import Any
 
 from minibert.checkpoints.load import load
 from minibert.experiments.toy_language import BestPredictions, Language, Procedure, bounds
-from minibert.files import atomic_write, check_output, write_text_atomically
+from minibert.files import atomic_write, write_text_atomically
 from minibert.heads import Head
 from minibert.inputs import inference
+from minibert.outputs import check_output
 from minibert.plotting import pyplot
 from minibert.printing import block, table
 from minibert.tasks.base import Example

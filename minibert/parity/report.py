@@ -18,12 +18,12 @@ from tqdm import tqdm
 
 from minibert import __version__
 from minibert.checkpoints.hub import locate
-from minibert.extras import install_hint
-from minibert.files import check_output, write_text_atomically
+from minibert.files import write_text_atomically
+from minibert.outputs import check_output
 from minibert.parity.checkpoints import BASE, LARGER, TINY
 from minibert.parity.compare import DROPOUT, NEWEST, OLDEST, RUNGS, TENSORS, Comparison
 from minibert.parity.ladder import Result, climb_checkpoint, climb_path, climb_random
-from minibert.printing import table
+from minibert.printing import install_hint, table
 from minibert.templates import templates
 
 CHECKPOINT = "all-MiniLM-L6-v2"

@@ -178,7 +178,7 @@ def test_the_engine_packs_a_group_once() -> None:
         # Fewer layers than the file has: a warning of tensors that were not loaded, which is an error here.
         ({"num_hidden_groups": 2, "inner_group_num": 1}, r"32 tensors are unknown to minibert and were not loaded"),
         ({"num_hidden_groups": 1, "inner_group_num": 1}, r"48 tensors are unknown to minibert and were not loaded"),
-        ({"inner_group_num": 3}, r"lacks 32 tensors of a ALBERT, such as layers\.2\.attention\.query"),
+        ({"inner_group_num": 3}, r"lacks 32 tensors of ALBERT, such as layers\.2\.attention\.query"),
         (
             {"embedding_size": 12},
             r"word_embeddings.weight has shape \(101, 13\) in the file, \(101, 12\) by config.json",

@@ -15,11 +15,11 @@ from mistakes import Model
 import minibert
 from minibert import model
 from minibert.cli import main as cli
-from minibert.extras import install_hint
 from minibert.parity import ladder, report
 from minibert.parity.checkpoints import TINY, make
 from minibert.parity.compare import Comparison, compare_tensor
 from minibert.parity.stages import Place
+from minibert.printing import install_hint
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
