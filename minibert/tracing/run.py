@@ -16,7 +16,7 @@ from minibert.files import write_text_atomically
 from minibert.heads import MaskedLM
 from minibert.inputs import inference
 from minibert.model import Encoder
-from minibert.parity.stages import Batch, Place, Tensors, forward, recording
+from minibert.parity.stages import Inputs, Place, Tensors, forward, recording
 from minibert.tasks.frozen import Classifier
 from minibert.tasks.masked_text import best_tokens
 from minibert.text.tokenizer import Tokenizer
@@ -114,7 +114,7 @@ def check(encoder: object, text: object, text_b: object, classifier: Classifier 
 
 def run(encoder: Encoder | MaskedLM, row: Any) -> tuple[Tensors, tuple[Tensor, ...]]:
     """Every stage and the hidden states of a forward pass on the tokenizer's row, without the batch dimension."""
-    batch = Batch(row.input_ids, row.attention_mask, row.token_type_ids)
+    batch = Inputs(row.input_ids, row.attention_mask, row.token_type_ids)
     with inference(encoder), recording(encoder) as kept:
         out = forward(encoder, batch, {"output_hidden_states": True, "output_attentions": True})
     # Position embeddings may have been computed without a batch dimension, (S,D).
