@@ -19,8 +19,7 @@ from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.heads import Head
 from minibert.losses import IGNORED
-from minibert.parity.stages import Batch as Inputs
-from minibert.parity.stages import forward
+from minibert.parity.stages import Inputs, forward
 from minibert.tasks.base import Example
 from minibert.train.batches import Batch, Batches, collate
 from minibert.train.loop import Loss, one_step

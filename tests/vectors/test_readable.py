@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 from helpers import minilm_folder
+from minibert.vectors.cache import Matrix
 
 import minibert
 from minibert import embed
 from minibert.config import Config
 from minibert.kernels.packing import batches
 from minibert.model import Encoder
-from minibert.vectors.cache import Matrix
 from minibert.vectors.pooling import POOLINGS, Pooling
 from minibert.vectors.readable import readable_vectors
 from minibert.vectors.recipe import Recipe
