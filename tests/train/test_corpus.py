@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,23 +43,6 @@ def test_windows_of_any_size_hold_each_line_once(
     found = [list(corpus.lines(number)) for number in range(corpus.windows)]
     assert "".join(line for lines in found for line in lines) == text
     assert all(len("".join(lines[:-1]).encode()) < window for lines in found)  # no more than a line beyond it is read
-
-
-class Forgetful(Corpus):
-    """A mistake: a window begins with the end of a line of the window before."""
-
-    def lines(self, number: int) -> Iterator[str]:
-        with self.path.open("rb") as file:
-            file.seek(number * self.window)
-            while file.tell() < min((number + 1) * self.window, self.end):
-                yield file.readline().decode()
-
-
-def test_a_window_that_forgets_the_line_before_it_would_be_seen(tmp_path: Path) -> None:
-    """The control of the test above."""
-    path = write(tmp_path / "c.txt", TEXT)
-    corpus = Forgetful(path, path.stat().st_size, window=7)
-    assert "".join(line for number in range(corpus.windows) for line in corpus.lines(number)) != TEXT
 
 
 def test_the_end_of_the_file_is_held_out_and_not_learned_from(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import subprocess
 import sys
@@ -80,8 +79,7 @@ def test_another_process_learns_the_same(text: Path) -> None:
 @pytest.mark.parametrize("by", ["library", "hand"])
 def test_a_rare_pair_is_not_joined(by: str, corpus: Path) -> None:
     often, once = (learn_vocabulary(corpus, 1000, min_frequency=n, by=by).tokens for n in (4, 1))
-    assert "boat" in often
-    assert "elan" in once and "elan" not in often
+    assert {"boat", "elan"} & set(often) == {"boat"} and "elan" in once
 
 
 def test_case_and_accents_stay_only_where_they_are_requested(corpus: Path) -> None:
@@ -96,13 +94,6 @@ def test_the_statistics_of_the_corpus_are_right(corpus: Path) -> None:
     assert found.letters == len(set(".thedolrbas" + "n',"))
     in_one = {"the": 7, "old": 4, "boat": 4, ".": 6, "boats": 3, "older": 3, ",": 1, "'": 1, "s": 1}
     assert found.whole == sum(in_one.values()) / found.words
-
-
-def test_several_files_and_packed_ones_are_read_as_one(corpus: Path, tmp_path: Path) -> None:
-    packed, twice = tmp_path / "packed.txt.gz", tmp_path / "twice.txt"
-    packed.write_bytes(gzip.compress(corpus.read_bytes()))
-    twice.write_bytes(corpus.read_bytes() * 2)
-    assert learn_vocabulary([corpus, packed], 100).tokens == learn_vocabulary(twice, 100).tokens
 
 
 def test_rare_words_of_a_huge_corpus_and_very_long_words_teach_nothing(
