@@ -204,7 +204,7 @@ def test_fields_are_read_by_name_and_by_index_as_those_of_transformers(pair: Mak
     without = forward(both.ours, both.task.batch)
     assert without.keys() == ["logits"] and without["loss"] is None
     assert without[0] is without.logits is without["logits"]
-    with pytest.raises(KeyError, match="'pooled' is no field of Output; it has logits"):
+    with pytest.raises(KeyError, match="'pooled' is not a field of Output; it has logits"):
         without["pooled"]
     with pytest.raises(IndexError):
         without[1]

@@ -23,7 +23,7 @@ from minibert.text.tokenizer import Tokenizer
 from minibert.tracing.journey import Journey, Prediction, decide, mask_in_turn, strongest_units
 from minibert.tracing.page import page
 
-MASKED = 64  # first tokens of a classifier's text that are masked in turn: a row of the model each
+MASKED = 64  # first tokens of a classifier's text that are masked in turn, a row of the model for each
 
 
 class Trace(Journey):
@@ -102,8 +102,10 @@ def trace(
 def check(encoder: object, text: object, text_b: object, classifier: Classifier | None) -> None:
     """Raise TypeError or ValueError for a request that cannot be traced, before anything is computed."""
     if not isinstance(encoder, Encoder | MaskedLM) or not isinstance(text, str) or not isinstance(text_b, str | None):
-        types = f"{type(encoder).__name__}, {type(text).__name__}, {type(text_b).__name__}"
-        raise TypeError(f"encoder, text and text_b are of types {types}; an Encoder or MaskedLM and str are required")
+        raise TypeError(
+            f"encoder, text and text_b are of types {type(encoder).__name__}, {type(text).__name__}, "
+            f"{type(text_b).__name__}; an Encoder or MaskedLM and str are required"
+        )
     if isinstance(encoder, MaskedLM) and not encoder.head_is_trained:
         raise ValueError("the task head 'masked-lm' was never trained; load a checkpoint that has it")
     if classifier is not None and (classifier.pairs or text_b is not None):
