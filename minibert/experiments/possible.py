@@ -118,7 +118,7 @@ def report_scores(progress: Progress) -> None:
 
 def pretrain(out: Path, steps: int, overwrite: bool) -> tuple[PretrainRun, dict[str, Any]]:
     """Train the teacher, in out/bert. Returns its run and its figures."""
-    files = {name: str(out / file) for name, file in FILES.items()}
+    files: dict[str, Any] = {name: str(out / file) for name, file in FILES.items()}
     teaching = PretrainSettings(**files, **RECIPE, steps=steps, save_every=max(1, steps // 10), objective="mlm+nsp")
     run = PretrainRun.of(out / "train.txt", teaching)
     return run, run.finish(out / "bert", report=report_scores, overwrite=overwrite).figures
@@ -126,7 +126,7 @@ def pretrain(out: Path, steps: int, overwrite: bool) -> tuple[PretrainRun, dict[
 
 def distill(out: Path, steps: int, overwrite: bool) -> tuple[DistillRun, dict[str, Any]]:
     """Train the student, in out/distilbert. Returns its run and its figures."""
-    files = {"init": str(out / "bert"), "dev": str(out / "dev.txt")}
+    files: dict[str, Any] = {"init": str(out / "bert"), "dev": str(out / "dev.txt")}
     learning = DistillSettings(**files, **RECIPE, steps=steps, save_every=max(1, steps // 5))
     run = DistillRun.of(out / "train.txt", learning)
     return run, run.finish(out / "distilbert", report=report_scores, overwrite=overwrite).figures

@@ -133,7 +133,7 @@ def compare(data: Data, settings: FinetuneSettings, seeds: int, sides: Sequence[
             )
     p = statistics.mean(score for each in scores.values() for score in each)
     rows = measure.figures.get("entities", len(data.held_out))  # the score is a share of these
-    found = {"main": measure.main, "rows": [len(data.training), len(data.held_out)]}
+    found: dict[str, Any] = {"main": measure.main, "rows": [len(data.training), len(data.held_out)]}
     found["standard_error"] = math.sqrt(p * (1 - p) / rows)
     for side, each in scores.items():
         deviation = statistics.stdev(each) if len(each) > 1 else 0.0

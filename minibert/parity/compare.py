@@ -195,7 +195,7 @@ def compare_full_length(ours: nn.Module, theirs: nn.Module, batch: Inputs, bound
     with torch.no_grad():
         outputs = [forward(model, batch, {"output_hidden_states": True}) for model in (ours, theirs)]
     states = [{Place("hidden states", n): x for n, x in enumerate(output.hidden_states)} for output in outputs]
-    return compare_tensors(FULL_LENGTH, *states, bounds.forward)
+    return compare_tensors(FULL_LENGTH, states[0], states[1], bounds.forward)
 
 
 def decide(logits: Tensors, labels: dict[str, Tensor] | None) -> Tensors:
@@ -262,7 +262,7 @@ def compare_training(ours: nn.Module, theirs: nn.Module, batch: Inputs, labels: 
                 if step == 0:
                     first_step.append(tensors)
         model.eval()
-    rows = compare_tensors(DROPOUT, *first_step)
+    rows = compare_tensors(DROPOUT, first_step[0], first_step[1])
     return rows + compare_parameters(TRAINED, ours, theirs, lambda p: p.data)
 
 

@@ -119,7 +119,7 @@ def climb_checkpoint(source: Source) -> Result:
         theirs, complete = checkpoints.open_upstream(source.folder, family, head, pooler)
         with tempfile.TemporaryDirectory() as written, checkpoints.quiet():
             if head and not complete:
-                theirs.save_pretrained(written)  # with the new head
+                theirs.save_pretrained(written)  # type: ignore[operator]  # an upstream model, typed as Module
             ours = load(written if head and not complete else source.folder, head=head)
         task = checkpoints.task(head, theirs.config, min(TOKENS, encoder.config.max_tokens))
         climb(result, ours, theirs, task, head, train=head == trained_head(family))
