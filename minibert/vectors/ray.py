@@ -48,7 +48,7 @@ import torch
 from tqdm import tqdm
 
 from minibert.device import choose_device
-from minibert.files import check_place
+from minibert.outputs import check_place
 from minibert.text.tokenized import TokenStats
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.recipe import Recipe, with_settings

@@ -12,18 +12,13 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeVar
 
 from minibert.printing import brief
-from minibert.settings import check, setting
+from minibert.settings import check, integers, setting
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS
 
 if TYPE_CHECKING:
     from minibert.config import Config
 
 Function = TypeVar("Function", bound=Callable[..., object])
-
-
-def integers(text: str) -> tuple[int, ...]:
-    """ "-2,-1" as (-2, -1)."""
-    return tuple(map(int, text.split(",")))
 
 
 @dataclass(frozen=True)

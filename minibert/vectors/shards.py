@@ -20,8 +20,8 @@ from itertools import chain, islice, takewhile, tee
 from pathlib import Path
 from typing import Any
 
-from minibert.extras import install_hint
 from minibert.files import atomic_write
+from minibert.printing import install_hint
 from minibert.text.tables import Column, TextFile, find_columns, open_parquet
 from minibert.text.texts import TEXTS, TextOrPair, portions
 from minibert.text.tokenized import TokenStats

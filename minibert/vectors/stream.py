@@ -26,7 +26,8 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from minibert.files import atomic_write, check_output, lock_file, read_json, write_text_atomically
+from minibert.files import atomic_write, lock_file, read_json, write_text_atomically
+from minibert.outputs import check_output
 from minibert.printing import brief
 from minibert.text.tables import TextFile
 from minibert.text.texts import CHARACTERS, TEXTS, TextOrPair, as_text, portions

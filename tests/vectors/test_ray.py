@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -203,8 +203,11 @@ def test_workers_leave_a_core_for_those_that_read(running: Any, monkeypatch: pyt
 
 @pytest.mark.slow
 def test_ray_listens_to_this_machine_alone_and_asks_for_a_token(running: Any) -> None:
-    servers = [process for process in psutil.Process().children(recursive=True)]
-    listening = [c.laddr for p in servers for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    listening = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has ended since
+            found = process.net_connections("inet")
+            listening += [one.laddr for one in found if one.status == psutil.CONN_LISTEN]
     assert listening
     assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
 

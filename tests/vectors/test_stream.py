@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -283,7 +284,9 @@ def test_parts_in_another_order_would_be_noticed(
 
 def run_until(command: list[Any], part: Path, number: signal.Signals) -> tuple[int, str]:
     """Start the command, signal it when the part is done, and return its exit status and standard error."""
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    interruptible = partial(signal.signal, signal.SIGINT, signal.default_int_handler)  # a background job ignores Ctrl-C
+    pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, preexec_fn=interruptible) as process:
         while not part.exists() and process.poll() is None:
             time.sleep(0.002)
         process.send_signal(number)
