@@ -20,8 +20,8 @@ from words import labelled, write_tsv
 from minibert.cli import main as cli
 
 README = Path(__file__).parent.parent / "README.md"
-# A block between fences, and the line above it that says that it is not run, and why.
-FENCED = re.compile(r"(?ms)^(<!-- not run: [^\n]+ -->\n+)?^```(\w*)\n(.*?)^```$")
+# A block between fences, and the line above it that says what it needs beyond `make test`.
+FENCED = re.compile(r"(?ms)^(These need [^\n]+:\n+)?^```(\w*)\n(.*?)^```$")
 # What takes minutes, or fetches something: their lines need only be right.
 LONG = ("demo", "parity", "bench", "download", "finetune", "vocab", "pretrain", "distill", "serve")
 
@@ -125,7 +125,7 @@ minibert embed no.txt --out x.npy  # a comment
 minibert classify predict x < "two words.txt"
 ```
 
-<!-- not run: it needs a moment -->
+These need a moment:
 
 ```sh
 minibert embde sentences.txt
