@@ -1,0 +1,100 @@
+"""The kernels of a matrix product: each proves itself in the engine, and a faulty one falls back to the next."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from engine_helpers import (
+    CPU,
+    ENCODER,
+    MIXED,
+    difference,
+    random_rows,
+    readable,
+)
+
+from minibert.kernels import matmul
+from minibert.kernels.matmul import Linear, OneDNNLinear, PackedLinear
+from minibert.vectors import engine as module
+from minibert.vectors.engine import Engine
+
+BOUND = 1e-5
+HERE_PACKED = pytest.mark.skipif(
+    not matmul.is_right(PackedLinear, torch.float32), reason="this build of torch has no packed oneDNN products"
+)
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def settings_of_torch() -> tuple[Any, ...]:
+    mkldnn: Any = torch.backends.mkldnn
+    return (
+        (mkldnn.enabled, mkldnn.deterministic, mkldnn.fp32_precision, mkldnn.matmul.fp32_precision),
+        (torch.get_num_threads(), torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.allow_tf32),
+        (torch.get_default_dtype(), torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
+        tuple(torch.get_rng_state().tolist()),
+    )
+
+
+@pytest.mark.parametrize("kernel", [pytest.param(PackedLinear, marks=HERE_PACKED), OneDNNLinear, Linear])
+def test_every_kernel_gives_the_same_vectors_and_leaves_the_settings_of_torch_alone(
+    monkeypatch: pytest.MonkeyPatch, kernel: type[Linear]
+) -> None:
+    before, rows = settings_of_torch(), random_rows(MIXED)
+    Engine(ENCODER)  # which chooses a kernel
+    monkeypatch.setattr(module, "choose_linear", lambda dtype, device: kernel)
+    engine = Engine(ENCODER)
+    assert difference(engine.vectors(rows), readable(ENCODER, rows)) < BOUND
+    assert kernel.description in engine.kernels
+    with pytest.raises(ZeroDivisionError), matmul.onednn_allowed():
+        raise ZeroDivisionError
+    assert settings_of_torch() == before
+
+
+def raising(error: Exception) -> Callable[..., torch.Tensor]:
+    def call(*arguments: Any, **named: Any) -> torch.Tensor:
+        raise error
+
+    return call
+
+
+def product(dtype: torch.dtype = torch.float32, shift: int = 0) -> Callable[..., torch.Tensor]:
+    """A product without its activation, in this dtype, whose rows are shifted."""
+
+    def call(self: Linear, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
+        y = torch.nn.functional.linear(x.to(dtype), self.weight.to(dtype), self.bias.to(dtype)).float()
+        return (y if residual is None else y + residual).roll(shift, dims=0)
+
+    return call
+
+
+FAULTS = {  # AMX may compute in bfloat16 under the name of float32; of another build, an operator has other arguments
+    "no operator": raising(AttributeError("no such operator")),
+    "other arguments": raising(RuntimeError("expected at most 5 arguments")),
+    "rounded": product(torch.bfloat16),
+    "off by one row": product(shift=1),
+    "without activation": product(),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_faulty_kernel_falls_back_to_the_next(
+    monkeypatch: pytest.MonkeyPatch, fault: Callable[..., torch.Tensor]
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(PackedLinear, "__call__", fault)
+    assert matmul.choose_linear(torch.float32, CPU) in (OneDNNLinear, Linear)
+    monkeypatch.setattr(OneDNNLinear, "__call__", fault)
+    assert matmul.choose_linear(torch.float32, CPU) is Linear
+
+
+def test_the_kernel_depends_on_the_build_of_torch_and_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    if matmul.is_x86() and matmul.is_right(PackedLinear, torch.float32):
+        assert "packed oneDNN" in Engine(ENCODER).kernels
+    monkeypatch.setattr(PackedLinear, "__init__", raising(AttributeError("no such operator")))
+    assert matmul.choose_linear(torch.float32, CPU) is not PackedLinear
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert Engine(ENCODER).kernels == "float32 on cpu; products: F.linear; attention: groups of equal length"
