@@ -70,10 +70,8 @@ COMMANDS = {
     "classify evaluate": Command("measure on labelled texts", evaluate.arguments, evaluate.run),
     "classify predict": Command("label texts", predict.arguments, predict.run),
     **{
-        f"finetune {name}": Command(
-            entry.help, partial(finetune.arguments, name=name), partial(finetune.run, name=name)
-        )
-        for name, entry in TASKS.items()
+        f"finetune {name}": Command(help, partial(finetune.arguments, name=name), partial(finetune.run, name=name))
+        for name, (_, _, help) in TASKS.items()
     },
     "pretrain": Command("a language learned from raw text", pretrain.arguments, pretrain.run),
     "distill": Command("a smaller model learns from a larger one", distill.arguments, distill.run),

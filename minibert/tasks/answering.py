@@ -33,27 +33,19 @@ GOOGLES_STRIDE = 128  # tokens, with rows of 384
 NOWHERE = {"start_positions": 0, "end_positions": 0}  # [CLS]: the label where the answer is not in the window
 
 
-class Window(NamedTuple):
-    """Tokens start .. end - 1 of a passage, the first of them at position `first` of its row."""
-
-    start: int
-    end: int
-    first: int
+Window = tuple[int, int]  # tokens start .. end - 1 of a passage
 
 
 class Passage(NamedTuple):
     """What `decode` needs of a question's passage."""
 
     windows: list[Window]
+    first: int  # position of a window's first token in its row
     offsets: Sequence[tuple[int, int]]  # characters of each token of the whole passage
 
 
-class Span(NamedTuple):
-    """Characters start .. end - 1 of the passage, and the sum of start and end score; (0, 0) is no answer."""
-
-    score: float
-    start: int
-    end: int
+# The sum of start and end score, and characters start .. end - 1 of the passage; from 0 to 0 is no answer.
+Span = tuple[float, int, int]
 
 
 @dataclass(frozen=True)
@@ -65,7 +57,6 @@ class Answer:
     start: int
     end: int
     n_best: tuple[Answer, ...] = ()  # all candidates, the most probable first
-    null_difference: float | None = None  # the score of no answer minus that of the best one; None: not allowed
 
 
 @dataclass(frozen=True)
@@ -119,53 +110,47 @@ class Answering(Task):
     def encode(self, data: Questions, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
         """A row for each window. Raises ValueError where max_question or stride leave too little of max_length."""
         max_length, template = tokenizer.resolve_max_length(max_length, pairs=True), tokenizer.template
-        self.check_room(max_length, max_length - self.max_question - template.specials(pairs=True))
+        special = template.specials(pairs=True)
+        least = self.max_question + (self.stride or 0) + special + 1
+        if max_length < least:
+            raise ValueError(
+                f"max_length is {max_length}; max_question {self.max_question} and stride {self.stride} need {least}: "
+                "raise max_length, or lower these"
+            )
         texts = list(dict.fromkeys(question.context for question in data.rows))  # each once, with all its questions
         contexts = dict(zip(texts, tokenizer.encode_each(texts), strict=True))
         examples: list[Example] = []
         back: list[Passage] = []
-        lengths: list[int] = []  # of the questions
-        torn = too_long = 0
+        truncated = lost = 0
         questions = tokenizer.encode_each([question.question for question in data.rows])
         bar = tqdm(questions, "encoding", len(data), leave=False, unit="text", delay=2, disable=None)
         for row, pieces in zip(data.rows, bar, strict=True):
             context, question = contexts[row.context], pieces.ids[: self.max_question]
-            room = max_length - len(question) - template.specials(pairs=True)
-            stride, first = self.stride or max(1, min(GOOGLES_STRIDE, room // 2)), template.second(len(question))
-            windows = [Window(*span, first) for span in spans(len(context.ids), room, stride)]
+            room, first = max_length - len(question) - special, template.second(len(question))
+            windows = list(spans(len(context.ids), room, self.stride or max(1, min(GOOGLES_STRIDE, room // 2))))
             answer = answer_tokens(row.answers[0], context.offsets) if row.answers else None
-            found = [positions(answer, window) for window in windows]
-            for window, known in zip(windows, found, strict=True):
-                ids = template.row(question, context.ids[window.start : window.end])
-                segments = template.segments(len(question), window.end - window.start)
+            found = [positions(answer, window, first) for window in windows]
+            for (start, end), known in zip(windows, found, strict=True):
+                segments = template.segments(len(question), end - start)
+                ids = template.row(question, context.ids[start:end])
                 examples.append(Example(ids, segments, known if data.known else {}))
-            back.append(Passage(windows, context.offsets))
-            lengths.append(len(pieces.ids))
-            torn += bool(row.answers) and all(one == NOWHERE for one in found)
-            too_long += answer is not None and answer[1] - answer[0] >= self.max_answer
-        tokens = [one.ids for one in contexts.values()]
-        unknown = sum(ids.count(tokenizer.unk_id) for ids in tokens)
-        tokenizer.warn(TokenStats(len(data), sum(map(len, tokens)), unknown), max_length)
-        counts = {
-            f"of {len(data):,} questions are split into windows, {len(examples):,} in all": sum(
-                len(one.windows) > 1 for one in back
+            back.append(Passage(windows, first, context.offsets))
+            truncated += len(pieces.ids) > self.max_question
+            too_long = answer is not None and answer[1] - answer[0] >= self.max_answer
+            lost += bool(row.answers) and (too_long or all(one == NOWHERE for one in found))
+        tokens = [id for one in contexts.values() for id in one.ids]
+        tokenizer.warn(TokenStats(len(data), len(tokens), tokens.count(tokenizer.unk_id)), max_length)
+        split = sum(len(one.windows) > 1 for one in back)
+        counts = [
+            (split, f"of {len(data):,} questions are split into windows, {len(examples):,} in all"),
+            (truncated, f"of {len(data):,} questions were truncated to max_question, {self.max_question} tokens"),
+            (
+                lost,
+                f"answers are in no window or over max_answer, {self.max_answer} tokens: they cannot be found",
             ),
-            f"of {len(data):,} questions are longer than max_question {self.max_question} tokens (the longest has "
-            f"{max(lengths, default=0)}) and were truncated": sum(one > self.max_question for one in lengths),
-            "answers are whole in no window, and can be neither learned nor found": torn,
-            f"answers have more than max_answer {self.max_answer} tokens, and cannot be found": too_long,
-            "answers were not at their start in the file: the nearest place was taken": data.repaired,
-        }
-        return Encoded(examples, notes=tuple(f"{count:,} {text}" for text, count in counts.items() if count), back=back)
-
-    def check_room(self, max_length: int, room: int) -> None:
-        """Raise ValueError where the longest question leaves no tokens for a window, or less than one stride."""
-        if room <= (self.stride or 0):
-            least = max_length - room + (self.stride or 0) + 1
-            raise ValueError(
-                f"max_length is {max_length}; max_question {self.max_question} leaves windows of {room} tokens: raise "
-                f"max_length to {least} or more, or lower max_question or stride ({self.stride or 'half a window'})"
-            )
+            (data.repaired, "answers were not at their start in the file: the nearest place was taken"),
+        ]
+        return Encoded(examples, notes=tuple(f"{count:,} {text}" for count, text in counts if count), back=back)
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Questions, labels: Sequence[str]
@@ -176,34 +161,33 @@ class Answering(Task):
         answers = []
         for question, passage in zip(data.rows, encoded.back, strict=True):
             scores = [next(remaining).astype(np.float64) for _ in passage.windows]  # (2, tokens) each
-            found = sorted(self.best_spans(scores, passage), key=lambda span: (-span.score, span.start, span.end))
+            found = sorted(self.best_spans(scores, passage), key=lambda span: (-span[0], *span[1:]))
             null = min(float(start[0] + end[0]) for start, end in scores) if nullable or not found else None
             answers.append(self.answer(question.context, found, null))
         return answers
 
     def best_spans(self, scores: Sequence[NDArray[np.float64]], passage: Passage) -> Iterator[Span]:
         """The best spans of each window, of up to max_answer tokens of the passage."""
-        for window, (start, end), here in zip(passage.windows, scores, best_context(passage.windows), strict=True):
-            tokens = slice(window.first, window.first + window.end - window.start)
+        for (first, last), (start, end), here in zip(
+            passage.windows, scores, best_context(passage.windows), strict=True
+        ):
+            tokens = slice(passage.first, passage.first + last - first)
             start = np.where(here, start[tokens], -np.inf)
             for score, i, j in best_pairs(start, end[tokens], self.max_answer, self.n_best):
-                first, last = passage.offsets[window.start + i], passage.offsets[window.start + j]
-                yield Span(score, first[0], last[1])
+                yield score, passage.offsets[first + i][0], passage.offsets[first + j][1]
 
     def answer(self, context: str, found: Sequence[Span], null: float | None) -> Answer:
         """The answer from spans, the best first, and the score of no answer, None where that is not allowed."""
         spans: dict[str, Span] = {}
         for span in found:
-            spans.setdefault(context[span.start : span.end], span)  # of equal texts the best
+            spans.setdefault(context[span[1] : span[2]], span)  # of equal texts the best
         best = list(spans.items())[: self.n_best]
         if null is not None:
-            best = sorted([*best, ("", Span(null, 0, 0))], key=lambda item: -item[1].score)
-        shares = softmax(np.array([span.score for _, span in best])).tolist()
-        n_best = tuple(Answer(text, p, span.start, span.end) for (text, span), p in zip(best, shares, strict=True))
-        difference = null - found[0].score if null is not None and found else None
-        none = not found or (difference is not None and difference > self.null_threshold)
-        chosen = next(one for one in n_best if (one.text == "") == none)
-        return replace(chosen, n_best=n_best, null_difference=difference)
+            best = sorted([*best, ("", (null, 0, 0))], key=lambda item: -item[1][0])
+        shares = softmax(np.array([score for _, (score, _, _) in best])).tolist()
+        n_best = tuple(Answer(text, p, *places) for (text, (_, *places)), p in zip(best, shares, strict=True))
+        none = not found or (null is not None and null - found[0][0] > self.null_threshold)
+        return replace(next(one for one in n_best if (one.text == "") == none), n_best=n_best)
 
     def measure(self, answers: Sequence[Answer], data: Questions, labels: Sequence[str]) -> Measure:
         """Exact match and F1, 0 to 1, with the standard error of the F1; for SQuAD 2.0 also with and without answer.
@@ -213,11 +197,10 @@ class Answering(Task):
         if not data.known:
             raise ValueError("these questions have no answers to compare with; evaluation needs them")
         pairs = zip(answers, data.rows, strict=True)
-        points = np.array([score_answer(answer.text, question, data.unanswerable) for answer, question in pairs])
+        points = np.array([score_answer(one.text, question, data.unanswerable) for one, question in pairs])  # (N, 2)
         has = np.array([bool(question.answers) for question in data.rows])
-        groups = {"all": np.ones_like(has)}
-        if data.unanswerable:
-            groups |= {"has_answer": has, "no_answer": ~has}
+        kinds = {"has_answer": has, "no_answer": ~has} if data.unanswerable else {}
+        groups = {"all": np.ones_like(has), **kinds}
         found = {name: group_figures(points[group]) for name, group in groups.items() if group.any()}
         rows = [
             [name.replace("_", " "), f"{one['questions']:,}", *(f"{one[key]:.3f}" for key in ("exact_match", "f1"))]
@@ -226,9 +209,8 @@ class Answering(Task):
         figures: dict[str, Any] = found.pop("all")
         text = table([["", "questions", "exact match", "F1"], *rows])
         text += f"\n\nstandard error of the F1 {figures['standard_error']:.3f}"
-        if none := not any(answer.text for answer in answers):
-            text += "\nno question was answered"
-        return Measure({**figures, **found, "degenerate": none}, self.main, text)
+        degenerate = not any(answer.text for answer in answers)
+        return Measure({**figures, **found, "degenerate": degenerate}, self.main, text)
 
     def format_predictions(self, answers: Sequence[Answer], data: Questions) -> list[str]:
         """Answer, probability and question."""
@@ -249,7 +231,7 @@ def group_figures(points: NDArray[np.float64]) -> dict[str, Any]:
 # Windows
 
 
-def spans(tokens: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
+def spans(tokens: int, room: int, stride: int) -> Iterator[Window]:
     """Start and end of windows of up to `room` tokens, `stride` apart, until one reaches the end; at least one."""
     for start in range(0, max(tokens - room, 0) + stride, stride):
         yield start, min(start + room, tokens)
@@ -260,15 +242,15 @@ def best_context(windows: Sequence[Window]) -> list[NDArray[np.bool_]]:
 
     That is the shorter of both sides plus a hundredth of the window's length; ties go to the first window.
     """
-    most = np.full(windows[-1].end, -np.inf)
-    owner = np.zeros(windows[-1].end, dtype=np.int64)
-    for number, (start, end, _) in enumerate(windows):
+    most = np.full(windows[-1][1], -np.inf)
+    owner = np.zeros(windows[-1][1], dtype=np.int64)
+    for number, (start, end) in enumerate(windows):
         place = np.arange(end - start)
         context = np.minimum(place, place[::-1]) + 0.01 * (end - start)
         better = context > most[start:end]
         owner[start:end][better] = number
         most[start:end][better] = context[better]
-    return [owner[start:end] == number for number, (start, end, _) in enumerate(windows)]
+    return [owner[start:end] == number for number, (start, end) in enumerate(windows)]
 
 
 def best_pairs(
@@ -292,9 +274,8 @@ def answer_tokens(answer: Gold, offsets: Sequence[tuple[int, int]]) -> tuple[int
     return (first, last) if first <= last else None
 
 
-def positions(answer: tuple[int, int] | None, window: Window) -> dict[str, int]:
+def positions(answer: tuple[int, int] | None, window: Window, first: int) -> dict[str, int]:
     """The positions in the row of the answer's first and last token; 0, [CLS], unless all of it is in the window."""
-    if answer is None or answer[0] < window.start or answer[1] >= window.end:
+    if answer is None or answer[0] < window[0] or answer[1] >= window[1]:
         return NOWHERE
-    first, last = (window.first + token - window.start for token in answer)
-    return {"start_positions": first, "end_positions": last}
+    return {"start_positions": first + answer[0] - window[0], "end_positions": first + answer[1] - window[0]}

@@ -120,7 +120,7 @@ class Classification(Task):
         Raises what labels.as_labels raises.
         """
         data = self.from_texts(texts, pairs)
-        found = as_labels(labels, self.label_type.parse, rows=len(data), matrix=self.separator is not None)
+        found = as_labels(labels, len(data), self.label_type.parse, axes=1 if self.separator is None else 2)
         return replace(data, labels=found)
 
     def labels_of(self, data: Texts) -> list[str]:

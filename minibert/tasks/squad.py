@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from minibert.files import parse_json, shown
 from minibert.tasks.metrics import f1
@@ -87,7 +87,11 @@ def read_squad(path: str | Path, repair: bool = False) -> Questions:
             for j, paragraph in enumerate(article["paragraphs"]):
                 for k, record in enumerate(paragraph["qas"]):
                     place = f"{name}, data[{i}].paragraphs[{j}].qas[{k}]"
-                    context, answers = paragraph["context"], golds(record)
+                    impossible = record.get("is_impossible") is True  # its answers, if any, are plausible, not right
+                    context, given = paragraph["context"], [] if impossible else record["answers"]
+                    answers = [Gold(one["text"], one["answer_start"]) for one in given]
+                    if not answers and not impossible:
+                        raise ValueError("there is no answer; in SQuAD 2.0 such a question is marked is_impossible")
                     found = tuple(nearest(context, gold) if repair else gold for gold in answers)
                     repaired += sum(new != old for new, old in zip(found, answers, strict=True))
                     unanswerable = unanswerable or "is_impossible" in record
@@ -98,15 +102,6 @@ def read_squad(path: str | Path, repair: bool = False) -> Questions:
     if not rows:
         raise ValueError(f"{name} holds no questions")
     return Questions(rows, True, unanswerable, repaired)
-
-
-def golds(record: dict[str, Any]) -> list[Gold]:
-    """The answers of a question. Raises ValueError without answers, unless it is marked as impossible."""
-    if record.get("is_impossible") is True:  # its answers, if any, are plausible, not right
-        return []
-    if not record["answers"]:
-        raise ValueError("there is no answer; in SQuAD 2.0 such a question is marked is_impossible")
-    return [Gold(answer["text"], answer["answer_start"]) for answer in record["answers"]]
 
 
 def nearest(context: str, gold: Gold) -> Gold:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -297,13 +297,6 @@ class Reader:
         model = load(path, head=task.head, device=choose_device(device))
         max_length = min(max_length, model.config.max_tokens)
         return cls(task, model, load_tokenizer(path, max_length=max_length), labels, max_length)
-
-    def with_columns(self, columns: Mapping[str, str | None]) -> Reader:
-        """The same for a file with other column names; of tasks whose files have columns."""
-        named: dict[str, Any] = {name: column for name, column in columns.items() if column is not None}
-        if named and not isinstance(self.task, Classification):
-            raise ValueError(f"files of the task {self.task.name!r} have no {', '.join(named)} to choose")
-        return replace(self, task=replace(self.task, **named)) if isinstance(self.task, Classification) else self
 
     def answer(self, data: Any) -> list[Any]:
         """One prediction for each row of the data."""

@@ -114,10 +114,10 @@ def test_python_m_minibert_is_the_same_command() -> None:
         (["classify", "train", "x.tsv", "--out", "x", "--features", "a", "--cache", "b"], "are both given"),
         (["embed", "data.xlsx", "--out", "x.npy"], "data.xlsx: its format is 'xlsx'; choose from txt, tsv"),
         (["demo", "--text", "review"], "--text and --label are columns of --data, which is not given"),
-        (["classify", "predict", "no/such"], "checkpoint no/such is no folder"),
+        (["classify", "predict", "no/such"], "no/such has no training.json"),
         (["classify", "predict", "x", "a text", "--file", "x.txt"], "give either texts or --file"),
         (["classify", "predict", "x", "--text", "review"], "--text, --pair and --format are about --file"),
-        (["classify", "evaluate", "no/such", "no/such.tsv"], "checkpoint no/such is no folder"),
+        (["classify", "evaluate", "no/such", "no/such.tsv"], "no/such has no training.json"),
         (["inspect", "no/such"], "checkpoint no/such is no folder"),
         (["inspect", "bert-base-uncased"], "`minibert download bert-base-uncased` fetches it"),
     ],
@@ -356,10 +356,10 @@ def test_predict_labels_a_file_into_a_table_that_can_be_read_back(run: Run, tmp_
     assert (status, err) == (0, "")
     counts = figures(text)["labels"]
     assert "160 rows (" in " ".join(text.split())
+    from minibert.tasks.classification import Classification
     from minibert.tasks.frozen import Classifier
-    from minibert.tasks.reviews import read_labelled
 
-    rows = read_labelled(out)
+    rows = Classification().read(out)
     assert rows.texts == ["good film", "", "  bad meal ", "the \\"] * 40
     assert rows.labels == Classifier.load(classifier).predict(texts).tolist()
     assert counts == {label: rows.labels.count(label) for label in set(rows.labels)}
