@@ -8,8 +8,7 @@ In reading order:
     classification  texts or pairs to labels
     choice          which of several texts answers a question
     tagging         a tag for each word, and the entities that tags mark
-    squad           questions on passages: the file and the official score
-    answering       questions to spans of a passage
+    answering       questions to spans of a passage: SQuAD, its file and its score
     masked_text     masked tokens: filling masks, and continued pretraining
     frozen          features + logistic regression, and its folder
     demo            the main job, start to end, and its data

@@ -2,16 +2,25 @@
 
     [CLS] question [SEP] window of the passage [SEP]  ->  start and end scores of each token  ->  the best span
 
-A long passage is split into overlapping windows. A span in several windows is scored in the window where its first
-token has the most context on both sides. The answer is cut from the passage itself and keeps its case, accents and
-spaces.
+A long passage is split into overlapping windows; the best span of all windows wins. The answer is cut from the passage
+itself and keeps its case, accents and spaces. Data is in the format of SQuAD (Rajpurkar et al. 2016, 2018):
+
+    {"version": "1.1", "data": [{"paragraphs": [{"context": ..., "qas": [
+        {"id": ..., "question": ..., "answers": [{"text": ..., "answer_start": ...}, ...]}, ...]}, ...]}, ...]}
+
+In version 2.0 a question may have no answer in its passage: "is_impossible" is true.
 """
 
 from __future__ import annotations
 
 import math
+import os
+import re
+import string
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,17 +30,63 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 from tqdm import tqdm
 
+from minibert.files import parse_json, shown
 from minibert.printing import table
 from minibert.settings import check, setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
-from minibert.tasks.squad import Gold, Question, Questions, read_squad, score_answer
+from minibert.tasks.metrics import f1
+from minibert.text.tables import decompressed, opened
 from minibert.text.texts import as_columns
-from minibert.text.tokenized import TokenStats
-from minibert.text.tokenizer import Tokenizer
+from minibert.text.tokenizer import Tokenizer, TokenStats
 
 GOOGLES_STRIDE = 128  # tokens, with rows of 384
 NOWHERE = {"start_positions": 0, "end_positions": 0}  # [CLS]: the label where the answer is not in the window
 
+
+class Gold(NamedTuple):
+    """A right answer and the character of the passage at which it starts."""
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, its passage and the right answers, none where the passage has no answer.
+
+    Raises ValueError for an answer that is not at its start in the passage, TypeError for anything but texts.
+    """
+
+    question: str
+    context: str
+    answers: tuple[Gold, ...] = ()
+
+    def __post_init__(self) -> None:
+        "".join((self.question, self.context))  # raises TypeError
+        for text, start in self.answers:
+            found = self.context[start : start + len(text)] if start >= 0 else ""
+            if found != text or not text.strip():
+                raise ValueError(
+                    f"the answer {shown(text)} is not at character {start}, where the passage has {shown(found)}; "
+                    "correct answer_start, or search near it: --repair, repair=True"
+                )
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Questions, all with right answers or all to be answered."""
+
+    rows: Sequence[Question]
+    known: bool = True  # False: the answers are to be predicted
+    unanswerable: bool = False  # as in SQuAD 2.0: a question may have no answer
+    repaired: int = 0  # answers that were not at their start
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The task
 
 Window = tuple[int, int]  # tokens start .. end - 1 of a passage
 
@@ -144,10 +199,7 @@ class Answering(Task):
         counts = [
             (split, f"of {len(data):,} questions are split into windows, {len(examples):,} in all"),
             (truncated, f"of {len(data):,} questions were truncated to max_question, {self.max_question} tokens"),
-            (
-                lost,
-                f"answers are in no window or over max_answer, {self.max_answer} tokens: they cannot be found",
-            ),
+            (lost, f"answers are in no window or over max_answer, {self.max_answer} tokens: they cannot be found"),
             (data.repaired, "answers were not at their start in the file: the nearest place was taken"),
         ]
         return Encoded(examples, notes=tuple(f"{count:,} {text}" for count, text in counts if count), back=back)
@@ -168,12 +220,9 @@ class Answering(Task):
 
     def best_spans(self, scores: Sequence[NDArray[np.float64]], passage: Passage) -> Iterator[Span]:
         """The best spans of each window, of up to max_answer tokens of the passage."""
-        for (first, last), (start, end), here in zip(
-            passage.windows, scores, best_context(passage.windows), strict=True
-        ):
+        for (first, last), (start, end) in zip(passage.windows, scores, strict=True):
             tokens = slice(passage.first, passage.first + last - first)
-            start = np.where(here, start[tokens], -np.inf)
-            for score, i, j in best_pairs(start, end[tokens], self.max_answer, self.n_best):
+            for score, i, j in best_pairs(start[tokens], end[tokens], self.max_answer, self.n_best):
                 yield score, passage.offsets[first + i][0], passage.offsets[first + j][1]
 
     def answer(self, context: str, found: Sequence[Span], null: float | None) -> Answer:
@@ -185,7 +234,7 @@ class Answering(Task):
         if null is not None:
             best = sorted([*best, ("", (null, 0, 0))], key=lambda item: -item[1][0])
         shares = softmax(np.array([score for _, (score, _, _) in best])).tolist()
-        n_best = tuple(Answer(text, p, *places) for (text, (_, *places)), p in zip(best, shares, strict=True))
+        n_best = tuple(Answer(text, p, start, end) for (text, (_, start, end)), p in zip(best, shares, strict=True))
         none = not found or (null is not None and null - found[0][0] > self.null_threshold)
         return replace(next(one for one in n_best if (one.text == "") == none), n_best=n_best)
 
@@ -237,22 +286,6 @@ def spans(tokens: int, room: int, stride: int) -> Iterator[Window]:
         yield start, min(start + room, tokens)
 
 
-def best_context(windows: Sequence[Window]) -> list[NDArray[np.bool_]]:
-    """For each token of each window, whether it has the most context in this window: Google's max context.
-
-    That is the shorter of both sides plus a hundredth of the window's length; ties go to the first window.
-    """
-    most = np.full(windows[-1][1], -np.inf)
-    owner = np.zeros(windows[-1][1], dtype=np.int64)
-    for number, (start, end) in enumerate(windows):
-        place = np.arange(end - start)
-        context = np.minimum(place, place[::-1]) + 0.01 * (end - start)
-        better = context > most[start:end]
-        owner[start:end][better] = number
-        most[start:end][better] = context[better]
-    return [owner[start:end] == number for number, (start, end) in enumerate(windows)]
-
-
 def best_pairs(
     start: NDArray[np.float64], end: NDArray[np.float64], most: int, count: int
 ) -> list[tuple[float, int, int]]:
@@ -279,3 +312,77 @@ def positions(answer: tuple[int, int] | None, window: Window, first: int) -> dic
     if answer is None or answer[0] < window[0] or answer[1] >= window[1]:
         return NOWHERE
     return {"start_positions": first + answer[0] - window[0], "end_positions": first + answer[1] - window[0]}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The file
+
+
+def read_squad(path: str | Path, repair: bool = False) -> Questions:
+    """The questions of a file of SQuAD 1.1 or 2.0; .gz too, - is standard input.
+
+    repair: an answer that is not at its start is taken, stripped, from the nearest place where it occurs. Raises
+    FileNotFoundError, and ValueError with the place in the file for anything invalid.
+    """
+    place = name = os.fspath(path)
+    rows: list[Question] = []
+    repaired = 0
+    with opened(path) as stream, decompressed(stream, name) if name.endswith(".gz") else nullcontext(stream) as inside:
+        raw = inside.read()
+    try:
+        content = parse_json(raw.decode("utf-8-sig"))
+        unanswerable = str(content.get("version")).removeprefix("v").startswith("2")
+        for i, article in enumerate(content["data"]):
+            for j, paragraph in enumerate(article["paragraphs"]):
+                for k, record in enumerate(paragraph["qas"]):
+                    place = f"{name}, data[{i}].paragraphs[{j}].qas[{k}]"
+                    impossible = record.get("is_impossible") is True  # its answers, if any, are plausible, not right
+                    context, given = paragraph["context"], [] if impossible else record["answers"]
+                    answers = [Gold(one["text"], one["answer_start"]) for one in given]
+                    if not answers and not impossible:
+                        raise ValueError("there is no answer; in SQuAD 2.0 such a question is marked is_impossible")
+                    found = tuple(nearest(context, gold) if repair else gold for gold in answers)
+                    repaired += sum(new != old for new, old in zip(found, answers, strict=True))
+                    unanswerable = unanswerable or "is_impossible" in record
+                    rows.append(Question(record["question"], context, found))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        problem = f"no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{place} is not as in SQuAD: {problem}") from None
+    if not rows:
+        raise ValueError(f"{name} holds no questions")
+    return Questions(rows, True, unanswerable, repaired)
+
+
+def nearest(context: str, gold: Gold) -> Gold:
+    """The stripped answer at its occurrence nearest to `start`; unchanged if it is there, or nowhere."""
+    text = gold.text.strip()
+    if not text or (gold.start >= 0 and context.startswith(gold.text, gold.start)):
+        return gold
+    starts = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
+    return Gold(text, min(starts, key=lambda start: abs(start - gold.start))) if starts else gold
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The official score
+
+
+def normalized_words(text: str) -> list[str]:
+    """The words that count: lower case, without ASCII punctuation and the articles a, an, the."""
+    bare = "".join(character for character in text.lower() if character not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", bare).split()
+
+
+def score_answer(answer: str, question: Question, unanswerable: bool) -> tuple[float, float]:
+    """Exact match and F1 of an answer, 0 to 1: the best over the right ones.
+
+    unanswerable: by the rules of 2.0, where "" is right for a question without an answer, and nothing else is.
+    """
+    words = normalized_words(answer)
+    right = [normalized_words(gold.text) for gold in question.answers]
+    if unanswerable:
+        right = [one for one in right if one] or [[]]
+    if unanswerable and not words:  # then the F1 is 1 for a right answer without words, and 0 for any other
+        return float([] in right), float([] in right)
+    return float(words in right), max(
+        f1((Counter(words) & Counter(one)).total(), len(words), len(one)) for one in right
+    )

@@ -13,7 +13,6 @@ at its end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from minibert.settings import setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
 from minibert.tasks.labels import check_finite
 from minibert.tasks.metrics import accuracy_text, standard_error
-from minibert.text.tables import STANDARD_INPUT, decompressed, format_of, opened, read_json_array, read_json_lines
+from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
 from minibert.text.tokenized import shares
 from minibert.text.tokenizer import Tokenizer
@@ -98,13 +97,9 @@ class Choice(Task):
 
     def read(self, path: str | Path) -> list[ChoiceQuestion]:
         """Questions with labels, from a .jsonl or from the array of a .json. - is standard input."""
-        name = STANDARD_INPUT if str(path) == "-" else str(path)
-        found, compressed = format_of(name, self.format or ("jsonl" if str(path) == "-" else None))
-        if found not in ("jsonl", "json"):
-            raise ValueError(f"{name} is read as .{found}; questions are a .jsonl, one on each line, such as {EXAMPLE}")
-        with opened(path) as file, decompressed(file, name) if compressed else nullcontext(file) as stream:
-            records = read_json_lines(stream, name) if found == "jsonl" else read_json_array(stream, name)
-            return [question_of(record, place) for place, record in records]
+        format = self.format or ("jsonl" if str(path) == "-" else None)
+        with Table(path, [Column("question", "question", ())], format) as table:
+            return [question_of(record, place) for place, record in table.records()]
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[ChoiceQuestion]:
         """Unlabelled questions: each text is one as in a file; its label is ignored."""

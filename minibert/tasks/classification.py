@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from minibert.settings import check, setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
@@ -23,8 +22,6 @@ from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel
 from minibert.text.tables import Column, Table
 from minibert.text.texts import TextOrPair, as_columns, as_texts_or_pairs
 from minibert.text.tokenizer import Tokenizer, TokenStats
-
-AT_ONCE = 4096  # texts between two steps of the progress bar
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,8 @@ class Classification(Task):
         """accuracy, f1 (several labels, micro) or pearson."""
         return self.label_type.main
 
-    def problem_type(self) -> str:
+    @property
+    def problem_type(self) -> str:  # type: ignore[override]
         """single_label_classification, multi_label_classification or regression."""
         return self.label_type.problem_type
 
@@ -133,15 +131,12 @@ class Classification(Task):
         if data.labels is not None:
             numbers, target = {name: number for number, name in enumerate(labels)}, self.label_type.target
             targets = [{"labels": target(label, numbers, f"row {row}")} for row, label in enumerate(data.labels)]
-        rows, stats = data.rows, TokenStats()
-        examples: list[Example] = []
-        for start in tqdm(range(0, len(rows), AT_ONCE), "encoding", unit=f"x{AT_ONCE}", delay=2, disable=None):
-            made = tokenizer.encode_texts(rows[start : start + AT_ONCE], max_length=max_length)
-            second = made.second or map(len, made.ids)  # first token of the second text
-            for ids, begin in zip(made.ids, second, strict=True):
-                segments = [0] * begin + [1] * (len(ids) - begin)
-                examples.append(Example(ids, segments, targets[len(examples)]))
-            stats += made.stats
+        tokens = tokenizer.encode_texts(data.rows, max_length=max_length)
+        second, stats = tokens.second or map(len, tokens.ids), tokens.stats  # second: first token of the second text
+        examples = [
+            Example(ids, [0] * begin + [1] * (len(ids) - begin), target)
+            for ids, begin, target in zip(tokens.ids, second, targets, strict=True)
+        ]
         tokenizer.warn(TokenStats(len(data), stats.tokens - stats.special, stats.unknown), max_length)
         note = (
             f"{stats.truncated:,} of {len(data):,} texts are longer than {max_length} tokens (the longest has "

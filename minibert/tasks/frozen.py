@@ -256,11 +256,10 @@ def cross_validate(
 ) -> list[Score]:
     """Accuracy at each C, the scaler fitted within each fold; the folds are the same for all and in every run."""
     splits = StratifiedKFold(folds, shuffle=True, random_state=0)
-    scores = []
-    for C in tqdm(grid, unit="C", delay=2, disable=None):
-        accuracies = cross_val_score(new_head(C), vectors, labels, cv=splits)
-        scores.append(Score(C, float(accuracies.mean()), float(accuracies.std())))
-    return scores
+    found = {
+        C: cross_val_score(new_head(C), vectors, labels, cv=splits) for C in tqdm(grid, unit="C", delay=2, disable=None)
+    }
+    return [Score(C, float(accuracies.mean()), float(accuracies.std())) for C, accuracies in found.items()]
 
 
 def score_table(classifier: Classifier) -> str:

@@ -47,10 +47,9 @@ def as_labels(labels: object, rows: int, parse: Callable[[object, str], Any] = a
     rows: how many there must be. axes: 2 allows a matrix, with one row for each text. Raises TypeError for anything but
     a column of labels, ValueError for another number of them, and what `parse` raises.
     """
-    dimensions = getattr(labels, "ndim", 1)
-    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable) or dimensions > axes:
+    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable) or getattr(labels, "ndim", 1) > axes:
         raise TypeError(f"labels are of type {type(labels).__name__}; pass one column, a label for each text")
-    column = np.asarray(labels) if dimensions == 2 else labels  # iterating a data frame gives its column names
+    column = np.asarray(labels) if hasattr(labels, "ndim") else labels  # iterating a frame gives its column names
     found = [parse(label, f"row {row}") for row, label in enumerate(column)]
     if len(found) != rows:
         raise ValueError(f"there are {rows} texts and {len(found)} labels; each text needs one")

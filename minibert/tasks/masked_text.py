@@ -37,8 +37,7 @@ from minibert.tasks.metrics import standard_error
 from minibert.text.masking import RATE, Masking, check_rate, unmasked
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts, portions
-from minibert.text.tokenized import TokenStats
-from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.text.tokenizer import Tokenizer, TokenStats, load_tokenizer
 
 # ---------------------------------------------------------------------------------------------------------------
 # Filling masks
@@ -169,8 +168,8 @@ class MaskedText(Task):
         """[]: predictions are tokens. Raises ValueError for a corpus of less than two lines."""
         if not isinstance(data, Corpus) or len(data) < 2:
             raise ValueError(
-                f"{getattr(data, 'name', type(data))} is no corpus of at least two lines; give a file with one sentence "
-                "or paragraph a line and an empty line between documents, or Corpus.of(lines)"
+                f"{getattr(data, 'name', type(data))} is no corpus of at least two lines; give a file with a sentence or "
+                "paragraph a line and an empty line between documents, or Corpus.of(lines)"
             )
         return []
 

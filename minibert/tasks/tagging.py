@@ -36,8 +36,7 @@ from minibert.tasks.labels import label_number
 from minibert.tasks.metrics import ClassScore, class_scores, class_table
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
-from minibert.text.tokenized import TokenStats
-from minibert.text.tokenizer import Tokenizer
+from minibert.text.tokenizer import Tokenizer, TokenStats
 
 DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL files; not a word
 OUTSIDE = "O"

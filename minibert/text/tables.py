@@ -120,6 +120,11 @@ class Table:
                 columns = zip(self.names, self.columns, strict=True)
                 yield tuple(value(record, name, column, self.place) for name, column in columns)
 
+    def records(self) -> Iterator[tuple[str, object]]:
+        """Each row as it is, an object of a .jsonl or .json, with its place."""
+        with decompressed(self.stream, self.name) if self.compressed else nullcontext(self.stream) as stream:
+            yield from self._records(stream)
+
     def _records(self, stream: BinaryIO) -> Iterator[tuple[str, object]]:
         """The rows as objects, each with its place: the columns of a table without a header are called 1, 2, ..."""
         if self.format in DIALECTS:

@@ -63,7 +63,7 @@ class FinetuneRun(Run):
         task, labels = task.resolve(data), task.labels_of(data)
         weights = None
         if settings.class_weight is not None:
-            if not isinstance(task, Classification) or task.problem_type() != "single_label_classification":
+            if not isinstance(task, Classification) or task.problem_type != "single_label_classification":
                 raise ValueError(f"class_weight needs a task with one class a text, and this is {task.name!r}")
             weights = tuple(class_weights(data.known_labels, labels, settings.class_weight))
         source = hub.locate(settings.model)
@@ -167,7 +167,7 @@ def new_model(folder: Path, task: Task, labels: Sequence[str]) -> Head:
         return load(folder, head=task.head)
     model = load(folder, head=task.head, new_head=True, num_labels=len(labels) or None)
     names: dict[str, Any] = {"id2label": dict(enumerate(labels))} if labels else {}
-    model.config = replace(model.config, problem_type=task.problem_type(), **names)
+    model.config = replace(model.config, problem_type=task.problem_type, **names)
     return model
 
 

@@ -17,9 +17,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from minibert.tasks.answering import Answer, Answering, answer_tokens, best_context, best_pairs, spans
+from minibert.tasks.answering import (
+    Answer,
+    Answering,
+    Gold,
+    Question,
+    Questions,
+    answer_tokens,
+    best_pairs,
+    read_squad,
+    score_answer,
+    spans,
+)
 from minibert.tasks.base import Encoded
-from minibert.tasks.squad import Gold, Question, Questions, read_squad, score_answer
 from minibert.text.tokenizer import UnknownTokensWarning, load_tokenizer
 
 FOLDER = minilm_folder()
@@ -236,22 +246,6 @@ def test_a_question_that_is_too_long_is_cut_and_counted() -> None:
     assert encoded.notes == ("1 of 2 questions were truncated to max_question, 64 tokens",)
 
 
-@settings(max_examples=100, deadline=None)
-@given(sizes=st.lists(st.integers(1, 12), min_size=1, max_size=6), step=st.integers(1, 8))
-def test_best_context_is_googles(sizes: list[int], step: int) -> None:
-    windows = [(number * step, number * step + size) for number, size in enumerate(sizes)]
-    windows[-1] = (windows[-1][0], max(end for _, end in windows))
-    here = best_context(windows)
-    for token in range(windows[-1][1]):
-        scores = {
-            number: min(token - start, end - 1 - token) + 0.01 * (end - start)
-            for number, (start, end) in enumerate(windows)
-            if start <= token < end
-        }
-        found = [number for number in scores if here[number][token - windows[number][0]]]
-        assert found == ([max(scores, key=lambda number: (scores[number], -number))] if scores else [])
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # Labels
 
@@ -322,11 +316,10 @@ def test_an_answer_in_the_middle_of_a_token_is_that_token(answer: Gold, tokens: 
 def slowly(encoded: Encoded, logits: list[Any], context: str, max_answer: int) -> list[tuple[float, str]]:
     """Every span of a question with its score, the best first, by loops."""
     (passage,) = encoded.back
-    here = best_context(passage.windows)
     found = []
     for number, (first, last) in enumerate(passage.windows):
         for i, j in itertools.product(range(first, last), repeat=2):
-            if i <= j < i + max_answer and here[number][i - first]:
+            if i <= j < i + max_answer:
                 start, end = (passage.first + token - first for token in (i, j))
                 text = context[passage.offsets[i][0] : passage.offsets[j][1]]
                 found.append((float(logits[number][0, start]) + float(logits[number][1, end]), text))

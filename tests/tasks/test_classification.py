@@ -274,7 +274,7 @@ def test_the_loss_takes_the_labels_as_they_are_collated(
     encoded = task.encode(data, tokenizer, names, 20)
     given_ = collate(encoded.examples, [0, 1, 2], tokenizer.pad_id).labels["labels"]
     assert (given_.dtype, given_.tolist()) == (dtype, expected)
-    assert text_loss(torch.zeros(3, len(names)), given_, task.problem_type()).isfinite()
+    assert text_loss(torch.zeros(3, len(names)), given_, task.problem_type).isfinite()
 
 
 @pytest.mark.parametrize("task", [ONE, SEVERAL])

@@ -331,8 +331,8 @@ def test_the_commands_train_measure_and_fill(
     folders: dict[str, Path], corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "out")
-    args = f"finetune mask {corpus} --dev {corpus} --model {folders['headless']} --out {out} --epochs 2 --precision float32"
-    args += " --learning-rate 3e-3 --max-length 16 --whole-words --mask-rate 0.2 --json"
+    args = f"finetune mask {corpus} --dev {corpus} --model {folders['headless']} --out {out} --precision float32"
+    args += " --epochs 2 --learning-rate 3e-3 --max-length 16 --whole-words --mask-rate 0.2 --json"
     assert cli.main(args.split()) == 0
     printed = capsys.readouterr().out
     dev = json.loads(printed.splitlines()[-1])["dev"]
@@ -432,7 +432,7 @@ def test_a_line_has_tokens_probabilities_and_the_text(learned: tuple[Head, Path]
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is no corpus of at least two lines; give a file with one sentence or paragraph a line"),
+        (b"", "is no corpus of at least two lines; give a file with a sentence or paragraph a line"),
         (b" \n\n\t\n", "is no corpus of at least two lines"),
         (b"only one line\n\n", "is no corpus of at least two lines"),
         (bytes(range(128, 256)) * 40, r"a\.txt, line 1, is not UTF-8"),
