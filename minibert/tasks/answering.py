@@ -13,8 +13,6 @@ In version 2.0 a question may have no answer in its passage: "is_impossible" is 
 
 from __future__ import annotations
 
-import math
-import os
 import re
 import string
 from bisect import bisect_left, bisect_right
@@ -248,18 +246,15 @@ class Answering(Task):
         pairs = zip(answers, data.rows, strict=True)
         points = np.array([score_answer(one.text, question, data.unanswerable) for one, question in pairs])  # (N, 2)
         has = np.array([bool(question.answers) for question in data.rows])
-        kinds = {"has_answer": has, "no_answer": ~has} if data.unanswerable else {}
-        groups = {"all": np.ones_like(has), **kinds}
+        groups = {"all": has | True} | ({"has_answer": has, "no_answer": ~has} if data.unanswerable else {})
         found = {name: group_figures(points[group]) for name, group in groups.items() if group.any()}
         rows = [
             [name.replace("_", " "), f"{one['questions']:,}", *(f"{one[key]:.3f}" for key in ("exact_match", "f1"))]
             for name, one in found.items()
         ]
-        figures: dict[str, Any] = found.pop("all")
-        text = table([["", "questions", "exact match", "F1"], *rows])
-        text += f"\n\nstandard error of the F1 {figures['standard_error']:.3f}"
-        degenerate = not any(answer.text for answer in answers)
-        return Measure({**figures, **found, "degenerate": degenerate}, self.main, text)
+        error = f"\n\nstandard error of the F1 {found['all']['standard_error']:.3f}"
+        figures = {**found.pop("all"), **found, "degenerate": not any(answer.text for answer in answers)}
+        return Measure(figures, self.main, table([["", "questions", "exact match", "F1"], *rows]) + error)
 
     def format_predictions(self, answers: Sequence[Answer], data: Questions) -> list[str]:
         """Answer, probability and question."""
@@ -272,7 +267,7 @@ class Answering(Task):
 def group_figures(points: NDArray[np.float64]) -> dict[str, Any]:
     """The means of exact match and F1, (N, 2), and the standard error of the second."""
     exact_match, f1 = points.mean(axis=0).tolist()
-    error = float(points[:, 1].std() / math.sqrt(len(points)))
+    error = float(points[:, 1].std() / len(points) ** 0.5)
     return {"exact_match": exact_match, "f1": f1, "standard_error": error, "questions": len(points)}
 
 
@@ -324,7 +319,7 @@ def read_squad(path: str | Path, repair: bool = False) -> Questions:
     repair: an answer that is not at its start is taken, stripped, from the nearest place where it occurs. Raises
     FileNotFoundError, and ValueError with the place in the file for anything invalid.
     """
-    place = name = os.fspath(path)
+    place = name = str(path)
     rows: list[Question] = []
     repaired = 0
     with opened(path) as stream, decompressed(stream, name) if name.endswith(".gz") else nullcontext(stream) as inside:

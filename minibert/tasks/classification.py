@@ -103,9 +103,14 @@ class Classification(Task):
         if not rows:
             raise ValueError(f"{table.name} holds no rows; each needs a text and a label")
         labels, texts, cells, *pairs = map(list, zip(*rows, strict=True))
-        if not (self.regression or table.header or text or label or pair):
-            separator = self.separator or "\0"  # in no cell
-            check_header(table.name, texts[0], [name for cell in cells for name in cell.split(separator)])
+        names = [name for cell in cells for name in cell.split(self.separator or "\0")]  # NUL is in no cell
+        by_place = not (self.regression or table.header or text or label or pair)
+        if by_place and names.count(names[0]) == 1 and len(set(names)) < len(names):
+            raise ValueError(
+                f"the first row of {table.name} has the label {names[0]!r}, which no other row has; if it is a header, "
+                f"name the columns: --text {shlex.quote(texts[0] if len(texts[0]) <= 30 else 'NAME')} --label "
+                f"{shlex.quote(names[0])}; else: --text 1 --label 2"
+            )
         return Texts(texts, pairs[0] if pairs else None, labels)
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Texts:
@@ -160,13 +165,3 @@ class Classification(Task):
         """The prediction, its probability unless it is a number, and the text or both texts."""
         texts = ([row] if isinstance(row, str) else row for row in data.rows)
         return [one_line(*self.label_type.cells_of(one), *row) for one, row in zip(answers, texts, strict=True)]
-
-
-def check_header(name: str, text: str, labels: Sequence[str]) -> None:
-    """Raise ValueError where the first row looks like a header: no other row has its label, and others repeat."""
-    if labels.count(labels[0]) == 1 and len(set(labels)) < len(labels):
-        text = text if len(text) <= 30 else "NAME"
-        raise ValueError(
-            f"the first row of {name} has the label {labels[0]!r}, which no other row has; if it is a header, name "
-            f"the columns: --text {shlex.quote(text)} --label {shlex.quote(labels[0])}; else: --text 1 --label 2"
-        )

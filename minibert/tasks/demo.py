@@ -40,8 +40,6 @@ LOCAL_MODEL = "all-MiniLM-L6-v2"  # shipped in a wheel
 # The tutorial's data: SST-2, 6,920 sentences of film reviews.
 TUTORIAL_FILE = "https://raw.githubusercontent.com/clairett/pytorch-sentiment-classification/master/data/SST2/train.tsv"
 TUTORIAL_SHA256 = "ec192f833a64da08f475488a77b0d0b47db47acd0f458bd18433fc793b569920"
-TUTORIAL_LIMIT = 4_000_000  # bytes; the file has 0.7 million
-SECONDS = 4.0  # timeout of the download
 MEANING = {"0": "negative", "1": "positive"}  # the labels of SST-2 and of the shipped reviews
 EXAMPLE = "a visually stunning rumination on love"
 SENTENCES = (
@@ -51,9 +49,6 @@ SENTENCES = (
     "two hours that I will never get back",
     "not the masterpiece it was said to be , but well worth seeing",
 )
-SEED = 0  # of the split
-TEST_SHARE = 0.25
-LEAST = 4  # rows of each class, so that both parts of the split have some
 
 Show = Callable[[str], None]
 Figures = dict[str, Any]
@@ -77,7 +72,7 @@ def demo(
     reviews = find_reviews(data, text=text, label=label)
     texts, labels = reviews.texts[: max(rows, 0)], reviews.labels[: max(rows, 0)]
     try:
-        check_classes(labels, LEAST)
+        check_classes(labels, 4)  # so that both parts of the split have some of each
     except ValueError as error:
         raise ValueError(f"--rows is {rows}: {error}; use more rows, or shuffle the file") from None
     source, why = choose_checkpoint(model)
@@ -106,8 +101,8 @@ def show_data(reviews: Reviews, labels: list[str], show: Show) -> Figures:
     counts = zip(classes.values(), named(classes, reviews.meaning), strict=True)
     used = f"{len(labels):,} of {len(reviews.texts):,} rows: {', '.join(f'{count:,} {name}' for count, name in counts)}"
     show(block("data", f"{reviews.origin} ({reviews.why})", used))
-    figures = {"origin": reviews.origin, "why": reviews.why, "rows": len(labels), "rows_available": len(reviews.texts)}
-    return figures | {"classes": classes}
+    rows = {"rows": len(labels), "rows_available": len(reviews.texts), "classes": classes}
+    return {"origin": reviews.origin, "why": reviews.why, **rows}
 
 
 def show_tokens(tokenizer: Tokenizer, texts: list[str], show: Show) -> Figures:
@@ -124,14 +119,14 @@ def learn(
 ) -> tuple[Pipeline, Figures]:
     """Train on 75 % of the rows, measure on the others, beside always predicting the majority class."""
     x_train, x_test, y_train, y_test = train_test_split(
-        vectors, labels, test_size=TEST_SHARE, random_state=SEED, stratify=labels
+        vectors, labels, test_size=0.25, random_state=0, stratify=labels
     )
     head = new_head().fit(x_train, y_train)
     baseline = float(DummyClassifier().fit(x_train, y_train).score(x_test, y_test))
     found = compare(y_test, head.predict(x_test).tolist(), head[-1].classes_.tolist())
     show(accuracy_text(found.accuracy, found.rows, f"majority class {baseline:.3f}"))
     show(beside("confusion", confusion_table(found, named(found.labels, meaning))))
-    split = {"train": len(y_train), "test": len(y_test), "random_state": SEED}
+    split = {"train": len(y_train), "test": len(y_test), "random_state": 0}
     return head, {"split": split, "baseline": baseline, "evaluation": asdict(found)}
 
 
@@ -214,8 +209,8 @@ def download(path: Path) -> str:
     if not hub.hub_is_reachable():  # tried once in a process: a closed network costs its timeout once
         return "HF_HUB_OFFLINE is set" if hub.offline() else "the Hub does not answer, so its server was not tried"
     try:
-        with urllib.request.urlopen(TUTORIAL_FILE, timeout=SECONDS) as answer:
-            content = answer.read(TUTORIAL_LIMIT)
+        with urllib.request.urlopen(TUTORIAL_FILE, timeout=4.0) as answer:
+            content = answer.read(4_000_000)  # bytes; the file has 0.7 million
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(path) as temporary:
             temporary.write_bytes(content)

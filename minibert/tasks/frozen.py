@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass, field, fields
@@ -38,7 +37,7 @@ from minibert.files import atomic_write, parse_json, regular
 from minibert.printing import beside, block, brief, table
 from minibert.tasks.base import Measure
 from minibert.tasks.classification import Classification, Texts
-from minibert.tasks.labels import LabelPrediction, as_labels, check_classes, check_finite, label_number
+from minibert.tasks.labels import LabelPrediction, as_labels, check_classes, label_number
 from minibert.text.texts import TextOrPair, as_texts_or_pairs, table_of
 from minibert.vectors.cache import Matrix
 from minibert.vectors.embedder import Embedder, Hashes
@@ -100,17 +99,13 @@ class Classifier:
         return np.asarray(np.array(self.labels)[self.predict_proba(texts, pairs).argmax(axis=1)])
 
     def predict_proba(self, texts: object, pairs: object = None) -> NDArray[np.floating[Any]]:
-        """The probability of each class, (N, classes), columns in the order of `labels`.
-
-        Raises ValueError for pairs where it was trained on single texts and vice versa, and, with the row, where the
-        numbers overflow.
+        """The probability of each class, (N, classes), columns in the order of `labels`. Raises
+        ValueError for pairs where it was trained on single texts and vice versa.
         """
         rows = as_texts_or_pairs(texts, pairs, missing=self.features.missing)
         if not rows:
             return np.empty((0, len(self.labels)))
-        probabilities: NDArray[np.floating[Any]] = self.head.predict_proba(self.features.transform(table_of(rows)))
-        check_finite(probabilities, "a probability")
-        return probabilities
+        return np.asarray(self.head.predict_proba(self.features.transform(table_of(rows))))
 
     def answer(self, data: Texts) -> list[LabelPrediction]:
         """A prediction for each text or pair; raises as predict_proba does."""
@@ -128,7 +123,7 @@ class Classifier:
         """Everything but the arrays of the head."""
         model, recipe = str(self.features.model), self.features.recipe
         return {
-            "model": os.path.abspath(model) if os.path.isdir(model) else model,
+            "model": str(Path(model).absolute()) if Path(model).is_dir() else model,
             "weights_sha256": self.features.weights_sha256_,
             "tokenizer_fingerprint": self.features.tokenizer_fingerprint_,
             "pairs": self.pairs,
@@ -215,8 +210,7 @@ def train(
     if folds < 0 or folds == 1 or (candidates and not folds):
         raise ValueError(f"folds is {folds}; cross-validation needs at least 2")
     check_classes(names, folds if candidates else 1)
-    if min(Counter(names).values()) < folds:
-        folds = 0
+    folds = 0 if min(Counter(names).values()) < folds else folds
     features.fit(table_of(rows))
     vectors = features.transform(table_of(rows)) if vectors is None else check_vectors(vectors, features, rows)
     scores = cross_validate(vectors, names, sorted(candidates) or [C], folds) if folds else []
@@ -299,7 +293,10 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             "format": details["format"] == FORMAT,
             "labels": labels == sorted(set(map(str, labels))) and len(labels) >= 2,
             "C": type(details["C"]) in (int, float) and 0 < details["C"] < math.inf,
-            **{name: type(details[name]) is kind for name, kind in kinds.items()},
+            **{
+                name: type(details[name]) is kind
+                for name, kind in {**texts, "rows": int, "folds": int, "pairs": bool}.items()
+            },
             "scores": all(math.isfinite(number) for one in details["scores"] for number in astuple(Score(**one))),
             **{name: array.dtype.kind == "f" and array.shape == shapes[name] for name, array in arrays.items()},
             "numbers": all(np.isfinite(array).all() for array in arrays.values()) and (arrays["scale"] > 0).all(),

@@ -9,7 +9,6 @@ SingleLabel, MultiLabel and Regression have the same methods; classification.py 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -242,7 +241,7 @@ class Regression:
         try:
             number = float(given)  # type: ignore[arg-type]  # raises TypeError
         except (TypeError, ValueError):
-            number = math.nan
+            number = np.nan
         if not abs(number) <= LARGEST:  # NaN is not
             raise ValueError(
                 f"{where} has the label {given!r}; regression needs finite numbers up to {LARGEST:.2g} (in a header, "
@@ -307,7 +306,7 @@ def class_weights(
         return [len(rows) / (len(labels) * counts[label]) for label in labels]
     given = {str(label): float(weight) for label, weight in how.items()} if isinstance(how, Mapping) else {"": 0.0}
     weights = [given.get(label, 1.0) for label in labels]
-    if not given.keys() <= set(labels) or not any(weights) or not all(0 <= one < math.inf for one in weights):
+    if not given.keys() <= set(labels) or not any(weights) or not all(0 <= one < np.inf for one in weights):
         raise ValueError(
             f"class_weight is {brief(how)}; it must be 'balanced', or weights of at least 0, one of them above 0, for "
             f"labels of {listed(list(labels))}"

@@ -91,9 +91,8 @@ def fill_text(text: str, guesses: Sequence[Guess], tokenizer: Tokenizer) -> str:
     """The text with a token in place of each [MASK]; a token that continues a word (##s) is joined to it."""
     whole, *behind = text.split(mask_token(tokenizer))
     for guess, rest in zip(guesses, behind, strict=True):
-        id = tokenizer.vocab.get(guess.token)
-        word = guess.token if id is None else tokenizer.decode([id]).strip().removeprefix("##")
-        whole = (whole if id is None or not tokenizer.continues[id] else whole.rstrip()) + word + rest
+        word = guess.token.removeprefix("##")
+        whole = (whole if word == guess.token else whole.rstrip()) + word + rest
     return whole
 
 
@@ -168,7 +167,7 @@ class MaskedText(Task):
         """[]: predictions are tokens. Raises ValueError for a corpus of less than two lines."""
         if not isinstance(data, Corpus) or len(data) < 2:
             raise ValueError(
-                f"{getattr(data, 'name', type(data))} is no corpus of at least two lines; give a file with a sentence or "
+                f"{getattr(data, 'name', type(data))} is no corpus of at least two lines; give a file, a sentence or "
                 "paragraph a line and an empty line between documents, or Corpus.of(lines)"
             )
         return []
@@ -221,8 +220,7 @@ class MaskedText(Task):
             raise ValueError(
                 f"the loss on {data.name} is {loss}, over {tokens:.0f} masked tokens: too little text, or NaN"
             )
-        loss /= tokens
-        accuracy = right / tokens
+        loss, accuracy = loss / tokens, right / tokens
         figures: dict[str, Any] = {
             "perplexity": math.exp(min(loss, 700.0)),  # e^710 overflows
             "loss": loss,

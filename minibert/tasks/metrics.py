@@ -13,12 +13,10 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 from sklearn.metrics import confusion_matrix
 
 from minibert.printing import beside, block, table
@@ -63,8 +61,8 @@ def compare(true: Sequence[str], predicted: Sequence[str], labels: Sequence[str]
 
 
 def class_scores(
-    true: Iterable[AbstractSet[Item]],
-    predicted: Iterable[AbstractSet[Item]],
+    true: Iterable[set[Item]],
+    predicted: Iterable[set[Item]],
     labels: Iterable[str] = (),
     class_of: Callable[[Item], str] = str,
 ) -> tuple[ClassScore, dict[str, ClassScore]]:
@@ -95,7 +93,7 @@ def f1(hits: int, predicted: int, true: int) -> float:
     return 2 * hits / max(predicted + true, 1)
 
 
-def correlation(true: ArrayLike, predicted: ArrayLike) -> float:
+def correlation(true: Sequence[float], predicted: Sequence[float]) -> float:
     """Pearson's correlation, -1 to 1; 0 where one side is constant."""
     x, y = np.asarray(true, dtype=np.float64), np.asarray(predicted, dtype=np.float64)
     return 0.0 if np.ptp(x) == 0 or np.ptp(y) == 0 else float(np.corrcoef(x, y)[0, 1])

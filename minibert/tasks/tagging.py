@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ from minibert.text.tokenizer import Tokenizer, TokenStats
 
 DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL files; not a word
 OUTSIDE = "O"
-PREFIXES = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S"}
+PREFIXES = {"O": "O", "B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S"}
 
 
 @dataclass(frozen=True)
@@ -175,9 +174,8 @@ class Tagging(Task):
             "degenerate": len({tag for _, tag in words}) == 1,
             "types": {type: asdict(one) for type, one in types.items()},
         }
-        text = class_table("entities", {**types, "all": overall}, "entities")
-        text += "\n\nthe tags of {accuracy:.3f} of {words:,} words are right".format(**figures)
-        return Measure(figures, self.main, text)
+        right = "\n\nthe tags of {accuracy:.3f} of {words:,} words are right".format(**figures)
+        return Measure(figures, self.main, class_table("entities", {**types, "all": overall}, "entities") + right)
 
     def format_predictions(self, answers: Sequence[Sequence[str]], data: Sentences) -> list[str]:
         """A line for each word and its tag, an empty line after each sentence: a file for `read`."""
@@ -225,8 +223,6 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 def prefix_and_type(tag: str) -> tuple[str, str]:
     """B-creative-work is B and creative-work. A tag without a prefix is a type; equal ones in a row are one entity."""
     prefix, dash, type = tag.partition("-")
-    if tag == OUTSIDE:
-        return OUTSIDE, ""
     if prefix in PREFIXES and (dash or not type):
         return PREFIXES[prefix], type
     return "I", tag
@@ -237,4 +233,4 @@ def score_entities(
 ) -> tuple[ClassScore, dict[str, ClassScore]]:
     """The score over all entities, and of each type that is true or predicted; rows are true entities."""
     right, found = ([set(entities(tags)) for tags in rows] for rows in (true, predicted))
-    return class_scores(right, found, class_of=itemgetter(0))
+    return class_scores(right, found, class_of=lambda entity: entity[0])

@@ -60,6 +60,8 @@ def test_questions_are_read_from_lines_an_array_a_compressed_file_and_standard_i
         assert first == ChoiceQuestion("the film", ("good", "bad", "the play"), 2)
         assert (second.label, second.context) == (1, "the book very good")
     assert Choice(format="jsonl").read(write(tmp_path / "x.data", lines(SKY)))[0].label == 2
+    with pytest.raises(ValueError, match=r"x\.tsv, line 1, has no column 'question'"):
+        TASK.read(write(tmp_path / "x.tsv", "a\tb\n"))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,6 @@ QUESTION = ChoiceQuestion("a", ("b", "c"))
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda _: TASK.read("x.tsv"), r"x\.tsv is read as \.tsv; questions are a \.jsonl"),
         (lambda _: TASK.labels_of([]), "0 of 0 questions have a label; training and evaluation need all"),
         (lambda _: TASK.labels_of([ChoiceQuestion("a", ("b", "c"), 0), QUESTION]), "1 of 2 questions have a label"),
         (lambda _: TASK.measure([], [QUESTION], []), "0 of 1 questions have a label"),

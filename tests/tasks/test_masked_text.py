@@ -432,7 +432,7 @@ def test_a_line_has_tokens_probabilities_and_the_text(learned: tuple[Head, Path]
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is no corpus of at least two lines; give a file with a sentence or paragraph a line"),
+        (b"", "is no corpus of at least two lines; give a file, a sentence or paragraph a line"),
         (b" \n\n\t\n", "is no corpus of at least two lines"),
         (b"only one line\n\n", "is no corpus of at least two lines"),
         (bytes(range(128, 256)) * 40, r"a\.txt, line 1, is not UTF-8"),
