@@ -87,8 +87,8 @@ class Classification(Task):
         """accuracy, f1 (several labels, micro) or pearson."""
         return self.label_type.main
 
-    @property
-    def problem_type(self) -> str:  # type: ignore[override]
+    @property  # type: ignore[override]  # a class attribute of other tasks
+    def problem_type(self) -> str:
         """single_label_classification, multi_label_classification or regression."""
         return self.label_type.problem_type
 

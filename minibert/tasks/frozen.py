@@ -293,10 +293,7 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             "format": details["format"] == FORMAT,
             "labels": labels == sorted(set(map(str, labels))) and len(labels) >= 2,
             "C": type(details["C"]) in (int, float) and 0 < details["C"] < math.inf,
-            **{
-                name: type(details[name]) is kind
-                for name, kind in {**texts, "rows": int, "folds": int, "pairs": bool}.items()
-            },
+            **{name: type(details[name]) is kind for name, kind in kinds.items()},
             "scores": all(math.isfinite(number) for one in details["scores"] for number in astuple(Score(**one))),
             **{name: array.dtype.kind == "f" and array.shape == shapes[name] for name, array in arrays.items()},
             "numbers": all(np.isfinite(array).all() for array in arrays.values()) and (arrays["scale"] > 0).all(),
