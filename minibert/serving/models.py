@@ -170,8 +170,10 @@ class FrozenLabels:
     def prepare(self, rows: Texts | Pairs, body: ClassifyBody) -> Prepared[Tokenized]:
         """Raises RequestError, 422 with the row, for pairs instead of texts or the reverse, and for a text that is too
         long if the recipe refuses those."""
-        if isinstance(rows[0], tuple) != self.classifier.pairs:
-            raise row_error(0, f"is not a {'pair' if self.classifier.pairs else 'text'}, as the classifier reads")
+        if isinstance(rows[0], tuple) != self.classifier.features.pairs_:
+            raise row_error(
+                0, f"is not a {'pair' if self.classifier.features.pairs_ else 'text'}, as the classifier reads"
+            )
         recipe, tokenizer = self.embedder.recipe, self.embedder.tokenizer
         strict = recipe.long == "error"
         tokens = tokenizer.encode_texts(rows, long="cut" if strict else recipe.long, stride=recipe.stride)

@@ -37,7 +37,6 @@ from minibert.text.tables import decompressed, opened
 from minibert.text.texts import as_columns
 from minibert.text.tokenizer import Tokenizer, TokenStats
 
-GOOGLES_STRIDE = 128  # tokens, with rows of 384
 NOWHERE = {"start_positions": 0, "end_positions": 0}  # [CLS]: the label where the answer is not in the window
 
 
@@ -174,13 +173,13 @@ class Answering(Task):
         contexts = dict(zip(texts, tokenizer.encode_each(texts), strict=True))
         examples: list[Example] = []
         back: list[Passage] = []
-        truncated = lost = 0
+        split = truncated = lost = 0
         questions = tokenizer.encode_each([question.question for question in data.rows])
         bar = tqdm(questions, "encoding", len(data), leave=False, unit="text", delay=2, disable=None)
         for row, pieces in zip(data.rows, bar, strict=True):
             context, question = contexts[row.context], pieces.ids[: self.max_question]
             room, first = max_length - len(question) - special, template.second(len(question))
-            windows = list(spans(len(context.ids), room, self.stride or max(1, min(GOOGLES_STRIDE, room // 2))))
+            windows = list(spans(len(context.ids), room, self.stride or max(1, min(128, room // 2))))
             answer = answer_tokens(row.answers[0], context.offsets) if row.answers else None
             found = [positions(answer, window, first) for window in windows]
             for (start, end), known in zip(windows, found, strict=True):
@@ -188,12 +187,12 @@ class Answering(Task):
                 ids = template.row(question, context.ids[start:end])
                 examples.append(Example(ids, segments, known if data.known else {}))
             back.append(Passage(windows, first, context.offsets))
+            split += len(windows) > 1
             truncated += len(pieces.ids) > self.max_question
             too_long = answer is not None and answer[1] - answer[0] >= self.max_answer
             lost += bool(row.answers) and (too_long or all(one == NOWHERE for one in found))
         tokens = [id for one in contexts.values() for id in one.ids]
         tokenizer.warn(TokenStats(len(data), len(tokens), tokens.count(tokenizer.unk_id)), max_length)
-        split = sum(len(one.windows) > 1 for one in back)
         counts = [
             (split, f"of {len(data):,} questions are split into windows, {len(examples):,} in all"),
             (truncated, f"of {len(data):,} questions were truncated to max_question, {self.max_question} tokens"),

@@ -83,12 +83,12 @@ class Classification(Task):
         return SingleLabel() if self.separator is None else MultiLabel(self.separator)
 
     @property
-    def main(self) -> str:
+    def main(self) -> str:  # type: ignore[override]  # a class attribute of other tasks
         """accuracy, f1 (several labels, micro) or pearson."""
         return self.label_type.main
 
-    @property  # type: ignore[override]  # a class attribute of other tasks
-    def problem_type(self) -> str:
+    @property
+    def problem_type(self) -> str:  # type: ignore[override]  # a class attribute of other tasks
         """single_label_classification, multi_label_classification or regression."""
         return self.label_type.problem_type
 
@@ -123,8 +123,9 @@ class Classification(Task):
         Raises what labels.as_labels raises.
         """
         data = self.from_texts(texts, pairs)
-        found = as_labels(labels, len(data), self.label_type.parse, axes=1 if self.separator is None else 2)
-        return replace(data, labels=found)
+        return replace(
+            data, labels=as_labels(labels, len(data), self.label_type.parse, axes=2 if self.separator else 1)
+        )
 
     def labels_of(self, data: Texts) -> list[str]:
         """The label names, sorted; for a regression the name of its one output."""

@@ -86,8 +86,9 @@ def demo(
     seconds = {"encode": round(time.perf_counter() - before, 3)}
     states = [*figures["ids"]["shape"], vectors.shape[1]]
     figures |= {"last_hidden_states": {"shape": states}, "features": {"shape": list(vectors.shape)}}
-    shapes = f"{tuple(states[:2])} ids -> {tuple(states)} hidden states -> {vectors.shape} [CLS] vectors"
-    show(block("features", shapes))
+    show(
+        block("features", f"{tuple(states[:2])} ids -> {tuple(states)} hidden states -> {vectors.shape} [CLS] vectors")
+    )
     head, found = learn(vectors, labels, reviews.meaning, show)
     figures |= found | {"predictions": predict_new(features, head, texts, reviews.meaning, show)}
     figures["seconds"] = seconds | {"total": round(time.perf_counter() - begin, 3)}
@@ -101,8 +102,13 @@ def show_data(reviews: Reviews, labels: list[str], show: Show) -> Figures:
     counts = zip(classes.values(), named(classes, reviews.meaning), strict=True)
     used = f"{len(labels):,} of {len(reviews.texts):,} rows: {', '.join(f'{count:,} {name}' for count, name in counts)}"
     show(block("data", f"{reviews.origin} ({reviews.why})", used))
-    rows = {"rows": len(labels), "rows_available": len(reviews.texts), "classes": classes}
-    return {"origin": reviews.origin, "why": reviews.why, **rows}
+    return {
+        "origin": reviews.origin,
+        "why": reviews.why,
+        "rows": len(labels),
+        "rows_available": len(reviews.texts),
+        "classes": classes,
+    }
 
 
 def show_tokens(tokenizer: Tokenizer, texts: list[str], show: Show) -> Figures:
@@ -126,8 +132,11 @@ def learn(
     found = compare(y_test, head.predict(x_test).tolist(), head[-1].classes_.tolist())
     show(accuracy_text(found.accuracy, found.rows, f"majority class {baseline:.3f}"))
     show(beside("confusion", confusion_table(found, named(found.labels, meaning))))
-    split = {"train": len(y_train), "test": len(y_test), "random_state": 0}
-    return head, {"split": split, "baseline": baseline, "evaluation": asdict(found)}
+    return head, {
+        "split": {"train": len(y_train), "test": len(y_test), "random_state": 0},
+        "baseline": baseline,
+        "evaluation": asdict(found),
+    }
 
 
 def predict_new(
@@ -186,17 +195,13 @@ def find_reviews(
     meaning, folder = MEANING, os.environ.get("MINIBERT_DATA")
     cached = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "minibert" / "sst2" / "train.tsv"
     if data is not None:
-        path, why, meaning = Path(data), "named with --data", {}
-        origin = str(data)
+        path, origin, why, meaning = Path(data), str(data), "named with --data", {}
     elif folder and (path := Path(folder) / "sst2" / "train.tsv").is_file():
         origin, why = f"SST-2, {path}", "MINIBERT_DATA names its folder"
     elif not (problem := download(cached)):
         path, origin, why = cached, f"SST-2, {cached}", "the tutorial's own file"
     else:
-        path, origin = (
-            Path(str(resources.files("minibert") / "data" / "reviews.tsv")),
-            "sample reviews shipped with minibert",
-        )
+        path, origin = Path(str(resources.files("minibert") / "data" / "reviews.tsv")), "reviews shipped with minibert"
         why = f"the tutorial's file, SST-2, was not downloaded: {problem}; another file: --data FILE"
     rows = Classification(text=text, label=label).read(path)
     return Reviews(rows.texts, rows.known_labels, origin, why, meaning)

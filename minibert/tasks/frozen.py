@@ -89,11 +89,6 @@ class Classifier:
         """The class names, in the order of predict_proba's columns."""
         return [str(label) for label in self.head[-1].classes_]
 
-    @property
-    def pairs(self) -> bool:
-        """Whether it classifies pairs of texts."""
-        return bool(self.features.pairs_)
-
     def predict(self, texts: object, pairs: object = None) -> NDArray[np.str_]:
         """The class name of each text or pair, (N,); raises as predict_proba does."""
         return np.asarray(np.array(self.labels)[self.predict_proba(texts, pairs).argmax(axis=1)])
@@ -126,7 +121,7 @@ class Classifier:
             "model": str(Path(model).absolute()) if Path(model).is_dir() else model,
             "weights_sha256": self.features.weights_sha256_,
             "tokenizer_fingerprint": self.features.tokenizer_fingerprint_,
-            "pairs": self.pairs,
+            "pairs": self.features.pairs_,
             **{name: getattr(recipe, name) for name in RECIPE},
             "labels": self.labels,
             "C": float(self.head[-1].C),
@@ -260,9 +255,8 @@ def score_table(classifier: Classifier) -> str:
     """The cross-validated accuracy at each C, the chosen one marked."""
     if not classifier.scores:
         return block("accuracy", f"not measured, too few rows or folds; C = {classifier.head[-1].C:g}")
-    best = max(classifier.scores, key=lambda score: score.mean)
     rows = [
-        [f"{score.C:g}", f"{score.mean:.4f}", f"{score.std:.4f}", "chosen" if score is best else ""]
+        [f"{score.C:g}", f"{score.mean:.4f}", f"{score.std:.4f}", "chosen" if classifier.head[-1].C == score.C else ""]
         for score in classifier.scores
     ]
     return beside("accuracy", table([["C", "mean", "std", f"over {classifier.folds} folds"], *rows], left=0))
@@ -287,8 +281,14 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         labels, width = details["labels"], arrays["mean"].size
         rows = 1 if len(labels) == 2 else len(labels)  # two classes share coefficients
         shapes = {"mean": (width,), "scale": (width,), "coef": (rows, width), "intercept": (rows,)}
-        kinds = {"rows": int, "folds": int, "pairs": bool}
-        kinds |= dict.fromkeys(("model", "weights_sha256", "tokenizer_fingerprint"), str)
+        kinds = {
+            "rows": int,
+            "folds": int,
+            "pairs": bool,
+            "model": str,
+            "weights_sha256": str,
+            "tokenizer_fingerprint": str,
+        }
         valid = {
             "format": details["format"] == FORMAT,
             "labels": labels == sorted(set(map(str, labels))) and len(labels) >= 2,

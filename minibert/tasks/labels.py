@@ -26,7 +26,6 @@ from minibert.tasks.base import Measure
 from minibert.text.tables import listed
 
 LARGEST = float(np.finfo(np.float32).max)  # the logits of a model are float32
-Scores = NDArray[np.float64]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -122,7 +121,7 @@ class SingleLabel:
         check_classes(labels)
         return sorted(set(labels))
 
-    def predictions(self, scores: Scores, labels: Sequence[str]) -> list[LabelPrediction]:
+    def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[LabelPrediction]:
         """The label of the largest logit, with p = softmax(logits); (N, K)."""
         best = ((int(row.argmax()), row.tolist()) for row in softmax(scores, axis=1))
         return [LabelPrediction(labels[number], row[number], tuple(row)) for number, row in best]
@@ -188,7 +187,7 @@ class MultiLabel:
         chosen = {label_number(name, numbers, where) for name in label}
         return [float(number in chosen) for number in range(len(numbers))]
 
-    def predictions(self, scores: Scores, labels: Sequence[str]) -> list[LabelSetPrediction]:
+    def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[LabelSetPrediction]:
         """The labels with p = sigmoid(logit) above one half; (N, K)."""
         found = []
         for row in expit(scores).tolist():
@@ -261,7 +260,7 @@ class Regression:
         """The input of the loss: the number itself."""
         return label
 
-    def predictions(self, scores: Scores, labels: Sequence[str]) -> list[float]:
+    def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[float]:
         """The one output, (N, 1)."""
         return [float(score) for (score,) in scores]
 

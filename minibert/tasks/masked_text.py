@@ -230,9 +230,9 @@ class MaskedText(Task):
             "masked_tokens": int(tokens),
             "rows": len(answers),
         }
-        error = "{accuracy:.4f} ± {standard_error:.4f} (standard error), {masked_tokens:,} masked tokens"
-        perplexity = block("perplexity", "{perplexity:,.2f}, of a loss of {loss:.4f}".format(**figures))
-        return Measure(figures, self.main, perplexity + "\n" + block("accuracy", error.format(**figures)))
+        right = f"{accuracy:.4f} ± {figures['standard_error']:.4f} (standard error), {tokens:,.0f} masked tokens"
+        text = block("perplexity", f"{figures['perplexity']:,.2f}, of a loss of {loss:.4f}")
+        return Measure(figures, self.main, f"{text}\n{block('accuracy', right)}")
 
 
 def rows_of(document: Iterable[str], tokenizer: Tokenizer, max_length: int) -> Iterator[list[int]]:

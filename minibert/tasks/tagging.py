@@ -174,8 +174,10 @@ class Tagging(Task):
             "degenerate": len({tag for _, tag in words}) == 1,
             "types": {type: asdict(one) for type, one in types.items()},
         }
-        right = "\n\nthe tags of {accuracy:.3f} of {words:,} words are right".format(**figures)
-        return Measure(figures, self.main, class_table("entities", {**types, "all": overall}, "entities") + right)
+        text = class_table("entities", {**types, "all": overall}, "entities")
+        return Measure(
+            figures, self.main, f"{text}\n\n{figures['accuracy']:.3f} of {len(words):,} words have the right tag"
+        )
 
     def format_predictions(self, answers: Sequence[Sequence[str]], data: Sentences) -> list[str]:
         """A line for each word and its tag, an empty line after each sentence: a file for `read`."""

@@ -252,4 +252,4 @@ def test_a_measure_has_entities_types_and_words() -> None:
     assert TASK.measure([["O"] * 4, ["O"]], data, LABELS).figures["degenerate"]
     assert json.loads(json.dumps(measure.figures)) == measure.figures
     assert "person" in measure.text
-    assert "the tags of 0.800 of 5 words are right" in measure.text
+    assert "0.800 of 5 words have the right tag" in measure.text
