@@ -89,8 +89,10 @@ def check_inputs(
     """Raise ValueError or TypeError for a batch that the encoder cannot compute with."""
     shape, limit = tuple(input_ids.shape), config.max_tokens
     if len(shape) != 2 or not 0 < shape[1] <= limit:
-        expected = f"(batch, tokens), with 1 to {limit} tokens because the checkpoint has {limit} positions"
-        raise ValueError(f"input_ids have shape {shape}; expected {expected}; truncate longer texts")
+        raise ValueError(
+            f"input_ids have shape {shape}; expected (batch, tokens), with 1 to {limit} tokens because the checkpoint "
+            f"has {limit} positions; truncate longer texts"
+        )
     for name, values, limit, limit_name in (
         ("input_ids", input_ids, config.vocab_size, "vocab_size"),
         ("attention_mask", attention_mask, 2, ""),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,8 +65,8 @@ def pair(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Pair]:
 
     def pair(family: Family = BERT, head: str | None = None, **changes: Any) -> Pair:
         folder, model = written(family, head, **changes)
-        asked = task(head, model.config, config_of(model).max_tokens)
-        return Pair(load(folder, head=head), copy.deepcopy(model), asked, head)
+        inputs = task(head, model.config, config_of(model).max_tokens)
+        return Pair(load(folder, head=head), copy.deepcopy(model), inputs, head)
 
     return pair
 
@@ -97,6 +98,14 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     assert not attempts, f"the test opened a socket: {attempts}"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The notebooks first: they take longest, and two processes that share the tests should end together."""
-    items.sort(key=lambda item: item.path.name != "test_tutorials.py")
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium without a window."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra test")
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("needs Chromium: apt install chromium")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()

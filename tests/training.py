@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,13 @@ from minibert.heads import Head
 from minibert.losses import IGNORED
 from minibert.parity.stages import Batch as Inputs
 from minibert.parity.stages import forward
+from minibert.tasks.answering import Answering
 from minibert.tasks.base import Example
+from minibert.tasks.classification import Classification
+from minibert.tasks.tagging import Tagging
 from minibert.text.tokenizer import load_tokenizer
 from minibert.train.batches import Batch, Batches
-from minibert.train.loop import Loss
+from minibert.train.loop import Loss, one_step
 from minibert.train.settings import TrainSettings
 
 WIDTH = 11  # positions of parity's tiny checkpoints
@@ -235,75 +238,52 @@ class Found:
         return found
 
 
+def shifted(batch: Batch) -> Batch:
+    """A mistake: labels of tokens off by one place."""
+    rolled = batch.labels["labels"].roll(1, dims=1).where(batch.attention_mask.bool(), IGNORED)
+    return replace(batch, labels={**batch.labels, "labels": rolled})
+
+
+def assert_parts_are_the_whole(model: nn.Module, rows: Batches, objective: Loss) -> None:
+    """Six rows as one batch, and as three uneven ones, give the same gradients: sums, no means of means."""
+    found: list[dict[str, Tensor]] = []
+    for cuts in ([0, 6], [0, 1, 4, 6]):
+        parts = [rows.of_rows(range(first, after)) for first, after in pairwise(cuts)]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        losses = one_step(model, parts, optimizer, objective, TrainSettings(clip=1e9), 1)
+        scales = getattr(objective, "scales", {})
+        total = sum(scales.get(name, 1.0) * float(loss) for name, loss in losses.items() if name != "loss")
+        assert float(losses["loss"]) == pytest.approx(total, rel=1e-6)
+        found.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+    whole, parted = found
+    assert whole.keys() == parted.keys() and len(whole) > 1
+    for name, gradient in whole.items():
+        assert (gradient - parted[name]).abs().max() < 1e-5 * max(1.0, float(gradient.abs().max())), name
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Real data
 
 
-def data_file(name: str) -> Path:
-    """A file of MINIBERT_DATA; a test that wants it is skipped where it is not there."""
-    folder = os.environ.get("MINIBERT_DATA")
-    if not folder or not (Path(folder) / name).is_file():
-        pytest.skip(f"MINIBERT_DATA names no folder with {name}; shared data is not part of the project")
-    return Path(folder) / name
-
-
-def real_examples(name: str, folder: Path, count: int) -> list[Example]:
-    """The first `count` rows of a corpus as a task gives them to the model, with the tokenizer of `folder`."""
-    return list({"sst2": sst2, "mrpc": mrpc, "wnut17": wnut17, "xquad": xquad}[name](folder, count))
-
-
-def sst2(folder: Path, count: int) -> Iterator[Example]:
-    """Texts with one label each."""
-    rows = [line.split("\t") for line in data_file("sst2/train.tsv").read_text("utf-8").splitlines()[:count]]
-    batch = load_tokenizer(folder)([text for text, _ in rows])
-    for ids, kept, (_, label) in zip(batch.input_ids, batch.attention_mask, rows, strict=True):
-        length = int(kept.sum())
-        yield Example(ids[:length].tolist(), [0] * length, {"labels": int(label)})
-
-
-def mrpc(folder: Path, count: int) -> Iterator[Example]:
-    """Pairs with one label each."""
-    lines = data_file("mrpc/train.tsv").read_text("utf-8-sig").splitlines()[1 : count + 1]
-    rows = [line.split("\t") for line in lines]
-    batch = load_tokenizer(folder, max_length=128)([row[3] for row in rows], [row[4] for row in rows])
-    for number, row in enumerate(rows):
-        length = int(batch.attention_mask[number].sum())
-        ids, segments = (x[number, :length].tolist() for x in (batch.input_ids, batch.token_type_ids))
-        yield Example(ids, segments, {"labels": int(row[0])})
-
-
-def wnut17(folder: Path, count: int) -> Iterator[Example]:
-    """Sentences with a label at the first token of each word."""
-    blocks = re.split(r"\n\s*\n", data_file("wnut17/train.conll").read_text("utf-8"))[:count]
-    sentences = [[line.split("\t") for line in block.splitlines()] for block in blocks]
-    names = sorted({tag for sentence in sentences for _, tag in sentence})
-    tokenizer = load_tokenizer(folder, max_length=128)
-    for sentence in sentences:
-        words = [word for word, _ in sentence]
-        starts = [sum(len(word) + 1 for word in words[:number]) for number in range(len(words))]
-        batch = tokenizer([" ".join(words)])
-        begins = {start: names.index(tag) for start, (_, tag) in zip(starts, sentence, strict=True)}
-        labels = [begins.get(start, IGNORED) if end else IGNORED for start, end in batch.offsets[0]]
-        yield Example(batch.input_ids[0].tolist(), [0] * len(labels), {"labels": labels})
-
-
-def xquad(folder: Path, count: int) -> Iterator[Example]:
-    """Questions with the beginnings of their passages, and where the answer begins and ends among the tokens."""
-    tokenizer = load_tokenizer(folder, max_length=256)
-    articles = json.loads(data_file("xquad/xquad.en.json").read_text("utf-8"))["data"]
-    for part in [part for article in articles for part in article["paragraphs"]][:count]:
-        question, answer = part["qas"][0]["question"], part["qas"][0]["answers"][0]
-        first, last = answer["answer_start"], answer["answer_start"] + len(answer["text"])
-        batch = tokenizer([question], [part["context"][: last + 200]])
-        segments = batch.token_type_ids[0].tolist()
-        inside = [i for i, (start, end) in enumerate(batch.offsets[0]) if segments[i] and first <= start < end <= last]
-        labels = {"start_positions": inside[0], "end_positions": inside[-1]}
-        yield Example(batch.input_ids[0].tolist(), segments, labels)
-
-
-REAL = {  # corpus -> the task head that learns from it, how many labels it has, how many rows stand in a batch
+TASKS = {  # corpus -> its task and file
+    "sst2": (Classification(text=1, label=2), "sst2/train.tsv"),
+    "mrpc": (Classification(text="#1 String", pair="#2 String", label="Quality"), "mrpc/train.tsv"),
+    "wnut17": (Tagging(), "wnut17/train.conll"),
+    "xquad": (Answering(), "xquad/xquad.en.json"),
+}
+REAL = {  # corpus -> the task head that learns from it, its number of labels, the rows of a batch
     "sst2": ("sequence-classification", 2, 12),
     "mrpc": ("sequence-classification", 2, 6),
     "wnut17": ("token-classification", 13, 8),
     "xquad": ("question-answering", 2, 4),
 }
+
+
+def real_examples(name: str, folder: Path, count: int) -> list[Example]:
+    """The first rows of a corpus of MINIBERT_DATA, with the tokenizer of `folder`; skips where it is not there."""
+    task, file = TASKS[name]
+    path = Path(os.environ.get("MINIBERT_DATA", "no folder")) / file
+    if not path.is_file():
+        pytest.skip(f"MINIBERT_DATA has no {file}; shared data is not part of the project")
+    data: Any = task.read(path)
+    return task.encode(data, load_tokenizer(folder), task.labels_of(data), 256).examples[:count]

@@ -1,4 +1,4 @@
-"""The commands, one file each: its arguments and its run.
+"""The commands: the arguments and the run of each.
 
 In reading order:
 
@@ -7,10 +7,7 @@ In reading order:
     demo       the main job
     embed      one vector for each text of a file
     classify   features + logistic regression
-    finetune   train a checkpoint for a task
-    pretrain   learn a language from raw text
-    distill    a smaller model learns from a larger one
-    vocab      a vocabulary learned from text
+    train      finetune, pretrain, distill, vocab: the commands that train
     evaluate   measure a trained folder
     predict    answers of a trained folder
     fill_mask  the masked words

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from minibert.cli.classify import COLUMNS, data_arguments
@@ -19,9 +18,9 @@ def load_arguments(parser: argparse.ArgumentParser) -> None:
 
 def load_reader(args: Arguments) -> Any:
     """The trained folder, ready to predict: a train.finetuning.Reader or a tasks.frozen.Classifier."""
-    from minibert.tasks.frozen import CLASSIFIER_FILE, Classifier
+    from minibert.tasks.frozen import Classifier, folder_kind
 
-    if (Path(args.folder) / CLASSIFIER_FILE).exists():
+    if folder_kind(args.folder) == "frozen":
         return Classifier.load(args.folder, model=args.model, device=args.device, batch_tokens=args.batch_tokens)
     from minibert.train.finetuning import Reader
 

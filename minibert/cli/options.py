@@ -41,11 +41,3 @@ def read_options(args: argparse.Namespace, settings: type[Settings], **more: Any
     """The settings from the flags of a command, and `more`. Raises what the settings raise when they are checked."""
     named = {one.name: getattr(args, one.name) for one in fields(settings) if hasattr(args, one.name)}  # type: ignore[arg-type]  # a dataclass
     return settings(**(named | more))
-
-
-def integers(text: str) -> tuple[int, ...]:
-    """ "-2,-1" as (-2, -1)."""
-    try:
-        return tuple(int(number) for number in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of integers such as -2,-1") from None

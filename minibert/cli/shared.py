@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 from minibert.cli.options import add_options, read_options
 from minibert.vectors.recipe import Recipe
 
-Item = TypeVar("Item")
 Arguments = argparse.Namespace
 Figures = dict[str, Any]  # the results of a command, which --json prints as JSON
 DEFAULT_MODEL = "distilbert-base-uncased"
@@ -52,10 +49,3 @@ def standard_input() -> BinaryIO:
     if sys.stdin.isatty():
         print("one text a line; end with Ctrl-D", file=sys.stderr)
     return sys.stdin.buffer
-
-
-def portions(texts: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of up to `size` texts."""
-    remaining = iter(texts)
-    while chunk := list(itertools.islice(remaining, size)):
-        yield chunk

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from minibert.cli.options import integers
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_overwrite
+from minibert.settings import integers
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

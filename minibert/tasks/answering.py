@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 from tqdm import tqdm
 
-from minibert.files import parse_json, shown
-from minibert.printing import table
+from minibert.files import parse_json
+from minibert.printing import brief, table
 from minibert.settings import check, setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
 from minibert.tasks.metrics import f1
@@ -64,8 +64,8 @@ class Question:
             found = self.context[start : start + len(text)] if start >= 0 else ""
             if found != text or not text.strip():
                 raise ValueError(
-                    f"the answer {shown(text)} is not at character {start}, where the passage has {shown(found)}; "
-                    "correct answer_start, or search near it: --repair, repair=True"
+                    f"the answer {brief(text[:60])} is not at character {start}, where the passage has "
+                    f"{brief(found[:60])}; correct answer_start, or search near it: --repair, repair=True"
                 )
 
 

@@ -33,18 +33,22 @@ from sklearn.preprocessing import StandardScaler
 from tqdm import tqdm
 
 import minibert
-from minibert.files import atomic_write, parse_json, regular
+from minibert.checkpoints.load import has_head
+from minibert.files import atomic_write, parse_json, read_json, regular
+from minibert.heads import MaskedLM
 from minibert.printing import beside, block, brief, table
+from minibert.tasks import TASKS
 from minibert.tasks.base import Measure
 from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.labels import LabelPrediction, as_labels, check_classes, label_number
 from minibert.text.texts import TextOrPair, as_texts_or_pairs, table_of
-from minibert.vectors.cache import Matrix
-from minibert.vectors.embedder import Embedder, Hashes
+from minibert.vectors.embedder import Embedder
 from minibert.vectors.features import TextFeatures
+from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import Recipe
 
 CLASSIFIER_FILE = "classifier.safetensors"
+REPORT = "training.json"  # in each folder that train/ writes
 DETAILS = "classifier"  # the entry of its metadata
 FORMAT = 1  # of the details
 ARRAYS = ("mean", "scale", "coef", "intercept")
@@ -159,7 +163,7 @@ class Classifier:
         details, arrays = read(Path(folder))
         recipe = Recipe(**{name: details[name] for name in RECIPE}, batch_tokens=batch_tokens)
         embedder = Embedder(model or details["model"], recipe, device)
-        embedder.expected = Hashes(details["weights_sha256"], details["tokenizer_fingerprint"])
+        embedder.expected = {"weights": details["weights_sha256"], "tokenizer": details["tokenizer_fingerprint"]}
         features = TextFeatures.of(embedder, details["pairs"])
         scaler, regression = head = new_head(details["C"])
         scaler.mean_, scaler.scale_, scaler.var_ = arrays["mean"], arrays["scale"], arrays["scale"] ** 2
@@ -310,3 +314,17 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 def digest(arrays: dict[str, NDArray[Any]]) -> str:
     """The SHA-256 of the arrays."""
     return hashlib.sha256(b"".join(arrays[name].tobytes() for name in ARRAYS)).hexdigest()
+
+
+def folder_kind(folder: str | Path) -> str:
+    """frozen: of `minibert classify train`; task: of `minibert finetune`; else "masked-lm" or "encoder", a checkpoint
+    with or without that head, as that of `minibert finetune mask` is.
+
+    folder: for a checkpoint also a name on the Hub. Raises FileNotFoundError or ValueError where it is none of these.
+    """
+    if (Path(folder) / CLASSIFIER_FILE).exists():
+        return "frozen"
+    report = Path(folder) / REPORT
+    if report.is_file() and read_json(report).get("task") in TASKS.keys() - {"mask"}:
+        return "task"
+    return "masked-lm" if has_head(str(folder), MaskedLM.name) else "encoder"

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,21 +133,16 @@ class Journey:
     @property
     def words(self) -> list[int]:
         """(S) the number of each token's word, counted through both texts; special tokens are words too: [CLS] is 0."""
-        numbers: list[int] = []
         keys = list(zip(self.word_ids, self.sides, strict=True))
-        for i, key in enumerate(keys):
-            continues = i > 0 and key[0] is not None and key == keys[i - 1]
-            numbers.append((numbers[-1] if numbers else -1) + (not continues))
-        return numbers
+        begins = [key[0] is None or place == 0 or key != keys[place - 1] for place, key in enumerate(keys)]
+        return [number - 1 for number in accumulate(begins)]
 
     @property
     def word_names(self) -> list[str]:
         """The characters of each word of `words`, or its token if it has none."""
-        texts, words = (self.text, self.text_b or ""), self.words
-        names = []
-        for first, number in enumerate(words):
-            if first and number == words[first - 1]:
-                continue
+        texts, words, names = (self.text, self.text_b or ""), self.words, []
+        for number in range(words[-1] + 1):
+            first = words.index(number)
             last = first + words.count(number) - 1
             written = texts[self.sides[first]][self.offsets[first][0] : self.offsets[last][1]].strip()
             names.append(written if written and self.word_ids[first] is not None else self.tokens[first])

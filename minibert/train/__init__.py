@@ -15,9 +15,8 @@ In reading order:
     corpus          raw text in windows, document by document
     vocabulary      a WordPiece vocabulary learned from text
     stream          documents to rows, rows to batches, masked
-    stats           statistics of a corpus before training
     objectives      what is predicted of a row: masked tokens, pairs of sentences, replaced tokens
-    pretraining     a language learned from raw text
+    pretraining     a language learned from raw text, whose statistics come first
     distillation    a student learns from a teacher
 """
 

@@ -22,7 +22,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from minibert.files import OTHER, atomic_write, listing, lock_file, naming, read_json, write_text_atomically
+from minibert.files import atomic_write, listing, lock_file, naming, read_json, write_text_atomically
+from minibert.outputs import OTHER
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.loop import Progress
 

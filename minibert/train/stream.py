@@ -32,7 +32,7 @@ from random import Random
 from minibert.kernels.prefetch import map_ahead
 from minibert.tasks.base import Example
 from minibert.text.masking import Masking
-from minibert.text.template import SpecialTokenTemplate
+from minibert.text.tokenized import SpecialTokenTemplate
 from minibert.text.tokenizer import Tokenizer
 from minibert.train.batches import Batch, collate, order
 from minibert.train.corpus import Corpus, Document

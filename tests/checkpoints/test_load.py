@@ -206,7 +206,7 @@ def test_a_file_without_a_pooler_gives_an_encoder_without_one(bert: Path, tmp_pa
     encoder, _ = load(edited(bert, tmp_path / "none", without("pooler.")))
     assert encoder.pooler is None
     assert encoder(torch.ones(2, 5, dtype=torch.long)).pooler_output is None
-    with pytest.raises(ValueError, match=r"lacks 1 tensors of a BERT, such as pooler\.dense\.bias"):
+    with pytest.raises(ValueError, match=r"lacks 1 tensors of BERT, such as pooler\.dense\.bias"):
         load(edited(bert, tmp_path / "half", without("pooler.dense.bias")))
 
 
@@ -214,8 +214,8 @@ def test_a_file_without_a_pooler_gives_an_encoder_without_one(bert: Path, tmp_pa
     ("config", "message"),
     [
         ({"vocab_size": 99}, r"word_embeddings.weight has shape \(101, 24\) in the file, \(99, 24\) by config.json"),
-        ({"num_hidden_layers": 3}, r"lacks 16 tensors of a BERT, such as layers\.2\.attention"),
-        ({"model_type": "distilbert"}, "lacks .* tensors of a DistilBERT, such as layers"),
+        ({"num_hidden_layers": 3}, r"lacks 16 tensors of BERT, such as layers\.2\.attention"),
+        ({"model_type": "distilbert"}, "lacks .* tensors of DistilBERT, such as layers"),
     ],
 )
 def test_a_config_of_another_checkpoint_is_refused(config: dict[str, Any], message: str, bert: Path, tmp_path: Path):
@@ -295,8 +295,8 @@ def test_loading_an_encoder_warns_of_nothing_and_leaves_the_random_state_alone(m
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"device": "cuda:99"}, "device 'cuda:99' is not available: torch sees (no|[0-9]+) cuda devices"),
-        ({"device": "nonsense"}, "device 'nonsense' is not known; choose from cpu, cuda, mps"),
+        ({"device": "cuda:99"}, "device 'cuda:99' is not available; torch has these: 1 cpu, [0-9]+ cuda"),
+        ({"device": "nonsense"}, "device 'nonsense' is not available; torch has these: 1 cpu, "),
         ({"dtype": "float16"}, "dtype is 'float16'; expected a torch.dtype"),
         ({"num_labels": 2}, "are for a task head"),
     ],

@@ -99,11 +99,11 @@ def test_a_first_row_that_looks_like_a_header_is_refused_unless_columns_are_name
 @pytest.mark.parametrize(
     ("task", "name", "content", "message"),
     [
-        (ONE, "x.tsv", "a\t1\nb\n", "line 2, has 1 column, 2 are expected"),
+        (ONE, "x.tsv", "a\t1\nb\n", "line 2, has 1 columns, 2 are expected"),
         (ONE, "x.tsv", "sentence\tlabel\na\t1\n\nb\t \n", "line 4, has an empty label"),
-        (ONE, "x.jsonl", '{"text": "a", "label": null}\n', "line 1, has null as 'label', not a name or a whole number"),
-        (ONE, "x.jsonl", '{"text": "a", "label": 0.5}\n', "line 1, has a number as 'label', not a name or a whole"),
-        (ONE, "x.jsonl", '{"text": "a", "label": NaN}\n', "line 1, has a number as 'label', not a name or a whole"),
+        (ONE, "x.jsonl", '{"text": "a", "label": null}\n', "line 1, has None as 'label', not a name or a whole number"),
+        (ONE, "x.jsonl", '{"text": "a", "label": 0.5}\n', "line 1, has 0.5 as 'label', not a name or a whole"),
+        (ONE, "x.jsonl", '{"text": "a", "label": NaN}\n', "line 1, has nan as 'label', not a name or a whole"),
         (ONE, "x.tsv", "", "x.tsv holds no rows"),
         (SEVERAL, "x.tsv", "a\tcast||plot\n", "line 1, has the label ''; each row needs the name of its class"),
         (SEVERAL, "x.tsv", "review\ttopics\na\tx|y\nb\tx\n", "has the label 'topics', which no other row has"),
@@ -123,7 +123,7 @@ def test_a_first_row_that_looks_like_a_header_is_refused_unless_columns_are_name
         ),
         (NUMBER, "x.jsonl", '{"text": "a", "label": Infinity}\n', "line 1, has the label 'inf'; regression needs fin"),
         (NUMBER, "x.jsonl", '{"text": "a", "label": true}\n', "line 1, has the label 'True'; regression needs finite"),
-        (NUMBER, "x.jsonl", '{"text": "a", "label": null}\n', "line 1, has null as 'label', not a number"),
+        (NUMBER, "x.jsonl", '{"text": "a", "label": null}\n', "line 1, has None as 'label', not a number"),
     ],
 )
 def test_what_is_no_label_is_refused_with_its_line(
