@@ -20,8 +20,7 @@ from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.heads import Head
 from minibert.losses import IGNORED
-from minibert.parity.stages import Batch as Inputs
-from minibert.parity.stages import forward
+from minibert.parity.stages import Inputs, forward
 from minibert.tasks.answering import Answering
 from minibert.tasks.base import Example
 from minibert.tasks.classification import Classification
@@ -181,9 +180,7 @@ def upstream_training(
             weights = [counted(part) for part in parts]
             total = 0.0
             for part, weight in zip(parts, weights, strict=True):
-                loss = upstream_loss(model, part)
-                if len(parts) > 1:
-                    loss = loss * (weight / sum(weights))
+                loss = upstream_loss(model, part) * (weight / sum(weights))  # times 1: the same bits
                 loss.backward()
                 total = total + loss.detach()
             losses.append(float(total))
@@ -228,11 +225,9 @@ class Found:
         The size of a gradient is its largest value, or LEAST of the largest of all.
         """
         most = max(float(gradient.abs().max()) for gradient in other.gradients.values())
-        found = {"loss": float((self.loss - other.loss).abs() / other.loss.abs())}
-        for name in {**self.gradients, **other.gradients}:
-            if name not in self.gradients or name not in other.gradients:
-                found[name] = float("inf")
-                continue
+        found = dict.fromkeys(self.gradients.keys() ^ other.gradients.keys(), float("inf"))
+        found["loss"] = float((self.loss - other.loss).abs() / other.loss.abs())
+        for name in self.gradients.keys() & other.gradients.keys():
             difference = float((self.gradients[name] - other.gradients[name]).abs().max())
             found[name] = difference / max(float(other.gradients[name].abs().max()), LEAST * most)
         return found

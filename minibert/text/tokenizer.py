@@ -378,11 +378,11 @@ def load_tokenizer(
     folder = hub.locate(name).folder
     settings = read_settings(folder)
     config = Config.from_file(folder / "config.json")
-    longest = settings.get("model_max_length") or DEFAULT_MAX_LENGTH  # 1e30 if unknown
+    longest = min(DEFAULT_MAX_LENGTH, settings.get("model_max_length") or DEFAULT_MAX_LENGTH, config.max_tokens)
     tokenizer = Tokenizer(
         read_definition(folder, settings, lowercase),
         limit=config.max_tokens,
-        max_length=int(min(DEFAULT_MAX_LENGTH, longest, config.max_tokens)) if max_length is None else max_length,
+        max_length=int(longest) if max_length is None else max_length,
         special_tokens_in_text=special_tokens_in_text,
         settings=settings,
         source=str(folder),

@@ -28,8 +28,6 @@ from minibert.files import read_json, read_small
 from minibert.printing import brief
 from minibert.settings import check_number
 
-Definition = dict[str, Any]  # the content of a tokenizer.json
-
 DEFAULT_MAX_LENGTH = 512
 # The special tokens by role, and their default names: BERT's, RoBERTa's.
 SPECIAL_TOKENS = {
@@ -84,7 +82,7 @@ def special_tokens(settings: Mapping[str, Any], source: str, vocab: Container[st
 # tokenizer.json
 
 
-def read_definition(folder: Path, settings: Mapping[str, Any], lowercase: bool | None) -> Definition:
+def read_definition(folder: Path, settings: Mapping[str, Any], lowercase: bool | None) -> dict[str, Any]:
     """The content of tokenizer.json, or its equivalent for an older vocabulary, with the settings applied.
 
     An explicit lowercase overrides tokenizer_config.json, which overrides tokenizer.json, as in transformers.
@@ -115,7 +113,7 @@ def read_definition(folder: Path, settings: Mapping[str, Any], lowercase: bool |
     return with_prefix_space(definition, prefix) if byte_level and prefix is not None else definition
 
 
-def with_prefix_space(definition: Definition, prefix: bool) -> Definition:
+def with_prefix_space(definition: dict[str, Any], prefix: bool) -> dict[str, Any]:
     """A byte-level definition that puts a space before the first word of a text, or does not."""
     switch = '"add_prefix_space": '
     parts = json.dumps({name: definition.get(name) for name in ("pre_tokenizer", "post_processor")})
@@ -159,7 +157,7 @@ def build(definition: Mapping[str, Any], literal: bool, source: str) -> tokenize
     return backend
 
 
-def assemble(model: models.Model, special: Mapping[str, str], spaced_mask: bool, **parts: Any) -> Definition:
+def assemble(model: models.Model, special: Mapping[str, str], spaced_mask: bool, **parts: Any) -> dict[str, Any]:
     """The content of the tokenizer.json of a model with these special tokens, normalizer, pre_tokenizer, ...
 
     spaced_mask: the mask includes the space before it, as do the pieces that it replaces.
@@ -177,7 +175,7 @@ def assemble(model: models.Model, special: Mapping[str, str], spaced_mask: bool,
 # vocab.txt
 
 
-def definition_from_vocab(path: Path, settings: Mapping[str, Any], lowercase: bool | None) -> Definition:
+def definition_from_vocab(path: Path, settings: Mapping[str, Any], lowercase: bool | None) -> dict[str, Any]:
     """The equivalent of tokenizer.json for BERT's original file: one piece per line, its id is the line number."""
     vocab: dict[str, int] = {}
     for id, piece in enumerate(read_lines(path)):
@@ -224,7 +222,7 @@ def read_lines(path: Path) -> list[str]:
 # vocab.json, merges.txt
 
 
-def definition_from_merges(vocab_path: Path, merges_path: Path, settings: Mapping[str, Any]) -> Definition:
+def definition_from_merges(vocab_path: Path, merges_path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The equivalent of tokenizer.json for RoBERTa's two original files."""
     vocab = read_json(vocab_path)
     lines = [line for line in read_lines(merges_path) if not line.startswith("#version")]

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 
 import minibert
 from minibert.cli.main import main
-from minibert.text.wordpiece import SPECIAL_TOKENS, WordPiece
+from minibert.text.wordpiece import SPECIAL_TOKENS
 from minibert.train import vocabulary
 from minibert.train.vocabulary import count_words, learn_by_hand, learn_by_library, learn_vocabulary, letters
 
@@ -75,12 +75,6 @@ def test_another_process_learns_the_same(text: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(learn_vocabulary(text, 1000).tokens)
-
-
-def test_every_word_of_the_corpus_can_be_written(words: Counter[str]) -> None:
-    tokens = learn_by_library(words, 1000)
-    by_hand = WordPiece({token: id for id, token in enumerate(tokens)})
-    assert all(by_hand.pieces(word) != ["[UNK]"] for word in words)
 
 
 @pytest.mark.parametrize("by", ["library", "hand"])
@@ -151,8 +145,7 @@ def test_the_command_reports_what_it_learned(corpus: Path, tmp_path: Path, capsy
     assert main(["vocab", str(corpus), "--out", str(tmp_path / "small"), "--by", "hand"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "39 tokens; " in shown and "fewer tokens than the 8,000 requested: no other pair occurs 2 times" in shown
-    (tmp_path / "small" / "thesis.txt").write_text("my life")
-    assert main(["vocab", "no_such_corpus.txt", "--out", str(tmp_path / "small")]) == 2
+    assert main(["vocab", "no_such_corpus.txt", "--out", str(tmp_path)]) == 2  # before anything is read
     assert "is there already and holds" in capsys.readouterr().err
 
 
@@ -174,8 +167,6 @@ def test_what_is_no_text_is_refused(content: bytes, message: str, tmp_path: Path
     (tmp_path / "corpus.txt").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         learn_vocabulary(tmp_path / "corpus.txt", 1000)
-    with pytest.raises(ValueError, match="size is 5; it must be at least 6"):  # before anything is read
-        learn_vocabulary("no_such.txt", 5)
 
 
 def test_a_size_too_small_for_the_letters_names_the_smallest_that_fits(corpus: Path) -> None:
