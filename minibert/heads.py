@@ -90,8 +90,7 @@ class TextClassifier(Head):
         if self.pre_classifier is not None and self.activation is not None:
             first = encoded.last_hidden_state[:, 0]  # (B,S,D) -> (B,D)
             c = self.activation(self.pre_classifier(self.dropout(first) if self.dropout_before else first))
-        scores: Tensor = self.classifier(self.dropout(c))
-        return scores
+        return self.classifier(self.dropout(c))  # type: ignore[no-any-return]  # a Tensor
 
 
 class SequenceClassification(TextClassifier):
@@ -113,7 +112,7 @@ class SequenceClassification(TextClassifier):
         """Logits (B, K)."""
         logits = self.score(encoded)
         loss = None if labels is None else text_loss(logits, labels, self.config.problem_type)
-        return Output(logits, loss, encoded.hidden_states, encoded.attentions)
+        return self.output(encoded, logits, loss)
 
 
 class MultipleChoice(TextClassifier):
@@ -135,23 +134,22 @@ class MultipleChoice(TextClassifier):
         super().build(config)
         self.dropout.p = self.dropout.p if config.choice_dropout is None else config.choice_dropout
 
-    def forward(self, input_ids: Tensor, **given: Any) -> Output:
+    def forward(self, input_ids: Tensor, **given: Any) -> Any:
         """Encode (B, C, S) token ids. Raises ValueError for inputs of other shapes."""
         inputs = {"input_ids": input_ids, **given}
         for name in ("input_ids", "attention_mask", "token_type_ids", "task_type_ids"):
             if (values := inputs.get(name)) is not None:
                 if values.dim() != 3 or values.shape != input_ids.shape:
-                    expected = "(batch, choices, tokens), the same for all inputs"
-                    raise ValueError(f"{name} has shape {tuple(values.shape)}; expected {expected}")
+                    raise ValueError(
+                        f"{name} has shape {tuple(values.shape)}; expected (batch, choices, tokens) for all inputs"
+                    )
                 inputs[name] = values.flatten(0, 1)  # (B,C,S) -> (B·C,S)
-        out: Output = super().forward(**inputs, choices=input_ids.shape[1])
-        return out
+        return super().forward(**inputs, choices=input_ids.shape[1])
 
     def read(self, encoded: EncoderOutput, choices: int = 1, labels: Tensor | None = None) -> Output:
         """Logits (B, C)."""
         logits = self.score(encoded).view(-1, choices)  # (B·C,1) -> (B,C)
-        loss = None if labels is None else cross_entropy(logits, labels)
-        return Output(logits, loss, encoded.hidden_states, encoded.attentions)
+        return self.output(encoded, logits, None if labels is None else cross_entropy(logits, labels))
 
 
 class TokenClassification(Head):
@@ -161,8 +159,7 @@ class TokenClassification(Head):
     BertForTokenClassification and those of its relatives.
     """
 
-    name, upstream, has_labels = "token-classification", "ForTokenClassification", True
-    reads = ("labelled",)
+    name, upstream, has_labels, reads = "token-classification", "ForTokenClassification", True, ("labelled",)
 
     def build(self, config: Config) -> None:
         """Create the layer with a score for each label."""
@@ -173,8 +170,7 @@ class TokenClassification(Head):
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
         """Logits (B, S, K)."""
         logits = self.classifier(self.dropout(encoded.last_hidden_state))  # (B,S,D) -> (B,S,K)
-        loss = None if labels is None else token_cross_entropy(logits, labels)
-        return Output(logits, loss, encoded.hidden_states, encoded.attentions)
+        return self.output(encoded, logits, None if labels is None else token_cross_entropy(logits, labels))
 
 
 class QuestionAnswering(Head):
@@ -185,8 +181,7 @@ class QuestionAnswering(Head):
     Only DistilBERT has dropout here. Mirrors BertForQuestionAnswering and those of its relatives.
     """
 
-    name, upstream, has_labels = "question-answering", "ForQuestionAnswering", True
-    reads = ("all",)
+    name, upstream, has_labels, reads = "question-answering", "ForQuestionAnswering", True, ("all",)
 
     def build(self, config: Config) -> None:
         """Create the layer with two scores for each token."""
@@ -210,9 +205,13 @@ class QuestionAnswering(Head):
         return QuestionAnsweringOutput(start, end, loss, encoded.hidden_states, encoded.attentions)
 
 
-CLASSES: tuple[type[Head], ...] = (MaskedLM, NextSentence, Pretraining, ReplacedTokenDetection)
-CLASSES += (SequenceClassification, TokenClassification, QuestionAnswering, MultipleChoice)
-HEAD_CLASSES = {head.name: head for head in CLASSES}
+HEAD_CLASSES: dict[str, type[Head]] = {
+    head.name: head
+    for head in (
+        *(MaskedLM, NextSentence, Pretraining, ReplacedTokenDetection),
+        *(SequenceClassification, TokenClassification, QuestionAnswering, MultipleChoice),
+    )
+}
 
 
 def head_class(name: str) -> type[Head]:
@@ -236,6 +235,8 @@ def with_num_labels(config: Config, head: str, num_labels: int | None, new_head:
     if num_labels == config.num_labels:
         return config
     if num_labels < 1 or not new_head:
-        names = f"the checkpoint has {config.num_labels}: {', '.join(config.id2label.values())}"
-        raise ValueError(f"num_labels is {num_labels}, and {names}; new_head=True makes a fresh head of 1 or more")
+        raise ValueError(
+            f"num_labels is {num_labels}, and the checkpoint has {config.num_labels}: "
+            f"{', '.join(config.id2label.values())}; new_head=True makes a fresh head of 1 or more"
+        )
     return replace(config, id2label={i: f"LABEL_{i}" for i in range(num_labels)}, problem_type=None)

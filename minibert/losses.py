@@ -22,17 +22,22 @@ PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_class
 def as_classes(name: str, labels: Tensor, shape: torch.Size) -> Tensor:
     """The labels as int64 in this shape; one more axis of length 1 is dropped. Raises ValueError for other labels."""
     if checking() and (labels.dtype not in INTEGERS or labels.shape not in (shape, (*shape, 1))):
-        found = f"{name} are {labels.dtype} with shape {tuple(labels.shape)}"
-        raise ValueError(f"{found}; cross entropy needs integers (torch.int64) with shape {tuple(shape)}")
+        raise ValueError(
+            f"{name} are {labels.dtype} with shape {tuple(labels.shape)}; cross entropy needs integers (torch.int64) "
+            f"with shape {tuple(shape)}"
+        )
     return labels.reshape(shape).long()
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, name: str = "labels") -> Tensor:
-    """Mean of -log softmax(logits)[label], (B, K) and (B) -> (). Raises ValueError for a label outside 0 .. K-1."""
-    labels = as_classes(name, labels, logits.shape[:-1])
-    K = logits.shape[-1]
-    refuse_where((labels < 0) | (labels >= K), name, labels, f"it must be from 0 to {K - 1}")
-    return F.cross_entropy(logits, labels)
+def cross_entropy(logits: Tensor, labels: Tensor, name: str = "labels", ignored: str = "") -> Tensor:
+    """Mean of -log softmax(logits)[label], (B, K) and (B) -> (), or (B, S, K) and (B, S) -> ().
+
+    ignored: in the error message, the label that does not count. Raises ValueError for a label outside 0 .. K-1.
+    """
+    labels, K = as_classes(name, labels, logits.shape[:-1]), logits.shape[-1]
+    outside = ((labels < 0) | (labels >= K)) & (labels != IGNORED if ignored else True)
+    refuse_where(outside, name, labels, f"it must be from 0 to {K - 1}{ignored}")
+    return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED)
 
 
 def token_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -40,11 +45,7 @@ def token_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
     Where no token has a label the mean is NaN, as upstream.
     """
-    labels = as_classes("labels", labels, logits.shape[:-1])
-    V = logits.shape[-1]
-    outside = ((labels < 0) | (labels >= V)) & (labels != IGNORED)
-    refuse_where(outside, "labels", labels, f"it must be from 0 to {V - 1}, or {IGNORED} for no label")
-    return F.cross_entropy(logits.view(-1, V), labels.view(-1), ignore_index=IGNORED)
+    return cross_entropy(logits, labels, ignored=f", or {IGNORED} for no label")
 
 
 def detection_loss(logits: Tensor, labels: Tensor, real: Tensor | None) -> Tensor:
@@ -82,8 +83,10 @@ def text_loss(logits: Tensor, labels: Tensor, problem_type: str | None) -> Tenso
     if logits.shape[1] == 1 and labels.dim() == 1:
         labels = labels.unsqueeze(-1)  # (B) -> (B,1)
     if labels.shape != logits.shape:
-        shapes = f"shape {tuple(logits.shape)}, not {tuple(labels.shape)}"
-        raise ValueError(f"labels of {labels.dtype} mean {problem_type}, which needs {shapes}; classes are integers")
+        raise ValueError(
+            f"labels of {labels.dtype} mean {problem_type}, which needs shape {tuple(logits.shape)}, not "
+            f"{tuple(labels.shape)}; classes are integers"
+        )
     labels = labels.to(logits.dtype)
     refuse_where(~labels.isfinite(), "labels", labels, "it must be finite")
     if problem_type == "regression":

@@ -92,15 +92,21 @@ class Head(nn.Module):
         **labels: Any,
     ) -> Any:
         """Encode (B, S) token ids as Encoder does, and apply the head to the result; labels: see `read`."""
-        encoded = self.encoder(
-            input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            task_type_ids=task_type_ids,
-            output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
+        return self.read(
+            self.encoder(
+                input_ids,
+                attention_mask=attention_mask,
+                token_type_ids=token_type_ids,
+                task_type_ids=task_type_ids,
+                output_hidden_states=output_hidden_states,
+                output_attentions=output_attentions,
+            ),
+            **labels,
         )
-        return self.read(encoded, **labels)
+
+    def output(self, encoded: EncoderOutput, logits: Tensor, loss: Tensor | None) -> Output:
+        """The output of a head with one kind of logits."""
+        return Output(logits, loss, encoded.hidden_states, encoded.attentions)
 
     @classmethod
     def first_layer(cls, config: Config) -> str:
@@ -149,8 +155,8 @@ class TokenPrediction(Head):
     def predict_tokens(self, encoded: EncoderOutput) -> Tensor:
         """Score every token of the vocabulary at every position."""
         x = self.transform_norm(self.activation(self.transform(encoded.last_hidden_state)))  # (B,S,D)
-        logits: Tensor = self.decoder(x, self.encoder.embeddings.token.weight)  # (B,S,D) -> (B,S,V)
-        return logits
+        # (B,S,D) -> (B,S,V)
+        return self.decoder(x, self.encoder.embeddings.token.weight)  # type: ignore[no-any-return]  # a Tensor
 
 
 class MaskedLM(TokenPrediction):
@@ -165,8 +171,7 @@ class MaskedLM(TokenPrediction):
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
         """Logits (B, S, V)."""
         logits = self.predict_tokens(encoded)
-        loss = None if labels is None else token_cross_entropy(logits, labels)
-        return Output(logits, loss, encoded.hidden_states, encoded.attentions)
+        return self.output(encoded, logits, None if labels is None else token_cross_entropy(logits, labels))
 
 
 class NextSentence(Head):
@@ -185,8 +190,7 @@ class NextSentence(Head):
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
         """Logits (B, 2)."""
         logits = self.next_sentence(encoded.pooler_output)  # (B,D) -> (B,2)
-        loss = None if labels is None else cross_entropy(logits, labels)
-        return Output(logits, loss, encoded.hidden_states, encoded.attentions)
+        return self.output(encoded, logits, None if labels is None else cross_entropy(logits, labels))
 
 
 class Pretraining(TokenPrediction):
@@ -218,9 +222,8 @@ class Pretraining(TokenPrediction):
         tokens, c = self.predict_tokens(encoded), self.dropout(encoded.pooler_output)
         follows = None if self.next_sentence is None else self.next_sentence(c)  # (B,D) -> (B,2)
         order = None if self.sentence_order is None else self.sentence_order(c)  # (B,D) -> (B,2)
-        name, label, pair = "next_sentence_label", next_sentence_label, follows
-        if order is not None:
-            name, label, pair = "sentence_order_label", sentence_order_label, order
+        name = "next_sentence_label" if order is None else "sentence_order_label"
+        pair, label = (follows, next_sentence_label) if order is None else (order, sentence_order_label)
         loss = None
         if pair is not None and labels is not None and label is not None:
             loss = token_cross_entropy(tokens, labels) + cross_entropy(pair, label, name)
@@ -244,18 +247,16 @@ class ReplacedTokenDetection(Head):
         self.activation = ACTIVATION[config.hidden_act]
         self.classifier = nn.Linear(config.hidden_size, 1)
 
-    def forward(self, input_ids: Tensor, *, attention_mask: Tensor | None = None, **given: Any) -> Output:
+    def forward(self, input_ids: Tensor, *, attention_mask: Tensor | None = None, **given: Any) -> Any:
         """Encode (B, S) token ids; the loss leaves out padding."""
-        real = attended(self.config, input_ids, attention_mask)
-        out: Output = super().forward(input_ids, attention_mask=attention_mask, **given, real=real)
-        return out
+        given["real"] = attended(self.config, input_ids, attention_mask)
+        return super().forward(input_ids, attention_mask=attention_mask, **given)
 
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None, real: Tensor | None = None) -> Output:
         """Logits (B, S), above 0 where the token looks replaced; real: False for padding, None where there is none."""
         x = self.activation(self.transform(encoded.last_hidden_state))  # (B,S,D)
         logits = self.classifier(x).squeeze(-1)  # (B,S,D) -> (B,S,1) -> (B,S)
-        loss = None if labels is None else detection_loss(logits, labels, real)
-        return Output(logits, loss, encoded.hidden_states, encoded.attentions)
+        return self.output(encoded, logits, None if labels is None else detection_loss(logits, labels, real))
 
 
 def classifier_dropout(config: Config) -> float:

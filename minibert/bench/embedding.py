@@ -29,7 +29,7 @@ from minibert.bench.harness import Row, Sample, Session, do_job, load_contestant
 from minibert.bench.settings import TURNS, Settings, cores
 from minibert.config import Config
 from minibert.kernels.matmul import Linear, choose_linear
-from minibert.tasks.reviews import read_labelled
+from minibert.tasks.classification import Classification
 from minibert.text.tokenizer import Tokenizer
 
 SENTENCE = "a visually stunning rumination on love"  # the one short sentence
@@ -75,7 +75,8 @@ print(time.time())
 def find_texts(session: Session) -> None:
     """Make the first sentences of SST-2 the work if $MINIBERT_DATA has them, else drawn ones."""
     count, path = session.settings.sentences, Path(os.environ.get("MINIBERT_DATA", ""), "sst2", "train.tsv")
-    texts, origin = read_labelled(path).texts[:count] if path.is_file() else [], "the first training sentences of SST-2"
+    texts = Classification().read(path).texts[:count] if path.is_file() else []
+    origin = "the first training sentences of SST-2"
     if len(texts) < count:
         texts, origin = draw_texts(count, session.tokenizer), "random words, with the sentence lengths of SST-2"
     session.work, session.result.origin = texts, origin

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from minibert.cli.options import add_options
+from minibert.cli.options import add_options, read_options
 from minibert.cli.shared import Arguments, Figures, add_features, add_overwrite, features_settings, windows_text
 from minibert.files import regular
 from minibert.outputs import atomic_folder, check_output
 from minibert.settings import setting
 
-
-@dataclass(frozen=True)
-class Columns:
-    """The columns of a table, by name, or by number without a header."""
-
-    text: str | None = setting(None, "column of the texts (default: sentence or text)", metavar="COLUMN")
-    pair: str | None = setting(None, "column of second texts", metavar="COLUMN")
-    label: str | None = setting(None, "column of the labels (default: label)", metavar="COLUMN")
-    format: str | None = setting(
-        None, "txt, tsv, csv, jsonl, json or parquet (default: by the file name)", metavar="TYPE"
-    )
+COLUMNS = ("text", "pair", "label", "format")  # the settings of tasks.classification.Classification about a file
 
 
 @dataclass(frozen=True)
@@ -45,7 +36,14 @@ def data_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "data", metavar="DATA", help="a table: .tsv, .csv, .jsonl, .json or .parquet; - is standard input"
     )
-    add_options(parser, Columns)
+    add_columns(parser, COLUMNS)
+
+
+def add_columns(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
+    """The options that choose columns of a table."""
+    from minibert.tasks.classification import Classification
+
+    add_options(parser, Classification, skip={one.name for one in fields(Classification)} - set(names))
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,13 +57,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: Arguments) -> Figures:
     """Train logistic regression on features of labelled texts and save it."""
     from minibert.printing import block
+    from minibert.tasks.classification import Classification
     from minibert.tasks.frozen import CLASSIFIER_FILE, score_table, train
-    from minibert.tasks.reviews import read_labelled
 
     check_output(args.out, args.overwrite, files=(CLASSIFIER_FILE, "classifier.json"), apart=[args.model])
     if args.features and args.cache:
         raise ValueError("--features and --cache are both given; given vectors need no cache")
-    rows = read_labelled(args.data, text=args.text, label=args.label, pair=args.pair, format=args.format)
+    rows = read_options(args, Classification).read(args.data)
     begin = time.perf_counter()
     settings = features_settings(args)
     if args.features is None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
-from minibert.cli.classify import data_arguments
+from minibert.cli.classify import COLUMNS, data_arguments
 from minibert.cli.shared import Arguments, Figures, add_machine
 
 
@@ -16,14 +17,11 @@ def load_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def load_reader(args: Arguments) -> Any:
-    """The trained folder, ready to predict: a train.finetuning.Reader or a tasks.frozen.FrozenReader."""
-    from minibert.tasks.folders import folder_kind
+    """The trained folder, ready to predict: a train.finetuning.Reader or a tasks.frozen.Classifier."""
+    from minibert.tasks.frozen import Classifier, folder_kind
 
     if folder_kind(args.folder) == "frozen":
-        from minibert.tasks.frozen import Classifier, FrozenReader
-
-        how = {"model": args.model, "device": args.device, "batch_tokens": args.batch_tokens}
-        return FrozenReader(Classifier.load(args.folder, **how))
+        return Classifier.load(args.folder, model=args.model, device=args.device, batch_tokens=args.batch_tokens)
     from minibert.train.finetuning import Reader
 
     return Reader.load(args.folder, args.device)
@@ -37,8 +35,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: Arguments) -> Figures:
     """Measure a trained folder on labelled data of the kind it was trained on."""
     reader = load_reader(args)
-    reader = reader.with_columns({name: getattr(args, name) for name in ("text", "pair", "label", "format")})
-    measure = reader.measure(reader.task.read(args.data))
+    columns = {name: getattr(args, name) for name in COLUMNS if getattr(args, name) is not None}
+    if columns and reader.task.name != "classify":
+        raise ValueError(f"files of the task {reader.task.name!r} have no {', '.join(columns)} to choose")
+    task = replace(reader.task, **columns) if columns else reader.task
+    measure = reader.measure(task.read(args.data))
     print(measure.text)
     figures: Figures = measure.figures
     return figures

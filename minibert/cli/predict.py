@@ -10,9 +10,8 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from minibert.cli.classify import Columns
+from minibert.cli.classify import COLUMNS, add_columns
 from minibert.cli.evaluate import load_arguments, load_reader
-from minibert.cli.options import add_options
 from minibert.cli.shared import Arguments, Figures, add_overwrite, standard_input
 from minibert.files import atomic_write
 from minibert.outputs import check_output
@@ -25,7 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("texts", nargs="*", metavar="TEXT", help="or pairs, with a tab between (default: --file, or standard input)")
     add("--file", metavar="FILE", help="texts: .txt, .tsv, .csv, .jsonl, .json or .parquet; - is standard input")
-    add_options(parser, Columns, skip=["label"])
+    add_columns(parser, set(COLUMNS) - {"label"})
     add("--out", type=Path, metavar="FILE.tsv", help="a table with a header, instead of lines on standard output")
     add_overwrite(parser)
 
@@ -72,17 +71,17 @@ def run(args: Arguments) -> Figures:
 
 def predict(reader: Any, rows: list[Any]) -> tuple[list[str], list[Any]]:
     """The lines of texts, and their values for --json. Rows that are all pairs, or lines with a tab, are pairs."""
-    from minibert.tasks.frozen import FrozenReader
-    from minibert.tasks.masked_text import MaskedText, fill_lines
+    from minibert.tasks.frozen import Classifier
+    from minibert.tasks.masked_text import MaskedText, fill_line
 
     if isinstance(reader.task, MaskedText):
-        lines = fill_lines([str(row) for row in rows], reader.model, reader.tokenizer)
+        lines = [fill_line(str(row), reader.model, reader.tokenizer) for row in rows]
         return lines, lines
     columns = [row.split("\t", 1) if isinstance(row, str) else row for row in rows]
     pairs = [row[1] for row in columns] if all(len(row) == 2 for row in columns) else None
     data = reader.task.from_texts([row[0] for row in columns] if pairs else rows, pairs)
     lines = reader.task.format_predictions(answers := reader.answer(data), data)
-    if not isinstance(reader, FrozenReader):
+    if not isinstance(reader, Classifier):
         return lines, lines
     values = zip(answers, data.texts, data.pairs or [None] * len(data), strict=True)
     return lines, [

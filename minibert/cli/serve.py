@@ -38,7 +38,7 @@ def run(args: Arguments) -> Figures:
     import torch
 
     from minibert.device import choose_device
-    from minibert.tasks.folders import folder_kind
+    from minibert.tasks.frozen import folder_kind
     from minibert.vectors.embedder import Embedder
 
     settings, key = read_options(args, ServerSettings), os.environ.get(API_KEY)

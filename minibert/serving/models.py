@@ -27,8 +27,7 @@ from minibert.heads import MaskedLM
 from minibert.serving import ServerSettings
 from minibert.tasks.base import Encoded, Example
 from minibert.tasks.classification import Classification
-from minibert.tasks.folders import folder_kind
-from minibert.tasks.frozen import Classifier
+from minibert.tasks.frozen import Classifier, folder_kind
 from minibert.tasks.labels import LabelPrediction
 from minibert.tasks.masked_text import best_tokens
 from minibert.text.tokenized import Tokenized, TokenStats
@@ -247,8 +246,9 @@ class FrozenLabels(Model):
     def prepare(self, rows: list[Any], body: ClassifyBody) -> Prepared:
         """Raises RequestError, 422 with the row, for pairs instead of texts or the reverse, and for a text that is too
         long if the recipe refuses those."""
-        if isinstance(rows[0], tuple) != self.classifier.pairs:
-            raise RequestError(422, f"row 0 is not a {'pair' if self.classifier.pairs else 'single text'}", "input")
+        pairs = self.classifier.features.pairs_
+        if isinstance(rows[0], tuple) != pairs:
+            raise RequestError(422, f"row 0 is not a {'pair' if pairs else 'single text'}", "input")
         recipe = self.embedder.recipe
         return prepared(encode(self.embedder.tokenizer, rows, recipe.long, recipe.stride))
 

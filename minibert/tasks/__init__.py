@@ -7,40 +7,29 @@ In reading order:
     labels          what the label of a text is: one name, several, or a number
     classification  texts or pairs to labels
     choice          which of several texts answers a question
-    entities        the spans of words that tags mark, and their score
-    tagging         a tag for each word
-    squad           questions on passages: the file and the official score
-    answering       questions to spans of a passage
+    tagging         a tag for each word, and the entities that tags mark
+    answering       questions to spans of a passage: SQuAD, its file and its score
     masked_text     masked tokens: filling masks, and continued pretraining
-    reviews         labelled texts for the demo
     frozen          features + logistic regression, and its folder
-    folders         what a folder holds
-    demo            the main job, start to end
+    demo            the main job, start to end, and its data
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from minibert.tasks.base import Task
 
-
-class Entry(NamedTuple):
-    """A fine-tuning task: the module of this package and the class that define it, and its line in `--help`."""
-
-    module: str
-    task: str
-    help: str
-
-
-TASKS = {  # by the name in `minibert finetune NAME`; no class is imported before it is needed
-    "classify": Entry("classification", "Classification", "labels for texts or pairs"),
-    "tag": Entry("tagging", "Tagging", "a tag for each word"),
-    "answer": Entry("answering", "Answering", "answers extracted from passages"),
-    "choose": Entry("choice", "Choice", "one of several choices"),
-    "mask": Entry("masked_text", "MaskedText", "continued pretraining with masked tokens"),
+# By the name in `minibert finetune NAME`: the module and the class that define the task, and its line in `--help`. No
+# class is imported before it is needed.
+TASKS = {
+    "classify": ("classification", "Classification", "labels for texts or pairs"),
+    "tag": ("tagging", "Tagging", "a tag for each word"),
+    "answer": ("answering", "Answering", "answers extracted from passages"),
+    "choose": ("choice", "Choice", "one of several choices"),
+    "mask": ("masked_text", "MaskedText", "continued pretraining with masked tokens"),
 }
 
 
@@ -48,6 +37,6 @@ def task_class(name: str) -> type[Task]:
     """The class of a fine-tuning task. Raises ValueError for an unknown name."""
     if name not in TASKS:
         raise ValueError(f"task {name!r} is not known; choose from {', '.join(TASKS)}")
-    entry = TASKS[name]
-    found: type[Task] = getattr(importlib.import_module(f"{__name__}.{entry.module}"), entry.task)
+    module, task, _ = TASKS[name]
+    found: type[Task] = getattr(importlib.import_module(f"{__name__}.{module}"), task)
     return found

@@ -2,16 +2,23 @@
 
     [CLS] question [SEP] window of the passage [SEP]  ->  start and end scores of each token  ->  the best span
 
-A long passage is split into overlapping windows. A span in several windows is scored in the window where its first
-token has the most context on both sides. The answer is cut from the passage itself and keeps its case, accents and
-spaces.
+A long passage is split into overlapping windows; the best span of all windows wins. The answer is cut from the passage
+itself and keeps its case, accents and spaces. Data is in the format of SQuAD (Rajpurkar et al. 2016, 2018):
+
+    {"version": "1.1", "data": [{"paragraphs": [{"context": ..., "qas": [
+        {"id": ..., "question": ..., "answers": [{"text": ..., "answer_start": ...}, ...]}, ...]}, ...]}, ...]}
+
+In version 2.0 a question may have no answer in its passage: "is_impossible" is true.
 """
 
 from __future__ import annotations
 
-import math
+import re
+import string
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,39 +28,76 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 from tqdm import tqdm
 
-from minibert.printing import table
+from minibert.files import parse_json
+from minibert.printing import brief, table
 from minibert.settings import check, setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
-from minibert.tasks.squad import Gold, Question, Questions, read_squad, score_answer
+from minibert.tasks.metrics import f1
+from minibert.text.tables import decompressed, opened
 from minibert.text.texts import as_columns
-from minibert.text.tokenized import TokenStats
-from minibert.text.tokenizer import Tokenizer
+from minibert.text.tokenizer import Tokenizer, TokenStats
 
-GOOGLES_STRIDE = 128  # tokens, with rows of 384
 NOWHERE = {"start_positions": 0, "end_positions": 0}  # [CLS]: the label where the answer is not in the window
 
 
-class Window(NamedTuple):
-    """Tokens start .. end - 1 of a passage, the first of them at position `first` of its row."""
+class Gold(NamedTuple):
+    """A right answer and the character of the passage at which it starts."""
 
+    text: str
     start: int
-    end: int
-    first: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, its passage and the right answers, none where the passage has no answer.
+
+    Raises ValueError for an answer that is not at its start in the passage, TypeError for anything but texts.
+    """
+
+    question: str
+    context: str
+    answers: tuple[Gold, ...] = ()
+
+    def __post_init__(self) -> None:
+        "".join((self.question, self.context))  # raises TypeError
+        for text, start in self.answers:
+            found = self.context[start : start + len(text)] if start >= 0 else ""
+            if found != text or not text.strip():
+                raise ValueError(
+                    f"the answer {brief(text[:60])} is not at character {start}, where the passage has "
+                    f"{brief(found[:60])}; correct answer_start, or search near it: --repair, repair=True"
+                )
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Questions, all with right answers or all to be answered."""
+
+    rows: Sequence[Question]
+    known: bool = True  # False: the answers are to be predicted
+    unanswerable: bool = False  # as in SQuAD 2.0: a question may have no answer
+    repaired: int = 0  # answers that were not at their start
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The task
+
+Window = tuple[int, int]  # tokens start .. end - 1 of a passage
 
 
 class Passage(NamedTuple):
     """What `decode` needs of a question's passage."""
 
     windows: list[Window]
+    first: int  # position of a window's first token in its row
     offsets: Sequence[tuple[int, int]]  # characters of each token of the whole passage
 
 
-class Span(NamedTuple):
-    """Characters start .. end - 1 of the passage, and the sum of start and end score; (0, 0) is no answer."""
-
-    score: float
-    start: int
-    end: int
+# The sum of start and end score, and characters start .. end - 1 of the passage; from 0 to 0 is no answer.
+Span = tuple[float, int, int]
 
 
 @dataclass(frozen=True)
@@ -65,7 +109,6 @@ class Answer:
     start: int
     end: int
     n_best: tuple[Answer, ...] = ()  # all candidates, the most probable first
-    null_difference: float | None = None  # the score of no answer minus that of the best one; None: not allowed
 
 
 @dataclass(frozen=True)
@@ -119,53 +162,44 @@ class Answering(Task):
     def encode(self, data: Questions, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
         """A row for each window. Raises ValueError where max_question or stride leave too little of max_length."""
         max_length, template = tokenizer.resolve_max_length(max_length, pairs=True), tokenizer.template
-        self.check_room(max_length, max_length - self.max_question - template.specials(pairs=True))
+        special = template.specials(pairs=True)
+        least = self.max_question + (self.stride or 0) + special + 1
+        if max_length < least:
+            raise ValueError(
+                f"max_length is {max_length}; max_question {self.max_question} and stride {self.stride} need {least}: "
+                "raise max_length, or lower these"
+            )
         texts = list(dict.fromkeys(question.context for question in data.rows))  # each once, with all its questions
         contexts = dict(zip(texts, tokenizer.encode_each(texts), strict=True))
         examples: list[Example] = []
         back: list[Passage] = []
-        lengths: list[int] = []  # of the questions
-        torn = too_long = 0
+        split = truncated = lost = 0
         questions = tokenizer.encode_each([question.question for question in data.rows])
         bar = tqdm(questions, "encoding", len(data), leave=False, unit="text", delay=2, disable=None)
         for row, pieces in zip(data.rows, bar, strict=True):
             context, question = contexts[row.context], pieces.ids[: self.max_question]
-            room = max_length - len(question) - template.specials(pairs=True)
-            stride, first = self.stride or max(1, min(GOOGLES_STRIDE, room // 2)), template.second(len(question))
-            windows = [Window(*span, first) for span in spans(len(context.ids), room, stride)]
+            room, first = max_length - len(question) - special, template.second(len(question))
+            windows = list(spans(len(context.ids), room, self.stride or max(1, min(128, room // 2))))
             answer = answer_tokens(row.answers[0], context.offsets) if row.answers else None
-            found = [positions(answer, window) for window in windows]
-            for window, known in zip(windows, found, strict=True):
-                ids = template.row(question, context.ids[window.start : window.end])
-                segments = template.segments(len(question), window.end - window.start)
+            found = [positions(answer, window, first) for window in windows]
+            for (start, end), known in zip(windows, found, strict=True):
+                segments = template.segments(len(question), end - start)
+                ids = template.row(question, context.ids[start:end])
                 examples.append(Example(ids, segments, known if data.known else {}))
-            back.append(Passage(windows, context.offsets))
-            lengths.append(len(pieces.ids))
-            torn += bool(row.answers) and all(one == NOWHERE for one in found)
-            too_long += answer is not None and answer[1] - answer[0] >= self.max_answer
-        tokens = [one.ids for one in contexts.values()]
-        unknown = sum(ids.count(tokenizer.unk_id) for ids in tokens)
-        tokenizer.warn(TokenStats(len(data), sum(map(len, tokens)), unknown), max_length)
-        counts = {
-            f"of {len(data):,} questions are split into windows, {len(examples):,} in all": sum(
-                len(one.windows) > 1 for one in back
-            ),
-            f"of {len(data):,} questions are longer than max_question {self.max_question} tokens (the longest has "
-            f"{max(lengths, default=0)}) and were truncated": sum(one > self.max_question for one in lengths),
-            "answers are whole in no window, and can be neither learned nor found": torn,
-            f"answers have more than max_answer {self.max_answer} tokens, and cannot be found": too_long,
-            "answers were not at their start in the file: the nearest place was taken": data.repaired,
-        }
-        return Encoded(examples, notes=tuple(f"{count:,} {text}" for text, count in counts.items() if count), back=back)
-
-    def check_room(self, max_length: int, room: int) -> None:
-        """Raise ValueError where the longest question leaves no tokens for a window, or less than one stride."""
-        if room <= (self.stride or 0):
-            least = max_length - room + (self.stride or 0) + 1
-            raise ValueError(
-                f"max_length is {max_length}; max_question {self.max_question} leaves windows of {room} tokens: raise "
-                f"max_length to {least} or more, or lower max_question or stride ({self.stride or 'half a window'})"
-            )
+            back.append(Passage(windows, first, context.offsets))
+            split += len(windows) > 1
+            truncated += len(pieces.ids) > self.max_question
+            too_long = answer is not None and answer[1] - answer[0] >= self.max_answer
+            lost += bool(row.answers) and (too_long or all(one == NOWHERE for one in found))
+        tokens = [id for one in contexts.values() for id in one.ids]
+        tokenizer.warn(TokenStats(len(data), len(tokens), tokens.count(tokenizer.unk_id)), max_length)
+        counts = [
+            (split, f"of {len(data):,} questions are split into windows, {len(examples):,} in all"),
+            (truncated, f"of {len(data):,} questions were truncated to max_question, {self.max_question} tokens"),
+            (lost, f"answers are in no window or over max_answer, {self.max_answer} tokens: they cannot be found"),
+            (data.repaired, "answers were not at their start in the file: the nearest place was taken"),
+        ]
+        return Encoded(examples, notes=tuple(f"{count:,} {text}" for count, text in counts if count), back=back)
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Questions, labels: Sequence[str]
@@ -176,34 +210,30 @@ class Answering(Task):
         answers = []
         for question, passage in zip(data.rows, encoded.back, strict=True):
             scores = [next(remaining).astype(np.float64) for _ in passage.windows]  # (2, tokens) each
-            found = sorted(self.best_spans(scores, passage), key=lambda span: (-span.score, span.start, span.end))
+            found = sorted(self.best_spans(scores, passage), key=lambda span: (-span[0], *span[1:]))
             null = min(float(start[0] + end[0]) for start, end in scores) if nullable or not found else None
             answers.append(self.answer(question.context, found, null))
         return answers
 
     def best_spans(self, scores: Sequence[NDArray[np.float64]], passage: Passage) -> Iterator[Span]:
         """The best spans of each window, of up to max_answer tokens of the passage."""
-        for window, (start, end), here in zip(passage.windows, scores, best_context(passage.windows), strict=True):
-            tokens = slice(window.first, window.first + window.end - window.start)
-            start = np.where(here, start[tokens], -np.inf)
-            for score, i, j in best_pairs(start, end[tokens], self.max_answer, self.n_best):
-                first, last = passage.offsets[window.start + i], passage.offsets[window.start + j]
-                yield Span(score, first[0], last[1])
+        for (first, last), (start, end) in zip(passage.windows, scores, strict=True):
+            tokens = slice(passage.first, passage.first + last - first)
+            for score, i, j in best_pairs(start[tokens], end[tokens], self.max_answer, self.n_best):
+                yield score, passage.offsets[first + i][0], passage.offsets[first + j][1]
 
     def answer(self, context: str, found: Sequence[Span], null: float | None) -> Answer:
         """The answer from spans, the best first, and the score of no answer, None where that is not allowed."""
         spans: dict[str, Span] = {}
         for span in found:
-            spans.setdefault(context[span.start : span.end], span)  # of equal texts the best
+            spans.setdefault(context[span[1] : span[2]], span)  # of equal texts the best
         best = list(spans.items())[: self.n_best]
         if null is not None:
-            best = sorted([*best, ("", Span(null, 0, 0))], key=lambda item: -item[1].score)
-        shares = softmax(np.array([span.score for _, span in best])).tolist()
-        n_best = tuple(Answer(text, p, span.start, span.end) for (text, span), p in zip(best, shares, strict=True))
-        difference = null - found[0].score if null is not None and found else None
-        none = not found or (difference is not None and difference > self.null_threshold)
-        chosen = next(one for one in n_best if (one.text == "") == none)
-        return replace(chosen, n_best=n_best, null_difference=difference)
+            best = sorted([*best, ("", (null, 0, 0))], key=lambda item: -item[1][0])
+        shares = softmax(np.array([score for _, (score, _, _) in best])).tolist()
+        n_best = tuple(Answer(text, p, start, end) for (text, (_, start, end)), p in zip(best, shares, strict=True))
+        none = not found or (null is not None and null - found[0][0] > self.null_threshold)
+        return replace(next(one for one in n_best if (one.text == "") == none), n_best=n_best)
 
     def measure(self, answers: Sequence[Answer], data: Questions, labels: Sequence[str]) -> Measure:
         """Exact match and F1, 0 to 1, with the standard error of the F1; for SQuAD 2.0 also with and without answer.
@@ -213,22 +243,17 @@ class Answering(Task):
         if not data.known:
             raise ValueError("these questions have no answers to compare with; evaluation needs them")
         pairs = zip(answers, data.rows, strict=True)
-        points = np.array([score_answer(answer.text, question, data.unanswerable) for answer, question in pairs])
+        points = np.array([score_answer(one.text, question, data.unanswerable) for one, question in pairs])  # (N, 2)
         has = np.array([bool(question.answers) for question in data.rows])
-        groups = {"all": np.ones_like(has)}
-        if data.unanswerable:
-            groups |= {"has_answer": has, "no_answer": ~has}
+        groups = {"all": has | True} | ({"has_answer": has, "no_answer": ~has} if data.unanswerable else {})
         found = {name: group_figures(points[group]) for name, group in groups.items() if group.any()}
         rows = [
             [name.replace("_", " "), f"{one['questions']:,}", *(f"{one[key]:.3f}" for key in ("exact_match", "f1"))]
             for name, one in found.items()
         ]
-        figures: dict[str, Any] = found.pop("all")
-        text = table([["", "questions", "exact match", "F1"], *rows])
-        text += f"\n\nstandard error of the F1 {figures['standard_error']:.3f}"
-        if none := not any(answer.text for answer in answers):
-            text += "\nno question was answered"
-        return Measure({**figures, **found, "degenerate": none}, self.main, text)
+        error = f"\n\nstandard error of the F1 {found['all']['standard_error']:.3f}"
+        figures = {**found.pop("all"), **found, "degenerate": not any(answer.text for answer in answers)}
+        return Measure(figures, self.main, table([["", "questions", "exact match", "F1"], *rows]) + error)
 
     def format_predictions(self, answers: Sequence[Answer], data: Questions) -> list[str]:
         """Answer, probability and question."""
@@ -241,7 +266,7 @@ class Answering(Task):
 def group_figures(points: NDArray[np.float64]) -> dict[str, Any]:
     """The means of exact match and F1, (N, 2), and the standard error of the second."""
     exact_match, f1 = points.mean(axis=0).tolist()
-    error = float(points[:, 1].std() / math.sqrt(len(points)))
+    error = float(points[:, 1].std() / len(points) ** 0.5)
     return {"exact_match": exact_match, "f1": f1, "standard_error": error, "questions": len(points)}
 
 
@@ -249,26 +274,10 @@ def group_figures(points: NDArray[np.float64]) -> dict[str, Any]:
 # Windows
 
 
-def spans(tokens: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
+def spans(tokens: int, room: int, stride: int) -> Iterator[Window]:
     """Start and end of windows of up to `room` tokens, `stride` apart, until one reaches the end; at least one."""
     for start in range(0, max(tokens - room, 0) + stride, stride):
         yield start, min(start + room, tokens)
-
-
-def best_context(windows: Sequence[Window]) -> list[NDArray[np.bool_]]:
-    """For each token of each window, whether it has the most context in this window: Google's max context.
-
-    That is the shorter of both sides plus a hundredth of the window's length; ties go to the first window.
-    """
-    most = np.full(windows[-1].end, -np.inf)
-    owner = np.zeros(windows[-1].end, dtype=np.int64)
-    for number, (start, end, _) in enumerate(windows):
-        place = np.arange(end - start)
-        context = np.minimum(place, place[::-1]) + 0.01 * (end - start)
-        better = context > most[start:end]
-        owner[start:end][better] = number
-        most[start:end][better] = context[better]
-    return [owner[start:end] == number for number, (start, end, _) in enumerate(windows)]
 
 
 def best_pairs(
@@ -292,9 +301,82 @@ def answer_tokens(answer: Gold, offsets: Sequence[tuple[int, int]]) -> tuple[int
     return (first, last) if first <= last else None
 
 
-def positions(answer: tuple[int, int] | None, window: Window) -> dict[str, int]:
+def positions(answer: tuple[int, int] | None, window: Window, first: int) -> dict[str, int]:
     """The positions in the row of the answer's first and last token; 0, [CLS], unless all of it is in the window."""
-    if answer is None or answer[0] < window.start or answer[1] >= window.end:
+    if answer is None or answer[0] < window[0] or answer[1] >= window[1]:
         return NOWHERE
-    first, last = (window.first + token - window.start for token in answer)
-    return {"start_positions": first, "end_positions": last}
+    return {"start_positions": first + answer[0] - window[0], "end_positions": first + answer[1] - window[0]}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The file
+
+
+def read_squad(path: str | Path, repair: bool = False) -> Questions:
+    """The questions of a file of SQuAD 1.1 or 2.0; .gz too, - is standard input.
+
+    repair: an answer that is not at its start is taken, stripped, from the nearest place where it occurs. Raises
+    FileNotFoundError, and ValueError with the place in the file for anything invalid.
+    """
+    place = name = str(path)
+    rows: list[Question] = []
+    repaired = 0
+    with opened(path) as stream, decompressed(stream, name) if name.endswith(".gz") else nullcontext(stream) as inside:
+        raw = inside.read()
+    try:
+        content = parse_json(raw.decode("utf-8-sig"))
+        unanswerable = str(content.get("version")).removeprefix("v").startswith("2")
+        for i, article in enumerate(content["data"]):
+            for j, paragraph in enumerate(article["paragraphs"]):
+                for k, record in enumerate(paragraph["qas"]):
+                    place = f"{name}, data[{i}].paragraphs[{j}].qas[{k}]"
+                    impossible = record.get("is_impossible") is True  # its answers, if any, are plausible, not right
+                    context, given = paragraph["context"], [] if impossible else record["answers"]
+                    answers = [Gold(one["text"], one["answer_start"]) for one in given]
+                    if not answers and not impossible:
+                        raise ValueError("there is no answer; in SQuAD 2.0 such a question is marked is_impossible")
+                    found = tuple(nearest(context, gold) if repair else gold for gold in answers)
+                    repaired += sum(new != old for new, old in zip(found, answers, strict=True))
+                    unanswerable = unanswerable or "is_impossible" in record
+                    rows.append(Question(record["question"], context, found))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        problem = f"no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"{place} is not as in SQuAD: {problem}") from None
+    if not rows:
+        raise ValueError(f"{name} holds no questions")
+    return Questions(rows, True, unanswerable, repaired)
+
+
+def nearest(context: str, gold: Gold) -> Gold:
+    """The stripped answer at its occurrence nearest to `start`; unchanged if it is there, or nowhere."""
+    text = gold.text.strip()
+    if not text or (gold.start >= 0 and context.startswith(gold.text, gold.start)):
+        return gold
+    starts = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
+    return Gold(text, min(starts, key=lambda start: abs(start - gold.start))) if starts else gold
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The official score
+
+
+def normalized_words(text: str) -> list[str]:
+    """The words that count: lower case, without ASCII punctuation and the articles a, an, the."""
+    bare = "".join(character for character in text.lower() if character not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", bare).split()
+
+
+def score_answer(answer: str, question: Question, unanswerable: bool) -> tuple[float, float]:
+    """Exact match and F1 of an answer, 0 to 1: the best over the right ones.
+
+    unanswerable: by the rules of 2.0, where "" is right for a question without an answer, and nothing else is.
+    """
+    words = normalized_words(answer)
+    right = [normalized_words(gold.text) for gold in question.answers]
+    if unanswerable:
+        right = [one for one in right if one] or [[]]
+    if unanswerable and not words:  # then the F1 is 1 for a right answer without words, and 0 for any other
+        return float([] in right), float([] in right)
+    return float(words in right), max(
+        f1((Counter(words) & Counter(one)).total(), len(words), len(one)) for one in right
+    )

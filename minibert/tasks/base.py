@@ -69,13 +69,14 @@ class Task(ABC):
     name: ClassVar[str]  # in `minibert finetune NAME`
     head: ClassVar[str]  # in minibert.load(..., head=HEAD)
     data_help: ClassVar[str]  # the help of DATA in `minibert finetune NAME`
+    main: str  # the figure of Measure by which epochs are compared
+    problem_type: str | None = None  # of config.json, which selects the loss; None: by the labels
     row_length: ClassVar[int] = 128  # default max_length, in tokens
     fresh_head: ClassVar[str] = ""  # a note for checkpoints without this task head
-
-    @property
-    @abstractmethod
-    def main(self) -> str:
-        """The figure of Measure by which epochs are compared."""
+    # (texts, pairs=None) -> unlabelled data for prediction, one text a row
+    from_texts: Callable[..., Any]
+    # (predictions, data) -> the output of `minibert predict`: a line for each row, tab-separated, the text last
+    format_predictions: Callable[..., list[str]]
 
     @abstractmethod
     def read(self, path: str | Path) -> Any:
@@ -110,18 +111,6 @@ class Task(ABC):
     def resolve(self, data: Any) -> Task:
         """The task with the settings filled in that depend on the training data."""
         return self
-
-    def problem_type(self) -> str | None:
-        """The problem_type of config.json, which selects the loss; None: by the labels."""
-        return None
-
-    def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Any:
-        """Unlabelled data for prediction, one text a row."""
-        raise NotImplementedError
-
-    def format_predictions(self, answers: Sequence[Any], data: Any) -> list[str]:
-        """The output of `minibert predict`: one line for each row of the data, tab-separated, the text last."""
-        raise NotImplementedError
 
 
 def one_line(*cells: str) -> str:

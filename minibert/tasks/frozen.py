@@ -10,16 +10,14 @@ It does not hold the encoder: it names the checkpoint and the SHA-256 of its wei
 untrusted input: what does not fit is one ValueError.
 """
 
-# ruff: noqa: N802  (C is the name in scikit-learn)
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +33,22 @@ from sklearn.preprocessing import StandardScaler
 from tqdm import tqdm
 
 import minibert
-from minibert.files import atomic_write, parse_json, regular
+from minibert.checkpoints.load import has_head
+from minibert.files import atomic_write, parse_json, read_json, regular
+from minibert.heads import MaskedLM
 from minibert.printing import beside, block, brief, table
+from minibert.tasks import TASKS
 from minibert.tasks.base import Measure
 from minibert.tasks.classification import Classification, Texts
-from minibert.tasks.labels import LabelPrediction, as_labels, check_classes, check_finite, label_number
-from minibert.text.texts import TextOrPair, are_pairs, as_texts_or_pairs, table_of
+from minibert.tasks.labels import LabelPrediction, as_labels, check_classes, label_number
+from minibert.text.texts import TextOrPair, as_texts_or_pairs, table_of
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.features import TextFeatures
 from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import Recipe
 
 CLASSIFIER_FILE = "classifier.safetensors"
+REPORT = "training.json"  # in each folder that train/ writes
 DETAILS = "classifier"  # the entry of its metadata
 FORMAT = 1  # of the details
 ARRAYS = ("mean", "scale", "coef", "intercept")
@@ -74,8 +76,12 @@ class Score:
 
 @dataclass
 class Classifier:
-    """Features and the scikit-learn pipeline on top of them, both fitted."""
+    """Features and the scikit-learn pipeline on top of them, both fitted.
 
+    `task`, `answer` and `measure` are those of a fine-tuned classifier, train.finetuning.Reader.
+    """
+
+    task = Classification()
     features: TextFeatures
     head: Pipeline  # StandardScaler, LogisticRegression
     rows: int  # of the training data
@@ -87,49 +93,42 @@ class Classifier:
         """The class names, in the order of predict_proba's columns."""
         return [str(label) for label in self.head[-1].classes_]
 
-    @property
-    def pairs(self) -> bool:
-        """Whether it classifies pairs of texts."""
-        return bool(self.features.pairs_)
-
-    @property
-    def C(self) -> float:
-        """The inverse strength of regularisation."""
-        return float(self.head[-1].C)
-
     def predict(self, texts: object, pairs: object = None) -> NDArray[np.str_]:
         """The class name of each text or pair, (N,); raises as predict_proba does."""
         return np.asarray(np.array(self.labels)[self.predict_proba(texts, pairs).argmax(axis=1)])
 
     def predict_proba(self, texts: object, pairs: object = None) -> NDArray[np.floating[Any]]:
-        """The probability of each class, (N, classes), columns in the order of `labels`.
-
-        Raises ValueError for pairs where it was trained on single texts and vice versa, and, with the row, where the
-        numbers overflow.
+        """The probability of each class, (N, classes), columns in the order of `labels`. Raises
+        ValueError for pairs where it was trained on single texts and vice versa.
         """
         rows = as_texts_or_pairs(texts, pairs, missing=self.features.missing)
         if not rows:
             return np.empty((0, len(self.labels)))
-        if are_pairs(rows) != self.pairs:
-            trained, given = ("pairs", "single texts") if self.pairs else ("single texts", "pairs")
-            raise ValueError(f"the classifier was trained on {trained}, and these are {given} (--pair, pairs=)")
-        vectors = self.features.transform(table_of(rows))
-        with np.errstate(all="ignore"):
-            scores = self.head.decision_function(vectors)
-            check_finite(scores, "a score")
-            return np.asarray(self.head.predict_proba(vectors))
+        return np.asarray(self.head.predict_proba(self.features.transform(table_of(rows))))
+
+    def answer(self, data: Texts) -> list[LabelPrediction]:
+        """A prediction for each text or pair; raises as predict_proba does."""
+        rows = self.predict_proba(data.texts, data.pairs).tolist()
+        return [LabelPrediction(self.labels[row.index(max(row))], max(row), tuple(row)) for row in rows]
+
+    def measure(self, data: Texts) -> Measure:
+        """The predictions compared with the labels. Raises ValueError for a label that the classifier does not know."""
+        numbers = dict.fromkeys(self.labels, 0)
+        for row, label in enumerate(data.known_labels):
+            label_number(label, numbers, f"row {row} ({data.texts[row][:40]!r})")
+        return self.task.measure(self.answer(data), data, self.labels)
 
     def details(self) -> dict[str, Any]:
         """Everything but the arrays of the head."""
         model, recipe = str(self.features.model), self.features.recipe
         return {
-            "model": os.path.abspath(model) if os.path.isdir(model) else model,
+            "model": str(Path(model).absolute()) if Path(model).is_dir() else model,
             "weights_sha256": self.features.weights_sha256_,
             "tokenizer_fingerprint": self.features.tokenizer_fingerprint_,
-            "pairs": self.pairs,
+            "pairs": self.features.pairs_,
             **{name: getattr(recipe, name) for name in RECIPE},
             "labels": self.labels,
-            "C": self.C,
+            "C": float(self.head[-1].C),
             "rows": self.rows,
             "folds": self.folds,
             "scores": [asdict(score) for score in self.scores],
@@ -139,9 +138,13 @@ class Classifier:
 
     def save(self, folder: str | Path) -> None:
         """Write the folder; it holds the earlier classifier or this one, even after a kill."""
-        scaler, regression = self.head[0], self.head[-1]
-        arrays = (scaler.mean_, scaler.scale_, regression.coef_, regression.intercept_)
-        write(Path(folder), self.details(), dict(zip(ARRAYS, arrays, strict=True)))
+        scaler, regression = self.head
+        fitted = (scaler.mean_, scaler.scale_, regression.coef_, regression.intercept_)
+        arrays = {name: np.ascontiguousarray(array) for name, array in zip(ARRAYS, fitted, strict=True)}
+        content = json.dumps({"format": FORMAT, **self.details(), "tensors_sha256": digest(arrays)})
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        with atomic_write(Path(folder) / CLASSIFIER_FILE) as temporary:
+            temporary.write_bytes(save(arrays, {DETAILS: content}))
 
     @classmethod
     def load(
@@ -160,23 +163,15 @@ class Classifier:
         details, arrays = read(Path(folder))
         recipe = Recipe(**{name: details[name] for name in RECIPE}, batch_tokens=batch_tokens)
         embedder = Embedder(model or details["model"], recipe, device)
-        hashes = tuple(embedder.hashes.values())
-        if hashes != (details["weights_sha256"], details["tokenizer_fingerprint"]):
-            raise ValueError(
-                f"the classifier in {folder} was trained on {details['model']} with the hashes (weights, tokenizer) "
-                f"{details['weights_sha256']}, {details['tokenizer_fingerprint']}; {embedder.model} has {hashes[0]}, "
-                f"{hashes[1]}: name the folder of the right checkpoint with --model, or train again"
-            )
-        if embedder.width != arrays["mean"].size:
-            raise damaged(Path(folder), f"it has {arrays['mean'].size} columns, its settings give {embedder.width}")
-        head = new_head(details["C"])
-        scaler, regression = head[0], head[-1]
+        embedder.expected = {"weights": details["weights_sha256"], "tokenizer": details["tokenizer_fingerprint"]}
+        features = TextFeatures.of(embedder, details["pairs"])
+        scaler, regression = head = new_head(details["C"])
         scaler.mean_, scaler.scale_, scaler.var_ = arrays["mean"], arrays["scale"], arrays["scale"] ** 2
-        scaler.n_features_in_ = regression.n_features_in_ = embedder.width
+        scaler.n_features_in_ = regression.n_features_in_ = arrays["mean"].size
         regression.coef_, regression.intercept_ = arrays["coef"], arrays["intercept"]
         regression.classes_ = np.array(details["labels"])
         scores = [Score(**score) for score in details["scores"]]
-        return cls(TextFeatures.of(embedder, details["pairs"]), head, details["rows"], details["folds"], scores)
+        return cls(features, head, details["rows"], details["folds"], scores)
 
 
 def new_head(C: float = 1.0) -> Pipeline:
@@ -209,13 +204,12 @@ def train(
     what TextFeatures raises.
     """
     features = TextFeatures(**recipe)
-    rows, candidates = as_texts_or_pairs(texts, pairs, missing=features.missing), as_grid(grid)
-    names = as_labels(labels, rows=len(rows))
+    rows, candidates = as_texts_or_pairs(texts, pairs, missing=features.missing), [] if grid is None else as_grid(grid)
+    names = as_labels(labels, len(rows))
     if folds < 0 or folds == 1 or (candidates and not folds):
         raise ValueError(f"folds is {folds}; cross-validation needs at least 2")
     check_classes(names, folds if candidates else 1)
-    if min(Counter(names).values()) < folds:
-        folds = 0
+    folds = 0 if min(Counter(names).values()) < folds else folds
     features.fit(table_of(rows))
     vectors = features.transform(table_of(rows)) if vectors is None else check_vectors(vectors, features, rows)
     scores = cross_validate(vectors, names, sorted(candidates) or [C], folds) if folds else []
@@ -223,37 +217,31 @@ def train(
     return Classifier(features, new_head(best).fit(vectors, names), len(rows), folds, scores)
 
 
-def as_grid(grid: str | Sequence[float] | None) -> list[float]:
-    """The values of C to try: none, those of a named grid, or the given ones; text such as "0.1,1" too."""
+def as_grid(grid: str | Sequence[float]) -> list[float]:
+    """The values of C to try: those of a named grid, or the given ones; text such as "0.1,1" too."""
+    values = GRIDS.get(grid, grid.split(",")) if isinstance(grid, str) else grid
     try:
-        values = GRIDS.get(grid, grid.split(",")) if isinstance(grid, str) else grid
-        found = [float(C) for C in (() if values is None else values)]
+        found = [float(C) for C in values]
     except (TypeError, ValueError):
-        found = [math.nan]
-    if (grid is not None and not found) or not all(0 < C < math.inf for C in found):
+        found = []
+    if not found or not all(0 < C < math.inf for C in found):
         raise ValueError(f"grid is {brief(grid)}; it must be {', '.join(GRIDS)} or values of C above 0, such as 0.1,1")
     return found
 
 
 def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, rows: Sequence[TextOrPair]) -> Matrix:
     """Given vectors in float32. Raises ValueError where they are not those of these texts: a sample is recomputed."""
-    expected = (len(rows), features.n_features_out_)
-    if vectors.shape != expected or not np.issubdtype(vectors.dtype, np.floating):
-        raise ValueError(
-            f"the vectors are {vectors.shape} of {vectors.dtype}; these texts and settings give {expected} of float32"
-        )
-    narrow = vectors.astype(np.float32)
-    check_finite(narrow, "a vector")
+    narrow, expected = vectors.astype(np.float32), (len(rows), features.n_features_out_)
     sample = np.unique(np.linspace(0, len(rows) - 1, SAMPLED, dtype=int))
-    again = features.transform(table_of([rows[row] for row in sample]))
-    distances = np.linalg.norm(again - narrow[sample], axis=1) / np.linalg.norm(again, axis=1)
-    if distances.max() > FARTHEST:
-        row = int(sample[distances.argmax()])
-        raise ValueError(
-            f"the vector of row {row} is not that of its text ({str(rows[row])[:40]!r}) by these settings; give "
-            "vectors of the same texts in the same order, by the same model and settings"
-        )
-    return narrow
+    if narrow.shape == expected:
+        again = features.transform(table_of([rows[row] for row in sample]))
+        distances = np.linalg.norm(again - narrow[sample], axis=1) / np.linalg.norm(again, axis=1)
+        if distances.max() <= FARTHEST:  # NaN is not
+            return narrow
+    raise ValueError(
+        f"the vectors, {vectors.shape} of {vectors.dtype}, are not those of these texts, {expected} of float32; give "
+        "vectors of the same texts in the same order, by the same model and settings"
+    )
 
 
 def cross_validate(
@@ -261,60 +249,25 @@ def cross_validate(
 ) -> list[Score]:
     """Accuracy at each C, the scaler fitted within each fold; the folds are the same for all and in every run."""
     splits = StratifiedKFold(folds, shuffle=True, random_state=0)
-    scores = []
-    for C in tqdm(grid, unit="C", delay=2, disable=None):
-        accuracies = cross_val_score(new_head(C), vectors, labels, cv=splits)
-        scores.append(Score(C, float(accuracies.mean()), float(accuracies.std())))
-    return scores
+    found = {
+        C: cross_val_score(new_head(C), vectors, labels, cv=splits) for C in tqdm(grid, unit="C", delay=2, disable=None)
+    }
+    return [Score(C, float(accuracies.mean()), float(accuracies.std())) for C, accuracies in found.items()]
 
 
 def score_table(classifier: Classifier) -> str:
     """The cross-validated accuracy at each C, the chosen one marked."""
     if not classifier.scores:
-        return block("accuracy", f"not measured, too few rows or folds; C = {classifier.C:g}")
+        return block("accuracy", f"not measured, too few rows or folds; C = {classifier.head[-1].C:g}")
     rows = [
-        [f"{score.C:g}", f"{score.mean:.4f}", f"{score.std:.4f}", "chosen" if score.C == classifier.C else ""]
+        [f"{score.C:g}", f"{score.mean:.4f}", f"{score.std:.4f}", "chosen" if classifier.head[-1].C == score.C else ""]
         for score in classifier.scores
     ]
     return beside("accuracy", table([["C", "mean", "std", f"over {classifier.folds} folds"], *rows], left=0))
 
 
-@dataclass(frozen=True)
-class FrozenReader:
-    """A classifier that is used as a fine-tuned one: see train.finetuning.Reader."""
-
-    classifier: Classifier
-    task: Classification = field(default_factory=Classification)
-
-    def with_columns(self, columns: Mapping[str, Any]) -> FrozenReader:
-        """The same for a file with other columns."""
-        return FrozenReader(self.classifier, Classification(**columns))
-
-    def answer(self, data: Texts) -> list[LabelPrediction]:
-        """A prediction for each text or pair."""
-        labels = self.classifier.labels
-        rows = self.classifier.predict_proba(data.texts, data.pairs).tolist()
-        return [LabelPrediction(labels[row.index(max(row))], max(row), tuple(row)) for row in rows]
-
-    def measure(self, data: Texts) -> Measure:
-        """The predictions compared with the labels. Raises ValueError for a label that the classifier does not know."""
-        numbers = dict.fromkeys(self.classifier.labels, 0)
-        for row, label in enumerate(data.known_labels):
-            label_number(label, numbers, f"row {row} ({data.texts[row][:40]!r})")
-        return self.task.measure(self.answer(data), data, self.classifier.labels)
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # The saved classifier
-
-
-def write(folder: Path, details: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-    """Write a classifier into a folder, in place of the one that is there."""
-    contiguous = {name: np.ascontiguousarray(arrays[name]) for name in ARRAYS}
-    content = json.dumps({"format": FORMAT, **details, "tensors_sha256": digest(contiguous)})
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_write(folder / CLASSIFIER_FILE) as temporary:
-        temporary.write_bytes(save(contiguous, {DETAILS: content}))
 
 
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -329,32 +282,33 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             arrays = {name: file.get_tensor(name) for name in ARRAYS}
             details = parse_json((file.metadata() or {})[DETAILS])
         Recipe(**{name: details[name] for name in RECIPE})
-        labels, scores = details["labels"], [Score(**score) for score in details["scores"]]
-        rows, width = 1 if len(labels) == 2 else len(labels), arrays["mean"].size  # two classes share coefficients
+        labels, width = details["labels"], arrays["mean"].size
+        rows = 1 if len(labels) == 2 else len(labels)  # two classes share coefficients
         shapes = {"mean": (width,), "scale": (width,), "coef": (rows, width), "intercept": (rows,)}
+        kinds = {
+            "rows": int,
+            "folds": int,
+            "pairs": bool,
+            "model": str,
+            "weights_sha256": str,
+            "tokenizer_fingerprint": str,
+        }
         valid = {
             "format": details["format"] == FORMAT,
-            "labels": type(labels) is list
-            and all(type(label) is str and label for label in labels)
-            and len(labels) == len(set(labels)) >= 2,
+            "labels": labels == sorted(set(map(str, labels))) and len(labels) >= 2,
             "C": type(details["C"]) in (int, float) and 0 < details["C"] < math.inf,
-            "scores": all(type(number) in (int, float) for score in scores for number in asdict(score).values()),
-            **{name: type(details[name]) is str for name in ("model", "weights_sha256", "tokenizer_fingerprint")},
-            **{name: type(details[name]) is kind for name, kind in (("rows", int), ("folds", int), ("pairs", bool))},
-            **{name: is_valid(arrays[name], shape) for name, shape in shapes.items()},
-            "scale above 0": (arrays["scale"] > 0).all(),
+            **{name: type(details[name]) is kind for name, kind in kinds.items()},
+            "scores": all(math.isfinite(number) for one in details["scores"] for number in astuple(Score(**one))),
+            **{name: array.dtype.kind == "f" and array.shape == shapes[name] for name, array in arrays.items()},
+            "numbers": all(np.isfinite(array).all() for array in arrays.values()) and (arrays["scale"] > 0).all(),
             "tensors_sha256": digest(arrays) == details["tensors_sha256"],
         }
         if wrong := [name for name, is_right in valid.items() if not is_right]:
             raise ValueError(f"invalid {', '.join(wrong)}; this version of minibert reads format {FORMAT}")
     except (SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise damaged(folder, f"no {error}" if isinstance(error, KeyError) else str(error)) from None
+        problem = f"no {error}" if isinstance(error, KeyError) else error
+        raise ValueError(f"the classifier in {folder} cannot be used ({problem}); train it again") from None
     return details, arrays
-
-
-def is_valid(array: NDArray[Any], shape: tuple[int, ...]) -> bool:
-    """Whether an array has this shape and holds finite floats."""
-    return array.shape == shape and array.dtype in (np.float32, np.float64) and bool(np.isfinite(array).all())
 
 
 def digest(arrays: dict[str, NDArray[Any]]) -> str:
@@ -362,6 +316,15 @@ def digest(arrays: dict[str, NDArray[Any]]) -> str:
     return hashlib.sha256(b"".join(arrays[name].tobytes() for name in ARRAYS)).hexdigest()
 
 
-def damaged(folder: Path, what: str) -> ValueError:
-    """The error for a folder that is not as `write` left it."""
-    return ValueError(f"the classifier in {folder} cannot be used ({what}); train it again")
+def folder_kind(folder: str | Path) -> str:
+    """frozen: of `minibert classify train`; task: of `minibert finetune`; else "masked-lm" or "encoder", a checkpoint
+    with or without that head, as that of `minibert finetune mask` is.
+
+    folder: for a checkpoint also a name on the Hub. Raises FileNotFoundError or ValueError where it is none of these.
+    """
+    if (Path(folder) / CLASSIFIER_FILE).exists():
+        return "frozen"
+    report = Path(folder) / REPORT
+    if report.is_file() and read_json(report).get("task") in TASKS.keys() - {"mask"}:
+        return "task"
+    return "masked-lm" if has_head(str(folder), MaskedLM.name) else "encoder"

@@ -9,7 +9,6 @@ SingleLabel, MultiLabel and Regression have the same methods; classification.py 
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,16 +17,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
+from scipy.stats import rankdata
 from sklearn.metrics import matthews_corrcoef, root_mean_squared_error
-from sklearn.utils.class_weight import compute_class_weight
 
-from minibert.printing import block, brief
+from minibert.printing import beside, block, brief
 from minibert.tasks import metrics
 from minibert.tasks.base import Measure
 from minibert.text.tables import listed
 
 LARGEST = float(np.finfo(np.float32).max)  # the logits of a model are float32
-Scores = NDArray[np.float64]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -36,41 +34,35 @@ Scores = NDArray[np.float64]
 
 def as_label(label: object, where: str) -> str:
     """The name of one class. Raises ValueError, with its place, for anything but a name or an integer."""
-    if (isinstance(label, str) and label.strip()) or isinstance(label, int | np.integer | np.bool_):
-        return str(label)
-    shown = "an empty label" if isinstance(label, str) else f"the label {brief(label)}"
-    raise ValueError(f"{where} has {shown}; each row needs the name of its class, a str or an integer")
+    if not (isinstance(label, str) and label.strip()) and not isinstance(label, int | np.integer | np.bool_):
+        raise ValueError(f"{where} has the label {brief(label)}; each row needs the name of its class, or an integer")
+    return str(label)
 
 
-def as_labels(
-    labels: object, parse: Callable[[object, str], Any] = as_label, *, rows: int | None = None, matrix: bool = False
-) -> list[Any]:
+def as_labels(labels: object, rows: int, parse: Callable[[object, str], Any] = as_label, axes: int = 1) -> list[Any]:
     """The labels, row by row, each by `parse`; with the default, integers become names.
 
-    rows: how many there must be. matrix: one row of a matrix for each text is allowed. Raises TypeError for anything
-    but a column of labels, ValueError for another number of them, and what `parse` raises.
+    rows: how many there must be. axes: 2 allows a matrix, with one row for each text. Raises TypeError for anything but
+    a column of labels, ValueError for another number of them, and what `parse` raises.
     """
-    dimensions = getattr(labels, "ndim", 1)
-    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable) or dimensions > 1 + matrix:
+    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable) or getattr(labels, "ndim", 1) > axes:
         raise TypeError(f"labels are of type {type(labels).__name__}; pass one column, a label for each text")
-    column = np.asarray(labels) if dimensions == 2 else labels  # iterating a data frame gives its column names
+    column = np.asarray(labels) if hasattr(labels, "ndim") else labels  # iterating a frame gives its column names
     found = [parse(label, f"row {row}") for row, label in enumerate(column)]
-    if rows is not None and len(found) != rows:
+    if len(found) != rows:
         raise ValueError(f"there are {rows} texts and {len(found)} labels; each text needs one")
     return found
 
 
 def check_classes(labels: Sequence[str], least: int = 1) -> None:
     """Raise ValueError for labels that cannot be learned: of one class, all different, or under `least` rows each."""
-    counts, rows = Counter(labels), len(labels)
-    if len(counts) < 2 or len(counts) == rows > 2:
-        found = f"{len(counts)} class{'es' * (len(counts) != 1)} in {rows} rows" + (
-            f": all are {labels[0]!r}" if len(counts) == 1 else ""
+    counts = Counter(labels)
+    label, fewest = min(counts.items(), key=lambda item: item[1], default=("", 0))
+    if len(counts) < 2 or len(counts) == len(labels) > 2 or fewest < least:
+        raise ValueError(
+            f"the labels of {len(labels)} rows cannot be learned: they have {len(counts)} classes, the smallest "
+            f"{label!r} with {fewest} rows; at least 2 classes are needed, of several rows each, {least} at least"
         )
-        raise ValueError(f"the labels have {found}; a classifier needs at least two classes, of several rows each")
-    label, fewest = min(counts.items(), key=lambda item: item[1])
-    if fewest < least:
-        raise ValueError(f"class {label!r} has {fewest} rows; {least} are needed: add rows, or use fewer folds")
 
 
 def label_number(name: str, numbers: Mapping[str, int], where: str) -> int:
@@ -121,20 +113,15 @@ class SingleLabel:
     main = "accuracy"  # the figure by which epochs are compared
     cells = "name"  # the content of a column of labels: see text.tables.Column
 
-    def parse(self, given: object, where: str) -> str:
-        """A name. Raises ValueError, with its place, for anything else."""
-        return as_label(given, where)
+    parse = staticmethod(as_label)
+    target = staticmethod(label_number)  # the input of the loss
 
     def names(self, labels: Sequence[str]) -> list[str]:
         """The K names, sorted. Raises ValueError where nothing can be learned."""
         check_classes(labels)
         return sorted(set(labels))
 
-    def target(self, label: str, numbers: Mapping[str, int], where: str) -> int:
-        """The input of the loss: the number of the label."""
-        return label_number(label, numbers, where)
-
-    def predictions(self, scores: Scores, labels: Sequence[str]) -> list[LabelPrediction]:
+    def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[LabelPrediction]:
         """The label of the largest logit, with p = softmax(logits); (N, K)."""
         best = ((int(row.argmax()), row.tolist()) for row in softmax(scores, axis=1))
         return [LabelPrediction(labels[number], row[number], tuple(row)) for number, row in best]
@@ -143,14 +130,18 @@ class SingleLabel:
         """Accuracy, scores by class and confusion; for two classes also Matthews' correlation and F1 of the second."""
         predicted = [one.label for one in found]
         evaluation = metrics.compare(true, predicted, labels)
-        usual, majority = metrics.majority_class(true)
-        figures = asdict(evaluation) | {"majority": majority, "degenerate": evaluation.accuracy == majority}
-        text = metrics.evaluation_text(evaluation, f"majority class {usual!r} {majority:.3f}")
+        [(usual, rows)], accuracy = Counter(true).most_common(1), evaluation.accuracy
+        figures = asdict(evaluation) | {"majority": rows / len(true), "degenerate": accuracy == rows / len(true)}
+        lines = [
+            metrics.accuracy_text(accuracy, len(true), f"majority class {usual!r} {rows / len(true):.3f}"),
+            metrics.class_table("by class", evaluation.classes),
+            beside("confusion", metrics.confusion_table(evaluation, labels)),
+        ]
         if len(labels) == 2:
             matthews, f1 = float(matthews_corrcoef(true, predicted)), evaluation.classes[labels[1]].f1
             figures |= {"matthews": matthews, "f1": f1, "positive": labels[1]}
-            text += "\n" + block("two classes", f"Matthews' correlation {matthews:.3f}, F1 of {labels[1]!r} {f1:.3f}")
-        return Measure(figures, self.main, text)
+            lines.append(block("two classes", f"Matthews' correlation {matthews:.3f}, F1 of {labels[1]!r} {f1:.3f}"))
+        return Measure(figures, self.main, "\n".join(lines))
 
     def cells_of(self, found: LabelPrediction) -> list[str]:
         """The first columns of a printed line: the label and its probability."""
@@ -184,13 +175,11 @@ class MultiLabel:
     def names(self, labels: Sequence[tuple[str, ...]]) -> list[str]:
         """The K names, sorted. Raises ValueError where all rows have the same labels, or no two rows share one."""
         counts = Counter(name for row in labels for name in row)
-        if len(set(labels)) < 2:
-            same = (
-                f"all {len(labels)} rows have the labels {listed(list(labels[0]))}" if labels else "there are no rows"
+        if len(set(labels)) < 2 or counts.total() == len(counts) == len(labels) > 2:
+            raise ValueError(
+                f"the labels of {len(labels)} rows cannot be learned: all have the same ones, or no two rows share one "
+                f"({listed(list(counts))}); is {self.separator!r} the separator?"
             )
-            raise ValueError(f"{same}; a classifier needs texts with different labels")
-        if len(counts) == len(labels) > 2 and counts.total() == len(counts):
-            raise ValueError(f"no two of the {len(labels)} rows share a label; is {self.separator!r} their separator?")
         return sorted(counts)
 
     def target(self, label: tuple[str, ...], numbers: Mapping[str, int], where: str) -> list[float]:
@@ -198,7 +187,7 @@ class MultiLabel:
         chosen = {label_number(name, numbers, where) for name in label}
         return [float(number in chosen) for number in range(len(numbers))]
 
-    def predictions(self, scores: Scores, labels: Sequence[str]) -> list[LabelSetPrediction]:
+    def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[LabelSetPrediction]:
         """The labels with p = sigmoid(logit) above one half; (N, K)."""
         found = []
         for row in expit(scores).tolist():
@@ -210,8 +199,11 @@ class MultiLabel:
         self, found: Sequence[LabelSetPrediction], true: Sequence[tuple[str, ...]], labels: Sequence[str]
     ) -> Measure:
         """F1 over all labels, its mean over the labels, exact matches and scores by label."""
-        exact, overall, classes = metrics.compare_label_sets(true, [one.labels for one in found], labels)
-        _, majority = metrics.majority_class([frozenset(row) for row in true])
+        true_sets, predicted = [set(row) for row in true], [set(one.labels) for one in found]
+        metrics.warn_if_constant([", ".join(sorted(row)) for row in predicted])
+        overall, classes = metrics.class_scores(true_sets, predicted, labels)
+        exact = sum(a == b for a, b in zip(true_sets, predicted, strict=True)) / len(true)
+        majority = max(Counter(map(frozenset, true)).values()) / len(true)
         figures: dict[str, Any] = {
             "rows": len(true),
             "exact_match": exact,
@@ -248,7 +240,7 @@ class Regression:
         try:
             number = float(given)  # type: ignore[arg-type]  # raises TypeError
         except (TypeError, ValueError):
-            number = math.nan
+            number = np.nan
         if not abs(number) <= LARGEST:  # NaN is not
             raise ValueError(
                 f"{where} has the label {given!r}; regression needs finite numbers up to {LARGEST:.2g} (in a header, "
@@ -260,7 +252,7 @@ class Regression:
         """The one output, named as in transformers. Raises ValueError for numbers that are all equal."""
         if len(set(labels)) < 2:
             raise ValueError(
-                f"a regression needs different numbers; its {len(labels)} labels are {brief(list(labels[:3]))}"
+                f"the labels of {len(labels)} rows cannot be learned: a regression needs different numbers"
             )
         return ["LABEL_0"]
 
@@ -268,7 +260,7 @@ class Regression:
         """The input of the loss: the number itself."""
         return label
 
-    def predictions(self, scores: Scores, labels: Sequence[str]) -> list[float]:
+    def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[float]:
         """The one output, (N, 1)."""
         return [float(score) for (score,) in scores]
 
@@ -276,8 +268,8 @@ class Regression:
         """Pearson's and Spearman's correlation, the RMSE, and the RMSE of always predicting the mean."""
         figures: dict[str, Any] = {
             "rows": len(true),
-            "pearson": metrics.pearson(true, found),
-            "spearman": metrics.spearman(true, found),
+            "pearson": metrics.correlation(true, found),
+            "spearman": metrics.correlation(rankdata(true), rankdata(found)),
             "rmse": float(root_mean_squared_error(true, found)),
             "rmse_of_mean": float(np.std(true)),
             "degenerate": len(set(found)) == 1,
@@ -305,23 +297,17 @@ def class_weights(
 ) -> list[float]:
     """The weight of each of the K labels in the loss.
 
-    rows: the label of each text. how: "balanced", rows / (K · rows of the class), as in scikit-learn; or a weight for
-    each label, 1 by default. Raises ValueError for anything else.
+    rows: the label of each text; each label is among them. how: "balanced", rows / (K · rows of the class), as in
+    scikit-learn; or a weight for each label, 1 by default. Raises ValueError for anything else.
     """
-    if isinstance(how, Mapping):
-        given = dict.fromkeys(labels, 1.0) | {str(label): float(weight) for label, weight in how.items()}
-        if (
-            len(given) > len(labels)
-            or not any(given.values())
-            or not all(0 <= one < math.inf for one in given.values())
-        ):
-            raise ValueError(
-                f"class_weight is {brief(how)}; it needs weights of at least 0, one of them above 0, for labels of "
-                f"{listed(list(labels))}"
-            )
-        return list(given.values())
-    try:
-        weights: list[float] = compute_class_weight(how, classes=np.array(labels), y=np.array(rows)).tolist()
-    except ValueError as error:
-        raise ValueError(f"class_weight is {how!r}: {error}") from None
+    if how == "balanced":
+        counts = Counter(rows)
+        return [len(rows) / (len(labels) * counts[label]) for label in labels]
+    given = {str(label): float(weight) for label, weight in how.items()} if isinstance(how, Mapping) else {"": 0.0}
+    weights = [given.get(label, 1.0) for label in labels]
+    if not given.keys() <= set(labels) or not any(weights) or not all(0 <= one < np.inf for one in weights):
+        raise ValueError(
+            f"class_weight is {brief(how)}; it must be 'balanced', or weights of at least 0, one of them above 0, for "
+            f"labels of {listed(list(labels))}"
+        )
     return weights

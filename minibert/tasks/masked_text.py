@@ -21,12 +21,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from minibert.checkpoints.load import load
 from minibert.heads import MaskedLM
+from minibert.inputs import inference
 from minibert.losses import IGNORED
 from minibert.printing import block
 from minibert.settings import check, setting
@@ -35,8 +37,7 @@ from minibert.tasks.metrics import standard_error
 from minibert.text.masking import RATE, Masking, check_rate, unmasked
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts, portions
-from minibert.text.tokenized import TokenStats
-from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.text.tokenizer import Tokenizer, TokenStats, load_tokenizer
 
 # ---------------------------------------------------------------------------------------------------------------
 # Filling masks
@@ -65,23 +66,16 @@ def fill_mask(
         raise TypeError("fill_mask takes one str, and a checkpoint or a loaded MaskedLM with tokenizer=")
     if not model.head_is_trained or not 1 <= top_k <= model.config.vocab_size:
         raise ValueError(f"top_k is {top_k}; it must be 1 to {model.config.vocab_size}, for a trained head 'masked-lm'")
-    batch = tokenizer(text)
-    mask = tokenizer.id_to_token(tokenizer.mask_id) or "[MASK]"
+    batch, mask = tokenizer(text), mask_token(tokenizer)
     places = (batch.input_ids[0] == tokenizer.mask_id).nonzero().flatten().tolist()
     if not places or len(places) < text.count(mask):
         raise ValueError(
             f"the text has {text.count(mask)} {mask}, {len(places)} of them in the first {batch.input_ids.shape[1]} "
             f"tokens, which are read; write {mask} for each token to predict, within this length"
         )
-    was_training, batch = model.training, batch.to(model.decoder.bias.device)
-    try:
-        with torch.no_grad():
-            output = model.eval()(
-                batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids
-            )
-    finally:
-        model.train(was_training)
-    return best_tokens(output.logits[0, places], tokenizer, top_k)
+    with inference(model):
+        logits = model(**batch.to(model.device)).logits
+    return best_tokens(logits[0, places], tokenizer, top_k)
 
 
 def best_tokens(logits: Tensor, tokenizer: Tokenizer, top_k: int) -> list[list[Guess]]:
@@ -93,24 +87,25 @@ def best_tokens(logits: Tensor, tokenizer: Tokenizer, top_k: int) -> list[list[G
     ]
 
 
+def mask_token(tokenizer: Tokenizer) -> str:
+    """[MASK], as the tokenizer writes it."""
+    return tokenizer.id_to_token(tokenizer.mask_id) or "[MASK]"
+
+
 def fill_text(text: str, guesses: Sequence[Guess], tokenizer: Tokenizer) -> str:
     """The text with a token in place of each [MASK]; a token that continues a word (##s) is joined to it."""
-    whole, *behind = text.split(tokenizer.id_to_token(tokenizer.mask_id) or "[MASK]")
+    whole, *behind = text.split(mask_token(tokenizer))
     for guess, rest in zip(guesses, behind, strict=True):
-        id = tokenizer.vocab.get(guess.token)
-        word = guess.token if id is None else tokenizer.decode([id]).strip().removeprefix("##")
-        whole = (whole if id is None or not tokenizer.continues[id] else whole.rstrip()) + word + rest
+        word = guess.token.removeprefix("##")
+        whole = (whole if word == guess.token else whole.rstrip()) + word + rest
     return whole
 
 
-def fill_lines(texts: Sequence[str], model: MaskedLM, tokenizer: Tokenizer) -> list[str]:
-    """The output of `minibert predict`: tokens, probabilities and the filled text, separated by tabs."""
-    lines = []
-    for text in texts:
-        best = [guesses[0] for guesses in fill_mask(text, model, 1, tokenizer=tokenizer)]
-        tokens, probabilities = " ".join(one.token for one in best), " ".join(f"{one.probability:.4f}" for one in best)
-        lines.append(one_line(tokens, probabilities, fill_text(text, best, tokenizer)))
-    return lines
+def fill_line(text: str, model: MaskedLM, tokenizer: Tokenizer) -> str:
+    """A line of `minibert predict`: tokens, probabilities and the filled text, separated by tabs."""
+    best = [guesses[0] for guesses in fill_mask(text, model, 1, tokenizer=tokenizer)]
+    tokens, probabilities = " ".join(one.token for one in best), " ".join(f"{one.probability:.4f}" for one in best)
+    return one_line(tokens, probabilities, fill_text(text, best, tokenizer))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -133,15 +128,6 @@ class Corpus:
         """From lines; a blank line ends a document."""
         groups = groupby(as_texts(texts), key=lambda line: bool(line.strip()))
         return cls([list(lines) for is_text, lines in groups if is_text], name)
-
-
-@dataclass(frozen=True)
-class RowScore:
-    """The predictions of the masked tokens of one row of a corpus."""
-
-    tokens: int  # masked
-    right: int  # with the right prediction
-    loss: float  # sum of -log p of the right tokens, in nats
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -185,10 +171,9 @@ class MaskedText(Task):
     def labels_of(self, data: Corpus) -> list[str]:
         """[]: predictions are tokens. Raises ValueError for a corpus of less than two lines."""
         if not isinstance(data, Corpus) or len(data) < 2:
-            name = data.name if isinstance(data, Corpus) else f"data of type {type(data).__name__}"
             raise ValueError(
-                f"{name} is no corpus of at least two lines; give a file with one sentence or paragraph a line and an "
-                "empty line between documents, or Corpus.of(lines)"
+                f"{getattr(data, 'name', type(data))} is no corpus of at least two lines; give a file, a sentence or "
+                "paragraph a line and an empty line between documents, or Corpus.of(lines)"
             )
         return []
 
@@ -219,45 +204,40 @@ class MaskedText(Task):
         return lambda one, epoch, row: masked(unmasked(one.ids, one.labels["labels"]), masking, epoch, row)
 
     def reduce(self, logits: Tensor, example: Example) -> Tensor:
-        """For the N masked tokens, (N, V) -> (N, 3): the best token, its log p, and the log p of the label.
+        """For the N masked tokens, (N, V) -> (3): N, right predictions, and the sum of -log p of the labels, in nats.
 
-        A row of 128 tokens would otherwise keep 2 MB of logits. float32 holds ids of up to 16 million.
+        A row of 128 tokens would otherwise keep 2 MB of logits.
         """
-        true = torch.tensor(true_ids(example), dtype=torch.long)
+        labels = torch.tensor([id for id in example.labels["labels"] if id != IGNORED], device=logits.device).long()
         p = logits.log_softmax(dim=-1)  # (N,V)
-        best = p.max(dim=-1)
-        of_label = p.gather(1, true.to(p.device)[:, None])[:, 0]
-        return torch.stack([best.indices.float(), best.values, of_label], dim=1)
+        right = int((p.argmax(dim=-1) == labels).sum())
+        loss = -float(p.gather(1, labels[:, None]).cpu().sum(dtype=torch.float64))
+        return torch.tensor([len(labels), right, loss], dtype=torch.float64)
 
-    def decode(self, logits: Sequence[Logits], encoded: Encoded, data: Corpus, labels: Sequence[str]) -> list[RowScore]:
-        """A RowScore for each row, from reduced logits."""
-        return [
-            RowScore(len(row), int((row[:, 0] == true_ids(one)).sum()), -float(row[:, 2].sum(dtype="float64")))
-            for row, one in zip(logits, encoded.examples, strict=True)
-        ]
+    def decode(self, logits: Sequence[Logits], encoded: Encoded, data: Corpus, labels: Sequence[str]) -> list[Any]:
+        """The reduced logits of each row, (3)."""
+        return list(logits)
 
-    def measure(self, answers: Sequence[RowScore], data: Corpus, labels: Sequence[str]) -> Measure:
+    def measure(self, answers: Sequence[Any], data: Corpus, labels: Sequence[str]) -> Measure:
         """Mean loss and perplexity over the masked tokens, and the accuracy of their predictions."""
-        tokens, loss = sum(one.tokens for one in answers), sum(one.loss for one in answers)
+        tokens, right, loss = np.sum(answers, axis=0).tolist()
         if not tokens or not math.isfinite(loss):
-            raise ValueError(f"the loss on {data.name} is {loss} over {tokens} masked tokens: too little text or NaN")
-        loss /= tokens
-        accuracy = sum(one.right for one in answers) / tokens
+            raise ValueError(
+                f"the loss on {data.name} is {loss}, over {tokens:.0f} masked tokens: too little text, or NaN"
+            )
+        loss, accuracy = loss / tokens, right / tokens
         figures: dict[str, Any] = {
             "perplexity": math.exp(min(loss, 700.0)),  # e^710 overflows
             "loss": loss,
             "log_likelihood": -loss,  # higher is better
             "accuracy": accuracy,
             "standard_error": standard_error(accuracy, tokens),
-            "masked_tokens": tokens,
+            "masked_tokens": int(tokens),
             "rows": len(answers),
         }
-        right = "{accuracy:.4f} ± {standard_error:.4f} (standard error), {masked_tokens:,} masked tokens"
-        lines = [
-            block("perplexity", "{perplexity:,.2f}, of a loss of {loss:.4f}".format(**figures)),
-            block("accuracy", right.format(**figures)),
-        ]
-        return Measure(figures, self.main, "\n".join(lines))
+        right = f"{accuracy:.4f} ± {figures['standard_error']:.4f} (standard error), {tokens:,.0f} masked tokens"
+        text = block("perplexity", f"{figures['perplexity']:,.2f}, of a loss of {loss:.4f}")
+        return Measure(figures, self.main, f"{text}\n{block('accuracy', right)}")
 
 
 def rows_of(document: Iterable[str], tokenizer: Tokenizer, max_length: int) -> Iterator[list[int]]:
@@ -279,8 +259,3 @@ def masked(ids: Sequence[int], masking: Masking, epoch: int, row: int) -> Exampl
     """An example with masks drawn; arrays of four bytes a number, because a corpus has many."""
     seen, labels = masking(ids, epoch, row)
     return Example(array("i", seen), array("i", [0]) * len(seen), {"labels": array("i", labels)})
-
-
-def true_ids(example: Example) -> list[int]:
-    """The labels of the masked tokens."""
-    return [id for id in example.labels["labels"] if id != IGNORED]

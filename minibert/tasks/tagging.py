@@ -8,11 +8,20 @@
 A file has a word and its tag on each line and an empty line between sentences. A word is labelled, and its prediction
 read, at its first token. Every word gets a tag: a word without tokens, because it is invisible or the sentence was
 truncated, gets O.
+
+The metric counts entities, as the CoNLL shared tasks do: the spans of words that tags mark.
+
+    B-person I-person O B-location  ->  person 0:2, location 3:4
+
+An entity counts as found only if its type, first and last word are all right. A tag is a prefix and a type: B- begins
+an entity, I- is inside one, E- ends it, S- is a single word (BILOU writes L- and U-), O is outside. Predicted tags may
+not be well-formed, so any sequence is read by the rules of conlleval and of seqeval's default: an I- or E- after
+nothing begins an entity, and so does another type. This reads IOB1, IOB2, IOBES and BILOU alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -22,14 +31,15 @@ from tqdm import tqdm
 
 from minibert.losses import IGNORED
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
-from minibert.tasks.entities import OUTSIDE, score_entities
-from minibert.tasks.metrics import class_table
+from minibert.tasks.labels import label_number
+from minibert.tasks.metrics import ClassScore, class_scores, class_table
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
-from minibert.text.tokenized import TokenStats
-from minibert.text.tokenizer import Tokenizer
+from minibert.text.tokenizer import Tokenizer, TokenStats
 
 DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL files; not a word
+OUTSIDE = "O"
+PREFIXES = {"O": "O", "B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S"}
 
 
 @dataclass(frozen=True)
@@ -73,29 +83,24 @@ class Tagging(Task):
 
         Columns are separated by tabs or, in a line without tabs, by spaces. Raises ValueError with the line.
         """
-        words: list[list[str]] = []
-        tags: list[list[str]] = []
-        width, last = 0, -1
+        sentences: list[list[tuple[str, str]]] = [[]]
+        width = 0
         with Table(path, [Column("column", None)], format="txt") as file:
             for number, (line,) in enumerate(file.rows(), 1):
                 cells = line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
-                if not line.strip(" \t") or cells[0].strip(" ") == DOCUMENT:
+                cells = [cell.strip(" ") for cell in cells]
+                if not any(cells) or cells[0] == DOCUMENT:
+                    sentences.append([])
                     continue
-                word, tag, width = cells[0].strip(" "), cells[-1].strip(" "), width or len(cells)
-                if len(cells) != width or width == 1 or not word or not tag:
-                    raise ValueError(
-                        f"{file.name}, line {number}, is {line[:40]!r}; it must have a word and its tag, in "
-                        f"{max(width, 2)} columns separated by tabs or spaces"
-                    )
-                if number != last + 1:
-                    words.append([])
-                    tags.append([])
-                words[-1].append(word)
-                tags[-1].append(tag)
-                last = number
-        if not words:
+                width = width or len(cells)
+                if len(cells) != width or width == 1 or not cells[0] or not cells[-1]:
+                    columns = f"{max(width, 2)} columns separated by tabs or spaces"
+                    raise ValueError(f"{file.name}, line {number}, is {line[:40]!r}; a word and its tag need {columns}")
+                sentences[-1].append((cells[0], cells[-1]))
+        found = [sentence for sentence in sentences if sentence]
+        if not found:
             raise ValueError(f"{file.name} holds no sentences; each line needs a word and its tag")
-        return Sentences(words, tags)
+        return Sentences([[word for word, _ in one] for one in found], [[tag for _, tag in one] for one in found])
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Sentences:
         """Untagged sentences, split into words at white space."""
@@ -107,9 +112,7 @@ class Tagging(Task):
         """The tags, sorted. Raises ValueError for less than two."""
         found = sorted({tag for tags in data.known_tags for tag in tags})
         if len(found) < 2:
-            raise ValueError(
-                f"{sum(map(len, data.words))} words have the tags {found}; training needs at least two tags"
-            )
+            raise ValueError(f"{len(data)} sentences have the tags {found}; training needs at least two tags")
         return found
 
     def encode(self, data: Sentences, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
@@ -117,39 +120,33 @@ class Tagging(Task):
 
         `back` has for each sentence the position of each word's first token, None for a word without one.
         """
-        max_length = tokenizer.resolve_max_length(max_length, pairs=False)
-        numbers = None if data.tags is None else label_numbers(data, labels)
+        room = tokenizer.resolve_max_length(max_length, pairs=False) - 2  # [CLS] and [SEP]
+        numbers = {label: number for number, label in enumerate(labels)}
         examples: list[Example] = []
         back: list[list[int | None]] = []
-        lengths: list[int] = []  # tokens of each sentence
-        tokens = unknown = invisible = 0
+        longest = tokens = unknown = 0
         pieces = tokenizer.encode_each(data.words, words=True)
-        for row, text in enumerate(
-            tqdm(pieces, "encoding", len(data), leave=False, unit="text", delay=2, disable=None)
-        ):
-            ids = tokenizer.template.row(text.ids[: max_length - 2])
+        bar = tqdm(pieces, "encoding", len(data), leave=False, unit="text", delay=2, disable=None)
+        for row, text in enumerate(bar):
+            ids = tokenizer.template.row(text.ids[:room])
             first: dict[int | None, int] = {}
-            for place, word in enumerate(text.word_ids, 1):
+            for place, word in enumerate(text.word_ids[:room], 1):
                 first.setdefault(word, place)
-            found = [first.get(word) for word in range(len(data.words[row]))]
-            back.append([place if place is not None and place < len(ids) - 1 else None for place in found])
-            lengths.append(len(text) + 2)
-            invisible += found.count(None)
-            tokens, unknown = tokens + len(text), unknown + text.ids.count(tokenizer.unk_id)
-            if len(ids) > 2:
-                known = {} if numbers is None else {"labels": token_labels(numbers[row], back[-1], len(ids))}
-                examples.append(Example(ids, [0] * len(ids), known))
-        tokenizer.warn(TokenStats(len(data), tokens, unknown), max_length)
-        notes = []
-        if long := sum(length > max_length for length in lengths):
-            cut = sum(row.count(None) for row in back) - invisible
-            notes.append(
-                f"{long:,} of {len(data):,} sentences are longer than {max_length} tokens (the longest has "
-                f"{max(lengths)}): {cut:,} words were truncated and count as {OUTSIDE}"
+            back.append([first.get(word) for word in range(len(data.words[row]))])
+            known = (
+                {} if data.tags is None else {"labels": token_labels(data.tags[row], back[-1], len(ids), numbers, row)}
             )
-        if invisible:
-            notes.append(f"{invisible:,} words are invisible (such as U+200B) and count as {OUTSIDE}")
-        return Encoded(examples, notes=tuple(notes), back=back)
+            if first:
+                examples.append(Example(ids, [0] * len(ids), known))
+            longest, tokens = max(longest, len(text) + 2), tokens + len(text)
+            unknown += text.ids.count(tokenizer.unk_id)
+        tokenizer.warn(TokenStats(len(data), tokens, unknown), max_length)
+        note = (
+            f"{sum(row.count(None) for row in back):,} of {sum(map(len, back)):,} words have no token and count as "
+            f"{OUTSIDE}: they are invisible (such as U+200B), or beyond the {max_length} tokens of a sentence (the "
+            f"longest has {longest})"
+        )
+        return Encoded(examples, notes=(note,) if any(None in row for row in back) else (), back=back)
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Sentences, labels: Sequence[str]
@@ -164,27 +161,23 @@ class Tagging(Task):
 
     def measure(self, answers: Sequence[Sequence[str]], data: Sentences, labels: Sequence[str]) -> Measure:
         """Precision, recall and F1 of entities, overall and by type, and the accuracy over words."""
-        true = data.known_tags
-        overall, types = score_entities(true, answers)
-        words = sum(map(len, true))
-        right = sum(a == b for row, tags in zip(answers, true, strict=True) for a, b in zip(row, tags, strict=True))
-        predicted = {tag for tags in answers for tag in tags}
+        overall, types = score_entities(data.known_tags, answers)
+        words = [pair for rows in zip(data.known_tags, answers, strict=True) for pair in zip(*rows, strict=True)]
         figures: dict[str, Any] = {
             "f1": overall.f1,
             "precision": overall.precision,
             "recall": overall.recall,
-            "accuracy": right / max(words, 1),
-            "sentences": len(true),
-            "words": words,
+            "accuracy": sum(true == tag for true, tag in words) / max(len(words), 1),
+            "sentences": len(data),
+            "words": len(words),
             "entities": overall.rows,
-            "degenerate": len(predicted) == 1,
+            "degenerate": len({tag for _, tag in words}) == 1,
             "types": {type: asdict(one) for type, one in types.items()},
         }
         text = class_table("entities", {**types, "all": overall}, "entities")
-        text += "\n\nthe tags of {accuracy:.3f} of {words:,} words are right".format(**figures)
-        if len(predicted) == 1:
-            text += f"\nevery word got the tag {min(predicted)}"
-        return Measure(figures, self.main, text)
+        return Measure(
+            figures, self.main, f"{text}\n\n{figures['accuracy']:.3f} of {len(words):,} words have the right tag"
+        )
 
     def format_predictions(self, answers: Sequence[Sequence[str]], data: Sentences) -> list[str]:
         """A line for each word and its tag, an empty line after each sentence: a file for `read`."""
@@ -194,20 +187,52 @@ class Tagging(Task):
         return found
 
 
-def label_numbers(data: Sentences, labels: Sequence[str]) -> list[list[int]]:
-    """The number of each word's tag. Raises ValueError for an unknown tag."""
-    numbers = {label: number for number, label in enumerate(labels)}
-    for row, tags in enumerate(data.known_tags):
-        for word, tag in enumerate(tags):
-            if tag not in numbers:
-                raise ValueError(f"row {row}, word {word}, has the tag {tag!r}; known are: {', '.join(labels)}")
-    return [[numbers[tag] for tag in tags] for tags in data.known_tags]
-
-
-def token_labels(numbers: Sequence[int], places: Sequence[int | None], tokens: int) -> list[int]:
-    """A label for each token: the word's at its first token, -100 elsewhere."""
+def token_labels(
+    tags: Sequence[str], places: Sequence[int | None], tokens: int, numbers: Mapping[str, int], row: int
+) -> list[int]:
+    """A label for each token: the word's at its first token, -100 elsewhere. Raises ValueError for an unknown tag."""
     labels = [IGNORED] * tokens
-    for number, place in zip(numbers, places, strict=True):
+    for word, (tag, place) in enumerate(zip(tags, places, strict=True)):
+        number = label_number(tag, numbers, f"row {row}, word {word},")
         if place is not None:
             labels[place] = number
     return labels
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Entities
+
+
+Entity = tuple[str, int, int]  # its type, and its words: first .. end - 1
+
+
+def entities(tags: Sequence[str]) -> list[Entity]:
+    """The entities of one sentence, from the tags of its words."""
+    found: list[Entity] = []
+    first = 0
+    before, type_before = OUTSIDE, ""
+    for place, tag in enumerate([*tags, OUTSIDE]):
+        prefix, type = prefix_and_type(tag)
+        continues = prefix in ("I", "E") and before in ("B", "I") and type == type_before
+        if not continues:
+            if before != OUTSIDE:
+                found.append((type_before, first, place))
+            first = place
+        before, type_before = prefix, type
+    return found
+
+
+def prefix_and_type(tag: str) -> tuple[str, str]:
+    """B-creative-work is B and creative-work. A tag without a prefix is a type; equal ones in a row are one entity."""
+    prefix, dash, type = tag.partition("-")
+    if prefix in PREFIXES and (dash or not type):
+        return PREFIXES[prefix], type
+    return "I", tag
+
+
+def score_entities(
+    true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
+) -> tuple[ClassScore, dict[str, ClassScore]]:
+    """The score over all entities, and of each type that is true or predicted; rows are true entities."""
+    right, found = ([set(entities(tags)) for tags in rows] for rows in (true, predicted))
+    return class_scores(right, found, class_of=lambda entity: entity[0])

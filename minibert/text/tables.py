@@ -105,6 +105,11 @@ class Table:
                 columns = zip(self.names, self.columns, strict=True)
                 yield tuple(value(record, name, column, place) for name, column in columns)
 
+    def records(self) -> Iterator[tuple[str, object]]:
+        """Each row as it is, an object of a .jsonl or .json, with its place."""
+        with decompressed(self.stream, self.name) if self.compressed else nullcontext(self.stream) as stream:
+            yield from self._records(stream)
+
     def _records(self, stream: BinaryIO) -> Iterator[tuple[str, object]]:
         """The rows as objects or as texts, each with its place."""
         if self.format in DIALECTS:

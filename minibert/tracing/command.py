@@ -14,8 +14,7 @@ from minibert.model import Encoder
 from minibert.outputs import check_output
 from minibert.plotting import heat_map, pyplot
 from minibert.printing import block
-from minibert.tasks.folders import folder_kind
-from minibert.tasks.frozen import Classifier
+from minibert.tasks.frozen import Classifier, folder_kind
 from minibert.text.tokenizer import load_tokenizer
 from minibert.tracing.page import choose
 from minibert.tracing.run import Trace, trace

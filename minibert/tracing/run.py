@@ -108,7 +108,7 @@ def check(encoder: object, text: object, text_b: object, classifier: Classifier 
         )
     if isinstance(encoder, MaskedLM) and not encoder.head_is_trained:
         raise ValueError("the task head 'masked-lm' was never trained; load a checkpoint that has it")
-    if classifier is not None and (classifier.pairs or text_b is not None):
+    if classifier is not None and (classifier.features.pairs_ or text_b is not None):
         raise ValueError("trace explains decisions of a classifier on one text, not on a pair; leave out one of them")
 
 

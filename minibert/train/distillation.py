@@ -274,7 +274,7 @@ class DistillClassifierRun(FinetuneRun):
     @classmethod
     def of(cls, task: Any, data: Any, dev: Any, settings: Any) -> Self:
         """Check and encode. Raises ValueError, FileNotFoundError for what cannot be learned."""
-        if settings.class_weight is not None or task.problem_type() != "single_label_classification":
+        if settings.class_weight is not None or task.problem_type != "single_label_classification":
             raise ValueError("a student of a classifier learns one label a text, and has no class_weight")
         folder = hub.locate(settings.model).folder
         config = check_teacher(folder, task.head)
@@ -299,7 +299,7 @@ class DistillClassifierRun(FinetuneRun):
     def new_model(self) -> Head:
         """The student before training, with a fresh classifier."""
         student = new_student(self.teacher, self.settings.take or ())
-        names, kind = dict(enumerate(self.labels)), self.task.problem_type()
+        names, kind = dict(enumerate(self.labels)), self.task.problem_type
         student.config = replace(student.config, id2label=names, problem_type=kind)
         return student
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -67,7 +67,7 @@ class FinetuneRun(Run):
         task, labels = task.resolve(data), task.labels_of(data)
         weights = None
         if settings.class_weight is not None:
-            if not isinstance(task, Classification) or task.problem_type() != "single_label_classification":
+            if not isinstance(task, Classification) or task.problem_type != "single_label_classification":
                 raise ValueError(f"class_weight needs a task with one class a text, and this is {task.name!r}")
             weights = tuple(class_weights(data.known_labels, labels, settings.class_weight))
         source = hub.locate(settings.model)
@@ -176,7 +176,7 @@ def new_model(folder: Path, task: Task, labels: Sequence[str]) -> Head:
         return load(folder, head=task.head)
     model = load(folder, head=task.head, new_head=True, num_labels=len(labels) or None)
     names: dict[str, Any] = {"id2label": dict(enumerate(labels))} if labels else {}
-    model.config = replace(model.config, problem_type=task.problem_type(), **names)
+    model.config = replace(model.config, problem_type=task.problem_type, **names)
     return model
 
 
@@ -305,11 +305,6 @@ class Reader:
             raise ValueError(f"{path / REPORT} is damaged ({error!r}); train again") from None
         model = load(path, head=task.head, device=choose_device(device))
         return cls(task, model, load_tokenizer(path, max_length=max_length), labels, max_length)
-
-    def with_columns(self, columns: Mapping[str, str | None]) -> Reader:
-        """The same for a file with other column names. Raises TypeError for a task whose files have none."""
-        named = {name: column for name, column in columns.items() if column is not None}
-        return replace(self, task=replace(self.task, **named))  # type: ignore[type-var]  # every task is a dataclass
 
     def answer(self, data: Any) -> list[Any]:
         """One prediction for each row of the data."""

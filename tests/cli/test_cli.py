@@ -22,8 +22,8 @@ import minibert
 from minibert.checkpoints import hub
 from minibert.cli import main as cli
 from minibert.cli import predict
+from minibert.tasks.classification import Classification
 from minibert.tasks.frozen import Classifier, train
-from minibert.tasks.reviews import read_labelled
 from minibert.vectors import stream
 from minibert.vectors.engine import Engine
 
@@ -258,7 +258,7 @@ def test_train_takes_vectors_that_embed_has_written(run: Run, tmp_path: Path, ch
     train = ["classify", "train", data, "--out", tmp_path / "made", "--features", vectors, "--folds", 0]
     assert f"in {vectors}" in printed(run(*train, *settings))
     assert not (tmp_path / "made.features").exists()
-    assert "the vector of row" in complaint(run(*train, "--overwrite", "--model", checkpoint))
+    assert "are not those of these texts" in complaint(run(*train, "--overwrite", "--model", checkpoint))
     vectors.write_bytes(b"no matrix")
     message = f"--features is {vectors}, which is no file of `minibert embed`"
     assert message in complaint(run(*train, "--overwrite", *settings))
@@ -294,7 +294,7 @@ def test_predict_labels_a_file_into_a_table_that_can_be_read_back(run: Run, tmp_
     argv = ["classify", "predict", classifier, "--out", out, "--file"]
     result = run(*argv, data, "--text", "review", "--json")
     assert "160 rows (" in printed(result)
-    rows = read_labelled(out)
+    rows = Classification().read(out)
     assert rows.texts == ["good film", "", "  bad meal ", "the \\"] * 40
     assert rows.labels == Classifier.load(classifier).predict(texts).tolist()
     assert figures(result)["labels"] == Counter(rows.labels)

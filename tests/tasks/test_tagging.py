@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,7 @@ from seqeval.metrics.sequence_labeling import get_entities
 from transformers import AutoTokenizer
 
 from minibert.tasks.base import Encoded
-from minibert.tasks.entities import Entity, entities, score_entities
-from minibert.tasks.tagging import Sentences, Tagging
+from minibert.tasks.tagging import Sentences, Tagging, entities, score_entities
 from minibert.text.tokenizer import UnknownTokensWarning, load_tokenizer
 
 FOLDER = minilm_folder()
@@ -53,33 +53,27 @@ def certain(encoded: Encoded) -> list[Any]:
 @pytest.mark.parametrize(
     "text",
     [
-        "Redondo\tB-location\nBeach\tI-location\n\nme\tO\n",
-        "Redondo B-location\nBeach  I-location \n\n\n\nme O",
-        "\ufeffRedondo\tB-location\r\nBeach\tI-location\r\n\t\r\nme\tO\r\n",
-        "-DOCSTART- -X- -X- O\n\nRedondo NNP x B-location\nBeach NNP x I-location\n\nme PRP x O\n",
-        "-DOCSTART-\nRedondo\tB-location\nBeach\tI-location\n-DOCSTART-\nme\tO\n",
+        "New York\tB-location\nBeach\tI-location\n\nme\tO\n",
+        "New\u00a0York B-location\nBeach  I-location \n\n\n\nme O",
+        "\ufeffNew York\tB-location\r\nBeach\tI-location\r\n\t\r\nme\tO\r\n",
+        "-DOCSTART- -X- -X- O\n\nNew\u00a0York NNP x B-location\nBeach NNP x I-location\n\nme PRP x O\n",
+        "-DOCSTART-\nNew York\tB-location\nBeach\tI-location\n-DOCSTART-\nme\tO\n",
     ],
     ids=["tabs", "spaces", "marks and line ends of Windows", "four columns", "documents without empty lines"],
 )
-def test_sentences_are_read_from_conll_columns(tmp_path: Path, text: str) -> None:
-    (tmp_path / "a.conll").write_bytes(text.encode())
-    (tmp_path / "a.conll.gz").write_bytes(gzip.compress(text.encode()))
-    for name in ("a.conll", "a.conll.gz"):
-        data = TASK.read(tmp_path / name)
-        assert data.words == [["Redondo", "Beach"], ["me"]]
-        assert data.tags == [["B-location", "I-location"], ["O"]]
-
-
-def test_a_word_may_hold_spaces_where_columns_are_by_tab(tmp_path: Path) -> None:
-    (tmp_path / "a.conll").write_text("New York\tB-location\n#\tO\n")
-    assert TASK.read(tmp_path / "a.conll").words == [["New York", "#"]]
+@pytest.mark.parametrize(("name", "pack"), [("a.conll", bytes), ("a.conll.gz", gzip.compress)])
+def test_sentences_are_read_from_conll_columns(tmp_path: Path, text: str, name: str, pack: Any) -> None:
+    (tmp_path / name).write_bytes(pack(text.encode()))
+    data = TASK.read(tmp_path / name)
+    assert [[word.replace("\u00a0", " ") for word in words] for words in data.words] == [["New York", "Beach"], ["me"]]
+    assert data.tags == [["B-location", "I-location"], ["O"]]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("me\tO\n\nRedondo\n", "a.conll, line 3, is 'Redondo'; it must have a word and its tag, in 2 columns"),
-        ("me\tO\nyou\tx\tO\n", r"a.conll, line 2, is 'you\\tx\\tO'; it must have .* in 2 columns"),
+        ("me\tO\n\nRedondo\n", "a.conll, line 3, is 'Redondo'; a word and its tag need 2 columns"),
+        ("me\tO\nyou\tx\tO\n", r"a.conll, line 2, is 'you\\tx\\tO'; .* need 2 columns"),
         ("me\tO\nyou\t\n", "a.conll, line 2, is"),
         ("\tO\n", "a.conll, line 1, is"),
         ("\n\n-DOCSTART- O\n", "a.conll holds no sentences"),
@@ -106,28 +100,27 @@ def test_what_is_predicted_can_be_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("use", "message"),
     [
-        (Sentences([["a", "b"], ["c"]], [["O", "O"], ["O"]]), r"3 words have the tags \['O'\]"),
-        (Sentences([], []), "0 words have the tags"),
-        (Sentences([["a"]]), "these sentences have no tags"),
+        (
+            lambda: TASK.labels_of(Sentences([["a", "b"], ["c"]], [["O", "O"], ["O"]])),
+            r"2 sentences have the tags \['O'\]",
+        ),
+        (lambda: TASK.labels_of(Sentences([], [])), "0 sentences have the tags"),
+        (lambda: TASK.labels_of(Sentences([["a"]])), "these sentences have no tags"),
+        (lambda: TASK.measure([["O"]], Sentences([["a"]]), LABELS), "these sentences have no tags"),
+        (lambda: Sentences([["a"], ["b", "c"]], [["O"], ["O"]]), "row 1 has not as many tags as words"),
+        (lambda: Sentences([["a"], ["b", "c"]], [["O"]]), "row 1 has not as many tags as words"),
+        (
+            lambda: encode(BEACH, labels=["B-location", "O"]),
+            "row 0, word 1, has the label 'I-location'; the model knows",
+        ),
+        (lambda: TASK.from_texts(["a"], ["b"]), "leave out the second texts"),
     ],
 )
-def test_sentences_from_which_nothing_can_be_learned_are_refused(data: Sentences, message: str) -> None:
+def test_sentences_that_cannot_be_used_are_refused(use: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        TASK.labels_of(data)
-
-
-def test_a_sentence_with_a_tag_too_few_is_refused_by_row() -> None:
-    with pytest.raises(ValueError, match="row 1 has not as many tags as words"):
-        Sentences([["a"], ["b", "c"]], [["O"], ["O"]])
-    with pytest.raises(ValueError, match="row 1 has not as many tags as words"):
-        Sentences([["a"], ["b", "c"]], [["O"]])
-
-
-def test_a_tag_that_was_not_in_the_training_data_is_refused_by_row() -> None:
-    with pytest.raises(ValueError, match="row 0, word 1, has the tag 'I-location'; known are: B-location, O"):
-        encode(BEACH, labels=["B-location", "O"])
+        use()
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -172,42 +165,28 @@ def test_every_word_has_an_answer_and_it_is_its_own(data: Sentences, max_length:
         assert row == seen
 
 
-def test_words_that_vanish_are_outside_and_are_counted() -> None:
-    data = Sentences([["Ann", "\u200b", "Lee", "\x07"]], [["B-person", "I-person", "I-person", "O"]])
-    encoded = encode(data)
-    assert TASK.decode(certain(encoded), encoded, data, LABELS) == [["B-person", "O", "I-person", "O"]]
-    assert encoded.notes == ("2 words are invisible (such as U+200B) and count as O",)
-
-
-def test_words_that_are_cut_off_are_outside_and_are_counted() -> None:
-    encoded = encode(BEACH, max_length=6)
-    assert TASK.decode(certain(encoded), encoded, BEACH, LABELS) == [["B-location", "I-location", "O", "O"], ["O"]]
-    (note,) = encoded.notes
-    assert note == (
-        "1 of 2 sentences are longer than 6 tokens (the longest has 10): 2 words were truncated and count as O"
+def test_words_without_a_token_are_outside_and_are_counted() -> None:
+    vanish = Sentences(
+        [["me"], ["Ann", "\u200b", "Lee"], ["\u200b"], [], ["you"]], [["O"], ["B-person"] * 3, ["O"], [], ["O"]]
     )
-
-
-def test_a_sentence_without_a_token_has_no_example_and_an_answer() -> None:
-    data = Sentences([["me"], ["\u200b"], [], ["you"]], [["O"], ["B-person"], [], ["O"]])
-    encoded = encode(data)
-    assert len(encoded.examples) == 2
-    assert TASK.decode(certain(encoded), encoded, data, LABELS) == [["O"], ["O"], [], ["O"]]
+    for data, max_length, expected, count in (
+        (
+            vanish,
+            128,
+            [["O"], ["B-person", "O", "B-person"], ["O"], [], ["O"]],
+            "2 of 6 words have no token and count as O",
+        ),
+        (BEACH, 6, [["B-location", "I-location", "O", "O"], ["O"]], "2 of 5 words .* 6 tokens .*the longest has 10"),
+    ):
+        encoded = encode(data, max_length)
+        assert TASK.decode(certain(encoded), encoded, data, LABELS) == expected
+        assert re.search(count, encoded.notes[0])
+    assert len(encode(vanish).examples) == 3  # a sentence without a token has none
+    assert encode(BEACH).notes == ()
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Entities
-
-
-def test_an_entity_is_a_type_and_a_stretch_of_words() -> None:
-    tags = ["B-person", "I-person", "O", "B-location", "B-location", "I-creative-work", "O", "I-person"]
-    assert entities(tags) == [
-        Entity("person", 0, 2),
-        Entity("location", 3, 4),
-        Entity("location", 4, 5),
-        Entity("creative-work", 5, 6),
-        Entity("person", 7, 8),
-    ]
 
 
 SCHEMES = {
@@ -242,30 +221,20 @@ def test_scores_are_those_of_seqeval(tags: list[str]) -> None:
         assert ours.rows == expected["support"], name
 
 
-def test_a_rule_that_drops_stray_insides_would_be_seen() -> None:
-    def strict(tags: list[str]) -> list[Entity]:
-        return [entity for entity in entities(tags) if tags[entity.first].startswith("B-")]
-
-    assert strict(["O", "I-a"]) != entities(["O", "I-a"]) == [Entity("a", 1, 2)]
-
-
-def test_iob1_where_b_parts_neighbours_alone_has_the_entities_of_iob2() -> None:
-    iob2 = ["B-a", "I-a", "B-a", "O", "B-b"]
-    iob1 = ["I-a", "I-a", "B-a", "O", "I-b"]
-    assert entities(iob1) == entities(iob2)
-
-
-def test_bilou_has_the_entities_of_iobes() -> None:
-    iobes = ["B-a", "I-a", "E-a", "S-a", "O", "S-b"]
-    assert entities([{"E": "L", "S": "U"}.get(tag[0], tag[0]) + tag[1:] for tag in iobes]) == entities(iobes)
-
-
-def test_tags_without_a_prefix_are_types_and_equal_ones_in_a_row_are_one() -> None:
-    assert entities(["ORG", "ORG", "O", "PER", "NN-P"]) == [
-        Entity("ORG", 0, 2),
-        Entity("PER", 3, 4),
-        Entity("NN-P", 4, 5),
-    ]
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ("B-a I-a O B-b B-b I-c-d O I-a", [("a", 0, 2), ("b", 3, 4), ("b", 4, 5), ("c-d", 5, 6), ("a", 7, 8)]),
+        ("I-a I-a B-a O I-b", [("a", 0, 2), ("a", 2, 3), ("b", 4, 5)]),  # IOB1: B- only between neighbours
+        ("B-a I-a L-a U-a O U-b", [("a", 0, 3), ("a", 3, 4), ("b", 5, 6)]),  # BILOU
+        ("ORG ORG O PER NN-P", [("ORG", 0, 2), ("PER", 3, 4), ("NN-P", 4, 5)]),  # no prefixes
+    ],
+)
+def test_entities_by_hand(tags: str, expected: list[Any]) -> None:
+    assert entities(tags.split()) == expected
+    assert [
+        one for one in expected if tags.split()[one[1]].startswith("B-")
+    ] != expected  # a rule that drops stray insides
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -280,18 +249,7 @@ def test_a_measure_has_entities_types_and_words() -> None:
     assert measure.figures["types"]["location"] == {"precision": 1.0, "recall": 1.0, "f1": 1.0, "rows": 1}
     assert measure.figures["types"]["person"]["f1"] == 0.0
     assert not measure.figures["degenerate"]
+    assert TASK.measure([["O"] * 4, ["O"]], data, LABELS).figures["degenerate"]
     assert json.loads(json.dumps(measure.figures)) == measure.figures
     assert "person" in measure.text
-    assert "the tags of 0.800 of 5 words are right" in measure.text
-
-
-def test_a_model_that_finds_nothing_is_said_to_be_degenerate() -> None:
-    measure = TASK.measure([["O"] * 4, ["O"]], BEACH, LABELS)
-    assert measure.score == 0.0
-    assert measure.figures["degenerate"]
-    assert "every word got the tag O" in measure.text
-
-
-def test_a_measure_without_the_truth_is_refused() -> None:
-    with pytest.raises(ValueError, match="have no tags"):
-        TASK.measure([["O"]], Sentences([["a"]]), LABELS)
+    assert "0.800 of 5 words have the right tag" in measure.text

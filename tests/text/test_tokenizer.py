@@ -27,9 +27,8 @@ from small_tokenizers import CLASSES, FRAGMENTS, SENTENCES, SPECIAL, write_confi
 from transformers import AutoTokenizer
 
 import minibert
-from minibert.tasks.answering import Answering
+from minibert.tasks.answering import Answering, Gold, Question, Questions
 from minibert.tasks.masked_text import fill_mask
-from minibert.tasks.squad import Gold, Question, Questions
 from minibert.tasks.tagging import Sentences, Tagging
 from minibert.text.tokenized import MODEL_INPUTS, TENSORS
 from minibert.text.tokenizer import Tokenizer, TruncationWarning, UnknownTokensWarning, load_tokenizer
