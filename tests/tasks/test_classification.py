@@ -82,11 +82,11 @@ def test_numbers_are_read_from_tables_and_from_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("task", "name", "content", "message"),
     [
-        (ONE, "x.tsv", "a\t1\nb\n", "line 2, has 1 column, 2 are expected"),
+        (ONE, "x.tsv", "a\t1\nb\n", "line 2, has 1 columns, 2 are expected"),
         (ONE, "x.tsv", "sentence\tlabel\na\t1\n\nb\t \n", "line 4, has an empty label"),
-        (ONE, "x.jsonl", '{"text": "a", "label": null}\n', "line 1, has null as 'label', not a name or a whole number"),
+        (ONE, "x.jsonl", '{"text": "a", "label": null}\n', "line 1, has None as 'label', not a name or a whole number"),
         (ONE, "x.jsonl", '{"text": "a", "label": 0.5}\n', "line 1, has 0.5 as 'label', not a name or a whole"),
-        (ONE, "x.jsonl", '{"text": "a", "label": NaN}\n', "line 1, has NaN as 'label', not a name or a whole"),
+        (ONE, "x.jsonl", '{"text": "a", "label": NaN}\n', "line 1, has nan as 'label', not a name or a whole"),
         (
             ONE,
             "x.tsv",
@@ -112,7 +112,7 @@ def test_numbers_are_read_from_tables_and_from_json(tmp_path: Path) -> None:
         ),
         (NUMBER, "x.jsonl", '{"text": "a", "label": Infinity}\n', "line 1, has the label 'inf'; regression needs fin"),
         (NUMBER, "x.jsonl", '{"text": "a", "label": true}\n', "line 1, has the label 'True'; regression needs finite"),
-        (NUMBER, "x.jsonl", '{"text": "a", "label": null}\n', "line 1, has null as 'label', not a number"),
+        (NUMBER, "x.jsonl", '{"text": "a", "label": null}\n', "line 1, has None as 'label', not a number"),
     ],
 )
 def test_what_is_no_label_is_refused_with_its_line(
