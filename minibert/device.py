@@ -1,4 +1,4 @@
-"""Devices, dtypes, and what this machine can compute fast."""
+"""Devices, dtypes, and what the hardware computes fast."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_device(device: str | torch.device) -> None:
 
 
 def choose_device(device: str | torch.device) -> str:
-    """The device to compute on: "auto" is CUDA where torch sees it, else the CPU; MPS only when it is named."""
+    """The device to compute on: "auto" is CUDA if torch finds it, else the CPU; MPS only if it is named."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     check_device(device)
@@ -77,7 +77,7 @@ def has_int8(device: torch.device) -> bool:
 
 
 def cpu_features() -> set[str]:
-    """The instruction sets of this CPU as torch or else Linux names them; empty where neither does."""
+    """The instruction sets of this CPU, as named by torch or else by Linux; empty if neither names them."""
     if hasattr(torch.cpu, "get_capabilities"):
         return {name for name, present in torch.cpu.get_capabilities().items() if present is True}
     path = Path("/proc/cpuinfo")

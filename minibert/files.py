@@ -22,7 +22,7 @@ MOST_BYTES = 100_000_000  # of a JSON file; safetensors sets the same limit to i
 
 
 def regular(path: Path, what: str = "file") -> Path:
-    """`path` itself if it is a regular file: opening a pipe or a device could block forever.
+    """Return `path` if it is a regular file: opening a pipe or a device could block forever.
 
     Raises ValueError, "is not a `what`", for anything else; FileNotFoundError if it does not exist.
     """
@@ -34,14 +34,14 @@ def regular(path: Path, what: str = "file") -> Path:
 
 
 def read_small(path: Path) -> bytes:
-    """All bytes of a file that is read at once. Raises ValueError for more than MOST_BYTES."""
+    """Read all bytes of a file. Raises ValueError for more than MOST_BYTES."""
     if (size := regular(path).stat().st_size) > MOST_BYTES:
         raise ValueError(f"{path} has {size:,} bytes; a file of this kind has at most {MOST_BYTES:,}")
     return path.read_bytes()
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file that holds one object. Raises ValueError, with the file and the line, for anything else."""
+    """Read a JSON file that holds one object. Raises ValueError, with the file and the line, for anything else."""
     raw = read_small(path)
     try:
         content = parse_json(raw.decode("utf-8-sig"))
@@ -53,7 +53,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-    """JSON text as Python objects. Raises ValueError for anything else.
+    """Parse JSON text. Raises ValueError for anything else.
 
     Deep nesting is refused, and so are lone surrogates, which could not be printed or written.
     """
@@ -80,7 +80,7 @@ def listing(folder: Path, most: int = 12) -> str:
 
 @contextmanager
 def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
-    """Put `path` into an OSError that names no file, such as that of a full disk, or only the temporary one."""
+    """Add `path` to an OSError that names no file, such as that of a full disk, or names only the temporary file."""
     try:
         yield
     except OSError as error:
@@ -115,7 +115,7 @@ def write_text_atomically(path: Path, text: str) -> None:
 def lock_file(path: Path) -> IO[bytes]:
     """An open file that is locked until it is closed or the process ends; created if it does not exist.
 
-    Raises RuntimeError while another process holds the lock. Windows and file systems without locks refuse nobody.
+    Raises RuntimeError while another process holds the lock. On Windows and on file systems without locks, never.
     """
     file = path.open("ab")
     if sys.platform != "win32":
@@ -124,6 +124,6 @@ def lock_file(path: Path) -> IO[bytes]:
         except BlockingIOError:
             file.close()
             raise RuntimeError(f"another process is writing {path}; wait for it, or choose another output") from None
-        except OSError:
+        except OSError:  # a file system without locks
             pass
     return file

@@ -1,8 +1,8 @@
 """Outputs: no command replaces or deletes a file that minibert did not write.
 
 `check_output` refuses an output before any work begins. `atomic_folder` writes a folder: its files appear when all of
-them are complete, and with them LIST_FILE, which holds the SHA-256 of each. With overwrite, a file in a folder is
-replaced if it still has the SHA-256 in that list, and a single file if it begins as minibert's files of its kind do.
+them are complete, together with LIST_FILE, which holds the SHA-256 of each. With overwrite, a file in a folder is
+replaced only if it still has the SHA-256 in that list; a single file only if it begins as minibert begins such files.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from minibert.files import listing, read_json, regular, sha256, write_text_atomi
 
 LIST_FILE = "minibert.json"  # {"files": {name: SHA-256}}; two of them, old and new, while a file is being replaced
 OTHER = "name another --out"
-# What stands near the beginning of a file that minibert wrote, by suffix; a regular expression.
+# By suffix, a regular expression that matches the beginning of every file that minibert writes.
 MARKS = {
     ".npy": b"\x93NUMPY",
     ".html": b"minibert (trace|parity)</title>",
@@ -37,13 +37,13 @@ def check_output(
     out: Path,
     overwrite: bool = False,
     *,
-    files: Collection[str] | None = None,
+    files: Iterable[str] | None = None,
     apart: Iterable[str | os.PathLike[str] | None] = (),
 ) -> None:
     """Raise ValueError, before any work begins, for an output that would replace something that must be kept.
 
-    files: the names of the files to be written into the folder `out`; None: `out` is a file itself. apart: folders that
-    are read; `out` may not be one of them, contain one or lie in one. overwrite: files of minibert may be replaced.
+    files: the names of the files to be written into the folder `out`; None: `out` is itself a file. apart: folders that
+    are inputs; `out` may not equal, contain or be inside any of them. overwrite: minibert's own files may be replaced.
     """
     check_place(out, apart)
     if not out.exists() or (files is not None and out.is_dir() and not any(out.iterdir())):
@@ -61,7 +61,7 @@ def check_output(
     else:
         own = own_files(out)
         foreign = [out / name for name in files if os.path.lexists(out / name) and name not in own]
-        foreign = foreign if foreign or own else sorted(out.iterdir())  # no file of ours: it is somebody else's folder
+        foreign = foreign if foreign or own else sorted(out.iterdir())  # none of ours: someone else's folder
     if foreign:
         names = ", ".join(str(path) for path in foreign[:9])
         raise ValueError(f"not as minibert wrote it, so nothing is replaced: {names}; {OTHER}")
@@ -85,7 +85,7 @@ def own_files(folder: Path) -> dict[str, str]:
     place, own = folder.resolve(), {}
     for name, digests in dict(listed).items():
         path = (place / name).resolve()
-        if path == place / name and path.is_relative_to(place) and path.is_file():  # not elsewhere, as through a link
+        if path == place / name and path.is_relative_to(place) and path.is_file():  # not outside, as through a link
             digest = sha256(path)
             if digest in digests:
                 own[name] = digest
@@ -130,5 +130,5 @@ def replace_files(out: Path, temporary: Path, new: Mapping[str, str]) -> None:
 
 
 def write_list(folder: Path, files: Mapping[str, object]) -> None:
-    """Write LIST_FILE: each file's SHA-256, or several where any may be found."""
+    """Write LIST_FILE: for each file its SHA-256, or all values that it may have."""
     write_text_atomically(folder / LIST_FILE, json.dumps({"files": files}, indent=1) + "\n")

@@ -73,27 +73,22 @@ def pair(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Pair]:
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Offline, and a test in which anything connects or asks for an address fails, whoever catches the error.
+    """Offline, and a test fails in which anything connects or resolves a name, no matter what catches the error.
 
     Sockets between processes of this machine (AF_UNIX), which joblib uses, are let through.
     """
     attempts: list[Any] = []
     connect = socket.socket.connect
 
-    def refuse(self: socket.socket, address: Any) -> None:
-        if self.family == getattr(socket, "AF_UNIX", None):
-            return connect(self, address)
-        attempts.append(address)
-        raise OSError(f"a test connects to {address}")
-
-    def resolve(host: Any, *rest: Any, **more: Any) -> Any:
-        attempts.append(host)
-        raise OSError(f"a test asks for the address of {host}")
+    def refuse(source: Any, *address: Any, **_: Any) -> None:
+        if getattr(source, "family", None) == getattr(socket, "AF_UNIX", 0):
+            return connect(source, *address)
+        attempts.append((source, *address))
+        raise OSError(f"a test connects to {attempts[-1]}")
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket.socket, "connect_ex", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    for place, name in ((socket.socket, "connect"), (socket.socket, "connect_ex"), (socket, "getaddrinfo")):
+        monkeypatch.setattr(place, name, refuse)
     yield attempts
     assert not attempts, f"the test opened a socket: {attempts}"
 

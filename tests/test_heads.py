@@ -60,7 +60,7 @@ def opened(folder: Path, family: Any, head: str) -> Any:
 )
 def test_the_loss_of_whole_texts_is_chosen_as_upstream(num_labels, problem_type, labels, family, pair):
     both = pair(family, "sequence-classification", num_labels=num_labels, problem_type=problem_type)
-    both.asked.labels["labels"] = torch.cat([labels, labels])  # 6 texts
+    both.task.labels["labels"] = torch.cat([labels, labels])  # 6 texts
     assert unequal(both.compare()) == []
     assert both.ours.config.problem_type == problem_type
 
@@ -69,7 +69,7 @@ def test_integers_are_accepted_for_several_labels_and_for_a_regression(pair):
     whole = torch.tensor([[1, 0, 1], [0, 0, 0], [0, 1, 1]] * 2, dtype=torch.int32)
     for problem_type in ("multi_label_classification", "regression"):
         both = pair(BERT, "sequence-classification", problem_type=problem_type)
-        losses = [forward(both.ours, both.asked.batch, {"labels": labels}).loss for labels in (whole, whole.float())]
+        losses = [forward(both.ours, both.task.batch, {"labels": labels}).loss for labels in (whole, whole.float())]
         assert torch.equal(*losses)
 
 
@@ -84,7 +84,7 @@ def test_a_classifier_without_dropout_of_its_own_takes_the_encoders(head, pair):
 def test_hidden_states_and_attentions_come_with_any_head_as_upstream(family, head, pair):
     both = pair(family, head)
     wanted = {"output_hidden_states": True, "output_attentions": True}
-    ours, theirs = (forward(model, both.asked.batch, wanted) for model in (both.ours, both.theirs))
+    ours, theirs = (forward(model, both.task.batch, wanted) for model in (both.ours, both.theirs))
     for field in ("hidden_states", "attentions"):
         assert len(ours[field]) == len(theirs[field]) == 2 + (field == "hidden_states")
         assert all(torch.equal(x, y) for x, y in zip(ours[field], theirs[field], strict=True))
@@ -95,7 +95,7 @@ def test_a_saved_head_is_loaded_by_transformers_and_by_minibert_bit_for_bit(fami
     both = pair(family, head)
     minibert.save(both.ours, tmp_path)
     theirs = opened(tmp_path, family, head)
-    assert unequal(Pair(both.ours, theirs, both.asked, head).compare()) == []
+    assert unequal(Pair(both.ours, theirs, both.task, head).compare()) == []
     assert_equal(dict(load(tmp_path, head).state_dict()), dict(both.ours.state_dict()))
     original = written(family, head)[0] / "model.safetensors"
     assert_equal(load_file(tmp_path / "model.safetensors"), load_file(original))
@@ -105,7 +105,7 @@ def test_each_head_names_the_tokens_that_it_reads(pair):
     """A token that is not named has no influence on the loss: its last state may be anything."""
     for head, cls in HEAD_CLASSES.items():
         both = pair(ELECTRA if head == "replaced-token-detection" else BERT, head)
-        batch, labels = both.asked.batch, both.asked.labels
+        batch, labels = both.task.batch, both.task.labels
         if head == "multiple-choice":
             continue
         mask = batch.attention_mask.bool()
@@ -141,7 +141,7 @@ def assert_loads_the_same(folder: Path, head: str, both: Pair) -> LoadReport:
     """The folder gives the model of the pair: every parameter, and the same logits and loss."""
     model, report = minibert.load(folder, head=head, report=True)
     assert_equal(dict(model.state_dict()), dict(both.ours.state_dict()))
-    ours, expected = (forward(m, both.asked.batch, both.asked.labels) for m in (model, both.ours))
+    ours, expected = (forward(m, both.task.batch, both.task.labels) for m in (model, both.ours))
     assert_equal(ours[:], expected[:])
     assert not report.missing
     return report
@@ -200,7 +200,7 @@ def test_an_untied_decoder_is_honoured_and_saved(family, pair, tmp_path):
     assert not torch.equal(both.ours.decoder.weight, both.ours.encoder.embeddings.token.weight)
     minibert.save(both.ours, tmp_path)
     assert unequal(both.compare()) == []
-    saved = Pair(load(tmp_path, "masked-lm"), opened(tmp_path, family, "masked-lm"), both.asked, "masked-lm")
+    saved = Pair(load(tmp_path, "masked-lm"), opened(tmp_path, family, "masked-lm"), both.task, "masked-lm")
     assert unequal(saved.compare()) == []
     assert_equal(dict(saved.ours.state_dict()), dict(both.ours.state_dict()))
 

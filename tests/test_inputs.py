@@ -78,12 +78,6 @@ def test_a_batch_that_cannot_be_is_refused_with_its_value_place_and_limit(
     assert not [word for word in words if word not in str(error.value)], error.value
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.int8, torch.uint8])
-def test_ids_of_any_integer_type_give_the_same_as_int64(dtype: torch.dtype) -> None:
-    full = torch.ones(2, P, dtype=dtype)  # as many tokens as the model has positions
-    assert torch.equal(encode(full), encode(full.long()))
-
-
 @pytest.mark.parametrize("attention", ATTENTION)
 def test_a_batch_without_rows_gives_empty_outputs_of_the_right_shapes(attention: str) -> None:
     out = random_encoder(attention=attention)(
@@ -124,14 +118,29 @@ def test_a_fully_masked_row_is_finite_with_finite_gradients_and_leaves_the_other
     assert all(torch.isfinite(gradient).all() for gradient in gradients)
 
 
-def test_padding_without_a_mask_is_recognised_by_the_id_of_the_config() -> None:
-    assert torch.equal(encode(IDS), encode(IDS, attention_mask=KEEP))
-    assert not torch.equal(encode(IDS), encode(IDS, attention_mask=torch.ones_like(KEEP)))
-    _, keep, *_ = as_inputs(small_config(pad_token_id=7), torch.tensor([[5, 0, 7]]), None, None)
-    assert keep.tolist() == [[True, True, False]]
+ONES = torch.ones_like(IDS)
+FULL = torch.ones(2, P, dtype=torch.long)  # as many tokens as the model has positions
+SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"attention_mask": KEEP}),
+    ({}, {"token_type_ids": SEGMENTS}),
+    *(({"ids": FULL}, {"ids": FULL.to(dtype)}) for dtype in (torch.int32, torch.int16, torch.int8, torch.uint8)),
+    *(({"config": DISTILBERT}, {"config": DISTILBERT, "token_type_ids": number * ONES}) for number in (1, 9)),
+]
+
+
+@pytest.mark.parametrize(("given", "equal"), SAME)
+def test_these_inputs_mean_the_same(given: dict[str, Any], equal: dict[str, Any]) -> None:
+    assert torch.equal(encode(**given), encode(**equal))
+
+
+@pytest.mark.parametrize("other", [{"attention_mask": ONES}, {"token_type_ids": ONES}])
+def test_these_inputs_make_a_difference(other: dict[str, Any]) -> None:
+    assert not torch.equal(encode(), encode(**other))
 
 
 def test_the_encoder_computes_with_int64_ids_a_boolean_mask_and_int64_segments() -> None:
+    padding_is_7 = as_inputs(small_config(pad_token_id=7), torch.tensor([[5, 0, 7]]), None, None)
+    assert padding_is_7[1].tolist() == [[True, True, False]]
     ids, keep, segments, tasks = as_inputs(BERT, IDS.int(), KEEP.float(), KEEP.to(torch.uint8), KEEP)
     assert (ids.dtype, keep.dtype, segments.dtype) == (torch.int64, torch.bool, torch.int64)
     assert torch.equal(ids, IDS) and torch.equal(keep, KEEP.bool()) and torch.equal(segments, KEEP)
@@ -140,8 +149,8 @@ def test_the_encoder_computes_with_int64_ids_a_boolean_mask_and_int64_segments()
 
 
 def test_ids_under_the_mask_have_no_effect_on_the_tokens() -> None:
-    garbage = IDS.where(KEEP.bool(), torch.tensor([[1, 2, 3, 4], [11, 12, 13, 14]]))
     real = KEEP.bool()
+    garbage = IDS.where(real, torch.tensor([[1, 2, 3, 4], [11, 12, 13, 14]]))
     assert torch.equal(encode(garbage, attention_mask=KEEP)[real], encode(IDS, attention_mask=KEEP)[real])
 
 
@@ -149,14 +158,6 @@ def test_ids_under_the_mask_have_no_effect_on_the_tokens() -> None:
 def test_rows_that_all_begin_at_one_place_or_are_fully_masked_are_no_left_padding(mask: list[list[int]]) -> None:
     """The check of distilbert-base-uncased that transformers publishes masks the first token of its only row."""
     assert torch.isfinite(encode(attention_mask=torch.tensor(mask))).all()
-
-
-def test_without_segments_all_are_0_and_distilbert_ignores_them() -> None:
-    ones = torch.ones_like(IDS)
-    assert torch.equal(encode(), encode(token_type_ids=SEGMENTS))
-    assert not torch.equal(encode(), encode(token_type_ids=ones))
-    for segments in (ones, torch.full_like(IDS, 9)):
-        assert torch.equal(encode(config=DISTILBERT, token_type_ids=segments), encode(config=DISTILBERT))
 
 
 def test_mask_and_segments_cannot_be_swapped_by_position() -> None:

@@ -25,7 +25,7 @@ from minibert.inputs import checking
 from minibert.model import Encoder, SelfAttention
 from minibert.parity.checkpoints import make_batch, task
 from minibert.parity.compare import compare_full_length
-from minibert.parity.stages import Batch, Place, forward, record
+from minibert.parity.stages import Inputs, Place, forward, record
 
 MakePair = Callable[..., Pair]
 ENCODER = Encoder(small_config()).eval()
@@ -51,7 +51,7 @@ def test_a_sentence_alone_and_in_a_batch_is_the_same_within_1e_5(minilm: Path) -
     batch = make_batch(encoder.config, 64, rows=4)
     together = forward(encoder, batch)
     for row, length in enumerate(batch.attention_mask.sum(dim=1).tolist()):
-        alone = forward(encoder, Batch(*(x[row : row + 1, :length] for x in vars(batch).values())))
+        alone = forward(encoder, Inputs(*(x[row : row + 1, :length] for x in vars(batch).values())))
         assert (alone.last_hidden_state[0] - together.last_hidden_state[row, :length]).abs().max() <= 1e-5
         assert (alone.pooler_output[0] - together.pooler_output[row]).abs().max() <= 1e-5
 
@@ -178,7 +178,7 @@ def test_the_output_has_the_promised_shapes() -> None:
 
 @every_family
 def test_hidden_states_and_attentions_are_those_of_the_layers(family: Family, pair: MakePair) -> None:
-    encoder, batch = pair(family).ours, pair(family).asked.batch
+    encoder, batch = pair(family).ours, pair(family).task.batch
     out, stages = forward(encoder, batch, WANTED), record(encoder, batch)
     first, second = stages[Place("layer", 0)], stages[Place("layer", 1)]
     assert_equal(out.hidden_states, (stages[Place("embeddings")], first, second))
@@ -198,13 +198,13 @@ def test_sdpa_computes_requested_attentions_written_out(written: Any) -> None:
 
 def test_fields_are_read_by_name_and_by_index_as_those_of_transformers(pair: MakePair) -> None:
     both = pair(head="sequence-classification")
-    ours, theirs = (forward(m, both.asked.batch, both.asked.labels | WANTED) for m in (both.ours, both.theirs))
+    ours, theirs = (forward(m, both.task.batch, both.task.labels | WANTED) for m in (both.ours, both.theirs))
     assert list(ours.keys()) == list(theirs.keys()) == ["loss", "logits", "hidden_states", "attentions"]
     assert_equal([ours["logits"], ours[0], ours[:2][1]], [theirs["logits"], theirs[0], theirs[1]])
-    without = forward(both.ours, both.asked.batch)
+    without = forward(both.ours, both.task.batch)
     assert without.keys() == ["logits"] and without["loss"] is None
     assert without[0] is without.logits is without["logits"]
-    with pytest.raises(KeyError, match="'pooled' is no field of Output; it has logits"):
+    with pytest.raises(KeyError, match="'pooled' is not a field of Output; it has logits"):
         without["pooled"]
     with pytest.raises(IndexError):
         without[1]

@@ -56,11 +56,6 @@ def test_imports_go_upwards_only_so_that_there_is_no_circle(folder: Path) -> Non
             assert not found, f"{file.relative_to(ROOT)} imports {sorted(found)}, which come after it"
 
 
-def test_readmes_reading_order_is_a_page_of_a_dozen_lines() -> None:
-    page = README.partition("## Reading order")[2].partition("```")[2].partition("```")[0]
-    assert len(page.strip().splitlines()) <= 14
-
-
 def test_an_import_from_below_would_be_seen() -> None:
     source = """
 def f():

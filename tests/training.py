@@ -1,10 +1,9 @@
-"""What the tests of training share: examples for every task head, the loop of transformers, real data."""
+"""What the tests of training share: examples for every task head, the loop of transformers."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -20,14 +19,9 @@ from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.heads import Head
 from minibert.losses import IGNORED
-from minibert.parity.stages import Batch as Inputs
-from minibert.parity.stages import forward
-from minibert.tasks.answering import Answering
+from minibert.parity.stages import Inputs, forward
 from minibert.tasks.base import Example
-from minibert.tasks.classification import Classification
-from minibert.tasks.tagging import Tagging
-from minibert.text.tokenizer import load_tokenizer
-from minibert.train.batches import Batch, Batches
+from minibert.train.batches import Batch, Batches, collate
 from minibert.train.loop import Loss, one_step
 from minibert.train.settings import TrainSettings
 
@@ -120,15 +114,15 @@ def batches_of(
 ) -> Batches:
     """Batches of random examples."""
     choices = CHOICES if head == "multiple-choice" else 0
-    made = examples(head, lengths_of(count, seed), seed, kind, family)
-    return Batches(made, batch_size, seed, pad_id=0, choices=choices)
+    return Batches(
+        examples(head, lengths_of(count, seed), seed, kind, family), batch_size, seed, pad_id=0, choices=choices
+    )
 
 
 def batch_of(head: str, lengths: Sequence[int], seed: int = 0, kind: str | None = None, family: Family = BERT) -> Batch:
     """One batch of random examples, one of these lengths each."""
     choices = CHOICES if head == "multiple-choice" else 0
-    made = Batches(examples(head, lengths, seed, kind, family), len(lengths), seed, pad_id=0, choices=choices)
-    return made.of_rows(range(len(lengths)))
+    return collate(examples(head, lengths, seed, kind, family), range(len(lengths)), pad_id=0, choices=choices)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -181,9 +175,7 @@ def upstream_training(
             weights = [counted(part) for part in parts]
             total = 0.0
             for part, weight in zip(parts, weights, strict=True):
-                loss = upstream_loss(model, part)
-                if len(parts) > 1:
-                    loss = loss * (weight / sum(weights))
+                loss = upstream_loss(model, part) * (weight / sum(weights))  # times 1: the same bits
                 loss.backward()
                 total = total + loss.detach()
             losses.append(float(total))
@@ -228,11 +220,9 @@ class Found:
         The size of a gradient is its largest value, or LEAST of the largest of all.
         """
         most = max(float(gradient.abs().max()) for gradient in other.gradients.values())
-        found = {"loss": float((self.loss - other.loss).abs() / other.loss.abs())}
-        for name in {**self.gradients, **other.gradients}:
-            if name not in self.gradients or name not in other.gradients:
-                found[name] = float("inf")
-                continue
+        found = dict.fromkeys(self.gradients.keys() ^ other.gradients.keys(), float("inf"))
+        found["loss"] = float((self.loss - other.loss).abs() / other.loss.abs())
+        for name in self.gradients.keys() & other.gradients.keys():
             difference = float((self.gradients[name] - other.gradients[name]).abs().max())
             found[name] = difference / max(float(other.gradients[name].abs().max()), LEAST * most)
         return found
@@ -259,31 +249,3 @@ def assert_parts_are_the_whole(model: nn.Module, rows: Batches, objective: Loss)
     assert whole.keys() == parted.keys() and len(whole) > 1
     for name, gradient in whole.items():
         assert (gradient - parted[name]).abs().max() < 1e-5 * max(1.0, float(gradient.abs().max())), name
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Real data
-
-
-TASKS = {  # corpus -> its task and file
-    "sst2": (Classification(text=1, label=2), "sst2/train.tsv"),
-    "mrpc": (Classification(text="#1 String", pair="#2 String", label="Quality"), "mrpc/train.tsv"),
-    "wnut17": (Tagging(), "wnut17/train.conll"),
-    "xquad": (Answering(), "xquad/xquad.en.json"),
-}
-REAL = {  # corpus -> the task head that learns from it, its number of labels, the rows of a batch
-    "sst2": ("sequence-classification", 2, 12),
-    "mrpc": ("sequence-classification", 2, 6),
-    "wnut17": ("token-classification", 13, 8),
-    "xquad": ("question-answering", 2, 4),
-}
-
-
-def real_examples(name: str, folder: Path, count: int) -> list[Example]:
-    """The first rows of a corpus of MINIBERT_DATA, with the tokenizer of `folder`; skips where it is not there."""
-    task, file = TASKS[name]
-    path = Path(os.environ.get("MINIBERT_DATA", "no folder")) / file
-    if not path.is_file():
-        pytest.skip(f"MINIBERT_DATA has no {file}; shared data is not part of the project")
-    data: Any = task.read(path)
-    return task.encode(data, load_tokenizer(folder), task.labels_of(data), 256).examples[:count]

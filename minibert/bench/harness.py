@@ -125,7 +125,7 @@ def spread(values: Iterable[float]) -> dict[str, float]:
 
 
 @dataclass
-class Result:
+class BenchResult:
     """All that was measured of one checkpoint."""
 
     name: str
@@ -279,7 +279,7 @@ class Session:
         self.settings, self.processes = settings, {"helper": new_process(settings.threads)}
         folder = self.call(prepare, model, scratch, settings)
         self.tokenizer, config = load_tokenizer(folder), Config.from_file(folder / "config.json")
-        self.result = Result(Path(model).name, config, settings.kind)
+        self.result = BenchResult(Path(model).name, config, settings.kind)
         self.context = Context(folder, scratch, settings.threads, settings.device, config.max_tokens)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -323,7 +323,7 @@ class Session:
             self.processes.pop(name).shutdown()
 
 
-def measure(model: str, settings: Settings, benchmark: Any) -> Result:
+def measure(model: str, settings: Settings, benchmark: Any) -> BenchResult:
     """Everything about one checkpoint; its processes and files are removed. benchmark: the module with the stages."""
     with tempfile.TemporaryDirectory(prefix="minibert-bench-") as scratch:
         try:

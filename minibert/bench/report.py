@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from minibert import __version__
-from minibert.bench.harness import PROC, Result, Row, read_field, spread, total_memory
+from minibert.bench.harness import PROC, BenchResult, Row, read_field, spread, total_memory
 from minibert.bench.settings import Settings
 from minibert.device import cpu_features
 from minibert.files import atomic_write
@@ -64,7 +64,7 @@ def heading(settings: Settings) -> str:
     return "\n".join(block(name, text) for name, text in lines.items())
 
 
-def row_figures(row: Row, result: Result) -> dict[str, Any]:
+def row_figures(row: Row, result: BenchResult) -> dict[str, Any]:
     """One row in plain types."""
     contestant, seconds = row.contestant, spread(sample.seconds for sample in row.samples)
     figures = {name: value for name, value in vars(row).items() if name != "contestant"}
@@ -107,7 +107,7 @@ def cell(column: str, row: dict[str, Any]) -> str:
         return ""
 
 
-def result_text(result: Result) -> str:
+def result_text(result: BenchResult) -> str:
     """Everything about one checkpoint: its table and its notes."""
     config, rows = result.config, [row_figures(row, result) for row in result.rows]
     shown = [row for row in rows if row["samples"] or row["equality"]]
@@ -133,7 +133,7 @@ def result_text(result: Result) -> str:
     return "\n".join([f"{result.name}: {size}", table(lines), *texts])
 
 
-def goals_text(results: Sequence[Result]) -> str:
+def goals_text(results: Sequence[BenchResult]) -> str:
     """The goals, reached or not."""
     words = {True: "reached", False: "NOT REACHED", None: "not measured"}
     lines: list[Sequence[str]] = [("goal", "", "at least", "measured", "")]
@@ -143,7 +143,7 @@ def goals_text(results: Sequence[Result]) -> str:
     return table(lines, left=2)
 
 
-def figures(settings: Settings, results: Sequence[Result], seconds: float) -> dict[str, Any]:
+def figures(settings: Settings, results: Sequence[BenchResult], seconds: float) -> dict[str, Any]:
     """Everything in plain types; "ok": our own results are those of the reference."""
     models = []
     for result in results:
@@ -160,7 +160,7 @@ def figures(settings: Settings, results: Sequence[Result], seconds: float) -> di
     }
 
 
-def draw(results: Sequence[Result], path: Path) -> None:
+def draw(results: Sequence[BenchResult], path: Path) -> None:
     """Bars for each checkpoint: the units a second of every contestant in the main job, and how much faster ours is."""
     plt = pyplot()
     with plt.rc_context(STYLE), atomic_write(path) as temporary:

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from minibert.bench import embedding, peers
-from minibert.bench.harness import Contestant, Context, Result, Row, Session, do_job, steps
+from minibert.bench.harness import BenchResult, Contestant, Context, Row, Session, do_job, steps
 from minibert.bench.settings import Settings
 
 MODEL = "checkpoint"  # its name in requests
@@ -88,7 +88,7 @@ async def all_clients(port: int, texts: Sequence[str], clients: int, seconds: fl
     return [took for took, _, _ in answers], sum(status != 200 for _, status, _ in answers)
 
 
-class Server:
+class ServerProcess:
     """A running server. Raises RuntimeError, with the last line that it printed, if it does not become ready."""
 
     def __init__(self, context: Context, command: Sequence[str], name: str) -> None:
@@ -123,7 +123,7 @@ class Server:
 def load_server(context: Context, precision: str, command: Sequence[str], name: str) -> peers.Loaded:
     """A server that is ready; it ends with this process."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that atexit ends the server
-    return Server(context, command, name), name
+    return ServerProcess(context, command, name), name
 
 
 def contestants_for(infinity: str) -> list[Contestant]:
@@ -197,7 +197,7 @@ def summarize(row: Row, traffic: tuple[list[float], int]) -> None:
     row.samples[-1] = replace(sample, seconds=sample.seconds / max(1, len(latencies) - errors), details=details)
 
 
-def judge(row: Row, result: Result) -> None:
+def judge(row: Row, result: BenchResult) -> None:
     """An error of our server fails the run, and so does memory that grows during a soak."""
     errors = sum(sample.details["errors"] for sample in row.samples)
     growth = row.samples[-1].peak / row.samples[0].peak - 1 if row.samples else 0.0

@@ -37,8 +37,8 @@ CLASSIFY = {one.name for one in fields(DistillClassifierSettings) if "help" in o
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """The output folder of a training."""
-    text = "the trained checkpoint; the same command resumes a killed run"
-    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help=text)
+    help = "the trained checkpoint; the same command resumes a killed run"
+    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help=help)
     parser.add_argument("--restart", action="store_true", help="start again instead of resuming a killed run")
     add_overwrite(parser)
 
@@ -175,11 +175,9 @@ def distill_arguments(parser: argparse.ArgumentParser) -> None:
     add("--task", default="language", choices=("language", "classify"), help="what is learned (%(default)s)")
     add("--dev", metavar="FILE", help="held-out data (default: the end of the text; of a task none)")
     add_options(parser, DistillSettings, skip=(*SKIP, "epochs"))
-    group = parser.add_argument_group("--task classify", "other defaults are those of `minibert finetune classify`")
+    group: Any = parser.add_argument_group("--task classify", "other defaults: those of `minibert finetune classify`")
     group.add_argument("--epochs", type=int, metavar="N", help="passes over the training data (3)")
-    for name in COLUMNS:
-        help = f"column of the {name}s: name, or number without a header"
-        group.add_argument(f"--{name}", metavar="COLUMN", help=help)
+    add_options(group, task_class("classify"), skip=("format", "separator", "regression"))
     parser.set_defaults(**dict.fromkeys(LANGUAGE | CLASSIFY))  # None: the settings have their own default
 
 
@@ -227,12 +225,17 @@ def vocab(args: Arguments) -> Figures:
     begin, settings = time.perf_counter(), asdict(read_options(args, VocabularySettings))
     found = learn_vocabulary(args.corpus, lowercase=not args.cased, **settings)
     found.save(args.out, args.overwrite)
-    figures: Figures = {"tokens": len(found.tokens), "whole_words": round(found.whole, 6), "words": found.words}
-    figures |= {"different_words": found.different_words, "letters": found.letters, "out": str(args.out)}
-    figures["seconds"] = round(time.perf_counter() - begin, 3)
+    figures: Figures = {
+        "tokens": len(found.tokens),
+        "whole_words": round(found.whole, 6),
+        "words": found.words,
+        "different_words": found.different_words,
+        "letters": found.letters,
+        "out": str(args.out),
+        "seconds": round(time.perf_counter() - begin, 3),
+    }
     print(block("corpus", "{words:,} words, {different_words:,} different ones, {letters:,} letters".format(**figures)))
-    shown = "{tokens:,} tokens; {whole_words:.1%} of the words of the corpus are one token"
-    print(block("vocabulary", shown.format(**figures)))
+    print(block("vocabulary", "{tokens:,} tokens; {whole_words:.1%} of the words are one token".format(**figures)))
     if len(found.tokens) < args.size:
         why = f"no other pair occurs {args.min_frequency} times; more text gives more"
         print(block("note", f"fewer tokens than the {args.size:,} requested: {why}"))

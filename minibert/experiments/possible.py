@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from minibert.checkpoints.load import load
-from minibert.experiments.toy_language import Bounds, Language, Procedure, bounds
+from minibert.experiments.toy_language import BestPredictions, Language, Procedure, bounds
 from minibert.files import atomic_write, write_text_atomically
 from minibert.heads import Head
 from minibert.inputs import inference
@@ -66,7 +66,7 @@ def prepare(folder: Path) -> Language:
     return language
 
 
-def best_possible(language: Language, run: PretrainRun) -> Bounds:
+def best_possible(language: Language, run: PretrainRun) -> BestPredictions:
     """The predictions of the best possible model for the held-out rows."""
     ids, labels = zip(*((row.ids, row.labels["labels"]) for row in run.held_out), strict=True)
     next_labels = [row.labels["next_sentence_label"] for row in run.held_out]
@@ -89,7 +89,7 @@ def speed_ratio(teacher: Head, student: Head, rows: Sequence[Example], rounds: i
     return statistics.median(ratios[1:])  # the first round warms up
 
 
-def draw(figures: dict[str, Any], best: Bounds, path: Path) -> None:
+def draw(figures: dict[str, Any], best: BestPredictions, path: Path) -> None:
     """Both losses of pretraining by step, beside the best possible ones."""
     plt, scores = pyplot(), figures["epochs"]
     panels = [

@@ -222,7 +222,7 @@ class Procedure:
 
 
 @dataclass(frozen=True, eq=False)
-class Bounds:
+class BestPredictions:
     """Predictions of the best possible model for M masked tokens and R rows; no model scores better except by luck."""
 
     words: Floats  # (M,W): the probability of each word at each place with a label, in the order of rows and places
@@ -256,7 +256,7 @@ def bounds(
     *,
     vocab: Mapping[str, int] | None = None,
     procedure: Procedure = Procedure(),
-) -> Bounds:
+) -> BestPredictions:
     """The best possible predictions for R rows, exactly.
 
     ids: rows as the model sees them, [CLS] a [SEP] or [CLS] a [SEP] b [SEP], perhaps followed by [PAD], each text of
@@ -264,16 +264,16 @@ def bounds(
     elsewhere. next_labels: 0 is next, 1 is random. vocab: the ids of tokens; None: those of `grammar.vocabulary`.
     Raises ValueError for rows of another form, and for rows that the language cannot produce.
     """
-    reader = Reader(grammar, vocab or {token: id for id, token in enumerate(grammar.vocabulary)}, procedure)
+    reader = Posteriors(grammar, vocab or {token: id for id, token in enumerate(grammar.vocabulary)}, procedure)
     parts = [
         reader.read(ids[start : start + ROWS], labels[start : start + ROWS], start)
         for start in tqdm(range(0, len(ids), ROWS), "bounds", leave=False, delay=2, disable=None)
     ]
     words, true, is_next = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return Bounds(words, true, is_next, None if next_labels is None else np.asarray(next_labels))
+    return BestPredictions(words, true, is_next, None if next_labels is None else np.asarray(next_labels))
 
 
-class Reader:
+class Posteriors:
     """Computes the posteriors of rows. Words are numbered by their position in `grammar.words`.
 
     Raises ValueError if a word of the language is not a single token of the vocabulary.
@@ -304,7 +304,7 @@ class Reader:
     def read(
         self, ids: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], first: int
     ) -> tuple[Floats, Integers, Floats]:
-        """`words`, `true` and `is_next` of Bounds for some rows; first: the number of the first, for errors."""
+        """`words`, `true` and `is_next` of BestPredictions for rows; first: the number of the first, for errors."""
         seen, true, full = self.texts(ids, labels, first)  # (2R,n), (2R,n), (2R)
         context, scale, evidence = self.forward_backward(seen, np.where(full, self.procedure.cut, 0.0))
         if not (possible := np.isfinite(evidence.max(axis=-1))).all():

@@ -26,7 +26,7 @@ from minibert.families.distilbert import DISTILBERT
 from minibert.families.electra import ELECTRA
 from minibert.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from minibert.heads import HEAD_CLASSES
-from minibert.parity.stages import Batch
+from minibert.parity.stages import Inputs
 
 MASKED_SHARE = 0.2  # of the tokens carry a label of the masked language model
 CHOICES = 2  # of a multiple-choice question
@@ -209,14 +209,14 @@ def open_upstream(folder: Path, family: Family, head: str | None, pooler: bool) 
 
 
 @dataclass(frozen=True)
-class Task:
+class LabelledBatch:
     """What one head computes: a batch in its shape, and labels for its loss."""
 
-    batch: Batch
+    batch: Inputs
     labels: dict[str, Tensor] = field(default_factory=dict)
 
 
-def make_batch(config: Any, tokens: int, rows: int = 6, seed: int = 0) -> Batch:
+def make_batch(config: Any, tokens: int, rows: int = 6, seed: int = 0) -> Inputs:
     """Random ids (rows, tokens): a row of full length, one of length 1, others between; every segment occurs.
 
     Padding is pad_token_id in every other row and random ids in the rest: masked ids must not matter. No row is all
@@ -233,10 +233,10 @@ def make_batch(config: Any, tokens: int, rows: int = 6, seed: int = 0) -> Batch:
     ids[0, 1:2] = pad[0, 1:2]
     kinds = max(getattr(config, "type_vocab_size", 0), 1)
     segments = (position * kinds // lengths[:, None]).clamp(max=kinds - 1)  # 0 ... 0 1 ... 1; padding is the last
-    return Batch(ids, mask, segments)
+    return Inputs(ids, mask, segments)
 
 
-def task(head: str | None, config: Any, tokens: int, seed: int = 0) -> Task:
+def task(head: str | None, config: Any, tokens: int, seed: int = 0) -> LabelledBatch:
     """A batch and labels for one head; `config` is upstream's or ours."""
     batch = make_batch(config, tokens, seed=seed)
     generator = torch.Generator().manual_seed(seed + 1)
@@ -253,24 +253,24 @@ def task(head: str | None, config: Any, tokens: int, seed: int = 0) -> Task:
             predicts_order = "sentence_order" in family_of(config.model_type).heads["pretraining"]
             labels["sentence_order_label" if predicts_order else "next_sentence_label"] = draw(2, B)
         ids = torch.where(chosen, min(103, config.vocab_size - 1), batch.input_ids)
-        return Task(replace(batch, input_ids=ids), labels)
+        return LabelledBatch(replace(batch, input_ids=ids), labels)
     if head == "question-answering":
         start, end = draw(S, B), draw(S, B)
         start[-1], end[0] = S + 3, -4  # past the last token: must not count; before the first: counts as 0
-        return Task(batch, {"start_positions": start, "end_positions": end})
+        return LabelledBatch(batch, {"start_positions": start, "end_positions": end})
     if head == "multiple-choice":
         parts = (x.view(B // CHOICES, CHOICES, S) for x in vars(batch).values())
-        return Task(Batch(*parts), {"labels": draw(CHOICES, B // CHOICES)})
+        return LabelledBatch(Inputs(*parts), {"labels": draw(CHOICES, B // CHOICES)})
     if head == "sequence-classification":
         K = config.num_labels
         if config.problem_type == "multi_label_classification":
-            return Task(batch, {"labels": draw(2, B, K).float()})
+            return LabelledBatch(batch, {"labels": draw(2, B, K).float()})
         if config.problem_type == "regression" or K == 1:
-            return Task(batch, {"labels": torch.randn((B, K) if K > 1 else (B,), generator=generator)})
-        return Task(batch, {"labels": draw(K, B)})
+            return LabelledBatch(batch, {"labels": torch.randn((B, K) if K > 1 else (B,), generator=generator)})
+        return LabelledBatch(batch, {"labels": draw(K, B)})
     if head == "next-sentence":
-        return Task(batch, {"labels": draw(2, B)})
+        return LabelledBatch(batch, {"labels": draw(2, B)})
     if head is None:
-        return Task(batch)
+        return LabelledBatch(batch)
     classes = 2 if head == "replaced-token-detection" else config.num_labels  # of every token
-    return Task(batch, {"labels": draw(classes, B, S).masked_fill(batch.attention_mask == 0, -100)})
+    return LabelledBatch(batch, {"labels": draw(classes, B, S).masked_fill(batch.attention_mask == 0, -100)})

@@ -22,7 +22,7 @@ from minibert.checkpoints.load import full_name, name_in_file
 from minibert.model import ATTENTION
 from minibert.parity.stages import (
     NOT_IN_SDPA,
-    Batch,
+    Inputs,
     Place,
     Tensors,
     base,
@@ -52,7 +52,7 @@ STEPS = 3  # of training
 
 
 @dataclass(frozen=True)
-class Row:
+class Comparison:
     """One tensor compared: how far apart, and where the first value stands that differs."""
 
     rung: str
@@ -110,7 +110,9 @@ def ordered(x: Tensor) -> Tensor:
     return torch.where(bits < 0, -(2**31) - bits, bits)
 
 
-def row(rung: str, place: Place, ours: Tensor, theirs: Tensor, bound: float = 0.0, least: float = 0.0) -> Row:
+def compare_tensor(
+    rung: str, place: Place, ours: Tensor, theirs: Tensor, bound: float = 0.0, least: float = 0.0
+) -> Comparison:
     """Compare one tensor, in float64 where both are. With a bound, `least` is the smallest scale it is a share of."""
     shape = tuple(ours.shape)
     theirs = theirs.squeeze(0) if theirs.dim() == ours.dim() + 1 else theirs  # positions: (1, S, D) upstream
@@ -123,10 +125,10 @@ def row(rung: str, place: Place, ours: Tensor, theirs: Tensor, bound: float = 0.
         ours, theirs = (torch.where(theirs == torch.finfo(dtype).min, 0.0, x) for x in (ours, theirs))
     same = ours.view(bits) == theirs.view(bits)
     if bool(same.all()):
-        return Row(rung, place.stage, place.layer, shape, 0.0, 0, True)
+        return Comparison(rung, place.stage, place.layer, shape, 0.0, 0, True)
     difference = (ours - theirs).abs().nan_to_num(nan=torch.finfo(dtype).max)
     index = tuple((~same).nonzero()[0].tolist())
-    return Row(
+    return Comparison(
         rung,
         place.stage,
         place.layer,
@@ -141,17 +143,19 @@ def row(rung: str, place: Place, ours: Tensor, theirs: Tensor, bound: float = 0.
     )
 
 
-def broken(rung: str, place: Place, shape: tuple[int, ...], note: str) -> Row:
+def broken(rung: str, place: Place, shape: tuple[int, ...], note: str) -> Comparison:
     """The row of a tensor that cannot be compared."""
-    return Row(rung, place.stage, place.layer, shape, torch.finfo(torch.float32).max, 2**32, False, note=note)
+    return Comparison(rung, place.stage, place.layer, shape, torch.finfo(torch.float32).max, 2**32, False, note=note)
 
 
-def compare_tensors(rung: str, ours: Tensors, theirs: Tensors, bound: float = 0.0, least: float = 0.0) -> list[Row]:
+def compare_tensors(
+    rung: str, ours: Tensors, theirs: Tensors, bound: float = 0.0, least: float = 0.0
+) -> list[Comparison]:
     """A row for each place of either side; a tensor that one side lacks is a row that differs."""
     rows = []
     for place in ours | theirs:
         if place in ours and place in theirs:
-            rows.append(row(rung, place, ours[place], theirs[place], bound, least))
+            rows.append(compare_tensor(rung, place, ours[place], theirs[place], bound, least))
         else:
             lacking, present = ("upstream", ours) if place in ours else ("minibert", theirs)
             rows.append(broken(rung, place, tuple(present[place].shape), f"{lacking} has no such tensor"))
@@ -165,8 +169,8 @@ def fields(output: Any, names: Iterable[str]) -> Tensors:
 
 
 def compare(
-    ours: nn.Module, theirs: nn.Module, batch: Batch, labels: dict[str, Tensor] | None = None, bounds: Bounds = EQUAL
-) -> list[Row]:
+    ours: nn.Module, theirs: nn.Module, batch: Inputs, labels: dict[str, Tensor] | None = None, bounds: Bounds = EQUAL
+) -> list[Comparison]:
     """Compare tensors, logits and decisions; with labels, losses and gradients too. Both models in eval mode.
 
     `theirs` is the reference: an upstream model or, with bounds, one of ours.
@@ -186,7 +190,7 @@ def compare(
     return rows
 
 
-def compare_full_length(ours: nn.Module, theirs: nn.Module, batch: Batch, bounds: Bounds = EQUAL) -> list[Row]:
+def compare_full_length(ours: nn.Module, theirs: nn.Module, batch: Inputs, bounds: Bounds = EQUAL) -> list[Comparison]:
     """Compare the hidden states alone: attention matrices of 512 tokens, all layers at once, take gigabytes."""
     with torch.no_grad():
         outputs = [forward(model, batch, {"output_hidden_states": True}) for model in (ours, theirs)]
@@ -228,7 +232,7 @@ def parameter_pairs(ours: nn.Module, theirs: nn.Module) -> list[tuple[str, nn.Pa
 
 def compare_parameters(
     rung: str, ours: nn.Module, theirs: nn.Module, read: Callable[[nn.Parameter], Tensor | None], bound: float = 0.0
-) -> list[Row]:
+) -> list[Comparison]:
     """Compare the gradients or the values of all parameters, as `read` returns them, after a backward pass."""
     pairs = parameter_pairs(ours, theirs)
     sides = ([(name, p) for name, p, _ in pairs], [(name, p) for name, _, p in pairs if p is not None])
@@ -242,7 +246,7 @@ def compare_parameters(
     return rows
 
 
-def compare_training(ours: nn.Module, theirs: nn.Module, batch: Batch, labels: dict[str, Tensor]) -> list[Row]:
+def compare_training(ours: nn.Module, theirs: nn.Module, batch: Inputs, labels: dict[str, Tensor]) -> list[Comparison]:
     """Train both by AdamW, dropout on, same seed: the tensors of the first step, the weights after STEPS steps.
 
     Both models are changed: use them for nothing else afterwards.
@@ -262,6 +266,6 @@ def compare_training(ours: nn.Module, theirs: nn.Module, batch: Batch, labels: d
     return rows + compare_parameters(TRAINED, ours, theirs, lambda p: p.data)
 
 
-def first_divergent(rows: Iterable[Row]) -> Row | None:
+def first_divergent(rows: Iterable[Comparison]) -> Comparison | None:
     """The first tensor in the order of computation that differs (or leaves its bound); None: there is none."""
     return next((r for r in rows if not r.ok), None)

@@ -36,14 +36,14 @@ from minibert.parity.compare import (
     TENSORS,
     TRAINED,
     Bounds,
-    Row,
+    Comparison,
     compare,
     compare_full_length,
     compare_training,
     first_divergent,
     parameter_pairs,
 )
-from minibert.parity.stages import Batch, Place, record
+from minibert.parity.stages import Inputs, Place, record
 
 TOKENS = 24  # S of the batch for a checkpoint of any size; only the encoder is also compared at full length
 
@@ -55,12 +55,12 @@ class Result:
     checkpoint: str
     origin: str  # where it comes from, in words
     tiny: bool = False
-    rows: list[Row] = field(default_factory=list)
+    rows: list[Comparison] = field(default_factory=list)
     cause: str = ""  # why the first divergent tensor differs
     seconds: float = 0.0
 
     @property
-    def first(self) -> Row | None:
+    def first(self) -> Comparison | None:
         """The first divergent tensor."""
         return first_divergent(self.rows)
 
@@ -69,7 +69,7 @@ def climb(
     result: Result,
     ours: nn.Module,
     theirs: nn.Module,
-    task: checkpoints.Task,
+    task: checkpoints.LabelledBatch,
     head: str | None,
     *,
     train: bool,
@@ -161,7 +161,7 @@ WHERE_TO_LOOK = {
 }
 
 
-def explain(ours: nn.Module, theirs: nn.Module, batch: Batch, first: Row) -> str:
+def explain(ours: nn.Module, theirs: nn.Module, batch: Inputs, first: Comparison) -> str:
     """One line: the cause that reproduces upstream's tensor at the first divergent row, or where to look."""
     if first.note:
         return first.note
@@ -170,7 +170,7 @@ def explain(ours: nn.Module, theirs: nn.Module, batch: Batch, first: Row) -> str
     place = Place(first.stage, first.layer)
     mine, upstream = record(ours, batch)[place], record(theirs, batch)[place]
 
-    def reproduces(model: nn.Module, batch: Batch, target: Tensor) -> bool:
+    def reproduces(model: nn.Module, batch: Inputs, target: Tensor) -> bool:
         found = record(model, batch).get(place)
         return found is not None and found.numel() == target.numel() and torch.equal(found.view_as(target), target)
 

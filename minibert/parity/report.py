@@ -21,7 +21,7 @@ from minibert.checkpoints.hub import locate
 from minibert.files import write_text_atomically
 from minibert.outputs import check_output
 from minibert.parity.checkpoints import BASE, LARGER, TINY
-from minibert.parity.compare import DROPOUT, NEWEST, OLDEST, RUNGS, TENSORS, Row
+from minibert.parity.compare import DROPOUT, NEWEST, OLDEST, RUNGS, TENSORS, Comparison
 from minibert.parity.ladder import Result, climb_checkpoint, climb_path, climb_random
 from minibert.printing import install_hint, table
 from minibert.templates import templates
@@ -79,7 +79,7 @@ def transformers_version() -> str:
 
 def steps(result: Result) -> list[dict[str, Any]]:
     """The ladder of one checkpoint: a line for each stage in all layers, and for each rung with each head."""
-    groups: dict[tuple[str, str], list[Row]] = {}
+    groups: dict[tuple[str, str], list[Comparison]] = {}
     for row in sorted(result.rows, key=lambda row: RUNGS.index(row.rung)):
         by_stage = row.rung in (TENSORS, DROPOUT) and row.head == "encoder"
         name = row.stage if by_stage else row.head

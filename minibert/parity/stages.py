@@ -83,7 +83,7 @@ Tensors = dict[Place, Tensor]
 
 
 @dataclass(frozen=True)
-class Batch:
+class Inputs:
     """One batch for both sides: ids, mask and segments, (B, S) each; for multiple choice (B, C, S)."""
 
     input_ids: Tensor
@@ -209,7 +209,7 @@ def recording(model: nn.Module) -> Iterator[Tensors]:
         yield kept
 
 
-def forward(model: nn.Module, batch: Batch, more: Mapping[str, Any] | None = None) -> Any:
+def forward(model: nn.Module, batch: Inputs, more: Mapping[str, Any] | None = None) -> Any:
     """Call either side, on its device; segments are left out for upstream's families that have none."""
     inputs, family, device = vars(batch) | dict(more or {}), upstream_family(model), next(model.parameters()).device
     if family is not None and not family.has_segments:
@@ -217,7 +217,7 @@ def forward(model: nn.Module, batch: Batch, more: Mapping[str, Any] | None = Non
     return model(**{name: x.to(device) if isinstance(x, Tensor) else x for name, x in inputs.items()})
 
 
-def run(model: nn.Module, batch: Batch, labels: Mapping[str, Tensor] | None = None) -> tuple[Tensors, Any]:
+def run(model: nn.Module, batch: Inputs, labels: Mapping[str, Tensor] | None = None) -> tuple[Tensors, Any]:
     """The stages and the output of a forward pass; where labels give a loss, its gradients are left in the model."""
     model.zero_grad(set_to_none=True)
     with torch.set_grad_enabled(labels is not None), recording(model) as kept:
@@ -228,6 +228,6 @@ def run(model: nn.Module, batch: Batch, labels: Mapping[str, Tensor] | None = No
     return {place: kept[place] for place, _, _ in places(model) if place in kept}, output
 
 
-def record(model: nn.Module, batch: Batch) -> Tensors:
+def record(model: nn.Module, batch: Inputs) -> Tensors:
     """Every stage of one forward pass, without gradients, in the mode in which the model is."""
     return run(model, batch)[0]

@@ -83,7 +83,7 @@ class Server:
         api_key: str | None = None,
     ) -> None:
         self.settings, self.api_key = settings, api_key
-        self.models = {"/v1/embeddings": vectors, "/classify": labels, "/fill-mask": masks}
+        self.models: dict[str, Any] = {"/v1/embeddings": vectors, "/classify": labels, "/fill-mask": masks}
         self.offers = [path for path, model in self.models.items() if model]
         self.names = list(dict.fromkeys(model.name for model in (vectors, labels) if model))
         self.batchers: dict[str, Batcher] = {}
@@ -132,7 +132,7 @@ class Server:
         read_body, rows_of and `prepare` raise; ClientDisconnect when the client disconnects.
         """
         path = request.url.path
-        model: Any = self.models[path]
+        model = self.models[path]
         if model is None:
             raise RequestError(404, f"{path} is not served here; {', '.join(self.offers)} are", code="not_served")
         body = await read_body(request, model.body, self.settings)

@@ -8,7 +8,7 @@ A classifier's decision is explained by the dimensions of its vector and by the 
 
     logit = Σ_d coefficient_d · standardised_d + intercept             exact, for every recipe
           = Σ_t what token t adds + intercept                          exact, for a mean over the tokens
-    probability with [MASK] in a token's place − probability           measured, a run of the model for each token
+    probability with a token masked − probability                      measured, a row of the model for each token
 
 A feed-forward is explained by its strongest units:
 
@@ -48,7 +48,7 @@ class Prediction(NamedTuple):
 
 
 class Masked(NamedTuple):
-    """A classifier's decision with [MASK] in the place of one token."""
+    """A classifier's decision on the text with one token replaced by [MASK]."""
 
     place: int  # of the token
     probability: float  # of the label that the whole text gets
@@ -261,7 +261,7 @@ def decide(classifier: Classifier, config: Config, states: tuple[Tensor, ...], p
 def mask_in_turn(
     classifier: Classifier, encoder: Encoder, ids: Sequence[int], places: Sequence[int], mask_id: int
 ) -> list[Masked]:
-    """The decision on a text, (S) ids, with [MASK] in each of these places in turn: one run of the model for each."""
+    """The decision on a text, (S) ids, with one token at a time replaced by [MASK]; a row of the model for each."""
     rows = [list(ids), *([*ids[:place], mask_id, *ids[place + 1 :]] for place in places)]
     vectors = readable_vectors(encoder, rows, classifier.features.recipe)  # (1 + places, width)
     found = classifier.head.predict_proba(vectors)  # (1 + places, labels)

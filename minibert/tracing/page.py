@@ -5,7 +5,7 @@
 
 The templates escape all text. Each step links to the line of the source that computes it, which is part of the page.
 The line is found by a name that occurs in it: a module that the line calls, or a variable that it assigns. Such names
-survive when a line is rewritten; if one is gone, the link leads to the function.
+survive when a line is rewritten; without the name, the link leads to the function.
 
 The scripts draw the numbers of the chosen layers and heads, rounded and packed:
 
@@ -285,12 +285,12 @@ def left_out(journey: Journey, layers: list[int], heads: list[int]) -> str:
 
 def packed_probs(probs: Tensor) -> str:
     """Probabilities as uint16, 65535 for 1."""
-    return base64.b64encode((probs.double() * 65535).round().numpy().astype("<u2", order="C")).decode()
+    return base64.b64encode((probs.double() * 65535).round().numpy().astype("<u2").tobytes()).decode()
 
 
 def packed_vectors(vectors: Tensor) -> str:
     """Vectors as float16; values beyond its range become its largest number."""
-    return base64.b64encode(vectors.double().clamp(-65504, 65504).numpy().astype("<f2", order="C")).decode()
+    return base64.b64encode(vectors.double().clamp(-65504, 65504).numpy().astype("<f2").tobytes()).decode()
 
 
 def rounded(values: Tensor) -> Any:
@@ -361,8 +361,8 @@ def queries_and_keys(journey: Journey, layer: int, heads: list[int]) -> dict[str
     stages, H = journey.layers[layer], journey.config.num_attention_heads
     found: dict[str, Any] = {"log_sums": None}
     for name, stage in (("queries", "query"), ("keys", "key")):
-        split = stages[stage][:PAIR_TOKENS].unflatten(-1, (H, -1)).transpose(0, 1)  # (P,D) -> (P,H,W) -> (H,P,W)
-        found[name] = packed_vectors(split[heads])
+        split = stages[stage][:PAIR_TOKENS].chunk(H, dim=-1)  # (P,D) -> H of (P,W)
+        found[name] = packed_vectors(torch.stack([split[head] for head in heads]))
     if len(journey.tokens) > PAIR_TOKENS:
         found["log_sums"] = rounded(stages["scores"][heads, :PAIR_TOKENS].double().logsumexp(dim=-1))
     return found

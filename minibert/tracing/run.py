@@ -16,14 +16,14 @@ from minibert.files import write_text_atomically
 from minibert.heads import MaskedLM
 from minibert.inputs import inference
 from minibert.model import Encoder
-from minibert.parity.stages import Batch, Place, Tensors, forward, recording
+from minibert.parity.stages import Inputs, Place, Tensors, forward, recording
 from minibert.tasks.frozen import Classifier
 from minibert.tasks.masked_text import best_tokens
 from minibert.text.tokenizer import Tokenizer
 from minibert.tracing.journey import Journey, Prediction, decide, mask_in_turn, strongest_units
 from minibert.tracing.page import page
 
-MASKED = 64  # first tokens of a classifier's text that are masked in turn: a row of the model each
+MASKED = 64  # first tokens of a classifier's text that are masked in turn, a row of the model for each
 
 
 class Trace(Journey):
@@ -102,8 +102,10 @@ def trace(
 def check(encoder: object, text: object, text_b: object, classifier: Classifier | None) -> None:
     """Raise TypeError or ValueError for a request that cannot be traced, before anything is computed."""
     if not isinstance(encoder, Encoder | MaskedLM) or not isinstance(text, str) or not isinstance(text_b, str | None):
-        types = f"{type(encoder).__name__}, {type(text).__name__}, {type(text_b).__name__}"
-        raise TypeError(f"encoder, text and text_b are of types {types}; an Encoder or MaskedLM and str are required")
+        raise TypeError(
+            f"encoder, text and text_b are of types {type(encoder).__name__}, {type(text).__name__}, "
+            f"{type(text_b).__name__}; an Encoder or MaskedLM and str are required"
+        )
     if isinstance(encoder, MaskedLM) and not encoder.head_is_trained:
         raise ValueError("the task head 'masked-lm' was never trained; load a checkpoint that has it")
     if classifier is not None and (classifier.pairs or text_b is not None):
@@ -112,7 +114,7 @@ def check(encoder: object, text: object, text_b: object, classifier: Classifier 
 
 def run(encoder: Encoder | MaskedLM, row: Any) -> tuple[Tensors, tuple[Tensor, ...]]:
     """Every stage and the hidden states of a forward pass on the tokenizer's row, without the batch dimension."""
-    batch = Batch(row.input_ids, row.attention_mask, row.token_type_ids)
+    batch = Inputs(row.input_ids, row.attention_mask, row.token_type_ids)
     with inference(encoder), recording(encoder) as kept:
         out = forward(encoder, batch, {"output_hidden_states": True, "output_attentions": True})
     # Position embeddings may have been computed without a batch dimension, (S,D).

@@ -361,10 +361,9 @@ def prepare(
     name = os.fspath(teacher)
     if task == "language":
         return DistillRun.of(data, DistillSettings(init=name, dev=None if dev is None else os.fspath(dev), **settings))
-    if isinstance(task, str):
-        if task != "classify":
-            raise ValueError(f"task is {task!r}; choose language or classify")
-        task = Classification()
+    task = Classification() if task == "classify" else task
+    if not isinstance(task, Classification):
+        raise ValueError(f"task is {task!r}; choose language or classify")
     held_out = None if dev is None else as_data(task, dev)
     return DistillClassifierRun.of(
         task, as_data(task, data), held_out, DistillClassifierSettings(model=name, **settings)

@@ -203,8 +203,7 @@ def readable_output(model: Head, batch: Batch) -> Any:
 
 def own_loss(output_of: OutputFunction, model: Head, batch: Batch) -> Tensor:
     """The loss of the task head itself."""
-    loss: Tensor = output_of(model, batch).loss
-    return loss
+    return cast(Tensor, output_of(model, batch).loss)
 
 
 @dataclass(frozen=True)

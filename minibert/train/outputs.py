@@ -108,8 +108,8 @@ class States:
         """The output of the model's task head, with its loss if the batch has labels; see packed.packed_output."""
         width = max(batch.choices, 1)
         numbers = [row * width + choice for row in batch.rows for choice in range(width)]
-        choices: dict[str, Any] = {"choices": batch.choices} if batch.choices else {}
-        return model.read(self.encoded(numbers), **choices, **batch.labels)
+        more: dict[str, Any] = batch.labels | ({"choices": batch.choices} if batch.choices else {})
+        return model.read(self.encoded(numbers), **more)
 
     def logits(self, model: Head) -> list[Logits]:
         """The logits of each example, in order; see `outputs`."""

@@ -14,8 +14,6 @@ from minibert.settings import check, integers, setting
 
 STEPS, SHARDS = ("packed", "readable"), ("none", "full")
 OBJECTIVES = ("mlm", "mlm+nsp", "mlm+sop", "electra")  # the keys of train.objectives.OBJECTIVES
-PLACES = ("all", "masked")
-SHORTEST_ROW = 8  # tokens: a pair of texts with a token to predict in each
 
 
 def floats(text: str) -> tuple[float, ...]:
@@ -77,7 +75,7 @@ class PretrainSettings(TrainSettings):
     objective: str = setting("mlm+nsp", "{choices}", choices=OBJECTIVES)
     dev: str | None = setting(None, "held-out text for evaluation (default: the end of the corpus)", metavar="FILE")
     steps: int = setting(1000, "training steps", minimum=1)
-    max_length: int = setting(128, "tokens of a row", minimum=SHORTEST_ROW)
+    max_length: int = setting(128, "tokens of a row", minimum=8)  # a pair of texts with a token to predict in each
     mask_rate: float = setting(0.15, "fraction of the tokens to predict")
     whole_words: bool = setting(False, "mask all tokens of a word together")
     phrases: str | None = setting(None, "file of phrases, one a line, each masked as a whole (ERNIE)", metavar="FILE")
@@ -117,7 +115,9 @@ class DistillSettings(StudentSettings, PretrainSettings):
     weights: tuple[float, ...] = setting(
         (5.0, 2.0, 1.0), "weights of the losses: distillation, masked LM, cosine", metavar="X,X", parse=floats
     )
-    places: str = setting("all", "{choices} tokens: where the teacher's predictions are learned", choices=PLACES)
+    places: str = setting(
+        "all", "{choices} tokens: where the teacher's predictions are learned", choices=("all", "masked")
+    )
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from tqdm import tqdm
 
 from minibert.files import write_text_atomically
-from minibert.outputs import atomic_folder, check_output
+from minibert.outputs import atomic_folder
 from minibert.text.tables import Column, Table
 from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import MAX_WORD_LENGTH, SPECIAL_TOKENS
@@ -59,7 +59,6 @@ class Vocabulary:
         minibert.load_tokenizer and AutoTokenizer of transformers load it. overwrite: replace what minibert wrote there.
         Raises ValueError for a folder that holds something.
         """
-        check_output(Path(out), overwrite, files=FILES)
         with atomic_folder(Path(out), overwrite) as folder:
             write_text_atomically(folder / "vocab.txt", "".join(f"{token}\n" for token in self.tokens))
             config = {"model_type": "bert", "vocab_size": len(self.tokens)}

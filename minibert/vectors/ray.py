@@ -8,7 +8,7 @@ shards are there, and the same call resumes. A pipeline that uses Ray already, f
 only an Embedder, whose pickle is a name and hashes:
 
     embedder = minibert.Embedder("all-MiniLM-L6-v2")
-    dataset.map_batches(lambda batch: batch | {"vector": embedder(batch["text"])}, concurrency=2)
+    dataset.map_batches(lambda batch: batch | {"vector": embedder(batch["text"])})
 
 Ray is that of this process if it runs, the cluster of RAY_ADDRESS, or one of this machine, started and stopped here.
 That one listens to this machine alone, under a token of its own, sends no usage statistics and keeps no logs. On a

@@ -12,7 +12,7 @@ from words import write_words_checkpoint
 
 import minibert
 from minibert.bench import harness
-from minibert.bench.harness import Contestant, Result, Row, Sample
+from minibert.bench.harness import BenchResult, Contestant, Row, Sample
 from minibert.config import Config
 
 BASE = Config(model_type="distilbert", num_hidden_layers=6)
@@ -60,6 +60,8 @@ def row() -> Callable[..., Row]:
 
 
 @pytest.fixture
-def result() -> Callable[..., Result]:
+def result() -> Callable[..., BenchResult]:
     """A result of these rows."""
-    return lambda *rows, **changes: Result("a model", rows=list(rows), **{"config": BASE, "lengths": [8, 12]} | changes)
+    return lambda *rows, **changes: BenchResult(
+        "a model", rows=list(rows), **{"config": BASE, "lengths": [8, 12]} | changes
+    )

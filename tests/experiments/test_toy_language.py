@@ -17,7 +17,7 @@ from minibert.experiments.toy_language import (
     SAME_FOR_ALL,
     TOPIC_SHARE,
     TOPICS,
-    Bounds,
+    BestPredictions,
     Grammar,
     Language,
     Procedure,
@@ -168,27 +168,27 @@ def drawn() -> Drawn:
 
 
 @pytest.fixture(scope="module")
-def best(drawn: Drawn) -> Bounds:
+def best(drawn: Drawn) -> BestPredictions:
     return bounds(LANGUAGE, drawn.ids, drawn.labels, drawn.next_labels)
 
 
-def losses(found: Bounds) -> NDArray[np.float64]:
+def losses(found: BestPredictions) -> NDArray[np.float64]:
     """Of each masked token."""
     return np.asarray(-np.log(found.words[np.arange(len(found.true)), found.true]))
 
 
-def entropies(found: Bounds) -> NDArray[np.float64]:
+def entropies(found: BestPredictions) -> NDArray[np.float64]:
     """The expected loss of each masked token."""
     return np.asarray(-(found.words * np.log(found.words + 1e-300)).sum(axis=1))
 
 
-def test_the_loss_of_the_posterior_is_its_entropy(best: Bounds) -> None:
+def test_the_loss_of_the_posterior_is_its_entropy(best: BestPredictions) -> None:
     gap = losses(best) - entropies(best)
     assert abs(gap.mean()) < 3 * gap.std() / len(gap) ** 0.5
     assert best.loss == pytest.approx(losses(best).mean())
 
 
-def test_the_accuracy_is_the_probability_of_the_most_likely_answer(best: Bounds) -> None:
+def test_the_accuracy_is_the_probability_of_the_most_likely_answer(best: BestPredictions) -> None:
     likeliest = np.maximum(best.is_next, 1 - best.is_next)
     for accuracy, sure in ((best.accuracy, best.words.max(axis=1)), (best.next_accuracy, likeliest)):
         assert abs(accuracy - sure.mean()) < 3 * (sure * (1 - sure)).sum() ** 0.5 / len(sure)
@@ -196,7 +196,7 @@ def test_the_accuracy_is_the_probability_of_the_most_likely_answer(best: Bounds)
 
 
 @pytest.mark.parametrize("share", [0.02, 0.2])
-def test_any_other_distribution_is_worse(best: Bounds, share: float) -> None:
+def test_any_other_distribution_is_worse(best: BestPredictions, share: float) -> None:
     flat = np.full_like(best.words, 1 / best.words.shape[1])
     sharper = best.words ** (1 + 5 * share)
     for other in ((1 - share) * best.words + share * flat, sharper / sharper.sum(axis=1, keepdims=True)):
@@ -224,7 +224,7 @@ MISTAKES: dict[str, tuple[Grammar, dict[str, Any], float]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_posterior_with_a_mistake_is_worse(mistake: str, best: Bounds, drawn: Drawn) -> None:
+def test_a_posterior_with_a_mistake_is_worse(mistake: str, best: BestPredictions, drawn: Drawn) -> None:
     grammar, changed, by = MISTAKES[mistake]
     other = bounds(grammar, drawn.ids, drawn.labels, procedure=Procedure(**changed))
     gap = losses(other) - losses(best)  # in nats a word

@@ -33,7 +33,7 @@ from minibert.parity.checkpoints import (
     task,
     tiny,
 )
-from minibert.parity.compare import RUNGS, compare_tensors, first_divergent, row
+from minibert.parity.compare import RUNGS, compare_tensor, compare_tensors, first_divergent
 from minibert.parity.stages import STAGES, Place, record
 
 Model = Any
@@ -167,15 +167,15 @@ def test_every_stage_is_read_on_both_sides(family: str, absent: set[str], pair: 
     theirs: set[str] = set()
     for head in (None, *FAMILIES[family].heads):
         both = pair(FAMILIES[family], head)
-        ours |= {place.stage for place in record(both.ours, both.asked.batch)}
-        theirs |= {place.stage for place in record(both.theirs, both.asked.batch)}
+        ours |= {place.stage for place in record(both.ours, both.task.batch)}
+        theirs |= {place.stage for place in record(both.theirs, both.task.batch)}
     assert ours == theirs == {stage for stage, _, _ in STAGES} - absent
 
 
 @pytest.mark.parametrize("side", ["ours", "theirs"])
 def test_scores_probs_and_context_are_those_that_were_computed(side: str, pair: MakePair) -> None:
     both = pair()
-    tensors = record(getattr(both, side), both.asked.batch)
+    tensors = record(getattr(both, side), both.task.batch)
     for layer in range(2):
         scores, probs, context = (tensors[Place(stage, layer)] for stage in ("scores", "probs", "context"))
         assert torch.equal(scores.softmax(dim=-1), probs)
@@ -201,20 +201,20 @@ DOUBLE = torch.ones(1, dtype=torch.float64)
 def test_a_difference_is_exact_and_counted_in_units_in_the_last_place(
     ours: Tensor, theirs: Tensor, equal: bool, ulp: int, largest: float
 ) -> None:
-    found = row("tensors", Place("x"), ours, theirs)
+    found = compare_tensor("tensors", Place("x"), ours, theirs)
     assert (found.equal, found.ulp, found.index) == (equal, ulp, None if equal else (0,))
     assert found.largest == pytest.approx(largest, rel=1e-3)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_value_that_is_not_finite_never_passes_within_a_bound(value: float) -> None:
-    assert not row("tensors", Place("x"), torch.tensor([1.0, value]), torch.tensor([1.0, 2.0]), bound=0.5).ok
+    assert not compare_tensor("tensors", Place("x"), torch.tensor([1.0, value]), torch.tensor([1.0, 2.0]), bound=0.5).ok
 
 
 def test_a_tensor_that_one_side_lacks_or_that_has_another_shape_differs() -> None:
     x, y = {Place("x"): torch.ones(2)}, {Place("y"): torch.ones(2)}
     assert [r.ok for r in compare_tensors("tensors", x, y)] == [False, False]
-    assert not row("tensors", Place("x"), torch.ones(2), torch.ones(3)).ok
+    assert not compare_tensor("tensors", Place("x"), torch.ones(2), torch.ones(3)).ok
 
 
 @pytest.mark.parametrize(("change", "decided_alike"), [(1e-3, True), (-2.0, False)])

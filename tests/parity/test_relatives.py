@@ -34,7 +34,7 @@ from minibert.kernels.packing import pack
 from minibert.model import Encoder
 from minibert.parity.checkpoints import randomise
 from minibert.parity.compare import compare_full_length, compare_training
-from minibert.parity.stages import Batch, forward
+from minibert.parity.stages import Inputs, forward
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import readable_vectors
 from minibert.vectors.recipe import Recipe
@@ -67,9 +67,9 @@ def test_padding_inside_a_row_and_no_mask_are_computed_as_upstream(pair: MakePai
     both = pair(ROBERTA, "token-classification")
     rows = ids([0, 7, 1, 8, 9, 2], [0, 7, 2, 1, 1, 1])
     for mask in (torch.ones_like(rows), (rows != 1).long()):
-        batch = Batch(rows, mask, torch.zeros_like(rows))
+        batch = Inputs(rows, mask, torch.zeros_like(rows))
         assert (
-            unequal(Pair(both.ours, both.theirs, dataclasses.replace(both.asked, batch=batch, labels={})).compare())
+            unequal(Pair(both.ours, both.theirs, dataclasses.replace(both.task, batch=batch, labels={})).compare())
             == []
         )
     ours = both.ours(rows).logits
@@ -80,7 +80,7 @@ def test_the_rows_of_padding_begin_at_zero_and_learn_nothing(pair: MakePair) -> 
     both = pair(ROBERTA, "masked-lm")
     before = both.ours.encoder.embeddings.position.weight[1].clone()
     assert before.any()
-    forward(both.ours, both.asked.batch, both.asked.labels).loss.backward()
+    forward(both.ours, both.task.batch, both.task.labels).loss.backward()
     gradients = both.ours.encoder.embeddings.position.weight.grad
     assert not gradients[:2].any()
     assert gradients[2:-1].any(dim=1).all()  # the last is not reached: one token of the full row is [PAD]
@@ -148,9 +148,9 @@ def test_another_map_of_steps_to_groups_is_caught(written: Written) -> None:
     assert "hidden states" in {row.stage for row in compare_full_length(ours, theirs, batch_for(ours)) if not row.equal}
 
 
-def batch_for(model: Any) -> Batch:
+def batch_for(model: Any) -> Inputs:
     rows = torch.randint(0, 101, (3, 11), generator=torch.Generator().manual_seed(0))
-    return Batch(rows, torch.ones_like(rows), torch.zeros_like(rows))
+    return Inputs(rows, torch.ones_like(rows), torch.zeros_like(rows))
 
 
 def test_a_group_is_stored_once_and_hidden_states_begin_after_the_map(written: Written, tmp_path: Path) -> None:
@@ -199,17 +199,17 @@ def test_a_config_that_contradicts_its_tensors_is_named(
 
 def test_the_order_of_sentences_has_upstreams_fields_and_two_labels(pair: MakePair, written: Written) -> None:
     both = pair(ALBERT, "pretraining")
-    out = forward(both.ours, both.asked.batch, both.asked.labels)
+    out = forward(both.ours, both.task.batch, both.task.labels)
     assert out.keys() == ["loss", "prediction_logits", "sop_logits"]
     assert out.sop_logits.shape == (6, 2)
     zeros = torch.zeros(6, dtype=torch.long)
     for labels, words in (
         ({"next_sentence_label": zeros}, "both labels and sentence_order_label"),
         ({"sentence_order_label": zeros}, "both labels and sentence_order_label"),
-        (both.asked.labels | {"sentence_order_label": zeros + 2}, r"sentence_order_label\[0\] is 2"),
+        (both.task.labels | {"sentence_order_label": zeros + 2}, r"sentence_order_label\[0\] is 2"),
     ):
         with pytest.raises(ValueError, match=words):
-            forward(both.ours, both.asked.batch, labels)
+            forward(both.ours, both.task.batch, labels)
     fresh = minibert.load(written(ALBERT, "token-classification")[0], head="pretraining", new_head=True)
     assert fresh.sentence_order.out_features == 2
 
@@ -229,7 +229,7 @@ def test_a_decoder_that_reads_the_wrong_table_is_caught(pair: MakePair) -> None:
 
 def test_task_type_ids_are_read_as_upstream_and_are_0_by_default(pair: MakePair) -> None:
     both = pair(ERNIE, "token-classification")
-    batch = both.asked.batch
+    batch = both.task.batch
     tasks = torch.randint(0, 3, batch.input_ids.shape, generator=torch.Generator().manual_seed(3))
     ours, theirs = (forward(m, batch, {"task_type_ids": tasks}).logits for m in (both.ours, both.theirs))
     assert torch.equal(ours, theirs)
@@ -238,8 +238,8 @@ def test_task_type_ids_are_read_as_upstream_and_are_0_by_default(pair: MakePair)
     assert not torch.equal(default, ours)
     choices = pair(ERNIE, "multiple-choice")
     ours, theirs = (
-        forward(m, choices.asked.batch, {"task_type_ids": given}).logits
-        for m, given in ((choices.ours, tasks.view_as(choices.asked.batch.input_ids)), (choices.theirs, tasks))
+        forward(m, choices.task.batch, {"task_type_ids": given}).logits
+        for m, given in ((choices.ours, tasks.view_as(choices.task.batch.input_ids)), (choices.theirs, tasks))
     )  # upstream wants the tasks of choices, and these alone, one text after the other
     assert torch.equal(ours, theirs)
 
@@ -278,8 +278,8 @@ def test_the_task_before_the_position_differs_in_its_last_bits(pair: MakePair) -
 
 def test_detection_counts_the_tokens_that_are_attended_to(pair: MakePair) -> None:
     both = pair(ELECTRA, "replaced-token-detection")
-    batch, labels = both.asked.batch, both.asked.labels["labels"]
-    loss = forward(both.ours, batch, both.asked.labels).loss
+    batch, labels = both.task.batch, both.task.labels["labels"]
+    loss = forward(both.ours, batch, both.task.labels).loss
     elsewhere = torch.where(batch.attention_mask == 1, labels, 1)
     assert torch.equal(loss, forward(both.ours, batch, {"labels": elsewhere}).loss)
     rows = batch.input_ids.clamp(min=1)  # without padding and without a mask all tokens count, as upstream
@@ -394,6 +394,6 @@ def test_what_we_save_of_xlm_r_and_camembert_transformers_loads(family: Family, 
     both = pair(family, "sequence-classification")
     minibert.save(both.ours, tmp_path)
     theirs: nn.Module = type(both.theirs).from_pretrained(tmp_path, attn_implementation="eager").eval()
-    assert unequal(Pair(both.ours, theirs, both.asked).compare()) == []
-    assert unequal(compare_training(both.ours, theirs, both.asked.batch, both.asked.labels)) == []
+    assert unequal(Pair(both.ours, theirs, both.task).compare()) == []
+    assert unequal(compare_training(both.ours, theirs, both.task.batch, both.task.labels)) == []
     assert isinstance(Config.from_file(tmp_path / "config.json"), Config)

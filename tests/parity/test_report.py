@@ -17,7 +17,7 @@ from minibert import model
 from minibert.cli import main as cli
 from minibert.parity import ladder, report
 from minibert.parity.checkpoints import TINY, make
-from minibert.parity.compare import Row, row
+from minibert.parity.compare import Comparison, compare_tensor
 from minibert.parity.stages import Place
 from minibert.printing import install_hint
 
@@ -90,7 +90,7 @@ def test_a_request_that_cannot_be_met_is_refused(
 
 
 HOSTILE = '<script>alert(1)</script> | `x` & "y"'
-DIFFERENT = Row("tensors", HOSTILE, 0, (2,), 1.0, 3, False, index=(1,), ours=1.0, theirs=2.0)
+DIFFERENT = Comparison("tensors", HOSTILE, 0, (2,), 1.0, 3, False, index=(1,), ours=1.0, theirs=2.0)
 
 
 def test_pages_escape_what_they_quote_and_need_no_network() -> None:
@@ -104,6 +104,6 @@ def test_pages_escape_what_they_quote_and_need_no_network() -> None:
 
 
 def test_a_tensor_of_another_shape_is_reported_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    result = ladder.Result("one", "a test", rows=[row("tensors", Place("x"), torch.ones(2), torch.ones(3))])
+    result = ladder.Result("one", "a test", rows=[compare_tensor("tensors", Place("x"), torch.ones(2), torch.ones(3))])
     assert json.loads(json.dumps(report.figures("", {}, [result]), allow_nan=False))["equal"] == 0
     assert "shape (2,), upstream (3,)" in str(result.first)

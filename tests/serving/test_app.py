@@ -231,7 +231,7 @@ def test_limits_are_held_by_row(input: Any, status: int, message: str, vectors: 
     assert (answer.status_code, message in answer.json()["error"]["message"]) == (status, True), answer.content
 
 
-def test_a_full_queue_is_429_and_has_room_again_later(vectors: Vectors) -> None:
+def test_a_full_queue_is_429_and_has_space_again_later(vectors: Vectors) -> None:
     server = Server(vectors, settings=LIMITS)
 
     async def work() -> list[httpx.Response]:

@@ -152,7 +152,7 @@ def test_a_long_request_and_short_ones_take_turns(shorts: int) -> None:
         assert [max(batch) for batch in batches] == [1000 + turn for turn in range(50)], "nor are short ones held up"
 
 
-def test_a_full_queue_refuses_until_there_is_room() -> None:
+def test_a_full_queue_refuses_until_it_has_space() -> None:
     async def main() -> None:
         batcher = Batcher(Computer(), ThreadPoolExecutor(1), batch_tokens=BUDGET, queue_tokens=100)
         batcher.submit([(1, 60)], [60])
@@ -161,7 +161,7 @@ def test_a_full_queue_refuses_until_there_is_room() -> None:
             batcher.submit([(3, 1)], [1])
         second.cancel()
         await asyncio.sleep(0)
-        batcher.submit([(4, 40)], [40])  # there is room again
+        batcher.submit([(4, 40)], [40])  # the queue has space again
 
     asyncio.run(main())
 

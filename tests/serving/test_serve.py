@@ -123,13 +123,13 @@ def test_a_server_with_a_key_normalizes_shortens_and_truncates(locked: Served) -
 # -- bad clients among good ones
 
 
-async def exchange(port: int, sent: bytes, hang_up: bool = False) -> int:
+async def exchange(port: int, sent: bytes, disconnect: bool = False) -> int:
     """Send bytes; the status of the answer, 0 where there is none."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(sent)
     try:
         await writer.drain()
-        if hang_up:
+        if disconnect:
             return 0
         line = await asyncio.wait_for(reader.readline(), 30)
         return int(line.split()[1]) if line else 0
@@ -197,7 +197,7 @@ BAD: dict[str, tuple[int, bytes]] = {  # the expected status, and what is sent
 
 
 def test_bad_requests_of_every_kind_are_refused_and_disturb_nobody(server: Served, expected: Any) -> None:
-    """Good clients go on all the while, and get what they get alone; some bad ones hang up half-way."""
+    """Good clients continue all the while, with the right vectors; some bad ones disconnect half-way."""
     requests = [clients.request_of(server.port, text, "words", encoding="float") for text in TEXTS]
     wrong: list[Any] = []
 
@@ -240,7 +240,7 @@ def test_no_text_is_ever_logged(server: Served, locked: Served) -> None:
 
 
 def test_clients_that_disconnect_are_dropped_from_the_queue(server: Served) -> None:
-    """Each requests 2,048 vectors, and all hang up as soon as some of them wait."""
+    """Each requests 2,048 vectors, and all disconnect as soon as some of them wait."""
     many = post(of(json.dumps(["good film " * 8] * 2048)))
 
     def number(name: str) -> float:

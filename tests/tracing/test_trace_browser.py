@@ -82,12 +82,14 @@ def test_a_token_is_focused_by_keyboard_and_the_arcs_show_what_it_looks_at(visit
     page.locator("input[name=token]").first.focus()
     for _ in range(5):  # [CLS] a visually stunning rum
         page.keyboard.press("ArrowRight")
-    assert page.locator(".unit.here").text_content() == "rum"
     row = traced.attention(0, "mean")[4]
     assert [number(weight) for _, weight, *_ in cells(page, ".weights")] == approx(row.topk(8).values, 6e-4)
     announced = re.sub(r"\s+", " ", page.locator("#announcement").inner_text())
     assert announced.startswith(f"rum looks at {traced.tokens[int(row.argmax())]} {row.max():.2f},")
-    assert page.locator(".strips .of").first.inner_text() == "Vectors of rum"
+    assert [page.locator(one).first.text_content() for one in (".unit.here", ".strips .of")] == [
+        "rum",
+        "Vectors of rum",
+    ]
 
 
 def test_the_strips_show_the_numbers_of_the_chosen_token(visit):
@@ -121,8 +123,7 @@ def test_the_quadrants_of_a_pair_show_a_part_of_it(visit):
     choose(page, "part", "AB")
     drawn = page.evaluate("() => { const v = trace.view(); return v.rows.map(q => v.columns.map(k => v.at(q, k))) }")
     assert torch.allclose(torch.tensor(drawn), traced.attention(0, "mean")[:A, A:], atol=1e-4)
-    shares = [float(cell.inner_text()) for cell in page.locator(".quadrants tbody td").all()]
-    assert shares[0] + shares[1] == pytest.approx(1, abs=0.002)
+    assert sum(number(cell.inner_text()) for cell in page.locator(".quadrants tbody td").all()[:2]) == approx(1, 0.002)
     choose(page, "token", A + 1)
     assert "is not in the text that looks here" in page.locator("#looks").inner_text()
 
@@ -154,10 +155,11 @@ def test_of_a_long_text_the_first_tokens_have_steps_and_their_weights_count_all(
     probs, of_kept = layer["probs"][:, :24, :24], layer["scores"][:, :24, :24].softmax(dim=-1)
     head, query, key = map(int, torch.unravel_index((of_kept - probs).argmax(), probs.shape))
     page, _ = visit("long", where=f"#layer=2&head={head}&pair={query},{key}")
-    assert page.locator("#to option").count() == 24
     (chosen,) = (row for row in cells(page, SOFTMAX) if row[0].endswith(f" {key}"))
     assert number(chosen[3]) == approx(probs[head, query, key], 1e-3)
-    assert float(of_kept[head, query, key] - probs[head, query, key]) > 0.01
+    assert (
+        float(of_kept[head, query, key] - probs[head, query, key]) > 0.01 and page.locator("#to option").count() == 24
+    )
     choose(page, "token", 28)
     assert "Queries and keys are kept of the first 24 tokens" in page.locator(".pair").inner_text()
 
@@ -189,10 +191,6 @@ def test_each_choice_is_written_into_the_address_and_comes_back_from_it(visit):
     chosen = page.evaluate(STATE)
     page.reload()
     assert (page.evaluate(STATE), page.evaluate("history.length")) == (chosen, entries)
-    for name, value in (("layer", 0), ("head", "mean"), ("part", "all"), ("token", -1)):
-        choose(page, name, value)
-    page.locator("#merge").uncheck()
-    assert page.evaluate("location.href").endswith(".html")
 
 
 @pytest.mark.parametrize(

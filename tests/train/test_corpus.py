@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,25 +40,9 @@ def test_windows_of_any_size_hold_each_line_once(
     text = "\n".join([*lines, "x"]) + ("\n" if ends else "")
     path = write(tmp_path_factory.mktemp("corpus") / "c.txt", text)
     corpus = Corpus(path, path.stat().st_size, window=window)
-    found = [line for number in range(corpus.windows) for line in corpus.lines(number)]
-    assert "".join(found) == text
-
-
-class Forgetful(Corpus):
-    """A mistake: a window begins with the end of a line of the window before."""
-
-    def lines(self, number: int) -> Iterator[str]:
-        with self.path.open("rb") as file:
-            file.seek(number * self.window)
-            while file.tell() < min((number + 1) * self.window, self.end):
-                yield file.readline().decode()
-
-
-def test_a_window_that_forgets_the_line_before_it_would_be_seen(tmp_path: Path) -> None:
-    """The control of the test above."""
-    path = write(tmp_path / "c.txt", TEXT)
-    corpus = Forgetful(path, path.stat().st_size, window=7)
-    assert "".join(line for number in range(corpus.windows) for line in corpus.lines(number)) != TEXT
+    found = [list(corpus.lines(number)) for number in range(corpus.windows)]
+    assert "".join(line for lines in found for line in lines) == text
+    assert all(len("".join(lines[:-1]).encode()) < window for lines in found)  # no more than a line beyond it is read
 
 
 def test_the_end_of_the_file_is_held_out_and_not_learned_from(tmp_path: Path) -> None:
@@ -101,11 +84,3 @@ def test_what_is_no_corpus_is_refused(content: bytes, words: str, tmp_path: Path
         Corpus.of(tmp_path / "c.txt").documents(0)
     with pytest.raises(FileNotFoundError, match=r"none\.txt"):
         Corpus.of(tmp_path / "none.txt")
-
-
-def test_no_more_than_a_line_beyond_a_window_is_read(tmp_path: Path) -> None:
-    path = write(tmp_path / "c.txt", "0123456789\n" * 4000)
-    corpus = Corpus(path, path.stat().st_size, window=1000)
-    sizes = [sum(map(len, corpus.lines(number))) for number in range(corpus.windows)]
-    assert max(sizes) <= 1011
-    assert sum(sizes) == path.stat().st_size

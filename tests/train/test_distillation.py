@@ -27,11 +27,11 @@ from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
 from minibert.families.roberta import ROBERTA
-from minibert.heads import HEAD_CLASSES, Head
+from minibert.heads import Head
 from minibert.losses import IGNORED
 from minibert.tasks.classification import Classification
-from minibert.train import distill, finetune, pretrain
 from minibert.train import distillation as module
+from minibert.train import finetune, pretrain
 from minibert.train.batches import Batch, Batches, collate
 from minibert.train.distillation import (
     Distillation,
@@ -252,9 +252,13 @@ def run_of(home: Path, **how: Any) -> DistillRun:
 
 
 def test_the_result_is_an_ordinary_distilbert_that_has_learned(home: Path, tmp_path: Path) -> None:
-    how = QUICK | {"steps": 45, "save_every": 15, "batch_size": 16, "learning_rate": 3e-3}
-    model: Any = distill(home / "corpus.txt", teacher=home / "taught", out=tmp_path / "out", layers=2, **how)
-    assert not model.training
+    run = run_of(home, steps=45, save_every=15, batch_size=16, learning_rate=3e-3, layers=2)
+    teacher = run.objective.teacher
+    before = copy.deepcopy(teacher.state_dict())
+    model: Any = run.finish(tmp_path / "out").model
+    assert_equal(teacher.state_dict(), before)
+    assert not any(module.training for module in [*teacher.modules(), *model.modules()])
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out", attn_implementation="eager")
     assert type(theirs).__name__ == "DistilBertForMaskedLM"
     ids = torch.arange(5, 12)[None]
@@ -269,31 +273,15 @@ def test_the_result_is_an_ordinary_distilbert_that_has_learned(home: Path, tmp_p
     assert dev["kept"] == dev["masked_accuracy"] / dev["teacher_masked_accuracy"]
 
 
-def test_a_student_begins_better_than_random_weights_and_the_teacher_stays_as_it_is(home: Path, tmp_path: Path) -> None:
-    run = run_of(home, batch_size=16, steps=3)
-    teacher = run.objective.teacher
-    before = copy.deepcopy(teacher.state_dict())
-    batch, begun = next(run.batches(tmp_path).epoch_batches(0)), run.new_model()
-    torch.manual_seed(0)
-    fresh = HEAD_CLASSES[HEAD](begun.config).eval()
-    first, other = (float(summed(run.objective, model, batch).detach()) for model in (begun, fresh))
-    assert first < 0.8 * other
-    run.train(tmp_path / "run")
-    assert_equal(teacher.state_dict(), before)
-    assert not any(module.training for module in teacher.modules())
-    assert not any(parameter.requires_grad for parameter in teacher.parameters())
-
-
 def test_the_command_reports_the_layers_and_what_the_student_keeps(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = ["distill", str(home / "corpus.txt"), "--teacher", str(home / "taught"), "--take", "0,2,3", "--steps", "4"]
     args += ["--save-every", "2", "--max-length", "16", "--batch-size", "4", "--weights", "5,2,0", "--places", "masked"]
     assert cli.main([*args, "--out", str(tmp_path / "out"), "--json"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "a DistilBERT of 3 layers, initialised with layers 0, 2, 3 of the teacher" in "\n".join(lines)
-    assert [line.split()[:2] for line in lines if line.startswith("step ")] == [["step", "2"], ["step", "4"]]
-    figures = json.loads(lines[-1])
+    printed = capsys.readouterr().out
+    assert "a DistilBERT of 3 layers, initialised with layers 0, 2, 3 of the teacher" in printed
+    figures = json.loads(printed.splitlines()[-1])
     assert (figures["asked"]["weights"], figures["asked"]["places"]) == ([5.0, 2.0, 0.0], "masked")
     assert {"masked_lm_loss", "masked_accuracy", "teacher_masked_accuracy", "kept"} <= set(figures["dev"])
 
@@ -349,10 +337,7 @@ def test_the_command_distills_a_classifier_into_a_folder_that_predicts(
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert figures["dev"]["accuracy"] == 1.0 and figures["asked"]["take"] == [0, 3]
     assert cli.main(["evaluate", str(out), str(dev)]) == 0
-    theirs: Any = transformers.AutoModelForSequenceClassification.from_pretrained(out)
-    ours: Any = minibert.load(out, head="sequence-classification")
-    with torch.no_grad():
-        assert (ours(torch.arange(5, 12)[None]).logits - theirs(torch.arange(5, 12)[None]).logits).abs().max() < 1e-6
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out)
     assert theirs.config.id2label == {0: "neg", 1: "pos"}
 
 
@@ -426,5 +411,3 @@ def test_an_option_of_the_other_task_is_refused(home: Path, tmp_path: Path, caps
     for more, task in ((["--epochs", "3"], "language"), (["--task", "classify", "--mask-rate", "0.2"], "classify")):
         assert cli.main([*args, *more]) == 2
         assert f"has no meaning for --task {task}" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="task is 'tag'; choose language or classify"):
-        distill(home / "corpus.txt", teacher=home / "taught", out=tmp_path / "out", task="tag")

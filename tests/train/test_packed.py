@@ -16,7 +16,7 @@ from helpers import HEADS, every_head, small_config
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from training import CLOSE, REAL, WIDTH, Found, batch_of, lengths_of, real_examples
+from training import CLOSE, WIDTH, Found, batch_of, lengths_of
 
 import minibert
 from minibert.families.base import Family
@@ -27,7 +27,7 @@ from minibert.losses import IGNORED
 from minibert.model import Embeddings, eager_attention
 from minibert.parity.checkpoints import randomise
 from minibert.train import packed
-from minibert.train.batches import Batch, Batches
+from minibert.train.batches import Batch
 from minibert.train.loop import packed_loss, readable_loss
 from minibert.train.packed import Group, PackedBatch, Queries
 
@@ -65,20 +65,6 @@ def test_numbers_of_rows_are_few_and_never_much_larger(monkeypatch: pytest.Monke
 
 # ---------------------------------------------------------------------------------------------------------------
 # Equal with dropout off
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("corpus", REAL)
-def test_loss_and_gradients_of_real_batches_are_those_of_the_readable_step(corpus: str, minilm: Path) -> None:
-    head, labels, rows = REAL[corpus]
-    made = real_examples(corpus, minilm, rows)
-    torch.manual_seed(0)
-    model = minibert.load(minilm, head=head, new_head=True, num_labels=labels)
-    batch = Batches(made, rows, seed=0, pad_id=0).of_rows(range(rows))
-    assert batch.tokens < batch.input_ids.numel()  # there is padding
-    found = Found.of(packed_loss, model, batch)
-    assert len(found.gradients) == sum(1 for _ in model.parameters())
-    assert max(found.apart(Found.of(readable_loss, model, batch)).values()) < CLOSE
 
 
 @every_head

@@ -35,18 +35,26 @@ def new_run(home: Path, corpus: Path | None = None, **how: Any) -> PretrainRun:
     return PretrainRun.of(corpus or home / "corpus.txt", PretrainSettings(**given))
 
 
-def test_the_result_is_an_ordinary_checkpoint(home: Path, tmp_path: Path) -> None:
-    how = QUICK | {"steps": 30, "save_every": 10, "config": home / "small.json", "tokenizer": home / "words"}
-    model: Any = pretrain(home / "corpus.txt", out=tmp_path / "out", **how)
+def test_the_command_writes_an_ordinary_checkpoint(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "phrases.txt").write_text("the film\nvery good\n")
+    args = ["pretrain", str(home / "corpus.txt"), "--tokenizer", str(home / "words"), "--learning-rate", "3e-3"]
+    args += ["--config", str(home / "small.json"), "--phrases", str(tmp_path / "phrases.txt"), "--whole-words"]
+    args += ["--steps", "30", "--save-every", "10", "--max-length", "16", "--batch-size", "4"]
+    assert cli.main([*args, "--precision", "float32", "--out", str(tmp_path / "out"), "--json"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("corpus         54 documents") and "\nstep 10 " in printed and "\nstep 30 " in printed
     report = json.loads((tmp_path / "out" / "training.json").read_text())
-    assert [entry["step"] for entry in report["epochs"]] == [10, 20, 30]
+    assert report["asked"]["phrases"] == ["the film", "very good"]
     assert len(report["curves"]["masked-lm"]) == len(report["curves"]["next-sentence"]) == 30
     assert report["epochs"][-1]["masked_lm_loss"] < report["epochs"][0]["masked_lm_loss"]
+    assert {"masked_accuracy", "next_sentence_accuracy"} <= set(report["dev"])
     theirs = transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "out", attn_implementation="eager").eval()
+    ours: Any = minibert.load(tmp_path / "out", head="pretraining")
     ids = torch.arange(5, 12)[None]
     with torch.no_grad():
-        assert torch.equal(model(ids).prediction_logits, theirs(ids).prediction_logits)
-    assert minibert.embed(["the film"], model=tmp_path / "out").shape == (1, 24)
+        assert torch.equal(ours(ids).prediction_logits, theirs(ids).prediction_logits)
 
 
 def test_of_electra_both_models_are_ordinary_checkpoints(home: Path, tmp_path: Path) -> None:
@@ -63,26 +71,10 @@ def test_of_electra_both_models_are_ordinary_checkpoints(home: Path, tmp_path: P
 
 
 def test_pretraining_continues_from_a_checkpoint(home: Path, tmp_path: Path) -> None:
-    init, how = home / "teacher", QUICK | {"steps": 2, "objective": "mlm", "learning_rate": 1e-3}
-    model = pretrain(home / "corpus.txt", out=tmp_path / "out", init=init, **how)
-    moved = model.encoder.embeddings.token.weight - minibert.load(init).embeddings.token.weight
+    how = QUICK | {"steps": 2, "objective": "mlm", "learning_rate": 1e-3, "init": home / "teacher"}
+    model = pretrain(home / "corpus.txt", out=tmp_path / "out", **how)
+    moved = model.encoder.embeddings.token.weight - minibert.load(home / "teacher").embeddings.token.weight
     assert 0 < moved.abs().max() < 0.01
-
-
-def test_the_command_reports_the_corpus_and_each_evaluation(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "phrases.txt").write_text("the film\nvery good\n")
-    args = ["pretrain", str(home / "corpus.txt"), "--tokenizer", str(home / "words")]
-    args += ["--config", str(home / "small.json"), "--phrases", str(tmp_path / "phrases.txt"), "--whole-words"]
-    args += ["--steps", "4", "--save-every", "2", "--max-length", "16", "--batch-size", "4"]
-    assert cli.main([*args, "--out", str(tmp_path / "out"), "--json"]) == 0
-    printed = capsys.readouterr().out.splitlines()
-    assert printed[0].startswith("corpus         54 documents")
-    assert [line.split()[:2] for line in printed if line.startswith("step ")] == [["step", "2"], ["step", "4"]]
-    figures = json.loads(printed[-1])
-    assert figures["steps"] == 4 and figures["asked"]["phrases"] == ["the film", "very good"]
-    assert {"masked_lm_loss", "masked_accuracy", "next_sentence_accuracy"} <= set(figures["dev"])
 
 
 # ---------------------------------------------------------------------------------------------------------------

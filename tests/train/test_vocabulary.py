@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from transformers import AutoTokenizer
 
 import minibert
 from minibert.cli.main import main
-from minibert.text.wordpiece import SPECIAL_TOKENS, WordPiece
+from minibert.text.wordpiece import SPECIAL_TOKENS
 from minibert.train import vocabulary
 from minibert.train.vocabulary import count_words, learn_by_hand, learn_by_library, learn_vocabulary, letters
 
@@ -77,17 +76,10 @@ def test_another_process_learns_the_same(text: Path) -> None:
     assert done.stdout.strip() == str(learn_vocabulary(text, 1000).tokens)
 
 
-def test_every_word_of_the_corpus_can_be_written(words: Counter[str]) -> None:
-    tokens = learn_by_library(words, 1000)
-    by_hand = WordPiece({token: id for id, token in enumerate(tokens)})
-    assert all(by_hand.pieces(word) != ["[UNK]"] for word in words)
-
-
 @pytest.mark.parametrize("by", ["library", "hand"])
 def test_a_rare_pair_is_not_joined(by: str, corpus: Path) -> None:
     often, once = (learn_vocabulary(corpus, 1000, min_frequency=n, by=by).tokens for n in (4, 1))
-    assert "boat" in often
-    assert "elan" in once and "elan" not in often
+    assert {"boat", "elan"} & set(often) == {"boat"} and "elan" in once
 
 
 def test_case_and_accents_stay_only_where_they_are_requested(corpus: Path) -> None:
@@ -102,13 +94,6 @@ def test_the_statistics_of_the_corpus_are_right(corpus: Path) -> None:
     assert found.letters == len(set(".thedolrbas" + "n',"))
     in_one = {"the": 7, "old": 4, "boat": 4, ".": 6, "boats": 3, "older": 3, ",": 1, "'": 1, "s": 1}
     assert found.whole == sum(in_one.values()) / found.words
-
-
-def test_several_files_and_packed_ones_are_read_as_one(corpus: Path, tmp_path: Path) -> None:
-    packed, twice = tmp_path / "packed.txt.gz", tmp_path / "twice.txt"
-    packed.write_bytes(gzip.compress(corpus.read_bytes()))
-    twice.write_bytes(corpus.read_bytes() * 2)
-    assert learn_vocabulary([corpus, packed], 100).tokens == learn_vocabulary(twice, 100).tokens
 
 
 def test_rare_words_of_a_huge_corpus_and_very_long_words_teach_nothing(
@@ -151,8 +136,7 @@ def test_the_command_reports_what_it_learned(corpus: Path, tmp_path: Path, capsy
     assert main(["vocab", str(corpus), "--out", str(tmp_path / "small"), "--by", "hand"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "39 tokens; " in shown and "fewer tokens than the 8,000 requested: no other pair occurs 2 times" in shown
-    (tmp_path / "small" / "thesis.txt").write_text("my life")
-    assert main(["vocab", "no_such_corpus.txt", "--out", str(tmp_path / "small")]) == 2
+    assert main(["vocab", "no_such_corpus.txt", "--out", str(tmp_path)]) == 2  # before anything is read
     assert "is there already and holds" in capsys.readouterr().err
 
 
@@ -174,8 +158,6 @@ def test_what_is_no_text_is_refused(content: bytes, message: str, tmp_path: Path
     (tmp_path / "corpus.txt").write_bytes(content)
     with pytest.raises(ValueError, match=message):
         learn_vocabulary(tmp_path / "corpus.txt", 1000)
-    with pytest.raises(ValueError, match="size is 5; it must be at least 6"):  # before anything is read
-        learn_vocabulary("no_such.txt", 5)
 
 
 def test_a_size_too_small_for_the_letters_names_the_smallest_that_fits(corpus: Path) -> None:

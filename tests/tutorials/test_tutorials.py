@@ -28,7 +28,7 @@ def by_number(folder: Path) -> list[Path]:
 NOTEBOOKS = by_number(TUTORIALS)
 ALL = NOTEBOOKS + by_number(TUTORIALS / "solutions")
 NAMES = [str(path.relative_to(TUTORIALS)) for path in ALL]
-# Runs before the first cell: whoever opens a connection from the notebook fails, loudly.
+# Runs before the first cell: a cell that opens a connection fails.
 NO_NETWORK = """
 import socket
 def refuse(self, address):

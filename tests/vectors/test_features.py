@@ -31,6 +31,7 @@ NAME = "all-MiniLM-L6-v2"
 TEXTS = ["a stunning film", "dull, and far too long", "", "the best soup in town", "never again", "fine"]
 WORDS = ["a very good film", "the awful meal", ""]
 TOLERANCE = 1e-5
+connect = sqlite3.connect
 
 
 def reviews() -> tuple[list[str], list[int]]:
@@ -189,41 +190,30 @@ def test_a_damaged_row_on_disk_is_computed_again_and_healed(computed: list[int],
         assert computed == [len(TEXTS), 1]
 
 
-def test_a_disk_that_is_full_costs_one_warning_and_keeps_what_was_there(
-    computed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def full(path: Path, **settings: Any) -> sqlite3.Connection:
+    """A connection whose database may have as many pages as there are, and not one more."""
+    database = connect(path, **settings)
+    database.execute("PRAGMA max_page_count = 1")
+    return database
+
+
+def readonly(path: Path, **settings: Any) -> sqlite3.Connection:
+    return connect(f"file:{path}?mode=ro", uri=True, **settings)
+
+
+@pytest.mark.parametrize("limited", [full, readonly])
+def test_a_cache_that_cannot_be_written_is_read_and_costs_one_warning(
+    computed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limited: Any
 ) -> None:
     estimator = TextFeatures(NAME, cache=tmp_path).fit(TEXTS)
     estimator.transform(TEXTS[:1])
-    connect = sqlite3.connect
-
-    def full(*given: object, **settings: object) -> sqlite3.Connection:
-        database = connect(*given, **settings)
-        database.execute("PRAGMA max_page_count = 1")  # as many pages as there are, and not one more
-        return database
-
-    monkeypatch.setattr(sqlite3, "connect", full)
-    with pytest.warns(UserWarning, match="full") as caught:
+    monkeypatch.setattr(sqlite3, "connect", limited)
+    estimator.transform(TEXTS[:1])
+    with pytest.warns(UserWarning, match=limited.__name__) as caught:
         X = estimator.transform(TEXTS)
     assert len(caught) == 1 and np.isfinite(X).all()
-    assert computed == [1, len(TEXTS) - 1]
     estimator.transform(TEXTS[:1])
     assert computed == [1, len(TEXTS) - 1]
-
-
-def test_a_cache_that_can_only_be_read_is_read_without_a_warning(
-    computed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    estimator = TextFeatures(NAME, cache=tmp_path).fit(TEXTS)
-    estimator.transform(TEXTS)
-    connect = sqlite3.connect
-    monkeypatch.setattr(
-        sqlite3, "connect", lambda path, **settings: connect(f"file:{path}?mode=ro", uri=True, **settings)
-    )
-    estimator.transform(TEXTS)
-    assert computed == [len(TEXTS)]
-    with pytest.warns(UserWarning, match="readonly") as caught:
-        estimator.transform(["a new text"])
-    assert len(caught) == 1
 
 
 @pytest.mark.parametrize("damage", ["no database", "middle overwritten", "no folder", "a pipe"])

@@ -172,7 +172,7 @@ def test_a_folder_of_something_else_and_shards_without_source_are_refused_and_le
 @pytest.mark.slow
 def test_a_dataset_is_mapped_by_an_embedder(running: Any, checkpoint: str) -> None:
     dataset, embedder = running.data.from_arrow(pa.table({"body": TEXTS})), Embedder(checkpoint)
-    made = dataset.map_batches(lambda batch: batch | {"vector": embedder(batch["body"])}, concurrency=2)
+    made = dataset.map_batches(lambda batch: batch | {"vector": embedder(batch["body"])})
     found = {row["body"]: row["vector"] for row in made.iter_rows()}
     np.testing.assert_allclose([found[text] for text in TEXTS], embedder(TEXTS), rtol=0, atol=1e-5)
 

@@ -14,9 +14,8 @@ from minibert import embed
 from minibert.config import Config
 from minibert.kernels.packing import batches
 from minibert.model import Encoder
-from minibert.vectors.cache import Matrix
 from minibert.vectors.pooling import POOLINGS, Pooling
-from minibert.vectors.readable import readable_vectors
+from minibert.vectors.readable import Matrix, readable_vectors
 from minibert.vectors.recipe import Recipe
 
 NAME = "all-MiniLM-L6-v2"
@@ -114,57 +113,32 @@ def test_rows_come_back_in_the_order_of_the_texts(small: Encoder) -> None:
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 7, 64, 10_000])
-def test_a_batch_holds_at_most_its_tokens_and_every_row_stands_in_one(batch_tokens: int) -> None:
-    lengths = [5, 1, 40, 5, 9, 9, 2, 33, 64, 1]
+def test_a_batch_holds_at_most_its_tokens_and_every_row_is_in_one(small: Encoder, batch_tokens: int) -> None:
+    lengths, shapes = [5, 1, 40, 5, 9, 9, 2, 33, 64, 1], []
     cut = list(batches(lengths, batch_tokens))
     assert sorted(row for rows in cut for row in rows) == list(range(len(lengths)))
     assert all(len(rows) == 1 or len(rows) * max(lengths[row] for row in rows) <= batch_tokens for rows in cut)
+    small.embeddings.register_forward_pre_hook(lambda module, given: shapes.append(tuple(given[0].shape)))
+    vectors(small, [[1] * length for length in lengths], batch_tokens=batch_tokens)
+    assert shapes == [(len(rows), max(lengths[row] for row in rows)) for rows in cut]  # no more at once
 
 
-def test_no_more_than_one_batch_is_computed_at_once(small: Encoder, ids: list[list[int]]) -> None:
-    shapes: list[tuple[int, ...]] = []
-    hook = small.embeddings.register_forward_pre_hook(lambda module, given: shapes.append(tuple(given[0].shape)))
-    vectors(small, ids, batch_tokens=16)
-    hook.remove()
-    assert sum(rows for rows, _ in shapes) == len(ids)
-    assert all(rows == 1 or rows * tokens <= 16 for rows, tokens in shapes)
-
-
-def test_dropout_is_off_while_vectors_are_computed_and_every_module_keeps_its_mode(
+def test_dropout_is_off_while_vectors_are_computed_and_every_module_keeps_its_mode_also_after_errors(
     small: Encoder, ids: list[list[int]]
 ) -> None:
+    def full(*given: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
     expected = vectors(small, ids[:3])
     small.train()
     small.layers[0].eval()
     before = [module.training for module in small.modules()]
-    assert np.array_equal(vectors(small, ids[:3]), expected)
-    assert [module.training for module in small.modules()] == before
-    with pytest.raises(ValueError, match="vocab_size"):
-        vectors(small, [[10**6]])
-    assert [module.training for module in small.modules()] == before
-
-
-def test_a_row_of_ids_without_tokens_is_refused_with_its_number(encoder: Encoder) -> None:
-    with pytest.raises(ValueError, match="row 1 has no tokens"):
-        vectors(encoder, [[101, 102], []])
-
-
-def test_out_of_memory_advises_a_smaller_batch_and_leaves_the_encoder_as_it_was(
-    small: Encoder, ids: list[list[int]]
-) -> None:
-    small.train()
-
-    def full(*given: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
+    for rows, message in (([[10**6]], "vocab_size"), ([[101, 102], []], "row 1 has no tokens")):
+        with pytest.raises(ValueError, match=message):
+            vectors(small, rows)
     hook = small.embeddings.register_forward_pre_hook(full)
     with pytest.raises(torch.OutOfMemoryError, match="smaller batch_tokens than 4096"):
         vectors(small, ids)
     hook.remove()
-    assert small.training
-    assert np.isfinite(vectors(small, ids[:2])).all()
-
-
-def test_pooler_without_a_pooler_is_refused(small: Encoder) -> None:
-    with pytest.raises(ValueError, match="this checkpoint has no pooler"):
-        vectors(Encoder(small.config, pooler=False), [[101, 102]], pooling="pooler")
+    assert np.array_equal(vectors(small, ids[:3]), expected)
+    assert [module.training for module in small.modules()] == before
