@@ -28,12 +28,11 @@ from minibert.checkpoints.tensor_files import (
     PICKLES,
     WEIGHTS_FILE,
     list_tensors,
-    listing,
     read_index,
     write_tensors,
 )
 from minibert.config import Config
-from minibert.files import read_json, regular, write_text_atomically
+from minibert.files import listing, read_json, regular, write_text_atomically
 from minibert.outputs import atomic_folder, check_output
 from minibert.printing import brief
 

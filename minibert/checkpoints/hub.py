@@ -22,8 +22,8 @@ from pathlib import Path
 
 from huggingface_hub import constants
 
-from minibert.checkpoints.tensor_files import INDEX_FILE, PICKLES, WEIGHTS_FILE, list_tensors, listing, sha256
-from minibert.files import read_small
+from minibert.checkpoints.tensor_files import INDEX_FILE, PICKLES, WEIGHTS_FILE, list_tensors
+from minibert.files import listing, read_small, sha256
 from minibert.printing import CHECKOUT, pip_install
 
 log = logging.getLogger("minibert")

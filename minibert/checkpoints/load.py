@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import nn
@@ -63,12 +63,27 @@ class LoadReport:
         return "\n".join(lines)
 
 
+class Options(TypedDict, total=False):
+    """The other arguments of `load`."""
+
+    num_labels: int | None
+    new_head: bool
+    dtype: torch.dtype
+    device: str | torch.device
+    attention: str
+    model_type: str | None
+
+
 @overload
-def load(name: str | Path = ..., *, head: None = ..., report: Literal[False] = ..., **how: Any) -> Encoder: ...
+def load(
+    name: str | Path = ..., *, head: None = ..., report: Literal[False] = ..., **how: Unpack[Options]
+) -> Encoder: ...
 @overload
-def load(name: str | Path = ..., *, head: str, report: Literal[False] = ..., **how: Any) -> Head: ...
+def load(name: str | Path = ..., *, head: str, report: Literal[False] = ..., **how: Unpack[Options]) -> Head: ...
 @overload
-def load(name: str | Path = ..., *, report: Literal[True], **how: Any) -> tuple[Any, LoadReport]: ...
+def load(
+    name: str | Path = ..., *, head: str | None = ..., report: Literal[True], **how: Unpack[Options]
+) -> tuple[Any, LoadReport]: ...
 def load(
     name: str | Path = "distilbert-base-uncased",
     *,

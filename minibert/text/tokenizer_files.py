@@ -23,8 +23,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from minibert.checkpoints.tensor_files import listing
-from minibert.files import read_json, read_small
+from minibert.files import listing, read_json, read_small
 from minibert.printing import brief
 from minibert.settings import check_number
 

@@ -276,7 +276,7 @@ DAMAGED: list[tuple[str, str, Callable[[], bytes], str]] = [
         "bert",
         "vocab.txt",
         lambda: b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n",
-        r"mask_token is \"\[MASK\]\"",
+        r"mask_token is '\[MASK\]'",
     ),
     ("bert", "vocab.txt", lambda: "[PAD]\n[UNK]\né\n".encode("cp1252"), "is not UTF-8"),
     ("bert", "vocab.txt", lambda: b"", "line 1 is ''"),
