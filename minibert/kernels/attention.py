@@ -22,8 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minibert.kernels.matmul import is_x86
-from minibert.kernels.memory import Workspace
+from minibert.kernels.matmul import Workspace, is_x86
 from minibert.kernels.packing import Packed, pack
 
 # Attention in a packed batch: query, key, value and the batch to the result; see model.Attend for padded batches.

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from minibert.heads import Head
 from minibert.inputs import unchecked
-from minibert.kernels.memory import keep_freed_memory
+from minibert.kernels.matmul import keep_freed_memory
 from minibert.kernels.training import Quick
 from minibert.losses import IGNORED
 from minibert.train.batches import Batch

@@ -29,7 +29,7 @@ from functools import cached_property
 from pathlib import Path
 from random import Random
 
-from minibert.kernels.prefetch import map_ahead
+from minibert.kernels.packing import map_ahead
 from minibert.tasks.base import Example
 from minibert.text.masking import Masking
 from minibert.text.template import SpecialTokenTemplate

@@ -11,7 +11,7 @@ import torch
 from words import GOOD, write_words_checkpoint
 
 import minibert
-from minibert.kernels.prefetch import map_ahead, tokenized
+from minibert.kernels.packing import map_ahead, tokenized
 from minibert.text.texts import portions
 
 TEXTS = [" ".join(GOOD[: row % 4]) for row in range(45)]
@@ -78,5 +78,5 @@ def test_chunks_that_are_tokenized_ahead_are_those_of_one_thread(tmp_path: Path)
         for device in ("meta", "cpu")
     )
     assert ahead == here
-    assert [portion.first for portion in ahead] == [7, 15, 23, 31, 39, 47]
+    assert [portion.rows.start for portion in ahead] == [7, 15, 23, 31, 39, 47]
     assert [ids for portion in ahead for ids in portion.tokens.ids] == tokenizer.ids(TEXTS)

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from minibert.kernels import memory
-from minibert.kernels.memory import Workspace, keep_freed_memory, release_memory
+from minibert.kernels import matmul
+from minibert.kernels.matmul import Workspace, keep_freed_memory, release_memory
 
 
 def test_inside_freed_memory_is_kept_and_afterwards_returned_even_after_an_error(
@@ -17,11 +17,11 @@ def test_inside_freed_memory_is_kept_and_afterwards_returned_even_after_an_error
     calls: list[tuple[int, ...]] = []
     library = SimpleNamespace(mallopt=lambda *given: calls.append(given), malloc_trim=lambda pad: calls.append((pad,)))
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
-    never = [(-1, memory.NEVER), (-3, memory.NEVER)]
+    never = [(-1, matmul.NEVER), (-3, matmul.NEVER)]
     with pytest.raises(KeyboardInterrupt), keep_freed_memory():
         assert calls == never
         raise KeyboardInterrupt
-    assert calls == [*never, *memory.USUAL.items(), (0,)]
+    assert calls == [*never, *matmul.USUAL.items(), (0,)]
 
 
 @pytest.mark.parametrize("error", [AttributeError, OSError, TypeError])
