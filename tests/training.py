@@ -1,17 +1,14 @@
-"""What the tests of training share: examples for every task head, the loop of transformers, real data."""
+"""What the tests of training share: examples for every task head, the loop of transformers."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 from words import OTHER, WORDS, write_tsv, write_words_checkpoint
@@ -23,7 +20,6 @@ from minibert.losses import IGNORED
 from minibert.parity.stages import Batch as Inputs
 from minibert.parity.stages import forward
 from minibert.tasks.base import Example
-from minibert.text.tokenizer import load_tokenizer
 from minibert.train.batches import Batch, Batches
 from minibert.train.loop import Loss
 from minibert.train.settings import TrainSettings
@@ -233,77 +229,3 @@ class Found:
             difference = float((self.gradients[name] - other.gradients[name]).abs().max())
             found[name] = difference / max(float(other.gradients[name].abs().max()), LEAST * most)
         return found
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Real data
-
-
-def data_file(name: str) -> Path:
-    """A file of MINIBERT_DATA; a test that wants it is skipped where it is not there."""
-    folder = os.environ.get("MINIBERT_DATA")
-    if not folder or not (Path(folder) / name).is_file():
-        pytest.skip(f"MINIBERT_DATA names no folder with {name}; shared data is not part of the project")
-    return Path(folder) / name
-
-
-def real_examples(name: str, folder: Path, count: int) -> list[Example]:
-    """The first `count` rows of a corpus as a task gives them to the model, with the tokenizer of `folder`."""
-    return list({"sst2": sst2, "mrpc": mrpc, "wnut17": wnut17, "xquad": xquad}[name](folder, count))
-
-
-def sst2(folder: Path, count: int) -> Iterator[Example]:
-    """Texts with one label each."""
-    rows = [line.split("\t") for line in data_file("sst2/train.tsv").read_text("utf-8").splitlines()[:count]]
-    batch = load_tokenizer(folder)([text for text, _ in rows])
-    for ids, kept, (_, label) in zip(batch.input_ids, batch.attention_mask, rows, strict=True):
-        length = int(kept.sum())
-        yield Example(ids[:length].tolist(), [0] * length, {"labels": int(label)})
-
-
-def mrpc(folder: Path, count: int) -> Iterator[Example]:
-    """Pairs with one label each."""
-    lines = data_file("mrpc/train.tsv").read_text("utf-8-sig").splitlines()[1 : count + 1]
-    rows = [line.split("\t") for line in lines]
-    batch = load_tokenizer(folder, max_length=128)([row[3] for row in rows], [row[4] for row in rows])
-    for number, row in enumerate(rows):
-        length = int(batch.attention_mask[number].sum())
-        ids, segments = (x[number, :length].tolist() for x in (batch.input_ids, batch.token_type_ids))
-        yield Example(ids, segments, {"labels": int(row[0])})
-
-
-def wnut17(folder: Path, count: int) -> Iterator[Example]:
-    """Sentences with a label at the first token of each word."""
-    blocks = re.split(r"\n\s*\n", data_file("wnut17/train.conll").read_text("utf-8"))[:count]
-    sentences = [[line.split("\t") for line in block.splitlines()] for block in blocks]
-    names = sorted({tag for sentence in sentences for _, tag in sentence})
-    tokenizer = load_tokenizer(folder, max_length=128)
-    for sentence in sentences:
-        words = [word for word, _ in sentence]
-        starts = [sum(len(word) + 1 for word in words[:number]) for number in range(len(words))]
-        batch = tokenizer([" ".join(words)])
-        begins = {start: names.index(tag) for start, (_, tag) in zip(starts, sentence, strict=True)}
-        labels = [begins.get(start, IGNORED) if end else IGNORED for start, end in batch.offsets[0]]
-        yield Example(batch.input_ids[0].tolist(), [0] * len(labels), {"labels": labels})
-
-
-def xquad(folder: Path, count: int) -> Iterator[Example]:
-    """Questions with the beginnings of their passages, and where the answer begins and ends among the tokens."""
-    tokenizer = load_tokenizer(folder, max_length=256)
-    articles = json.loads(data_file("xquad/xquad.en.json").read_text("utf-8"))["data"]
-    for part in [part for article in articles for part in article["paragraphs"]][:count]:
-        question, answer = part["qas"][0]["question"], part["qas"][0]["answers"][0]
-        first, last = answer["answer_start"], answer["answer_start"] + len(answer["text"])
-        batch = tokenizer([question], [part["context"][: last + 200]])
-        segments = batch.token_type_ids[0].tolist()
-        inside = [i for i, (start, end) in enumerate(batch.offsets[0]) if segments[i] and first <= start < end <= last]
-        labels = {"start_positions": inside[0], "end_positions": inside[-1]}
-        yield Example(batch.input_ids[0].tolist(), segments, labels)
-
-
-REAL = {  # corpus -> the task head that learns from it, how many labels it has, how many rows stand in a batch
-    "sst2": ("sequence-classification", 2, 12),
-    "mrpc": ("sequence-classification", 2, 6),
-    "wnut17": ("token-classification", 13, 8),
-    "xquad": ("question-answering", 2, 4),
-}

@@ -38,9 +38,8 @@ def grouped_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed)
 
     query may hold the first token of each text only and the extra rows, (B + extra,H,W); these are returned unchanged.
     """
-    contexts = []
-    for q, k, v in zip(*(packed.by_group(x) for x in (query, key, value)), strict=True):
-        contexts.append(fused(q, k, v).flatten(0, 1))  # (B,S,H,W) -> (T,H,W)
+    groups = zip(*(packed.by_group(x) for x in (query, key, value)), strict=True)
+    contexts = [fused(q, k, v).flatten(0, 1) for q, k, v in groups]  # (B,S,H,W) -> (T,H,W)
     return torch.cat([*contexts, query[sum(map(len, contexts)) :]])
 
 

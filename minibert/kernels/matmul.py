@@ -24,7 +24,7 @@ import platform
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -132,11 +132,9 @@ class PackedLinear(Linear):
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """(T, in) -> (T, out)."""
         operator = torch.ops.mkldnn._linear_pointwise
-        y: Tensor
         if residual is not None and residual.dtype == x.dtype:
-            y = operator.binary(x, residual, self.weight, self.bias, "add")
-            return y
-        y = operator(x, self.weight, self.bias, self.attribute, [], self.algorithm)
+            return cast(Tensor, operator.binary(x, residual, self.weight, self.bias, "add"))
+        y: Tensor = operator(x, self.weight, self.bias, self.attribute, [], self.algorithm)
         return y if residual is None else residual + y
 
 

@@ -25,13 +25,13 @@ from minibert.tasks.base import Example, Measure
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train import distributed
+from minibert.train.batches import Packing, Stream, masked
 from minibert.train.corpus import Corpus
 from minibert.train.loop import Loss
 from minibert.train.objectives import OBJECTIVES, MaskedLanguageModel
 from minibert.train.run import Run, check_out, resolve_precision
 from minibert.train.settings import PretrainSettings
 from minibert.train.stats import CorpusStats, baselines, examine
-from minibert.train.stream import Packing, Stream, masked
 
 HELD_OUT_ROWS = 512
 

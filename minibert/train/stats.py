@@ -26,8 +26,8 @@ from minibert.printing import block
 from minibert.tasks.base import Example
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer
+from minibert.train.batches import Packing, joined
 from minibert.train.corpus import FORMAT, Corpus, Document
-from minibert.train.stream import Packing, joined
 
 WINDOWS = 4  # that are read
 MOST_UNKNOWN = 0.5  # of the tokens: beyond that nothing can be learned

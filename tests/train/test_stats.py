@@ -12,9 +12,9 @@ from minibert.losses import IGNORED
 from minibert.tasks.base import Example
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import load_tokenizer
+from minibert.train.batches import Packing
 from minibert.train.corpus import Corpus
 from minibert.train.stats import CorpusStats, baselines, examine
-from minibert.train.stream import Packing
 
 V = 8
 DOCUMENTS = [[[5, 6, 7], [5, 6, 1]], [[7, 5, 6, 2, 1, 7]]] * 10  # 6 always follows 5; 120 tokens
