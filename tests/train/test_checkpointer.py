@@ -9,8 +9,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,8 @@ from training import WIDTH, batches_of
 
 import minibert
 from minibert import files
-from minibert.checkpoints import tensor_files
 from minibert.heads import Head
+from minibert.train import checkpointer
 from minibert.train.checkpointer import BEST, Checkpointer
 from minibert.train.loop import NotFiniteError, Progress, new_optimizer, packed_loss, train
 from minibert.train.settings import TrainSettings
@@ -127,90 +126,46 @@ def test_a_run_that_was_killed_in_any_step_is_resumed_bit_for_bit(
     assert_ended_alike(ended, whole)
 
 
-@contextmanager
-def snapshots_of(folder: Path, copies: Path, patch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
-    """A copy of the folder before and after each time that a file is written, renamed or removed, and half-way.
-
-    A copy that equals the one before it is left out.
-    """
-    snapshots: list[Path] = []
-    last: dict[str, bytes] = {}
-
-    def take() -> None:
-        content = {path.name: path.read_bytes() for path in folder.glob("*")}
-        if content != last:
-            last.clear()
-            last.update(content)
-            snapshots.append(copies / f"{len(snapshots):03d}")
-            shutil.copytree(folder, snapshots[-1])
-
-    def around(function: Any) -> Any:
-        def watched(*given: Any, **more: Any) -> Any:
-            take()
-            result = function(*given, **more)
-            take()
-            return result
-
-        return watched
-
-    def half_written(tensors: Any, path: Path, **more: Any) -> None:
-        save_file(tensors, path, **more)
-        content = path.read_bytes()
-        path.write_bytes(content[: len(content) // 2])
-        take()
-        path.write_bytes(content)
-
-    with patch.context() as changed:
-        changed.setattr(tensor_files, "save_file", around(half_written))
-        changed.setattr(files.os, "replace", around(os.replace))
-        changed.setattr(Path, "unlink", around(Path.unlink))
-        changed.setattr(Path, "write_text", around(Path.write_text))
-        yield snapshots
-
-
 @pytest.mark.slow
 def test_a_run_that_was_killed_at_any_write_is_resumed_bit_for_bit(
     checkpoint: Path, whole: Ended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with snapshots_of(tmp_path / "run", tmp_path, monkeypatch) as snapshots:
-        run(checkpoint, tmp_path / "run", every=2)
-    assert len(snapshots) > 30
+    """A copy of the folder before each time that a file appears or is removed is what a kill would leave."""
+    folder, copies = tmp_path / "run", list[Path]()
+
+    def copy_before(function: Any) -> Any:
+        def watched(*given: Any, **more: Any) -> Any:
+            copies.append(tmp_path / f"{len(copies):03d}")
+            shutil.copytree(folder, copies[-1])
+            return function(*given, **more)
+
+        return watched
+
+    with monkeypatch.context() as changed:
+        changed.setattr(files.os, "replace", copy_before(os.replace))
+        changed.setattr(Path, "unlink", copy_before(Path.unlink))
+        run(checkpoint, folder, every=2)
     first_steps = []
-    for snapshot in snapshots:
-        for path in snapshot.glob(".*"):
-            path.rename(path.with_suffix(".1"))  # another process wrote it
-        ended = run(checkpoint, snapshot, every=2)
+    for copy in copies:
+        (copy / ".state-00000004.safetensors.1").write_bytes(b"half")  # another process was writing
+        ended = run(checkpoint, copy, every=2)
         assert_ended_alike(ended, whole)
         first_steps.append(ended.first_step)
-        assert not [path for path in snapshot.iterdir() if path.name.startswith(".")]  # what was half written is gone
+        assert not list(copy.glob(".*"))  # half-written files are removed
     assert first_steps == sorted(first_steps)  # no write loses a state
     assert set(first_steps) == {0, 2, 3, 4, 6, 8, 9}
 
 
-def test_a_restart_that_was_killed_at_any_write_leaves_no_state_of_the_earlier_run(
-    checkpoint: Path, whole: Ended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_restart_that_is_killed_leaves_no_state_of_the_earlier_run(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Checkpointer(tmp_path / "run", {**CONFIG, "seed": 1}) as checkpointer:
-        model = minibert.load(checkpoint, head=HEAD)
-        optimizer = new_optimizer(model, SETTINGS)
-        torch.nn.init.ones_(model.classifier.weight)
-        for step in (1, 2):
-            checkpointer.save(Progress(step=step), model, optimizer)
-        checkpointer.save_best(model)
-    with (
-        snapshots_of(tmp_path / "run", tmp_path, monkeypatch) as snapshots,
-        Checkpointer(tmp_path / "run", CONFIG, restart=True),
-    ):
+    run(checkpoint, tmp_path)
+    monkeypatch.setattr(checkpointer, "write_text_atomically", killing(1, Killed()))
+    with pytest.raises(Killed), Checkpointer(tmp_path, CONFIG | {"seed": 1}, restart=True):
         pass
-    assert len(snapshots) >= 5
-    for snapshot in snapshots:
-        if json.loads((snapshot / "run_config.json").read_text())["seed"] == 1:
-            with pytest.raises(ValueError, match="seed was 1 and is 0"):
-                run(checkpoint, snapshot)
-            continue
-        ended = run(checkpoint, snapshot)
-        assert ended.first_step == 0
-        assert_ended_alike(ended, whole)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "run_config.json"]
+    with pytest.raises(ValueError, match="seed was 0 and is 1"), Checkpointer(tmp_path, CONFIG | {"seed": 1}):
+        pass
 
 
 KILLS = """
