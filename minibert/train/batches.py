@@ -283,8 +283,8 @@ class Stream:
 
     def rows(self, first: int) -> Iterator[Example]:
         """The rows from number `first` on, without end. Raises ValueError for a corpus that gives none."""
-        known = self.journal is not None and self.journal.exists()
-        counts = [int(count) for count in self.journal.read_text("ascii").split()] if known else []
+        known = self.journal.read_text("ascii") if self.journal is not None and self.journal.exists() else ""
+        counts = [int(count) for count in known.split()]
         window = before = 0
         while window < len(counts) and before + counts[window] <= first:
             before, window = before + counts[window], window + 1

@@ -276,4 +276,5 @@ def plot_runs(runs: Sequence[Mapping[str, Any]], main: str, path: Path) -> None:
 def averaged(curve: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """A moving average, over fewer values at the ends."""
     kernel = np.ones(min(len(curve), 2 * max(1, round(WINDOW * len(curve))) + 1))
-    return np.convolve(curve, kernel, "same") / np.convolve(np.ones_like(curve), kernel, "same")
+    mean: np.ndarray[Any, Any] = np.convolve(curve, kernel, "same") / np.convolve(np.ones_like(curve), kernel, "same")
+    return mean
