@@ -52,6 +52,9 @@ check: .venv/installed-for-tests
 
 # torch is named first and exactly: the version that the figures in README.md were measured with.
 .venv/installed: pyproject.toml weights/requirements.txt
+	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.version_info >= (3, 11) or sys.exit( \
+		"$(PYTHON) is Python " + v + "; minibert needs 3.11 or newer: make PYTHON=python3.11 $(MAKECMDGOALS)")'
+	@echo "installing minibert and torch into .venv: about two minutes"
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet torch==2.13.0
 	$(BIN)/pip install --quiet --editable .
@@ -59,6 +62,7 @@ check: .venv/installed-for-tests
 	touch $@
 
 .venv/installed-for-tests: .venv/installed
+	@echo "installing what the tests and tutorials need into .venv (pyproject.toml: test, tutorials): about three minutes"
 	$(BIN)/pip install --quiet --editable ".[test,tutorials]"
 	touch $@
 

@@ -1,4 +1,4 @@
-"""Devices, dtypes, and what this machine can compute fast."""
+"""Devices, dtypes, and what the hardware computes fast."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 
 from minibert.printing import brief
 
-DEVICES = ("cpu", "cuda", "mps")
 PRECISIONS = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -22,18 +21,14 @@ PRECISIONS = {
 def check_device(device: str | torch.device) -> None:
     """Raise ValueError for a device that this machine or this build of torch does not have."""
     kind, _, number = str(device).partition(":")
-    if kind not in DEVICES:
-        raise ValueError(f"device {brief(str(device))} is not known; choose from {', '.join(DEVICES)}")
-    mps = torch.backends.mps.is_available()
-    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(mps)}[kind]
-    if int(number or 0) >= count:
-        raise ValueError(
-            f"device {str(device)!r} is not available: torch sees {count or 'no'} {kind} devices; use device='cpu'"
-        )
+    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
+    if int(number or 0) >= counts.get(kind, 0):
+        found = ", ".join(f"{count} {name}" for name, count in counts.items())
+        raise ValueError(f"device {brief(str(device))} is not available; torch has these: {found}; use device='cpu'")
 
 
 def choose_device(device: str | torch.device) -> str:
-    """The device to compute on: "auto" is CUDA where torch sees it, else the CPU; MPS only when it is named."""
+    """The device to compute on: "auto" is CUDA if torch finds it, else the CPU; MPS only if it is named."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     check_device(device)
@@ -49,8 +44,10 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
     if precision not in PRECISIONS:
         raise ValueError(f"precision is {brief(precision)}; choose from {', '.join(PRECISIONS)}")
     if precision == "int8" or (precision == "float16" and device.type != "cuda"):
-        limit = "is for vectors, not for training" if precision == "int8" else f"needs a CUDA device, not {device}"
-        raise ValueError(f"precision {precision!r} {limit}; use 'float32', 'bfloat16' or 'auto'")
+        raise ValueError(
+            f"precision {precision!r} is not possible on {device}: int8 is for vectors, not for training, and float16 "
+            "needs a CUDA device; use 'float32', 'bfloat16' or 'auto'"
+        )
     wanted = PRECISIONS[precision] or torch.bfloat16
     if wanted != torch.bfloat16 or has_bfloat16(device):
         return wanted
@@ -80,7 +77,7 @@ def has_int8(device: torch.device) -> bool:
 
 
 def cpu_features() -> set[str]:
-    """The instruction sets of this CPU as torch or else Linux names them; empty where neither does."""
+    """The instruction sets of this CPU, as named by torch or else by Linux; empty if neither names them."""
     if hasattr(torch.cpu, "get_capabilities"):
         return {name for name, present in torch.cpu.get_capabilities().items() if present is True}
     path = Path("/proc/cpuinfo")

@@ -1,4 +1,4 @@
-"""What a batch of token ids must look like, checked where it enters, and the base of what models return.
+"""The checks of a batch of token ids when it enters a model, and the base class of what models return.
 
 An id out of range fails deep inside an embedding table, and on a GPU it breaks the whole process; here it is one
 sentence with the value, its place and the limit. The checks read values, which makes a GPU synchronise: code that knows
@@ -30,7 +30,7 @@ def checking() -> bool:
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Switch the checks off inside, for every thread of the process: a wrong id then fails as torch fails."""
+    """Inside, switch the checks off for all threads of the process: a wrong id then fails as torch fails."""
     global enabled
     before, enabled = enabled, False
     try:
@@ -89,8 +89,10 @@ def check_inputs(
     """Raise ValueError or TypeError for a batch that the encoder cannot compute with."""
     shape, limit = tuple(input_ids.shape), config.max_tokens
     if len(shape) != 2 or not 0 < shape[1] <= limit:
-        expected = f"(batch, tokens), with 1 to {limit} tokens because the checkpoint has {limit} positions"
-        raise ValueError(f"input_ids have shape {shape}; expected {expected}; truncate longer texts")
+        raise ValueError(
+            f"input_ids have shape {shape}; expected (batch, tokens), with 1 to {limit} tokens because the checkpoint "
+            f"has {limit} positions; truncate longer texts"
+        )
     for name, values, limit, limit_name in (
         ("input_ids", input_ids, config.vocab_size, "vocab_size"),
         ("attention_mask", attention_mask, 2, ""),
@@ -123,7 +125,7 @@ def refuse_where(wrong: Tensor, name: str, values: Tensor, reason: str) -> None:
 
 
 class Fields:
-    """A dataclass whose fields can be read as transformers' outputs are: by name, out["logits"], and by index, out[0].
+    """A dataclass that is read as the outputs of transformers are: by name, out["logits"], and by index, out[0].
 
     The index counts the fields that are not None, the loss first where there is one.
     """
@@ -137,7 +139,7 @@ class Fields:
         if not isinstance(key, str):
             return tuple(getattr(self, name) for name in self.keys())[key]
         if key not in vars(self):
-            raise KeyError(f"{key!r} is no field of {type(self).__name__}; it has {', '.join(self.keys())}")
+            raise KeyError(f"{key!r} is not a field of {type(self).__name__}; it has {', '.join(self.keys())}")
         return getattr(self, key)
 
 
@@ -146,7 +148,7 @@ AnyFields = TypeVar("AnyFields", bound=Fields)
 
 @dataclass_transform()
 def output(cls: type[AnyFields]) -> type[AnyFields]:
-    """Make a dataclass that torch.export knows as something a model may return."""
+    """Make a dataclass that an exported model may return."""
     made = dataclass(cls)
     register_dataclass(made)
     return made

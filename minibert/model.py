@@ -1,4 +1,4 @@
-"""BERT and its relatives, forward: from token ids to one vector per token, in the order in which a token meets them.
+"""The forward pass of BERT and its relatives, from token ids to one vector per token, in the order of computation.
 
 A text arrives as tokens, words or pieces of words, each as its number in the vocabulary (wordpiece.py): [CLS] first,
 [SEP] after each text, [PAD] to fill short rows. Every token becomes a vector, and the vectors pass L layers: in each,
@@ -89,9 +89,9 @@ def eager_attention(
 ) -> tuple[Tensor, Tensor]:
     """Attention(Q, K, V) = softmax(Q Kᵀ / √W) V, written out (Vaswani et al. 2017, equation 1).
 
-    A token's query times the key of each token, over √W so that wide heads score no higher, weights the value that it
-    receives from there. `keep`, the mask (B,1,1,S), is False for padding, whose score becomes the lowest number of the
-    dtype: softmax makes it 0, and a row of nothing but padding stays finite, which with -inf it would not.
+    A score is the query of one token times the key of another, over √W so that wide heads do not score higher; softmax
+    turns the scores of a query into weights of the values. `keep`, the mask (B,1,1,S), is False for padding; its score
+    becomes the lowest number of the dtype: softmax makes it 0, and a row of padding stays finite, unlike with -inf.
     """
     scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5  # (B,H,S,W) @ (B,H,W,S) -> (B,H,S,S)
     scores = scores.masked_fill(~keep, torch.finfo(scores.dtype).min)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from minibert.extras import install_hint
+from minibert.printing import install_hint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,13 +1,20 @@
-"""Results as text: a name in the first column, and values in aligned, short lines beside it."""
+"""Text for users: values in error messages, reports in aligned lines, the commands that install optional packages."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import re
+import shlex
+import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
-MARGIN = 15  # columns for the name
-WIDTH = 96
+MARGIN = 15  # columns of a report for the name of a line
+WIDTH = 96  # columns of a report
 LONGEST = 80  # characters of a value in an error message
+DISTRIBUTION = "minibert-annotated"  # the name of this project for pip; on PyPI, minibert is another project
+CHECKOUT = Path(__file__).resolve().parents[1]  # the source tree, if minibert runs from one
 
 
 def brief(value: object) -> str:
@@ -35,16 +42,21 @@ def table(rows: Sequence[Sequence[object]], left: int = 1) -> str:
     return "\n".join(line.format(*row).rstrip() for row in rows)
 
 
-def folded(columns: Sequence[Sequence[object]]) -> str:
-    """Columns aligned to the right, in as many tables one below the other as WIDTH requires."""
-    parts: list[list[Sequence[object]]] = [[]]
-    for column in columns:
-        wider = [*parts[-1], column]
-        width = sum(max(len(str(cell)) for cell in one) + 2 for one in wider) - 2
-        parts[-1:] = [wider] if width <= WIDTH - MARGIN or not parts[-1] else [parts[-1], [column]]
-    return "\n".join(table(list(zip(*part, strict=True)), left=0) for part in parts)
-
-
 def named(labels: Iterable[str], meaning: Mapping[str, str]) -> list[str]:
     """The labels, each with its meaning where there is one: "1 positive"."""
     return [f"{label} {meaning[label]}" if label in meaning else label for label in labels]
+
+
+def install_hint(extra: str) -> str:
+    """The command that installs an extra of pyproject.toml: in the source tree, or else its packages by their names."""
+    if (CHECKOUT / "pyproject.toml").exists():
+        command = pip_install("-e", f".[{extra}]")
+        return command if Path.cwd() == CHECKOUT else f"cd {shlex.quote(str(CHECKOUT))} && {command}"
+    required = [line.split(";") for line in importlib.metadata.requires(DISTRIBUTION) or []]
+    return pip_install(*(package.strip() for package, *marker in required if f'"{extra}"' in "".join(marker)))
+
+
+def pip_install(*arguments: str) -> str:
+    """The pip command of the running interpreter; an argument that a shell would interpret is quoted."""
+    quoted = (argument if re.fullmatch(r"[\w.=-]+", argument) else f'"{argument}"' for argument in arguments)
+    return " ".join([shlex.quote(sys.executable or "python"), "-m pip install", *quoted])

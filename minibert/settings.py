@@ -30,8 +30,17 @@ def setting(
     help: for the command line; "{choices}" stands for the choices. minimum, maximum: limits of a number, inclusive.
     metavar: the name of the value in the help. parse: text to value, where the type of the field does not determine it.
     """
-    metadata = {"help": help, "choices": choices, "metavar": metavar, "parse": parse}
-    return field(default=default, metadata=metadata | {"minimum": minimum, "maximum": maximum})
+    return field(
+        default=default,
+        metadata={
+            "help": help,
+            "choices": choices,
+            "minimum": minimum,
+            "maximum": maximum,
+            "metavar": metavar,
+            "parse": parse,
+        },
+    )
 
 
 @cache
@@ -66,3 +75,8 @@ def check_number(name: str, value: Any, kind: type, minimum: float | None, maxim
         bounds += [f"at least {minimum:.10g}"] if minimum is not None else []
         bounds += [f"at most {maximum:.10g}"] if maximum is not None else []
         raise ValueError(f"{name} is {brief(value)}; it must be {' and '.join(bounds)}")
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """ "-2,-1" as (-2, -1), for a setting that is a list of integers."""
+    return tuple(int(number) for number in text.split(","))

@@ -1,11 +1,11 @@
-"""HTML pages from Jinja2 templates: values are escaped once, where the template writes them."""
+"""HTML pages from Jinja2 templates: values are escaped once, where the template writes them; source in colours."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 DIAGRAMS = Path(__file__).parent / "data" / "diagrams"
 
@@ -32,3 +32,15 @@ def diagram(name: str) -> Markup:
 def asset(path: Path) -> Markup:
     """One of our own style sheets or scripts, which a page contains without escaping."""
     return Markup(path.read_text(encoding="utf-8").strip())
+
+
+def coloured(source: str) -> list[Markup]:
+    """Python as HTML, a string for each line, with a span around each coloured word; plain without Pygments."""
+    try:
+        from pygments import highlight
+        from pygments.formatters import HtmlFormatter
+        from pygments.lexers import PythonLexer
+    except ImportError:
+        return [escape(line) for line in source.splitlines()]
+    shown = highlight(source, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True))
+    return [Markup(line) for line in shown.removesuffix("\n").split("\n")]

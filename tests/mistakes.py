@@ -47,10 +47,6 @@ def bias_not_loaded(ours: Model) -> None:
     nn.init.zeros_(ours.encoder.layers[1].feed_forward.expand.bias)
 
 
-def biases_not_loaded(ours: Model) -> None:
-    zero_biases(ours)
-
-
 def key_bias_not_loaded(ours: Model) -> None:
     nn.init.zeros_(ours.encoder.layers[0].attention.key.bias)
 
@@ -109,31 +105,28 @@ def heads_joined_interleaved(ours: Model) -> None:
     attend_with(ours, attend)
 
 
-def softmax_over_queries(ours: Model) -> None:
+def attention_with(ours: Model, *, dim: int = -1, dropped: str = "probs") -> None:
+    """Eager attention with its softmax over another dimension, or its dropout on another tensor."""
+
     def attend(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, dropout: nn.Dropout) -> Any:
         scores = (query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5).masked_fill(~keep, torch.finfo().min)
-        probs = dropout(scores.softmax(dim=-2))
-        return probs @ value, probs
+        probs = (dropout(scores) if dropped == "scores" else scores).softmax(dim=dim)
+        probs = dropout(probs) if dropped == "probs" else probs
+        return probs @ (dropout(value) if dropped == "values" else value), probs
 
     attend_with(ours, attend)
+
+
+def softmax_over_queries(ours: Model) -> None:
+    attention_with(ours, dim=-2)
 
 
 def dropout_on_scores(ours: Model) -> None:
-    def attend(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, dropout: nn.Dropout) -> Any:
-        scores = (query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5).masked_fill(~keep, torch.finfo().min)
-        probs = dropout(scores).softmax(dim=-1)
-        return probs @ value, probs
-
-    attend_with(ours, attend)
+    attention_with(ours, dropped="scores")
 
 
 def dropout_on_values(ours: Model) -> None:
-    def attend(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, dropout: nn.Dropout) -> Any:
-        scores = (query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5).masked_fill(~keep, torch.finfo().min)
-        probs = scores.softmax(dim=-1)
-        return probs @ dropout(value), probs
-
-    attend_with(ours, attend)
+    attention_with(ours, dropped="values")
 
 
 def dropout_on_embeddings_left_out(ours: Model) -> None:
@@ -181,15 +174,23 @@ def bias_added_twice(ours: Model) -> None:
     ours.decoder.register_forward_hook(lambda module, given, logits: logits + module.bias)
 
 
-def classes_swapped(ours: Model) -> None:
+def flip(linear: nn.Linear) -> None:
+    """The outputs in reverse order."""
     with torch.no_grad():
-        ours.next_sentence.weight.copy_(ours.next_sentence.weight.flip(0))
-        ours.next_sentence.bias.copy_(ours.next_sentence.bias.flip(0))
+        for parameter in linear.parameters():
+            parameter.copy_(parameter.flip(0))
+
+
+def classes_swapped(ours: Model) -> None:
+    flip(ours.next_sentence)
+
+
+def order_exchanged(ours: Model) -> None:
+    flip(ours.sentence_order)
 
 
 def start_and_end_swapped(ours: Model) -> None:
-    with torch.no_grad():
-        ours.qa_outputs.weight.copy_(ours.qa_outputs.weight.flip(0))
+    flip(ours.qa_outputs)
 
 
 def untied(ours: Model) -> None:
@@ -200,42 +201,44 @@ def cut_off(ours: Model) -> None:
     ours.transform.register_forward_pre_hook(lambda module, given: (given[0].detach(),))
 
 
-def changing_output(ours: Model, change: Callable[..., Any]) -> None:
-    """The output becomes change(output, **labels)."""
+def changing_loss(ours: Model, change: Callable[..., Any]) -> None:
+    """The loss becomes change(output, **labels)."""
     right = ours.forward
-    ours.forward = lambda *given, **more: change(right(*given, **more), **more)
+
+    def forward(*given: Any, **more: Any) -> Any:
+        output = right(*given, **more)
+        return output if output.loss is None else replace(output, loss=change(output, **more))
+
+    ours.forward = forward
 
 
 def choices_mixed(ours: Model) -> None:
-    changing_output(ours, lambda output, **_: replace(output, logits=output.logits.flip(1)))
+    right = ours.forward
+
+    def forward(*given: Any, **more: Any) -> Any:
+        output = right(*given, **more)
+        return replace(output, logits=output.logits.flip(1))
+
+    ours.forward = forward
 
 
 def ignored_tokens_counted(ours: Model) -> None:
-    def change(output: Any, labels: Tensor | None = None, **_: Any) -> Any:
-        if labels is None:
-            return output
-        loss = F.cross_entropy(output.logits.flatten(0, 1), labels.clamp(min=0).flatten(), ignore_index=-1)
-        return replace(output, loss=loss)
+    def loss(output: Any, labels: Tensor, **_: Any) -> Tensor:
+        return F.cross_entropy(output.logits.flatten(0, 1), labels.clamp(min=0).flatten(), ignore_index=-1)
 
-    changing_output(ours, change)
+    changing_loss(ours, loss)
 
 
 def loss_summed(ours: Model) -> None:
-    def change(output: Any, labels: Tensor | None = None, **_: Any) -> Any:
-        return output if labels is None else replace(output, loss=output.loss * len(labels))
-
-    changing_output(ours, change)
+    changing_loss(ours, lambda output, labels, **_: output.loss * len(labels))
 
 
 def positions_past_the_end_counted(ours: Model) -> None:
-    def change(output: Any, start_positions: Any = None, end_positions: Any = None, **_: Any) -> Any:
-        if start_positions is None:
-            return output
+    def loss(output: Any, start_positions: Tensor, end_positions: Tensor, **_: Any) -> Any:
         sides = ((output.start_logits, start_positions), (output.end_logits, end_positions))
-        losses = [F.cross_entropy(logits, places.clamp(0, logits.shape[1] - 1)) for logits, places in sides]
-        return replace(output, loss=sum(losses) / 2)
+        return sum(F.cross_entropy(logits, places.clamp(0, logits.shape[1] - 1)) for logits, places in sides) / 2
 
-    changing_output(ours, change)
+    changing_loss(ours, loss)
 
 
 # What a port of a relative gets wrong.
@@ -315,23 +318,15 @@ def another_task(ours: Model) -> None:
     ours.encoder.embeddings.task.register_forward_pre_hook(lambda module, given: (given[0] + 1,))
 
 
-def order_exchanged(ours: Model) -> None:
-    with torch.no_grad():
-        ours.sentence_order.weight.copy_(ours.sentence_order.weight.flip(0))
-        ours.sentence_order.bias.copy_(ours.sentence_order.bias.flip(0))
-
-
 def dropout_before_the_order_left_out(ours: Model) -> None:
     ours.dropout.p = 0.0
 
 
 def padding_counted_in_the_loss(ours: Model) -> None:
-    def change(output: Any, labels: Tensor | None = None, **_: Any) -> Any:
-        if labels is None:
-            return output
-        return replace(output, loss=F.binary_cross_entropy_with_logits(output.logits, labels.clamp(min=0).float()))
+    def loss(output: Any, labels: Tensor, **_: Any) -> Tensor:
+        return F.binary_cross_entropy_with_logits(output.logits, labels.clamp(min=0).float())
 
-    changing_output(ours, change)
+    changing_loss(ours, loss)
 
 
 class Mistake(NamedTuple):
@@ -354,7 +349,7 @@ MISTAKES = (
     Mistake(norms_swapped, "layer 1 attention norm", "swapped norms", families=BOTH),
     Mistake(positions_off_by_one, "position embeddings", "positions: upstream's are one lower", families=BOTH),
     Mistake(bias_not_loaded, "layer 1 expand", "missing bias"),
-    Mistake(biases_not_loaded, "layer 0 query", "missing bias", families=BOTH),
+    Mistake(zero_biases, "layer 0 query", "missing bias", families=BOTH),
     Mistake(pooler_bias_not_loaded, "pooler dense", "missing bias", ("next-sentence",)),
     Mistake(segments_ignored, "segment embeddings", "segments: minibert ignores them"),
     Mistake(wrong_activation, "layer 1 activation", "activation: upstream computes gelu;", families=BOTH),

@@ -7,7 +7,7 @@ pooler. Its upstream is written out beside it with modules of its own, as a libr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,12 +23,12 @@ from words import write_words_checkpoint
 import minibert
 from minibert.checkpoints.load import full_name
 from minibert.config import Config
-from minibert.families import FAMILIES, family_of
+from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.heads import HEAD_CLASSES
-from minibert.parity.checkpoints import make_batch, randomise, task
-from minibert.parity.compare import compare, compare_training, first_divergent
-from minibert.parity.stages import Place, record
+from minibert.parity.checkpoints import make_batch, randomise
+from minibert.parity.compare import compare, first_divergent
+from minibert.parity.stages import Place
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import readable_vectors
 from minibert.vectors.recipe import Recipe
@@ -122,56 +122,31 @@ class InventedModel(nn.Module):
         return SimpleNamespace(last_hidden_state=states[-1], hidden_states=states)
 
 
-class InventedForSequenceClassification(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.backbone, self.score = InventedModel(), nn.Module()
-        self.score.dense, self.score.out = nn.Linear(24, 24), nn.Linear(24, 3)
-        self.config = self.backbone.config
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> Any:
-        first = self.backbone(input_ids, attention_mask).last_hidden_state[:, 0]
-        logits = self.score.out(F.dropout(torch.relu(self.score.dense(first)), 0.1, self.training))
-        return SimpleNamespace(logits=logits, loss=None if labels is None else F.cross_entropy(logits, labels))
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # minibert with it
 
 
 @pytest.fixture(autouse=True)
-def known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAMILIES, "invented", INVENTED)
-    yield
-
-
-def copied(theirs: nn.Module, head: str = "") -> Any:
-    """Our model with the weights of theirs."""
-    config = Config.from_dict(RAW)
-    ours = (HEAD_CLASSES[head] if head else minibert.Encoder)(config)
-    state = theirs.state_dict()
-    ours.load_state_dict({name: state[full_name(INVENTED, name, head)] for name in ours.state_dict()})
-    return ours.eval()
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A checkpoint with a vocabulary of its own."""
     write_words_checkpoint(tmp_path)
-    vocab_size = len((tmp_path / "vocab.txt").read_text("utf-8").split("\n")) - 1
-    model = HEAD_CLASSES["sequence-classification"](Config.from_dict(RAW | {"vocab_size": max(61, vocab_size)}))
+    (tmp_path / "model.safetensors").unlink()
+    vocab_size = len((tmp_path / "vocab.txt").read_text("utf-8").splitlines())
+    model = HEAD_CLASSES["sequence-classification"](Config.from_dict(RAW | {"vocab_size": vocab_size}))
     randomise(model, 0)
-    for path in tmp_path.glob("*.safetensors"):
-        path.unlink()
     minibert.save(model, tmp_path)
     return tmp_path
 
 
 def test_config_json_becomes_behaviour_and_is_written_back_unchanged() -> None:
     config = Config.from_dict(RAW)
-    assert (config.hidden_size, config.num_hidden_layers) == (24, 3)
+    assert (config.hidden_size, config.num_hidden_layers, config.shared_layers) == (24, 3, (0, 0, 0))
     assert (config.first_position, config.max_tokens) == (3, 17)
-    assert config.shared_layers == (0, 0, 0)
     written = config.to_dict()
     assert written.items() >= {key: value for key, value in RAW.items() if key != "num_labels"}.items()
     assert not {"first_position", "shared_layers", "text_head", "type_vocab_size", "hidden_size"} & set(written)
@@ -189,49 +164,29 @@ def test_it_is_saved_under_its_own_names_each_shared_weight_once_and_loaded_back
     assert len(encoder.layers) == 1
 
 
-def test_it_has_the_task_heads_of_its_table() -> None:
-    for head, why in (("masked-lm", "it never saw a mask"), ("token-classification", "it has sequence-classification")):
-        with pytest.raises(ValueError, match=f"invented has no head '{head}': {why}"):
-            HEAD_CLASSES[head](Config.from_dict(RAW))
-
-
-@pytest.mark.parametrize("head", ["", "sequence-classification"])
-def test_parity_finds_it_equal_to_its_upstream_bit_for_bit_in_every_layer(head: str) -> None:
-    theirs: Any = (InventedForSequenceClassification if head else InventedModel)().eval()
-    randomise(theirs, 5)
-    ours = copied(theirs, head)
-    config = SimpleNamespace(vocab_size=61, pad_token_id=0, num_labels=3, problem_type=None)
-    asked = task(head or None, config, 17)
-    rows = compare(ours, theirs, asked.batch, asked.labels or None)
-    assert first_divergent(rows) is None
-    assert {row.layer for row in rows if row.stage == "scores"} == {0, 1, 2}
-    if head:
-        assert {"losses", "gradients"} <= {row.rung for row in rows}
-        assert first_divergent(compare_training(ours, theirs, asked.batch, asked.labels)) is None
-
-
 @pytest.mark.parametrize(
     ("mistake", "stage"),
     [
+        ({}, None),
         ({"first_position": 0}, Place("position embeddings")),
         ({"first_position": 4}, Place("position embeddings")),
         ({"shared_layers": (0, 0, 1)}, Place("query", 2)),
     ],
 )
-def test_parity_finds_a_mistake_in_its_data(
-    mistake: dict[str, Any], stage: Place, monkeypatch: pytest.MonkeyPatch
+def test_parity_finds_it_equal_to_its_upstream_bit_for_bit_and_a_mistake_in_its_data(
+    mistake: dict[str, Any], stage: Place | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs = InventedModel().eval()
     randomise(theirs, 5)
-    wrong: Any = INVENTED.behaviour | mistake  # type: ignore[operator]  # a dict
-    monkeypatch.setitem(FAMILIES, "invented", Family(**{**vars(INVENTED), "behaviour": wrong}))
+    monkeypatch.setitem(FAMILIES, "invented", replace(INVENTED, behaviour={**INVENTED.behaviour, **mistake}))
     ours = minibert.Encoder(Config.from_dict(RAW)).eval()
     state = theirs.state_dict()
-    known = {name: state[full_name(INVENTED, name)] for name in ours.state_dict() if "layers.1" not in name}
-    ours.load_state_dict(ours.state_dict() | known)
-    first = first_divergent(compare(ours, theirs, make_batch(theirs.config, 16)))
-    assert first is not None
-    assert (first.stage, first.layer) == stage
+    copied = {name: state[full_name(INVENTED, name)] for name in ours.state_dict() if "layers.1" not in name}
+    ours.load_state_dict(ours.state_dict() | copied)
+    rows = compare(ours, theirs, make_batch(theirs.config, 16))
+    first = first_divergent(rows)
+    assert (first and Place(first.stage, first.layer)) == stage
+    assert {row.layer for row in rows if row.stage == "scores"} == {0, 1, 2}
 
 
 def test_everything_else_takes_it(folder: Path) -> None:
@@ -248,17 +203,3 @@ def test_everything_else_takes_it(folder: Path) -> None:
     traced = minibert.trace(minibert.load(folder), minibert.load_tokenizer(folder), "a good film")
     assert [layer["probs"].shape[0] for layer in traced.layers] == [3, 3, 3]
     assert "Invented" in traced.to_html()
-
-
-def test_the_record_of_a_model_has_every_stage_in_every_layer() -> None:
-    encoder = minibert.Encoder(Config.from_dict(RAW)).eval()
-    kept = record(encoder, make_batch(encoder.config, 9))
-    per_layer = [[place.stage for place in kept if place.layer == layer] for layer in range(3)]
-    assert per_layer[0] == per_layer[1] == per_layer[2]
-    assert "context" in per_layer[0]
-    assert not torch.equal(kept[Place("query", 0)], kept[Place("query", 1)])
-
-
-def test_a_relative_that_is_not_implemented_is_refused_with_the_list() -> None:
-    with pytest.raises(ValueError, match=f"'deberta' is not supported; supported: {', '.join(FAMILIES)}$"):
-        family_of("deberta")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 from words import write_words_checkpoint
 
 import minibert
@@ -32,40 +34,23 @@ def tokenizer(folder: Path) -> Tokenizer:
     return minibert.load_tokenizer(folder)
 
 
-@pytest.fixture(scope="module")
-def theirs(minilm: Path) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(minilm)
-
-
 # -- a batch and an output
 
 
-def test_a_batch_is_what_a_model_takes(folder: Path, tokenizer: Tokenizer) -> None:
+def test_a_batch_is_what_a_model_takes_and_is_read_by_name(folder: Path, tokenizer: Tokenizer) -> None:
     batch = tokenizer([TEXT, "film"], [PAIR, "book"])
     encoder, model = minibert.load(folder), minibert.load(folder, head="sequence-classification")
     assert list(batch.keys()) == list(batch) == list(dict(batch)) == ["input_ids", "attention_mask", "token_type_ids"]
+    assert (batch["input_ids"], batch["tokens"], len(batch)) == (batch.input_ids, batch.tokens, 2)
     named = encoder(batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids)
     assert torch.equal(encoder(**batch).last_hidden_state, named.last_hidden_state)
     assert torch.equal(encoder(**{name: x.to(encoder.device) for name, x in batch.items()})[0], named[0])
-    assert torch.equal(model(**batch).logits, model(**batch, labels=torch.tensor([0, 1]))["logits"])
-
-
-def test_a_batch_and_an_output_are_read_by_name_and_an_output_by_index(folder: Path, tokenizer: Tokenizer) -> None:
-    batch = tokenizer([TEXT, "film"])
-    assert batch["input_ids"] is batch.input_ids
-    assert batch["tokens"] is batch.tokens
-    assert len(batch) == 2
+    loss, logits = model(**batch, labels=torch.tensor([0, 1]))[:2]
+    assert loss.shape == () and torch.equal(model(**batch)["logits"], logits)
+    assert model.device == model.encoder.device == torch.device("cpu")
     for key in ("overflow", 0):
         with pytest.raises(KeyError, match=f"a Batch has no .*{key}.*; it has input_ids, attention_mask"):
             batch[key]  # type: ignore[index]
-    out = minibert.load(folder)(**tokenizer([TEXT]))
-    assert out[0] is out["last_hidden_state"] is out.last_hidden_state
-    model = minibert.load(folder, head="sequence-classification")
-    loss, logits = model(**tokenizer([TEXT]), labels=torch.tensor([1]))[:2]
-    assert (loss.shape, logits.shape) == ((), (1, 2))
-    assert model.device == model.encoder.device == torch.device("cpu")
 
 
 def test_dir_has_what_the_package_offers() -> None:
@@ -77,18 +62,17 @@ def test_dir_has_what_the_package_offers() -> None:
 
 
 @pytest.mark.parametrize("text", [TEXT, "", "unbelievable café [MASK] naïve 中文", "a [SEP] b"])
-def test_the_tokenizers_short_forms_give_what_transformers_gives(minilm: Path, theirs: Any, text: str) -> None:
-    ours = minibert.load_tokenizer(minilm)
+def test_the_tokenizers_short_forms_give_what_transformers_gives(minilm: Path, text: str) -> None:
+    ours, theirs = minibert.load_tokenizer(minilm), AutoTokenizer.from_pretrained(minilm)
     assert ours.tokenize(text) == theirs.tokenize(text)
-    assert ours.encode(text) == theirs.encode(text)
+    ids = ours.encode(text)
+    assert ids == theirs.encode(text)
     assert ours.encode(text, PAIR) == theirs.encode(text, PAIR)
     assert ours.encode(text, add_special_tokens=False) == theirs.encode(text, add_special_tokens=False)
-    ids = ours.encode(text)
     assert ours.convert_ids_to_tokens(ids) == theirs.convert_ids_to_tokens(ids)
     assert ours.convert_ids_to_tokens(torch.tensor(ids)) == theirs.convert_ids_to_tokens(ids)
-    assert ours.convert_tokens_to_ids([*ours.tokenize(text), "no such token"]) == theirs.convert_tokens_to_ids(
-        [*theirs.tokenize(text), "no such token"]
-    )
+    tokens = [*ours.tokenize(text), "no such token"]
+    assert ours.convert_tokens_to_ids(tokens) == theirs.convert_tokens_to_ids(tokens)
     assert ours.decode(ids) == theirs.decode(ids)
 
 
@@ -98,118 +82,98 @@ def test_encode_cuts_with_a_warning_and_leaves_a_bare_text_whole(tokenizer: Toke
     assert len(tokenizer.encode("good " * 40, add_special_tokens=False)) == 40
 
 
-def test_what_the_short_forms_cannot_do_is_said(tokenizer: Tokenizer) -> None:
-    with pytest.raises(ValueError, match=r"without .SEP. a pair would be one text"):
-        tokenizer.encode(TEXT, PAIR, add_special_tokens=False)
-    with pytest.raises(ValueError, match=f"id {tokenizer.vocab_size} is not in the vocabulary, which has"):
-        tokenizer.convert_ids_to_tokens([tokenizer.vocab_size])
-    with pytest.raises(TypeError, match="row 0 is of type int, not a text"):
-        tokenizer.tokenize(3)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("method", "given", "message"),
+    [
+        ("encode", {"text": TEXT, "pair": PAIR, "add_special_tokens": False}, "without .SEP. a pair would be one text"),
+        ("convert_ids_to_tokens", {"ids": [999]}, "id 999 is not in the vocabulary, which has"),
+        ("tokenize", {"text": 3}, "row 0 is of type int, not a text"),
+    ],
+)
+def test_what_the_short_forms_cannot_do_is_refused(
+    tokenizer: Tokenizer, method: str, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        getattr(tokenizer, method)(**given)
 
 
 # -- an error never prints a whole module
 
+Call = tuple[Callable[..., Any], dict[str, Any]]
+
 
 class Verbose:
-    """An object as the ones that people pass by mistake print themselves."""
+    """An object that prints itself on many lines, as modules do, which people pass by mistake."""
 
     def __repr__(self) -> str:
         return "Verbose(\n" + "  (layer): Linear()\n" * 200 + ")"
 
 
-def partial(function: Callable[..., Any], **right: Any) -> Callable[..., Any]:
-    def call(**wrong: Any) -> Any:
-        return function(**right | wrong)
-
-    call.arguments = [*right]  # type: ignore[attr-defined]
-    return call
+def fit(X: Any, y: Any, model: Any, **settings: Any) -> Any:
+    return minibert.TextFeatures(model=model, **settings).fit(X, y).transform(X)
 
 
-def overwriting(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda **given: function(**given, overwrite=True)
+def embedder(texts: Any, **settings: Any) -> Any:
+    return Embedder(**settings)(texts)
 
 
-def public_calls(folder: Path, tmp_path: Path) -> dict[str, Callable[..., Any]]:
-    """What users call, with a right object for each argument that is needed, to be replaced one by one."""
+@pytest.fixture
+def public_calls(folder: Path, tokenizer: Tokenizer, tmp_path: Path) -> list[Call]:
+    """What users call, and right arguments: each will be replaced by a wrong one."""
     masked = write_words_checkpoint(tmp_path / "masked", head="masked-lm")
-    encoder, tokenizer = minibert.load(folder), minibert.load_tokenizer(folder)
+    (tmp_path / "in.txt").write_text("good film\n")
+    encoder, cpu = minibert.load(folder), {"device": "cpu"}
     texts, labels = ["good film", "bad film"] * 6, ["pos", "neg"] * 6
-    batch = tokenizer(texts)
-
-    def fit(X: Any, y: Any, **settings: Any) -> Any:
-        return minibert.TextFeatures(**{"model": folder} | settings).fit(X, y).transform(X)
-
     settings = {name: value.default for name, value in inspect.signature(Recipe).parameters.items()}
     recipe = {name: value for name, value in settings.items() if value is not None}
-    ids = batch.input_ids
-    return {
-        "load": partial(
-            minibert.load,
-            name=folder,
-            head="sequence-classification",
-            dtype=torch.float32,
-            device="cpu",
-            attention="eager",
-        ),
-        "load_tokenizer": partial(minibert.load_tokenizer, name=folder, max_length=12),
-        "save": partial(minibert.save, model=encoder, folder=tmp_path / "saved"),
-        "embed": partial(minibert.embed, texts=texts, model=folder, device="cpu", **recipe),
-        "embed an encoder": partial(minibert.embed, texts=texts, model=encoder, tokenizer=tokenizer),
-        "Embedder": partial(lambda **given: Embedder(**given)(texts), model=folder, recipe=Recipe(), device="cpu"),
-        "Recipe": partial(Recipe, **recipe),
-        "TextFeatures": partial(fit, X=texts, y=labels, model=folder, cache=tmp_path / "cache", **recipe),
-        "embed_stream": partial(
-            overwriting(stream.embed_stream),
-            texts=texts,
-            out=tmp_path / "x.npy",
-            model=folder,
-            dtype="float32",
-            part_rows=9,
-        ),
-        "embed_file": partial(
-            overwriting(stream.embed_file), path=tmp_path / "in.txt", out=tmp_path / "x.npy", model=folder
-        ),
-        "train": partial(frozen.train, texts=texts, labels=labels, model=folder, grid=[1.0], C=1.0, folds=2),
-        "tokenizer": partial(tokenizer, texts=texts, pairs=texts, max_length=12, truncation="warn"),
-        "ids": partial(tokenizer.ids, texts=texts, truncation="warn", missing="error"),
-        "encode": partial(tokenizer.encode, text=TEXT, pair=PAIR),
-        "tokenize": partial(tokenizer.tokenize, text=TEXT),
-        "decode": partial(tokenizer.decode, ids=[1, 2]),
-        "convert_ids_to_tokens": partial(tokenizer.convert_ids_to_tokens, ids=[1, 2]),
-        "convert_tokens_to_ids": partial(tokenizer.convert_tokens_to_ids, tokens=["good"]),
-        "encoder": partial(
-            encoder, input_ids=ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids
-        ),
-        "trace": partial(minibert.trace, encoder=encoder, tokenizer=tokenizer, text=TEXT),
-        "fill_mask": partial(masked_text.fill_mask, text="a [MASK]", model=masked, top_k=2),
-    }
+    model, out = {"model": folder}, {"out": tmp_path / "x.npy", "overwrite": True}
+    dtype = {"dtype": torch.float32, "attention": "eager"}
+    return [
+        (minibert.load, {"name": folder, "head": "sequence-classification"} | dtype | cpu),
+        (minibert.load_tokenizer, {"name": folder, "max_length": 12}),
+        (minibert.save, {"model": encoder, "folder": tmp_path / "saved"}),
+        (minibert.embed, {"texts": texts} | model | cpu | recipe),
+        (minibert.embed, {"texts": texts, "model": encoder, "tokenizer": tokenizer}),
+        (embedder, {"texts": texts, "recipe": Recipe()} | model | cpu),
+        (Recipe, recipe),
+        (fit, {"X": texts, "y": labels, "cache": tmp_path / "cache"} | model | recipe),
+        (stream.embed_stream, {"texts": texts, "dtype": "float32", "part_rows": 9} | out | model),
+        (stream.embed_file, {"path": tmp_path / "in.txt"} | out | model),
+        (frozen.train, {"texts": texts, "labels": labels, "grid": [1.0], "C": 1.0, "folds": 2} | model),
+        (tokenizer, {"texts": texts, "pairs": texts, "max_length": 12, "truncation": "warn"}),
+        (tokenizer.ids, {"texts": texts, "truncation": "warn", "missing": "error"}),
+        (tokenizer.encode, {"text": TEXT, "pair": PAIR}),
+        (tokenizer.tokenize, {"text": TEXT}),
+        (tokenizer.decode, {"ids": [1, 2]}),
+        (tokenizer.convert_ids_to_tokens, {"ids": [1, 2]}),
+        (tokenizer.convert_tokens_to_ids, {"tokens": ["good"]}),
+        (encoder, dict(tokenizer(texts))),
+        (minibert.trace, {"encoder": encoder, "tokenizer": tokenizer, "text": TEXT}),
+        (masked_text.fill_mask, {"text": "a [MASK]", "model": masked, "top_k": 2}),
+    ]
 
 
 def test_no_error_of_a_public_call_prints_a_whole_module(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    public_calls: list[Call], folder: Path, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "in.txt").write_text("good film\n")
+    model = minibert.load(folder, head="sequence-classification")
     wrong = [
-        minibert.load(folder, head="sequence-classification"),
-        minibert.load_tokenizer(folder)(["good film"] * 200),
+        model,
+        tokenizer(["good film"] * 200),
         torch.zeros(40, 40, 40),
         list(range(10_000)),
-        {"text": ["good film"] * 1000},
         Verbose(),
         [Verbose()],
     ]
-    found, seen = [], 0
-    for name, call in public_calls(folder, tmp_path).items():
-        call()  # with the right arguments it works, so that each error below is that of the wrong one
-        for argument in call.arguments:  # type: ignore[attr-defined]
-            for value in wrong:
-                try:
-                    call(**{argument: value})
-                except Exception as error:
-                    seen += 1
-                    message = str(error)
-                    if len(message) > 600 or "\n" in message:
-                        found.append((name, argument, type(value).__name__, type(error).__name__, message[:90]))
-    assert seen > 300
-    assert not found, "\n".join(map(str, found))
+    wrong.append({"text": ["good film"] * 1000})
+    messages = []
+    for call, right in public_calls:
+        call(**right)  # with the right arguments it works, so that each error below is that of the wrong one
+        for argument, value in product(right, wrong):
+            try:
+                call(**right | {argument: value})
+            except Exception as error:
+                messages.append(str(error))
+    assert len(messages) > 300
+    assert [message[:200] for message in messages if len(message) > 600 or "\n" in message] == []

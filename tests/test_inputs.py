@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from minibert.heads import HEAD_CLASSES
 from minibert.inputs import as_inputs, checking, unchecked
 from minibert.model import ATTENTION, Encoder
 from minibert.parity.checkpoints import make_batch, randomise
-from minibert.parity.stages import Batch, forward
+from minibert.parity.stages import forward
 
 BERT, DISTILBERT = small_config(), small_config(FAMILY)
 V, P = BERT.vocab_size, BERT.max_position_embeddings
@@ -39,11 +40,9 @@ def encode(ids: Any = IDS, config: Config = BERT, **given: Any) -> Tensor:
     return x
 
 
-def at(place: tuple[int, int], value: int) -> Tensor:
-    """Segments with one value in one place."""
-    segments = SEGMENTS.clone()
-    segments[place] = value
-    return segments
+def at(row: int, column: int, value: int) -> Tensor:
+    """Segments of 0 with one other value."""
+    return SEGMENTS.index_put((torch.tensor(row), torch.tensor(column)), torch.tensor(value))
 
 
 def masked(value: float) -> Tensor:
@@ -63,8 +62,8 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     *(({"attention_mask": masked(value)}, ["attention_mask[0, 3] is", "additive"]) for value in NOT_MASKS),
     ({"attention_mask": LEFT}, ["padded on the left", "[0, 2]", "right"]),
     ({"ids": torch.tensor([[0, 0, 5, 6], [5, 6, 7, 8]])}, ["padded on the left", "[0, 2]"]),
-    ({"token_type_ids": at((1, 2), 2)}, ["token_type_ids[1, 2] is 2", "type_vocab_size 2"]),
-    ({"token_type_ids": at((1, 2), -1)}, ["token_type_ids[1, 2] is -1"]),
+    ({"token_type_ids": at(1, 2, 2)}, ["token_type_ids[1, 2] is 2", "type_vocab_size 2"]),
+    ({"token_type_ids": at(1, 2, -1)}, ["token_type_ids[1, 2] is -1"]),
     ({"token_type_ids": SEGMENTS[:, :3]}, ["token_type_ids", "(2, 3)", "(2, 4)"]),
     ({"token_type_ids": SEGMENTS.float()}, ["token_type_ids are torch.float32"]),
 ]
@@ -77,15 +76,6 @@ def test_a_batch_that_cannot_be_is_refused_with_its_value_place_and_limit(
     with pytest.raises((ValueError, TypeError)) as error:
         encode(**given)
     assert not [word for word in words if word not in str(error.value)], error.value
-
-
-def test_as_many_tokens_as_positions_are_taken() -> None:
-    assert encode(torch.ones(1, P, dtype=torch.long)).shape == (1, P, BERT.hidden_size)
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.int8, torch.uint8])
-def test_ids_of_any_integer_type_give_the_same_as_int64(dtype: torch.dtype) -> None:
-    assert torch.equal(encode(IDS.to(dtype)), encode(IDS))
 
 
 @pytest.mark.parametrize("attention", ATTENTION)
@@ -116,28 +106,41 @@ def test_masks_of_any_dtype_give_bit_equal_results(weights: torch.dtype, attenti
 def test_a_fully_masked_row_is_finite_with_finite_gradients_and_leaves_the_others_unchanged(
     dtype: torch.dtype, attention: str
 ) -> None:
-    batch = make_batch(BERT, P)
-    encoder = random_encoder(attention=attention, dtype=dtype)
+    batch, encoder = make_batch(BERT, P), random_encoder(attention=attention, dtype=dtype)
     before = forward(encoder, batch).last_hidden_state
-    mask = batch.attention_mask.clone()
-    mask[1] = 0
-    out = forward(encoder, Batch(batch.input_ids, mask, batch.token_type_ids))
-    others = [0, *range(2, len(mask))]
+    others = torch.arange(len(before)) != 1
+    out = forward(encoder, replace(batch, attention_mask=batch.attention_mask * others[:, None]))
     assert torch.equal(out.last_hidden_state[others], before[others])
     assert torch.isfinite(out.last_hidden_state).all()
     (out.last_hidden_state.float().sum() + out.pooler_output.float().sum()).backward()
-    assert all(torch.isfinite(p.grad).all() for p in encoder.parameters() if p.grad is not None)
+    gradients = [parameter.grad for parameter in encoder.parameters() if parameter.grad is not None]
     assert encoder.embeddings.token.weight.grad is not None
+    assert all(torch.isfinite(gradient).all() for gradient in gradients)
 
 
-def test_padding_without_a_mask_is_recognised_by_the_id_of_the_config() -> None:
-    assert torch.equal(encode(IDS), encode(IDS, attention_mask=KEEP))
-    assert not torch.equal(encode(IDS), encode(IDS, attention_mask=torch.ones_like(KEEP)))
-    _, keep, *_ = as_inputs(small_config(pad_token_id=7), torch.tensor([[5, 0, 7]]), None, None)
-    assert keep.tolist() == [[True, True, False]]
+ONES = torch.ones_like(IDS)
+FULL = torch.ones(2, P, dtype=torch.long)  # as many tokens as the model has positions
+SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"attention_mask": KEEP}),
+    ({}, {"token_type_ids": SEGMENTS}),
+    *(({"ids": FULL}, {"ids": FULL.to(dtype)}) for dtype in (torch.int32, torch.int16, torch.int8, torch.uint8)),
+    *(({"config": DISTILBERT}, {"config": DISTILBERT, "token_type_ids": number * ONES}) for number in (1, 9)),
+]
+
+
+@pytest.mark.parametrize(("given", "equal"), SAME)
+def test_these_inputs_mean_the_same(given: dict[str, Any], equal: dict[str, Any]) -> None:
+    assert torch.equal(encode(**given), encode(**equal))
+
+
+@pytest.mark.parametrize("other", [{"attention_mask": ONES}, {"token_type_ids": ONES}])
+def test_these_inputs_make_a_difference(other: dict[str, Any]) -> None:
+    assert not torch.equal(encode(), encode(**other))
 
 
 def test_the_encoder_computes_with_int64_ids_a_boolean_mask_and_int64_segments() -> None:
+    padding_is_7 = as_inputs(small_config(pad_token_id=7), torch.tensor([[5, 0, 7]]), None, None)
+    assert padding_is_7[1].tolist() == [[True, True, False]]
     ids, keep, segments, tasks = as_inputs(BERT, IDS.int(), KEEP.float(), KEEP.to(torch.uint8), KEEP)
     assert (ids.dtype, keep.dtype, segments.dtype) == (torch.int64, torch.bool, torch.int64)
     assert torch.equal(ids, IDS) and torch.equal(keep, KEEP.bool()) and torch.equal(segments, KEEP)
@@ -146,8 +149,8 @@ def test_the_encoder_computes_with_int64_ids_a_boolean_mask_and_int64_segments()
 
 
 def test_ids_under_the_mask_have_no_effect_on_the_tokens() -> None:
-    garbage = IDS.where(KEEP.bool(), torch.tensor([[1, 2, 3, 4], [11, 12, 13, 14]]))
     real = KEEP.bool()
+    garbage = IDS.where(real, torch.tensor([[1, 2, 3, 4], [11, 12, 13, 14]]))
     assert torch.equal(encode(garbage, attention_mask=KEEP)[real], encode(IDS, attention_mask=KEEP)[real])
 
 
@@ -157,14 +160,6 @@ def test_rows_that_all_begin_at_one_place_or_are_fully_masked_are_no_left_paddin
     assert torch.isfinite(encode(attention_mask=torch.tensor(mask))).all()
 
 
-def test_without_segments_all_are_0_and_distilbert_ignores_them() -> None:
-    ones = torch.ones_like(IDS)
-    assert torch.equal(encode(), encode(token_type_ids=SEGMENTS))
-    assert not torch.equal(encode(), encode(token_type_ids=ones))
-    for segments in (ones, torch.full_like(IDS, 9)):
-        assert torch.equal(encode(config=DISTILBERT, token_type_ids=segments), encode(config=DISTILBERT))
-
-
 def test_mask_and_segments_cannot_be_swapped_by_position() -> None:
     with pytest.raises(TypeError, match="positional"):
         random_encoder()(IDS, KEEP)
@@ -172,32 +167,23 @@ def test_mask_and_segments_cannot_be_swapped_by_position() -> None:
 
 @pytest.mark.parametrize("head", [None, "masked-lm", "token-classification", "question-answering"])
 def test_unchecked_a_wrong_id_fails_as_torch_fails_and_afterwards_is_refused_again(head: str | None) -> None:
-    wrong = torch.tensor([[5, V]])
+    wrong, right = torch.tensor([[5, V]]), torch.tensor([[5, 6]])
     model: Any = HEAD_CLASSES[head](small_config(num_labels=2)).eval() if head else random_encoder()
+    expected = model(right)[0]
     with unchecked(), pytest.raises(IndexError, match=r"out of (range|bounds)"):
+        assert torch.equal(model(right)[0], expected)
         model(wrong)
     with pytest.raises(ValueError, match=rf"input_ids\[0, 1\] is {V}"):
         model(wrong)
-
-
-def test_unchecked_a_right_batch_gives_the_same() -> None:
-    batch, encoder = make_batch(BERT, P), random_encoder()
-    expected = forward(encoder, batch).last_hidden_state
-    with unchecked():
-        assert torch.equal(forward(encoder, batch).last_hidden_state, expected)
 
 
 def test_the_switch_is_reset_after_an_error_and_by_the_outer_of_two_and_works_in_every_thread() -> None:
     with pytest.raises(ZeroDivisionError), unchecked():
         raise ZeroDivisionError
     assert checking()
-    seen: list[bool] = []
     with unchecked():
         with unchecked():
             pass
-        thread = threading.Thread(target=lambda: seen.append(checking()))
-        thread.start()
-        thread.join()
-        assert not checking()
-    assert seen == [False]
+        with ThreadPoolExecutor() as pool:
+            assert [checking(), pool.submit(checking).result()] == [False, False]
     assert checking()

@@ -9,8 +9,8 @@ import matplotlib
 import numpy as np
 import pytest
 
-from minibert.extras import install_hint
 from minibert.plotting import DIVERGING, SEQUENTIAL, head_grid, heat_map
+from minibert.printing import install_hint
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from words import OTHER, WORDS, write_tsv, write_words_checkpoint
@@ -21,7 +23,7 @@ from minibert.parity.stages import Batch as Inputs
 from minibert.parity.stages import forward
 from minibert.tasks.base import Example
 from minibert.train.batches import Batch, Batches
-from minibert.train.loop import Loss
+from minibert.train.loop import Loss, one_step
 from minibert.train.settings import TrainSettings
 
 WIDTH = 11  # positions of parity's tiny checkpoints
@@ -174,9 +176,7 @@ def upstream_training(
             weights = [counted(part) for part in parts]
             total = 0.0
             for part, weight in zip(parts, weights, strict=True):
-                loss = upstream_loss(model, part)
-                if len(parts) > 1:
-                    loss = loss * (weight / sum(weights))
+                loss = upstream_loss(model, part) * (weight / sum(weights))  # times 1: the same bits
                 loss.backward()
                 total = total + loss.detach()
             losses.append(float(total))
@@ -221,11 +221,32 @@ class Found:
         The size of a gradient is its largest value, or LEAST of the largest of all.
         """
         most = max(float(gradient.abs().max()) for gradient in other.gradients.values())
-        found = {"loss": float((self.loss - other.loss).abs() / other.loss.abs())}
-        for name in {**self.gradients, **other.gradients}:
-            if name not in self.gradients or name not in other.gradients:
-                found[name] = float("inf")
-                continue
+        found = dict.fromkeys(self.gradients.keys() ^ other.gradients.keys(), float("inf"))
+        found["loss"] = float((self.loss - other.loss).abs() / other.loss.abs())
+        for name in self.gradients.keys() & other.gradients.keys():
             difference = float((self.gradients[name] - other.gradients[name]).abs().max())
             found[name] = difference / max(float(other.gradients[name].abs().max()), LEAST * most)
         return found
+
+
+def shifted(batch: Batch) -> Batch:
+    """A mistake: labels of tokens off by one place."""
+    rolled = batch.labels["labels"].roll(1, dims=1).where(batch.attention_mask.bool(), IGNORED)
+    return replace(batch, labels={**batch.labels, "labels": rolled})
+
+
+def assert_parts_are_the_whole(model: nn.Module, rows: Batches, objective: Loss) -> None:
+    """Six rows as one batch, and as three uneven ones, give the same gradients: sums, no means of means."""
+    found: list[dict[str, Tensor]] = []
+    for cuts in ([0, 6], [0, 1, 4, 6]):
+        parts = [rows.of_rows(range(first, after)) for first, after in pairwise(cuts)]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        losses = one_step(model, parts, optimizer, objective, TrainSettings(clip=1e9), 1)
+        scales = getattr(objective, "scales", {})
+        total = sum(scales.get(name, 1.0) * float(loss) for name, loss in losses.items() if name != "loss")
+        assert float(losses["loss"]) == pytest.approx(total, rel=1e-6)
+        found.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+    whole, parted = found
+    assert whole.keys() == parted.keys() and len(whole) > 1
+    for name, gradient in whole.items():
+        assert (gradient - parted[name]).abs().max() < 1e-5 * max(1.0, float(gradient.abs().max())), name

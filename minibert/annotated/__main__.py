@@ -12,16 +12,15 @@ import tokenize
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
-from minibert.annotated.notes import MODULES, NOTES
+from minibert.annotated.notes import MODULES, NOTES, TITLES
 from minibert.files import write_text_atomically
-from minibert.templates import asset, diagram, templates
-from minibert.tracing.page import coloured
+from minibert.templates import asset, coloured, diagram, templates
 
-FOLDER = Path(__file__).parent
-PACKAGE = FOLDER.parent
+FOLDER, PACKAGE = Path(__file__).parent, Path(__file__).parents[1]
 Definition = ast.ClassDef | ast.FunctionDef
 TABLE_HEAD = re.compile(r"# \S+ {3,}\S")  # a comment with columns stays above its table
 AXIS = r"(?:(?:[2-9]|k )?[BSEDHWFVLTKCN](?:·C)?(?: \+ 1)?|[0-9]|in|out|outputs)"
@@ -52,7 +51,13 @@ def build(folder: Path) -> Path:
         for module, tree in trees.items()
     }
     environment = templates(FOLDER)
-    environment.filters |= {"formula": formula, "diagram": diagram, "page": page_name, "prose": prose}
+    environment.filters |= {
+        "formula": formula,
+        "diagram": diagram,
+        "page": page_name,
+        "prose": prose,
+        "tutorial": tutorial_link,
+    }
     shared = {
         "modules": list(MODULES),
         "contents": contents,
@@ -82,14 +87,20 @@ def page_name(module: str) -> str:
     return f"{module.rpartition('/')[2]}.html"
 
 
+def tutorial_link(reference: str) -> tuple[str, str]:
+    """The title and the address, from a page in build/annotated, of a tutorial or of a part of it: name#heading."""
+    name, _, heading = reference.partition("#")
+    anchor = f"#{quote(heading.replace(' ', '-'))}" if heading else ""  # Jupyter's anchor has - for each space
+    return TITLES[name] + f": {heading}" * bool(heading), f"../../tutorials/{name}.ipynb{anchor}"
+
+
 def links_of(module: str, tree: ast.Module, contents: dict[str, list[str]]) -> dict[str, str]:
     """The names that a module defines, or imports from another one that has a page, and their addresses."""
     found = {name: f"#{name}" for name in contents[module]}
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom):
-            other = (node.module or "").removeprefix("minibert.").replace(".", "/")
-            names = [alias.name for alias in node.names if alias.name in contents.get(other, ())]
-            found |= {name: f"{page_name(other)}#{name}" for name in names}
+    for node in [node for node in tree.body if isinstance(node, ast.ImportFrom)]:
+        other = (node.module or "").removeprefix("minibert.").replace(".", "/")
+        names = [alias.name for alias in node.names if alias.name in contents.get(other, ())]
+        found |= {name: f"{page_name(other)}#{name}" for name in names}
     return found
 
 
@@ -127,18 +138,13 @@ def comments(text: str) -> dict[int, str]:
 
 
 def definitions(parent: ast.Module | ast.ClassDef, prefix: str = "") -> dict[int, str]:
-    """The first line of each definition, with its name if it has a docstring, and of what follows it, with ""."""
+    """The first line of each definition, with its name, or with "" if it has no docstring."""
     found: dict[int, str] = {}
-    follows = False
-    for node in parent.body:
-        first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
-        if isinstance(node, Definition):
-            found[first] = f"{prefix}{node.name}" if ast.get_docstring(node) else ""
-        elif follows:
-            found[first] = ""
+    for node in [node for node in parent.body if isinstance(node, Definition)]:
+        first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        found[first] = f"{prefix}{node.name}" if ast.get_docstring(node) else ""
         if isinstance(node, ast.ClassDef):
             found |= definitions(node, f"{node.name}.")
-        follows = isinstance(node, Definition)
     return found
 
 
@@ -181,17 +187,15 @@ def formula(text: str, equation: bool = False) -> Markup:
     return Markup(LEVEL.sub(mark, VARIABLE.sub(r"<var>\g<0></var>", text) if equation else text))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the pages and print the address of the first; exit status 1 where they cannot be written."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the pages and print the address of the first; exit status 1 if they cannot be written."""
     parser = argparse.ArgumentParser(prog="python -m minibert.annotated", description="Write the annotated source.")
     parser.add_argument("folder", type=Path, help="where the pages go, build/annotated for example")
     try:
         print(build(parser.parse_args(arguments).folder))
     except OSError as error:
-        print(f"cannot write the pages: {error}", file=sys.stderr)
-        return 1
-    return 0
+        sys.exit(f"cannot write the pages: {error}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,4 +1,4 @@
-"""What the code cannot say: for a definition its equation, number by number, the reason for it, a diagram, a tutorial.
+"""What the code cannot say: for each definition its equation, number by number, the reason for it, diagrams, tutorials.
 
 In equations `_x` and `_{...}` stand low, `^x` and `^{...}` high. Indices: s, t tokens; d, f numbers of a vector;
 h heads; l layers.
@@ -7,7 +7,6 @@ h heads; l layers.
 from __future__ import annotations
 
 from typing import NamedTuple
-from urllib.parse import quote
 
 TITLES = {
     "1_first_contact": "1. First contact",
@@ -25,52 +24,33 @@ TITLES = {
 }
 
 
-class Tutorial(NamedTuple):
-    """A notebook, or the part of it under one heading."""
-
-    name: str  # of its file, without .ipynb
-    heading: str = ""  # as the notebook has it, without #
-
-    @property
-    def title(self) -> str:
-        """9. Fine-tuning; with the heading, where there is one."""
-        return TITLES[self.name] + (f": {self.heading}" if self.heading else "")
-
-    @property
-    def address(self) -> str:
-        """Where a page in build/annotated finds it; Jupyter's anchor of a heading has - for each space."""
-        anchor = f"#{quote(self.heading.replace(' ', '-'))}" if self.heading else ""
-        return f"../../tutorials/{self.name}.ipynb{anchor}"
-
-
 class Note(NamedTuple):
     """What stands beside one definition."""
 
     equations: tuple[str, ...] = ()
     text: str = ""  # paragraphs
     diagrams: tuple[str, ...] = ()  # files of data/diagrams
-    tutorials: tuple[Tutorial, ...] = ()
+    tutorials: tuple[str, ...] = ()  # notebooks, or parts of one: "2_through_the_encoder#Pooler"
 
 
 ENCODER, FAST = "2_through_the_encoder", "8_making_it_fast"
-WEIGHTS, VECTORS = Tutorial("4_official_weights"), Tutorial("6_what_is_in_a_vector")
-TUNING, FAMILY = Tutorial("9_fine_tuning"), Tutorial("10_the_family")
-PRETRAINING, DISTILLATION = Tutorial("11_pretraining"), Tutorial("12_distillation")
+WEIGHTS, VECTORS = "4_official_weights", "6_what_is_in_a_vector"
+TUNING, FAMILY, PRETRAINING, DISTILLATION = "9_fine_tuning", "10_the_family", "11_pretraining", "12_distillation"
 
 # The modules that have a page, in reading order, and the tutorials that take each apart.
-MODULES: dict[str, tuple[Tutorial, ...]] = {
+MODULES: dict[str, tuple[str, ...]] = {
     "config": (WEIGHTS, FAMILY),
-    "model": (Tutorial(ENCODER), Tutorial("5_is_it_right"), Tutorial("7_reading_attention")),
+    "model": (ENCODER, "5_is_it_right", "7_reading_attention"),
     "pretraining_heads": (PRETRAINING, FAMILY),
     "heads": (VECTORS, TUNING),
     "families/bert": (FAMILY, WEIGHTS),
     "families/distilbert": (FAMILY, DISTILLATION),
     "checkpoints/load": (WEIGHTS,),
-    "text/wordpiece": (Tutorial("3_wordpiece"),),
+    "text/wordpiece": ("3_wordpiece",),
     "text/masking": (PRETRAINING,),
-    "vectors/pooling": (Tutorial("1_first_contact"), VECTORS),
-    "kernels/matmul": (Tutorial(FAST),),
-    "vectors/engine": (Tutorial(FAST),),
+    "vectors/pooling": ("1_first_contact", VECTORS),
+    "kernels/matmul": (FAST,),
+    "vectors/engine": (FAST,),
     "train/loop": (TUNING, PRETRAINING),
     "train/distillation": (DISTILLATION,),
 }
@@ -90,7 +70,7 @@ NOTES: dict[str, dict[str, Note]] = {
             rumination” would get the same vectors as “rumination on love”. μ and σ² are computed over the numbers of
             one token, so neither the length of the row nor the other texts of the batch change them.""",
             ("embeddings",),
-            (Tutorial(ENCODER, "Embeddings: from ids to vectors"),),
+            (f"{ENCODER}#Embeddings: from ids to vectors",),
         ),
         "eager_attention": Note(
             (
@@ -108,16 +88,16 @@ NOTES: dict[str, dict[str, Note]] = {
             missing.""",
             ("directions",),
             (
-                Tutorial(ENCODER, "One attention head, by loop"),
-                Tutorial(ENCODER, "Scaling: why divide by √W"),
-                Tutorial(ENCODER, "Masks: what a padded token changes"),
+                f"{ENCODER}#One attention head, by loop",
+                f"{ENCODER}#Scaling: why divide by √W",
+                f"{ENCODER}#Masks: what a padded token changes",
             ),
         ),
         "sdpa_attention": Note(
             text="""The kernel goes through the keys in blocks and keeps a running maximum and a running sum for each
             query, so that the (S,S) matrix never exists: memory grows with S, not with its square. It sums in
             another order, so its results differ in rounding.""",
-            tutorials=(Tutorial(FAST, "4. Attention in one kernel"),),
+            tutorials=(f"{FAST}#4. Attention in one kernel",),
         ),
         "SelfAttention": Note(
             (
@@ -131,13 +111,13 @@ NOTES: dict[str, dict[str, Note]] = {
             So a head is two small maps: W^Q_h (W^K_h)^T, of rank W, decides which token attends to which, and
             W^V_h W^O_h, of rank W, what is copied. To remove a head is to leave its term out of the sum.""",
             ("attention",),
-            (Tutorial(ENCODER, "All heads"), Tutorial("7_reading_attention", "One tensor a layer")),
+            (f"{ENCODER}#All heads", "7_reading_attention#One tensor a layer"),
         ),
         "gelu_new": Note(
             ("x Φ(x) ≈ ½ x (1 + tanh(√(2/π) (x + 0.044715 x³)))",),
             """Φ(x) is the probability that a standard normal variable is below x: GELU is x times that
             probability. The two forms differ by less than 5e-4, which fresh weights hide and trained ones show.""",
-            tutorials=(Tutorial(ENCODER, "Feed-forward and GELU"),),
+            tutorials=(f"{ENCODER}#Feed-forward and GELU",),
         ),
         "FeedForward": Note(
             ("FFN(x) = b + Σ_f activation(x · w_f + a_f) u_f",),
@@ -148,7 +128,7 @@ NOTES: dict[str, dict[str, Note]] = {
             No token sees another here: this is why padding can be removed, and all tokens of a batch multiplied as
             one matrix.""",
             ("feed_forward",),
-            (Tutorial(ENCODER, "Feed-forward and GELU"), Tutorial(FAST, "5. Packed: no padding at all")),
+            (f"{ENCODER}#Feed-forward and GELU", f"{FAST}#5. Packed: no padding at all"),
         ),
         "Layer": Note(
             ("y = LayerNorm(x + Attention(x))", "x′ = LayerNorm(y + FFN(y))"),
@@ -157,7 +137,7 @@ NOTES: dict[str, dict[str, Note]] = {
             is, on this path, which is why its learning rate must warm up; most models since 2019 normalise before
             the step instead.""",
             ("layer",),
-            (Tutorial(ENCODER, "Residual and LayerNorm"),),
+            (f"{ENCODER}#Residual and LayerNorm",),
         ),
         "Pooler": Note(
             ("pooled_e = tanh(b_e + Σ_d W_{ed} x_{[CLS] d})",),
@@ -165,20 +145,20 @@ NOTES: dict[str, dict[str, Note]] = {
             another way, such as all-MiniLM-L6-v2, it is as it was initialised: a random projection of [CLS].
             `minibert inspect` reports it.""",
             ("pooler",),
-            (Tutorial(ENCODER, "Pooler"), Tutorial("6_what_is_in_a_vector", "Is this weight trained?")),
+            (f"{ENCODER}#Pooler", "6_what_is_in_a_vector#Is this weight trained?"),
         ),
         "initialise": Note(
             text="""Norms are 1 and 0, biases 0: a fresh layer adds little to its input, and a mistake in a norm or a
             bias changes nothing. A test on fresh weights misses such mistakes, so the parity tests randomise every
             weight.""",
-            tutorials=(Tutorial("5_is_it_right", "4. Why fresh weights hide mistakes"),),
+            tutorials=("5_is_it_right#4. Why fresh weights hide mistakes",),
         ),
         "Encoder": Note(
             ("x^0 = Embeddings(ids, segments)", "x^{l+1} = Layer_l(x^l), l = 0 … L − 1"),
             """The shape is (B,S,D) from end to end: this is why layers can be stacked, left out, shared (ALBERT)
             or copied into a student (DistilBERT), and why the hidden states of all layers can be compared.""",
             ("way",),
-            (Tutorial(ENCODER, "The whole encoder"), Tutorial(ENCODER, "How far a token travels")),
+            (f"{ENCODER}#The whole encoder", f"{ENCODER}#How far a token travels"),
         ),
     },
     "pretraining_heads": {
@@ -194,7 +174,7 @@ NOTES: dict[str, dict[str, Note]] = {
             prediction must resemble. Next sentence prediction was added in the hope that tasks on pairs of texts
             would profit. RoBERTa left it out and lost nothing; ALBERT predicts the order of the two instead.""",
             ("pretraining",),
-            (Tutorial(PRETRAINING.name, "4. A BERT learns the language"),),
+            (f"{PRETRAINING}#4. A BERT learns the language",),
         )
     },
     "heads": {
@@ -207,7 +187,7 @@ NOTES: dict[str, dict[str, Note]] = {
             Every task works this way: a plane for the whole text (classification), one for each token (tagging),
             two that score where an answer begins and where it ends (question answering).""",
             ("features",),
-            (Tutorial(TUNING.name, "3. Frozen and unfrozen"),),
+            (f"{TUNING}#3. Frozen and unfrozen",),
         )
     },
     "text/wordpiece": {
@@ -216,7 +196,7 @@ NOTES: dict[str, dict[str, Note]] = {
             encoding (text/byte_pairs.py) merges in the order in which the merges were learned; a unigram model
             (text/unigram.py) takes the most probable segmentation. So three relatives may split a word in three
             ways.""",
-            tutorials=(Tutorial("3_wordpiece", "Longest match first"),),
+            tutorials=("3_wordpiece#Longest match first",),
         )
     },
     "text/masking": {
@@ -225,7 +205,7 @@ NOTES: dict[str, dict[str, Note]] = {
             stay as they are: the vector of a visible token must also say which token it is. If every visible token
             were the true one, the model could simply trust it; so 10 % become a random token. That is 1.5 % of all
             tokens: too few to spoil the context, enough that each token is checked against those around it.""",
-            tutorials=(Tutorial(PRETRAINING.name, "1. Masking by hand"),),
+            tutorials=(f"{PRETRAINING}#1. Masking by hand",),
         )
     },
     "vectors/engine": {
@@ -233,7 +213,7 @@ NOTES: dict[str, dict[str, Note]] = {
             ("padding = 1 − T / (B S)",),
             """A linear layer multiplies T rows instead of B S, and a text's attention costs the square of its
             own length instead of that of the longest. Sorting the texts by length first makes both smaller.""",
-            tutorials=(Tutorial(FAST, "5. Packed: no padding at all"),),
+            tutorials=(f"{FAST}#5. Packed: no padding at all",),
         )
     },
     "train/loop": {
@@ -247,7 +227,7 @@ NOTES: dict[str, dict[str, Note]] = {
             why 5e-5 suits embeddings and norms alike. After a few steps v̂ is still a poor estimate, so the learning
             rate warms up. Weight decay λ is added to the step, not to the gradient, or it would be divided too
             (AdamW).""",
-            tutorials=(Tutorial(TUNING.name, "1. The loop by hand"),),
+            tutorials=(f"{TUNING}#1. The loop by hand",),
         )
     },
     "train/distillation": {
@@ -264,7 +244,7 @@ NOTES: dict[str, dict[str, Note]] = {
             The student learns more than the right answer: that “gorgeous” would have been nearly as good as
             “stunning”, and “table” would not.""",
             ("distillation",),
-            (Tutorial(DISTILLATION.name, "3. Temperature"), Tutorial(DISTILLATION.name, "5. Three losses")),
+            (f"{DISTILLATION}#3. Temperature", f"{DISTILLATION}#5. Three losses"),
         )
     },
 }

@@ -3,8 +3,7 @@
 In reading order:
 
     settings   what is measured, how much of it, and where
-    machine    the hardware, its memory and its load
-    harness    contestants in processes of their own, jobs in turn, and what is found
+    harness    contestants in processes of their own, jobs in turn, and the results
     peers      the contestants of embedding
     embedding  sentences to vectors: equality, roofline, one sentence, cold starts, growth
     training   against transformers' own Trainer

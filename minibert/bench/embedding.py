@@ -24,8 +24,8 @@ import torch
 from torch import nn
 from torch.utils.benchmark import Timer
 
-from minibert.bench import machine, peers
-from minibert.bench.harness import Row, Sample, Session, attempt, do_job, load_contestant, steps
+from minibert.bench import peers
+from minibert.bench.harness import Row, Sample, Session, do_job, load_contestant, steps, total_memory
 from minibert.bench.settings import TURNS, Settings, cores
 from minibert.config import Config
 from minibert.kernels.matmul import Linear, choose_linear
@@ -49,12 +49,11 @@ CALLS = 10  # of a turn with one short sentence
 GROWTH: dict[str, Mapping[str, Sequence[int]]] = {  # what grows: its values by size
     "tokens in a text": {"default": (8, 32, 128, 512), "full": (8, 16, 32, 64, 128, 256, 512)},
     "sentences": {"default": (100, 1000), "full": (100, 1000, 10_000, 100_000)},
-    "tokens in a batch": {"default": (256, 512, 1024), "full": (256, 512, 1024)},
     "threads": dict.fromkeys(("default", "full"), sorted({2**n for n in range(10) if 2**n <= cores()} | {cores()})),
 }
 GROWING_TOKENS = {"cpu": 4096, "cuda": 1 << 18}  # in the texts of one point, when their length grows
-GROWING_TEXTS = 500  # when the batch or the threads grow
-REPEATS, LONG = 3, 20  # samples of a point; seconds of the first one after which it is the only one
+GROWING_TEXTS = 500  # when the threads grow
+REPEATS = 3  # samples of a point
 PRODUCT_TOKENS = {"cpu": 1024, "cuda": 16384}  # rows of the products of the roofline
 OURS = """
 import sys, time, minibert
@@ -164,19 +163,14 @@ def load(session: Session) -> None:
     size = {"sentences": len(result.lengths), "tokens": sum(result.lengths)}
     contestants = peers.contestants_for(context.device, session.settings.quick)
     result.rows = [Row(one, "embedding", size, reason=one.obstacle(context.device)) for one in contestants]
-    needed, free = 1.1 * padded_bytes(result.lengths, result.config), machine.available_bytes()  # a tenth to spare
+    needed = 1.1 * padded_bytes(result.lengths, result.config)  # a tenth to spare
     for row in result.rows:
-        if row.contestant.large and not row.reason and needed > free:
-            row.reason = f"not run: it needs {needed / 1e9:.0f} GB, and {free / 1e9:.0f} GB are available"
-    for conversion, convert in peers.CONVERSIONS.items():
-        users = [row for row in result.rows if row.contestant.conversion == conversion and not row.reason]
-        try:
-            _ = session.call(attempt, convert, context.folder, context.scratch) if users else None
-        except RuntimeError as error:
-            for row in users:
-                row.reason = f"not converted: {error}"
+        if row.contestant.large and not row.reason and needed > total_memory() / 2:
+            row.reason = f"not run: it needs {needed / 1e9:.0f} GB, more than half of the memory"
+        if row.contestant.convert:
+            session.request(row, row.contestant.convert, context.folder, context.scratch, process="helper")
     session.call(load_contestant, peers.REFERENCE, context)
-    some = session.work[:: stride(session)]
+    some = spread_out(session.work)
     session.reference = session.call(do_job, peers.REFERENCE.name, context.device, some)[1]
     session.load(result.rows)
     session.turn(result.rows, some, partial(check_vectors, session))
@@ -184,15 +178,14 @@ def load(session: Session) -> None:
         row.samples = []  # this turn was the warm-up
 
 
-def stride(session: Session) -> int:
-    """The step through the texts that leaves CHECKED of them."""
-    return max(1, len(session.work) // CHECKED)
+def spread_out(rows: Any) -> Any:
+    """About CHECKED of the texts or vectors, evenly spread; all of them if there are fewer than twice as many."""
+    return rows[:: max(1, len(rows) // CHECKED)]
 
 
 def check_vectors(session: Session, row: Row, vectors: peers.Vectors) -> None:
     """Compare with the reference, and keep the worst; a row whose vectors differ is not ranked."""
-    some = vectors[:: stride(session)] if len(vectors) == len(session.work) else vectors
-    found = compare(some, session.reference, row.contestant.precision)
+    found = compare(spread_out(vectors), session.reference, row.contestant.precision)
     row.equality = max(row.equality or found, found, key=lambda one: one["difference"])
     row.reason = "" if row.equality["equal"] else "differs from the reference"
 
@@ -223,25 +216,23 @@ def one_sentence(session: Session) -> None:
 
 
 def growth(session: Session) -> None:
-    """The cost by what grows; transformers beside ours where it has the same setting."""
-    size, tokenizer, longest = session.settings.size, session.tokenizer, session.context.max_tokens
-    for what, at in [(what, at) for what, values in GROWTH.items() for at in values.get(size, ())]:
-        texts = session.work[:GROWING_TEXTS]
-        if what == "sentences":
-            texts = draw_texts(at, tokenizer, {S: count for S, count in SST2_LENGTHS.items() if longest >= S})
-        elif what == "tokens in a text":
-            texts = (
-                draw_texts(GROWING_TOKENS[session.context.device] // at, tokenizer, {at: 1}) if at <= longest else []
-            )
-        units = {"sentences": len(texts), "tokens": sum(map(len, tokenizer.ids(texts)))}
-        rows = pair(session, what, units, at)[: 1 + (what in ("tokens in a text", "threads"))] if texts else []
+    """The cost by what grows, ours beside transformers'."""
+    tokenizer, longest = session.tokenizer, session.context.max_tokens
+    short = {S: count for S, count in SST2_LENGTHS.items() if longest >= S}
+    for what, at in [(what, at) for what, values in GROWTH.items() for at in values.get(session.settings.size, ())]:
+        is_length = what == "tokens in a text"
+        if is_length and at > longest:
+            continue
+        counts = {"sentences": at, "tokens in a text": GROWING_TOKENS[session.context.device] // at}
+        count = counts.get(what, GROWING_TEXTS)
+        texts = draw_texts(count, tokenizer, {at: 1} if is_length else short)
+        rows = pair(session, what, {"sentences": count, "tokens": sum(map(len, tokenizer.ids(texts)))}, at)
         if what == "threads":
             session.load(rows, threads=at)  # in new processes
-        for _ in steps(range(REPEATS + 1), f"{what}: {at}"):  # the first warms up; if it is long, it is the only one
-            unfinished = [row for row in rows if not row.samples or row.samples[0].seconds <= LONG]
-            session.turn(unfinished, texts, **(dict[str, Any](batch_tokens=at) if what == "tokens in a batch" else {}))
+        for _ in steps(range(1 + REPEATS), f"{what}: {at}"):
+            session.turn(rows, texts)
         for row in rows:
-            row.samples = row.samples[1:] or row.samples
+            row.samples = row.samples[1:]  # the first warmed up
         session.result.rows += rows
 
 

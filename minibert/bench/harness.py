@@ -1,7 +1,7 @@
-"""The harness: contestants in processes of their own, the jobs that they do in turn, and what is found.
+"""The harness: contestants in processes of their own, the jobs that they do in turn, and the results.
 
 A process sleeps while the others work, so all contestants take turns within a round: A B C A B C. Ratios are taken
-round by round, then the median: what slows the machine for a minute slows all of them.
+round by round, then their median: a disturbance of a minute slows all of them alike.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing
 import os
+import resource
 import signal
 import statistics
 import tempfile
@@ -24,17 +25,17 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from minibert.bench import machine
-from minibert.bench.settings import Settings, cores
+from minibert.bench.settings import Settings
 from minibert.config import Config
 from minibert.device import has_bfloat16, has_int8
 from minibert.text.tokenizer import load_tokenizer
 
-# The machine is too busy when other programs use more of its processors, or the rounds of minibert differ by a larger
-# factor, than this: ratios then move by more than they are meant to show.
-BUSY, UNSTEADY = 0.15, 1.4
+# The machine is too busy when the rounds of minibert differ by a larger factor: ratios then move by more than they are
+# meant to show.
+UNSTEADY = 1.4
 WIDE = 768  # hidden size; in a narrower model, matrix products are a smaller share of the work
 JOBS: dict[str, Callable[..., Any]] = {}  # in the process of a contestant: its name -> the function that does the job
+PROC = Path("/proc")  # on Linux
 steps = partial(tqdm, leave=False, disable=None)  # a progress bar on a terminal
 
 
@@ -58,7 +59,7 @@ class Contestant:
     precision: str
     load: Callable[[Context, str], tuple[Callable[..., Any], str]]
     package: str = "transformers"
-    conversion: str = ""  # the converted checkpoint that it reads
+    convert: Callable[[Path, Path], None] | None = None  # writes what it reads: (checkpoint, scratch folder)
     large: bool = False  # takes one turn only, and only if there is enough memory
 
     @property
@@ -83,8 +84,6 @@ class Sample:
     """One turn of a contestant."""
 
     seconds: float  # wall time of the job or (serving) of one request
-    cpu: float = 0.0  # seconds of all its threads
-    foreign: float = 0.0  # processor seconds that other programs used meanwhile, where the system reports them
     peak: int = 0  # bytes that its process held at most; on a GPU, bytes of the GPU
     details: dict[str, float] = field(default_factory=dict)  # serving: p50, p99, errors
 
@@ -156,11 +155,11 @@ class Result:
 
         By default ours has the same precision or, if we do not run in it, is our fastest.
         """
-        if row and not ours:
-            same, fastest = (self.ranked(row.job, row.at, each, True) for each in (row.contestant.precision, None))
-            ours = next(iter(same or fastest), None)
-        rows = [each for each in (row, ours) if each and each.ranked]  # a large contestant has one sample
-        pairs = zip(rows[0].samples, rows[1].samples, strict=False) if len(rows) == 2 else []
+        if row is None or not row.ranked:
+            return {}
+        same, all_of_ours = (self.ranked(row.job, row.at, each, True) for each in (row.contestant.precision, None))
+        ours = next(iter([ours] if ours else same or all_of_ours), None)
+        pairs = zip(row.samples, ours.samples if ours else [], strict=False)  # a large contestant takes one turn only
         return spread(their.seconds / our.seconds for their, our in pairs)
 
     def speedup(self, ours: str, theirs: str = "", job: str = "", at: int = 0) -> float | None:
@@ -177,9 +176,11 @@ class Result:
 
     def roofline(self, row: Row | None) -> dict[str, float]:
         """The seconds that matrix products alone need, as a share of those that the row took, round by round."""
-        samples, precision = (row.samples, row.contestant.precision) if row and row.job == self.job else ([], "")
-        rates = max(self.rates.get(precision, {}).values(), key=statistics.median, default=[])
-        return spread(self.flops / rate / sample.seconds for rate, sample in zip(rates, samples, strict=False))
+        if row is None or row.job != self.job:
+            return {}
+        rates = max(self.rates.get(row.contestant.precision, {}).values(), key=statistics.median, default=[])
+        pairs = zip(rates, row.samples, strict=False)  # a large contestant takes one turn only
+        return spread(self.flops / rate / sample.seconds for rate, sample in pairs)
 
     @property
     def wrong(self) -> list[str]:
@@ -190,13 +191,11 @@ class Result:
     @property
     def doubts(self) -> list[str]:
         """Why the machine is too busy for these figures; empty if it is quiet."""
-        rows = [row for row in self.rows if row.job == self.job and row.samples]
-        foreign, wall = (sum(getattr(s, n) for row in rows for s in row.samples) for n in ("foreign", "seconds"))
-        busy = f"other programs used {foreign / max(wall, 1e-9) / cores():.0%} of the processors"
-        times = [spread(sample.seconds for sample in row.samples) for row in rows if row.contestant.ours]
-        unsteady = max((each["most"] / each["least"] for each in times), default=1.0)
-        slow = f"the slowest round of minibert took {unsteady:.2f} times as long as the fastest"
-        return [busy] * (foreign > BUSY * wall * cores()) + [slow] * (unsteady > UNSTEADY)
+        rows = [row for row in self.rows if row.job == self.job and row.samples and row.contestant.ours]
+        times = [spread(sample.seconds for sample in row.samples) for row in rows]
+        factor = max((each["most"] / each["least"] for each in times), default=1.0)
+        slow = f"the slowest round of minibert took {factor:.2f} times as long as the fastest"
+        return [slow] * (factor > UNSTEADY)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -215,55 +214,59 @@ def start_process(threads: int) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
-def attempt(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """What the function returns. Raises RuntimeError, in one line, for any error of another runtime."""
-    try:
-        return function(*arguments, **options)
-    except Exception as error:  # another runtime may raise anything
-        raise RuntimeError(" ".join(f"{type(error).__name__}: {error}".split())[:160]) from None
-
-
 def load_contestant(contestant: Contestant, context: Context) -> tuple[str, int]:
     """Load a contestant and the libraries that it imports. Returns its route and the peak memory."""
     JOBS[contestant.name], route = contestant.load(context, contestant.precision)
     return route, peak_memory(contestant.name, context.device)
 
 
-def peak_memory(name: str, device: str) -> int:
-    """Bytes that were held at most: of the GPU, or of the process that works (a server that this one started)."""
-    if device == "cuda":  # 0 where the job runs on the CPU
-        return torch.cuda.max_memory_allocated()
-    return machine.resident_bytes(getattr(JOBS[name], "pid", None), peak=True)
-
-
 def do_job(name: str, device: str, work: Any, calls: int = 1, **options: Any) -> tuple[Sample, Any]:
     """Do the job once, or several times and take the median of the times. Returns the output too."""
-    job, process, times = JOBS[name], getattr(JOBS[name], "pid", None), []
+    job, server, times = JOBS[name], getattr(JOBS[name], "pid", None), []
     synchronize = torch.cuda.synchronize if device == "cuda" else int
     with suppress(OSError):  # Linux starts to record the peak anew
-        (machine.PROC / str(process or "self") / "clear_refs").write_text("5")
-    programs = {process, None}  # of a server, and of this process
-    before = machine.cpu_seconds(process), machine.busy_seconds() - sum(map(machine.cpu_seconds, programs))
+        (PROC / str(server or "self") / "clear_refs").write_text("5")
     for _ in range(calls):
         synchronize()
         began = time.perf_counter()
         output = job(work, **options)
         synchronize()
         times.append(time.perf_counter() - began)
-    after = machine.cpu_seconds(process), machine.busy_seconds() - sum(map(machine.cpu_seconds, programs))
-    cpu, foreign = (late - early for early, late in zip(before, after, strict=True))
-    return Sample(statistics.median(times), cpu, max(0.0, foreign), peak_memory(name, device)), output
+    return Sample(statistics.median(times), peak_memory(name, device)), output
+
+
+def peak_memory(name: str, device: str) -> int:
+    """Bytes that were held at most: of the GPU, or of the process that works (a server that this one started)."""
+    if device == "cuda":  # 0 where the job runs on the CPU
+        return torch.cuda.max_memory_allocated()
+    return resident_bytes(getattr(JOBS[name], "pid", None), peak=True)
+
+
+def resident_bytes(server: int | None = None, peak: bool = False) -> int:
+    """The memory that a process, by default this one, holds now or has held at most (macOS reports only the peak)."""
+    if not (status := PROC / str(server or "self") / "status").exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(read_field(status, "VmHWM" if peak else "VmRSS").removesuffix("kB")) * 1024
+
+
+def total_memory() -> int:
+    """The bytes of memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def read_field(file: Path, name: str) -> str:
+    """The value of the first line "name: value" of a file of /proc; "" where there is none."""
+    lines = file.read_text("utf-8").splitlines() if file.exists() else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # The measurement
 
 
-def new_process(threads: int) -> Any:
-    """A process that answers one request after the other; it starts at once."""
-    pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), start_process, (threads,))
-    pool.submit(int)
-    return pool
+def new_process(threads: int) -> ProcessPoolExecutor:
+    """A process that answers one request after the other."""
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), start_process, (threads,))
 
 
 class Session:
@@ -283,15 +286,15 @@ class Session:
         """What the function returns in the helper. Raises what it raises."""
         return self.processes["helper"].submit(function, *arguments).result()
 
-    def request(self, row: Row, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """What the function returns in the row's process; if it fails, None: the row gets the reason."""
-        name = row.contestant.name
+    def request(self, row: Row, function: Callable[..., Any], *arguments: Any, process: str = "", **how: Any) -> Any:
+        """What the function returns in a process, by default the row's; None if it fails: the row gets the reason."""
+        name = process or row.contestant.name
         try:
             ready = not row.reason and name in self.processes
-            return self.processes[name].submit(attempt, function, *arguments, **options).result() if ready else None
-        except RuntimeError as error:
-            row.reason = f"failed: {error}"
-            self.stop(name)
+            return self.processes[name].submit(function, *arguments, **how).result() if ready else None
+        except Exception as error:  # another runtime may raise anything
+            row.reason = " ".join(f"failed: {type(error).__name__}: {error}".split())[:160]
+            self.stop(row.contestant.name)
             return None
 
     def load(self, rows: Iterable[Row], threads: int | None = None) -> None:
@@ -300,6 +303,7 @@ class Session:
         for row in able:  # they import their libraries at the same time
             self.stop(row.contestant.name)
             self.processes[row.contestant.name] = new_process(threads or self.context.threads)
+            self.processes[row.contestant.name].submit(int)
         for row in steps(able, "loading"):
             row.route, row.load_peak = self.request(row, load_contestant, row.contestant, self.context) or ("", 0)
 

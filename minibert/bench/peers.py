@@ -145,7 +145,9 @@ class FirstVectors(nn.ModuleList):
 
 
 def to_onnx(folder: Path, out: Path) -> None:
-    """transformers' model as model.onnx, by torch's tracing exporter; B and S stay dynamic."""
+    """transformers' model as model.onnx, by torch's tracing exporter; B and S stay dynamic. Written once."""
+    if (out / "model.onnx").exists():
+        return
     transformers: Any = importlib.import_module("transformers")
     model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
     ids, names = torch.ones(2, 7, dtype=torch.long), ["input_ids", "attention_mask"]
@@ -156,6 +158,7 @@ def to_onnx(folder: Path, out: Path) -> None:
 
 def to_onnx_int8(folder: Path, out: Path) -> None:
     """model.onnx with int8 weights; activations are quantized dynamically."""
+    to_onnx(folder, out)
     quantization: Any = importlib.import_module("onnxruntime.quantization")
     logging.getLogger().setLevel(logging.ERROR)
     quantization.quantize_dynamic(out / "model.onnx", out / "model-int8.onnx", weight_type=quantization.QuantType.QInt8)
@@ -167,7 +170,6 @@ def to_ctranslate2(folder: Path, out: Path) -> None:
     converters.TransformersConverter(str(folder)).convert(str(out / "ctranslate2"), force=True)
 
 
-CONVERSIONS = {"onnx": to_onnx, "onnx-int8": to_onnx_int8, "ctranslate2": to_ctranslate2}  # in this order
 # Checkpoints of published sizes: the class, and where its config differs from transformers' defaults. The ids of
 # special tokens are those of the tokenizer, which comes from another checkpoint.
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -223,14 +225,14 @@ ON_CPU = (
     Contestant("transformers", "transformers, as they come", "float32", partial(load_transformers, sort=False)),
     SORTED,
     SENTENCE_TRANSFORMERS,
-    Contestant("onnxruntime", "ONNX Runtime", "float32", load_onnxruntime, "onnxruntime", "onnx"),
-    Contestant("openvino", "OpenVINO", "float32", load_openvino, "openvino", "onnx"),
-    Contestant("ctranslate2", "CTranslate2", "float32", load_ctranslate2, "ctranslate2", "ctranslate2"),
+    Contestant("onnxruntime", "ONNX Runtime", "float32", load_onnxruntime, "onnxruntime", to_onnx),
+    Contestant("openvino", "OpenVINO", "float32", load_openvino, "openvino", to_onnx),
+    Contestant("ctranslate2", "CTranslate2", "float32", load_ctranslate2, "ctranslate2", to_ctranslate2),
     Contestant("transformers-bfloat16", "transformers, sorted", "bfloat16", load_transformers),
-    Contestant("openvino-bfloat16", "OpenVINO", "bfloat16", load_openvino, "openvino", "onnx"),
+    Contestant("openvino-bfloat16", "OpenVINO", "bfloat16", load_openvino, "openvino", to_onnx),
     Contestant("minibert-int8", "minibert", "int8", load_ours, "minibert"),
-    Contestant("onnxruntime-int8", "ONNX Runtime, dynamic", "int8", load_onnxruntime, "onnxruntime", "onnx-int8"),
-    Contestant("ctranslate2-int8", "CTranslate2", "int8", load_ctranslate2, "ctranslate2", "ctranslate2"),
+    Contestant("onnxruntime-int8", "ONNX Runtime, dynamic", "int8", load_onnxruntime, "onnxruntime", to_onnx_int8),
+    Contestant("ctranslate2-int8", "CTranslate2", "int8", load_ctranslate2, "ctranslate2", to_ctranslate2),
 )
 ON_CUDA = (
     *OURS,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from minibert.bench import machine
-from minibert.bench.harness import Result, Row, spread
+import torch
+
+from minibert import __version__
+from minibert.bench.harness import PROC, Result, Row, read_field, spread, total_memory
 from minibert.bench.settings import Settings
+from minibert.device import cpu_features
 from minibert.files import atomic_write
 from minibert.plotting import pyplot
 from minibert.printing import block, table
@@ -30,11 +35,29 @@ OURS, OTHERS = "#0072B2", "#B0B0B0"  # blue and grey stay apart for every kind o
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 
 
+def machine(threads: int, device: str = "cpu") -> dict[str, Any]:
+    """The hardware and the threads that a figure was measured with."""
+    return {
+        "cpu": read_field(PROC / "cpuinfo", "model name") or platform.processor() or "unknown",
+        "machine": platform.machine(),
+        "system": platform.system(),
+        "threads": threads,
+        "memory GB": round(total_memory() / 1e9, 1),
+        "instructions": sorted(cpu_features()),
+    } | ({"gpu": torch.cuda.get_device_name()} if device == "cuda" else {})
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python, minibert and those of PACKAGES that are installed."""
+    found = {one.name: one.version for one in importlib.metadata.distributions() if one.name in PACKAGES}
+    return {"python": platform.python_version(), "minibert": __version__} | found
+
+
 def heading(settings: Settings) -> str:
     """The first lines: where, with what, how much."""
-    where = machine.machine(settings.threads, settings.device)
+    where = machine(settings.threads, settings.device)
     features = ", ".join(name for name in FEATURES if name in where["instructions"]) or where["machine"]
-    installed = ", ".join(map(" ".join, machine.versions(PACKAGES).items()))
+    installed = ", ".join(map(" ".join, versions().items()))
     amount = f"{settings.sentences:,} sentences, {settings.rounds} rounds in which every contestant takes a turn"
     hardware = f"{where.get('gpu', where['cpu'])}, {settings.threads} threads ({features})"
     lines = {"machine": hardware, "versions": installed, settings.size: f"{settings.kind}: {amount}"}
@@ -59,16 +82,10 @@ def digits(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
 
 
-def span(values: dict[str, float]) -> str:
-    """The least and the most: "8.00-8.31"."""
-    return f"{digits(values['least'])}-{digits(values['most'])}"
-
-
 # Columns of the table, each from the figures of a row; empty where a figure is missing.
 COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "seconds": lambda row: digits(row["seconds"]["median"]),
-    "spread": lambda row: span(row["seconds"]),
-    "CPU s": lambda row: digits(statistics.median(sample["cpu"] for sample in row["samples"] if sample["cpu"])),
+    "spread": lambda row: f"{digits(row['seconds']['least'])}-{digits(row['seconds']['most'])}",
     "tokens/s": lambda row: f"{row['speed']['tokens']:,.0f}",
     "requests/s": lambda row: f"{row['speed']['requests']:,.0f}",
     "ours is": lambda row: f"{row['ratio']['median']:.2f}",
@@ -134,8 +151,8 @@ def figures(settings: Settings, results: Sequence[Result], seconds: float) -> di
         models.append(vars(result) | plain | {"wrong": result.wrong, "too_busy": result.doubts})
     return {
         "ok": not any(result.wrong for result in results),
-        "machine": machine.machine(settings.threads, settings.device),
-        "versions": machine.versions(PACKAGES),
+        "machine": machine(settings.threads, settings.device),
+        "versions": versions(),
         "settings": asdict(settings),
         "seconds": round(seconds, 1),
         "models": models,
@@ -144,43 +161,22 @@ def figures(settings: Settings, results: Sequence[Result], seconds: float) -> di
 
 
 def draw(results: Sequence[Result], path: Path) -> None:
-    """Bars with the speed of every contestant, and below them lines for each thing that grows."""
+    """Bars for each checkpoint: the units a second of every contestant in the main job, and how much faster ours is."""
     plt = pyplot()
-    growing = list(
-        dict.fromkeys(row.job for result in results for row in result.rows if "tokens" in row.size and row.at)
-    )
     with plt.rc_context(STYLE), atomic_write(path) as temporary:
-        figure = plt.figure(figsize=(14, 5 + 4 * bool(growing)), layout="constrained")
-        top, *below = figure.subfigures(1 + bool(growing), 1, squeeze=False)[:, 0]
-        for axes, result in zip(top.subplots(1, len(results), squeeze=False)[0], results, strict=True):
-            draw_bars(axes, result)
-        for number, what in enumerate(growing):
-            draw_lines(below[0].add_subplot(1, len(growing), number + 1), results, what)
+        figure, grid = plt.subplots(1, len(results), figsize=(14, 5), layout="constrained", squeeze=False)
+        for axes, result in zip(grid[0], results, strict=True):
+            rows = [row for row in result.rows if row.job == result.job and row.ranked]
+            unit = next(iter(rows[0].size))
+            colours = [OURS if row.contestant.ours else OTHERS for row in rows]
+            bars = axes.barh(range(len(rows)), [row.size[unit] / row.seconds for row in rows], color=colours)
+            ratios = [row_figures(row, result)["ratio"] for row in rows]
+            axes.bar_label(bars, [f" ours {ratio['median']:.2f} x" if ratio else "" for ratio in ratios])
+            labels = [
+                f"{row.contestant.title}, {row.contestant.precision}" + f", {row.at}" * bool(row.at) for row in rows
+            ]
+            axes.set_yticks(range(len(rows)), labels)
+            axes.invert_yaxis()
+            axes.set(title=result.name, xlabel=f"{unit} a second, more is better")
         figure.savefig(temporary, dpi=140, format=path.suffix[1:], facecolor="white")
         plt.close(figure)
-
-
-def draw_bars(axes: Any, result: Result) -> None:
-    """Units a second of each contestant in the main job, ours beside it."""
-    rows = [row for row in result.rows if row.job == result.job and row.ranked]
-    unit = next(iter(rows[0].size))
-    labels = [f"{row.contestant.title}, {row.contestant.precision}" + f", {row.at}" * bool(row.at) for row in rows]
-    colours = [OURS if row.contestant.ours else OTHERS for row in rows]
-    bars = axes.barh(range(len(rows)), [row.size[unit] / row.seconds for row in rows], color=colours)
-    ratios = [result.ratio(row) for row in rows]
-    words = ["" if row.contestant.ours else f" ours {r['median']:.2f} x" for row, r in zip(rows, ratios, strict=True)]
-    axes.bar_label(bars, words)
-    axes.set_yticks(range(len(rows)), labels)
-    axes.invert_yaxis()
-    axes.set(title=result.name, xlabel=f"{unit} a second, more is better")
-
-
-def draw_lines(axes: Any, results: Sequence[Result], what: str) -> None:
-    """Tokens a second of each contestant and checkpoint, by what grows."""
-    for result in results:
-        rows = [row for row in result.rows if row.job == what and row.ranked]
-        for contestant in dict.fromkeys(row.contestant for row in rows):
-            points = [(row.at, row.size["tokens"] / row.seconds) for row in rows if row.contestant == contestant]
-            axes.plot(*zip(*points, strict=True), marker="o", label=f"{contestant.title}, {result.name}")
-    axes.set(title=f"tokens a second, by {what}", xscale="log", ylim=(0, None))
-    axes.legend(frameon=False)

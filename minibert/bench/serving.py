@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from minibert.bench import embedding, machine, peers
-from minibert.bench.harness import Contestant, Context, Row, Session, do_job, steps
+from minibert.bench import embedding, peers
+from minibert.bench.harness import Contestant, Context, Result, Row, Session, do_job, steps
 from minibert.bench.settings import Settings
 
 MODEL = "checkpoint"  # its name in requests
@@ -38,7 +38,7 @@ SECONDS = {"quick": 2.0, "default": 8.0}  # of a turn
 CHECKED = 64  # texts whose vectors are compared before anything is timed
 SMALLEST_COSINE = 0.9999  # infinity may normalise its vectors: directions are compared
 LARGEST_DIFFERENCE = 1e-5  # of our own
-MEMORY = 0.05  # by which a server may grow during a soak, after its warm-up
+PARTS, MEMORY = 10, 0.05  # of a soak, and by how much the peak memory of the last may differ from that of the first
 MINIBERT = [
     *(sys.executable, "-m", "minibert", "serve", "--model", "{folder}", "--port", "{port}"),
     *("--device", "{device}", "--pooling", "mean", "--name", MODEL),
@@ -79,19 +79,13 @@ async def client(
     return found
 
 
-async def all_clients(port: int, pid: int, texts: Sequence[str], clients: int, seconds: float) -> dict[str, Any]:
-    """Clients at once, each starting with a text of its own. memory: bytes of the server, twice a second."""
-    requests, end, memory = [request_of(port, text) for text in texts], time.perf_counter() + seconds, list[int]()
-
-    async def watch() -> None:
-        while time.perf_counter() < end:
-            memory.append(machine.resident_bytes(pid))
-            await asyncio.sleep(min(0.5, seconds / 2))
-
+async def all_clients(port: int, texts: Sequence[str], clients: int, seconds: float) -> tuple[list[float], int]:
+    """Clients at once, each starting with a text of its own. Returns the seconds of each request, and the errors."""
+    requests, end = [request_of(port, text) for text in texts], time.perf_counter() + seconds
     starts = [islice(cycle(requests), number * 31 % len(requests), None) for number in range(clients)]
-    _, *answers = await asyncio.gather(watch(), *(client(port, start, end) for start in starts))
-    latencies, errors = zip(*((took, status != 200) for each in answers for took, status, _ in each), strict=True)
-    return {"latencies": latencies, "errors": sum(errors), "memory": memory}
+    found = await asyncio.gather(*(client(port, start, end) for start in starts))
+    answers = [answer for each in found for answer in each]
+    return [took for took, _, _ in answers], sum(status != 200 for _, status, _ in answers)
 
 
 class Server:
@@ -120,7 +114,7 @@ class Server:
     def __call__(self, texts: Sequence[str], clients: int = 0, seconds: float = 0.0) -> Any:
         """The traffic of some clients; of none, the vectors, (N,D)."""
         if clients:
-            return asyncio.run(all_clients(self.port, self.pid, texts, clients, seconds))
+            return asyncio.run(all_clients(self.port, texts, clients, seconds))
         requests = [request_of(self.port, text, encoding="float") for text in texts]
         answers = asyncio.run(client(self.port, requests, read=json.loads))
         return np.array([answer["data"][0]["embedding"] for _, _, answer in answers], np.float32)
@@ -179,34 +173,38 @@ def check_vectors(session: Session, row: Row, vectors: peers.Vectors) -> None:
 
 def rounds(session: Session) -> None:
     """For each number of clients: a turn of every server, after a second of the same to warm up; last, the soak."""
-    servers, settings, result = session.result.rows, session.settings, session.result
-    result.rows = [replace(row, at=clients, samples=[]) for clients in CLIENTS for row in servers]
-    for clients in CLIENTS:
-        rows, traffic = [row for row in result.rows if row.at == clients], dict[str, Any](clients=clients)
-        for row in steps(rows * settings.rounds, f"{clients} clients"):
-            session.request(row, do_job, row.contestant.name, settings.device, session.work, seconds=1.0, **traffic)
-            session.turn([row], session.work, partial(summarize, session), seconds=SECONDS[settings.size], **traffic)
+    servers, settings, session.result.rows = session.result.rows, session.settings, []
+    plan = [("serving", servers, clients, settings.rounds, SECONDS[settings.size]) for clients in CLIENTS]
     if settings.soak:
-        soak, traffic = replace(servers[0], job="soak", at=CLIENTS[-1], samples=[]), dict[str, Any](clients=CLIENTS[-1])
-        warm_up = replace(soak, samples=[])
-        session.turn([warm_up], session.work, seconds=settings.soak / 5, **traffic)
-        session.turn([soak], session.work, partial(summarize, session), seconds=settings.soak, **traffic)
-        result.rows.append(soak)
+        plan.append(("soak", servers[:1], CLIENTS[-1], PARTS, settings.soak / PARTS))
+    for job, contestants, clients, turns, seconds in plan:
+        rows = [replace(row, job=job, at=clients, samples=[]) for row in contestants]
+        for row in steps(rows * turns, f"{job}, {clients} clients"):
+            arguments = row.contestant.name, settings.device, session.work
+            session.request(row, do_job, *arguments, clients=clients, seconds=1.0)
+            session.turn([row], session.work, summarize, clients=clients, seconds=seconds)
+        session.result.rows += rows
+        for row in rows:
+            if row.contestant.ours:
+                judge(row, session.result)
 
 
-def summarize(session: Session, row: Row, traffic: dict[str, Any]) -> None:
-    """Turn the sample of a turn into that of one request. During a soak, memory must stay flat."""
-    sample, served = row.samples[-1], max(1, len(traffic["latencies"]) - traffic["errors"])
-    p50, p99 = np.percentile(traffic["latencies"], [50, 99]).tolist()
-    details, memory = {"p50": p50, "p99": p99, "errors": traffic["errors"]}, traffic["memory"]
-    per_request = {name: getattr(sample, name) / served for name in ("seconds", "cpu", "foreign")}
-    row.samples[-1] = replace(sample, **per_request, details=details)
-    tenth = max(1, len(memory) // 10)
-    growth = np.mean(memory[-tenth:]) / np.mean(memory[:tenth]) - 1
-    text = f"{sample.seconds:.0f} s, {served:,} requests, {traffic['errors']} errors, memory {growth:+.1%}"
-    session.result.notes |= {"soak": f"{text} (at most {MEMORY:.0%})"} if row.job == "soak" else {}
-    if row.contestant.ours and (traffic["errors"] or (row.job == "soak" and abs(growth) > MEMORY)):
-        session.result.failures.append(f"{row.job}, {row.at} clients: {text}")
+def summarize(row: Row, traffic: tuple[list[float], int]) -> None:
+    """Turn the sample of a turn into that of one request."""
+    latencies, errors = traffic
+    p50, p99 = np.percentile(latencies, [50, 99]).tolist()
+    sample, details = row.samples[-1], {"p50": p50, "p99": p99, "errors": errors}
+    row.samples[-1] = replace(sample, seconds=sample.seconds / max(1, len(latencies) - errors), details=details)
+
+
+def judge(row: Row, result: Result) -> None:
+    """An error of our server fails the run, and so does memory that grows during a soak."""
+    errors = sum(sample.details["errors"] for sample in row.samples)
+    growth = row.samples[-1].peak / row.samples[0].peak - 1 if row.samples else 0.0
+    text = f"{errors:.0f} errors, memory {growth:+.1%} (at most {MEMORY:.0%} in a soak)"
+    result.notes |= {"soak": text} if row.job == "soak" else {}
+    if errors or (row.job == "soak" and abs(growth) > MEMORY):
+        result.failures.append(f"{row.job}, {row.at} clients: {text}")
 
 
 STAGES = (load, rounds)

@@ -5,7 +5,7 @@ turn. Both get the same batches in the same order with the same padding, and the
 attention, optimizer, clipping and loop.
 
     classify   sentences with a label, as in `minibert finetune classify`
-    mlm        sentences packed into rows of 128 tokens, which each side masks by its own means
+    mlm        sentences packed into rows of 128 tokens, with the same tokens masked
 
 A contestant that is faster because it leaves something out would prove nothing, so equality comes first: a few steps
 of minibert's readable step must end at the weights of the Trainer bit for bit, dropout included, with transformers'
@@ -15,8 +15,9 @@ gradients of the readable one.
 
 from __future__ import annotations
 
+import copy
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from minibert.bench import embedding, peers
 from minibert.bench.harness import Contestant, Context, Row, Session, steps
@@ -35,8 +35,9 @@ from minibert.heads import Head
 from minibert.kernels.training import Quick, onednn_is_float32
 from minibert.parity import compare
 from minibert.parity.checkpoints import quiet, upstream_class
+from minibert.parity.stages import Place
 from minibert.tasks.base import Example
-from minibert.text.masking import RATE, Masking
+from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train import batches, loop
 from minibert.train.batches import Packing, masked
@@ -49,7 +50,6 @@ NO_CLIP = 1e9  # larger than any gradient norm
 SEED = 0  # of the order of the rows, of dropout, and of a new task head
 STEPS, WARM_UP = 3, 2  # steps that are compared, and that are not timed
 TOLERANCE = 1e-5  # relative, between the packed and the readable step
-LEAST = 0.1  # a gradient that is zero but for rounding is compared with this share of the largest gradient
 
 
 def prepare(model: str, scratch: Path, settings: Settings) -> Path:
@@ -96,14 +96,10 @@ class MinibertTrainer:
     """
 
     def __init__(self, context: Context, precision: str, objective: str, exact: bool = False) -> None:
-        self.model, self.objective = (
-            checkpoints.load(context.folder, device=context.device, head=HEADS[objective]),
-            objective,
-        )
-        self.tokenizer, self.settings = load_tokenizer(context.folder), recipe(precision, objective, exact)
-        self.loss, self.optimizer = loop.packed_loss, loop.new_optimizer(self.model, self.settings)
-        if exact:
-            self.loss = loop.readable_loss
+        self.objective, self.settings = objective, recipe(precision, objective, exact)
+        self.model = checkpoints.load(context.folder, device=context.device, head=HEADS[objective])
+        self.tokenizer, self.loss = load_tokenizer(context.folder), loop.readable_loss if exact else loop.packed_loss
+        self.optimizer = loop.new_optimizer(self.model, self.settings)
         matmul = ", matmul by oneDNN" if precision == "float32" and onednn_is_float32() else ""
         self.route = f"packed step{matmul}, AdamW fused"
 
@@ -116,9 +112,9 @@ class MinibertTrainer:
 
 
 class TransformersTrainer:
-    """transformers' Trainer: examples -> the mean loss. exact: eager attention, unfused AdamW and our masking.
+    """transformers' Trainer: examples -> the mean loss. exact: eager attention and unfused AdamW.
 
-    Else it has the attention, the optimizer and the masking collator that it takes by default.
+    Else it has the attention and the optimizer that it takes by default.
     """
 
     def __init__(self, context: Context, precision: str, objective: str, exact: bool = False) -> None:
@@ -145,18 +141,11 @@ class TransformersTrainer:
                 **optimizer,
             )
             self.trainer = library.Trainer(model=self.model, args=arguments)
-            tokenizer = library.AutoTokenizer.from_pretrained(context.folder)
-        collator = partial(library.DataCollatorForLanguageModeling, tokenizer, mlm_probability=RATE)
-        self.collator: Any = collator() if objective == "mlm" and not exact else None
         self.route = f"attention {self.model.config._attn_implementation}, {arguments.optim.value}"
-        self.route += f", {type(self.collator).__name__}" if self.collator else ""
 
     def batches(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """Our batches, or the same rows masked by its collator; sets the random state from which dropout is drawn."""
+        """Our batches; sets the random state from which dropout is drawn."""
         torch.manual_seed(SEED)
-        if self.collator is not None:
-            rows = [{"input_ids": list(examples[number].ids)} for number in batches.order(len(examples), SEED, 0)]
-            return [dict(self.collator(rows[start : start + BATCH])) for start in range(0, len(rows), BATCH)]
         fields = ["input_ids", "attention_mask"] + ["token_type_ids"] * self.family.has_segments
         made = make_batches(self.objective, examples, self.tokenizer).epoch_batches(0)
         return [{name: getattr(batch, name) for name in fields} | batch.labels for batch in made]
@@ -208,24 +197,16 @@ def compare_training(context: Context, examples: Sequence[Example], objective: s
 
 def packed_difference(model: Head, batch: batches.Batch) -> float:
     """The largest relative difference of loss and gradients between both steps, without dropout."""
+    packed, readable = (copy.deepcopy(model).eval() for _ in range(2))
     with Quick():
-        found = loss_and_gradients(loop.packed_loss, model.eval(), batch)
-    expected = loss_and_gradients(loop.readable_loss, model, batch)
-    if found.keys() != expected.keys():
-        return float("inf")
-    floor = LEAST * max(float(x.abs().max()) for name, x in expected.items() if name != "loss")
-    sizes = {name: max(float(x.abs().max()), floor * (name != "loss")) for name, x in expected.items()}
-    return max(float((found[name] - x).abs().max()) / sizes[name] for name, x in expected.items())
-
-
-def loss_and_gradients(step: Callable[..., Tensor], model: Head, batch: batches.Batch) -> dict[str, Tensor]:
-    """The loss, and the gradient of every parameter that it reaches."""
-    model.zero_grad(set_to_none=True)
-    loss = step(model, batch)
-    loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad(set_to_none=True)
-    return gradients | {"loss": loss.detach()}
+        loss = loop.packed_loss(packed, batch)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    expected = loop.readable_loss(readable, batch)
+    expected.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    found = [compare.row(compare.LOSSES, Place("loss"), loss, expected, TOLERANCE)]
+    found += compare.compare_parameters(compare.GRADIENTS, packed, readable, lambda p: p.grad, TOLERANCE)
+    # A gradient that one side lacks has no allowed difference.
+    return max((TOLERANCE * r.largest / r.allowed if r.allowed else np.inf for r in found if not r.equal), default=0.0)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -255,10 +236,8 @@ def load(session: Session) -> None:
     )
     if not parameters or differing or not packed <= TOLERANCE:
         result.failures.append(result.notes["equality"])
-    made = make_batches(objective, session.work, session.tokenizer)
     result.lengths = [len(example.ids) for example in session.work]
-    padded = sum(batch.input_ids.numel() for batch in made.epoch_batches(0))
-    size = {"tokens": sum(result.lengths), "steps": made.batches_per_epoch, "padded": padded}
+    size = {"tokens": sum(result.lengths)}
     result.rows = [Row(one, "training", size, reason=one.obstacle("cpu")) for one in contestants_for(objective)]
     session.load(result.rows)
     session.turn(result.rows, session.work[: WARM_UP * BATCH])
@@ -266,14 +245,15 @@ def load(session: Session) -> None:
         row.samples = []
 
 
+def check_losses(row: Row, losses: peers.Vectors) -> None:
+    """A contestant with a loss that is not finite is not ranked."""
+    row.reason = "" if np.isfinite(losses).all() else "its loss is not finite"
+
+
 def rounds(session: Session) -> None:
-    """An epoch of every contestant in turn; one with a loss that is not finite is not ranked."""
-
-    def check(row: Row, losses: peers.Vectors) -> None:
-        row.reason = "" if np.isfinite(losses).all() else "its loss is not finite"
-
+    """An epoch of every contestant in turn."""
     for _ in steps(range(session.settings.rounds), "rounds"):
-        session.turn(session.result.rows, session.work, check)
+        session.turn(session.result.rows, session.work, check_losses)
 
 
 STAGES = (load, rounds)

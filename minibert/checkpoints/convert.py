@@ -14,7 +14,6 @@ import re
 import shutil
 import warnings
 import zipfile
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,12 +33,13 @@ from minibert.checkpoints.tensor_files import (
     write_tensors,
 )
 from minibert.config import Config
-from minibert.files import atomic_folder, check_output, read_json, regular, write_text_atomically
+from minibert.files import read_json, regular, write_text_atomically
+from minibert.outputs import atomic_folder, check_output
 from minibert.printing import brief
 
 FILES = (WEIGHTS_FILE, "config.json", *TOKENIZER_FILES)  # of the new folder
-WEIGHTS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-DTYPES = (*WEIGHTS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)  # of positions too
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+DTYPES = (*FLOATS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)  # of positions too
 
 
 @dataclass
@@ -62,10 +62,8 @@ def convert(name: str | Path, out: str | Path, *, model_type: str | None = None,
     tensors keep their names. Raises FileNotFoundError where there is nothing to convert, ValueError for an `out` that
     is not empty, for a pickle that would run code, is damaged or holds no tensors, and for what Config refuses.
     """
-    out = Path(out)
-    check_out(out, overwrite, FILES, apart=[name])
-    folder = locate(name, download=False).folder
-    check_output(out, overwrite, files=FILES, apart=[folder])
+    out, folder = Path(out), locate(name, download=False).folder
+    check_output(out, overwrite, files=FILES, apart=[name, folder])
     config, stated = Config.from_file(folder / "config.json", model_type), read_json(folder / "config.json")
     done = Converted(folder, out, config.model_type)
     with atomic_folder(out, overwrite) as temporary:
@@ -86,13 +84,6 @@ def convert(name: str | Path, out: str | Path, *, model_type: str | None = None,
     return done
 
 
-def check_out(out: Path, overwrite: bool, files: Iterable[str], apart: Iterable[str | Path] = ()) -> None:
-    """Raise FileNotFoundError for a folder without a parent, and what check_output raises."""
-    check_output(out, overwrite, files=files, apart=apart)
-    if not out.absolute().parent.is_dir():
-        raise FileNotFoundError(f"--out is {out}, and there is no folder {out.absolute().parent}")
-
-
 def read_pickles(folder: Path, config: Config, done: Converted) -> dict[str, Tensor]:
     """The tensors of the folder's pickle or shards; anything else in there is reported in `left_out`.
 
@@ -101,8 +92,10 @@ def read_pickles(folder: Path, config: Config, done: Converted) -> dict[str, Ten
     """
     pickle = next((name for name in PICKLES if (folder / name).exists()), None)
     if pickle is None:
-        others = "transformers 4 converts checkpoints of TensorFlow and Flax, by from_pretrained(..., from_tf=True)"
-        raise FileNotFoundError(f"{folder} has none of {', '.join(PICKLES)}; it holds: {listing(folder)}; {others}")
+        raise FileNotFoundError(
+            f"{folder} has none of {', '.join(PICKLES)}; it holds: {listing(folder)}; transformers 4 converts "
+            "checkpoints of TensorFlow and Flax, by from_pretrained(..., from_tf=True)"
+        )
     done.read = sorted(set(read_index(folder / pickle).values())) if pickle.endswith(".json") else [pickle]
     tensors: dict[str, Tensor] = {}
     for file in done.read:
@@ -114,8 +107,7 @@ def read_pickles(folder: Path, config: Config, done: Converted) -> dict[str, Ten
             else:
                 tensors[name] = checked(folder / file, name, value.detach())
     if not tensors:
-        held = ", ".join([*done.left_out][:8]) or "nothing"
-        raise ValueError(f"{folder / done.read[0]} holds no tensors by name; it holds: {held}")
+        raise ValueError(f"{folder / done.read[0]} holds no tensors by name; it holds: {[*done.left_out][:8]}")
     drop_tied(tensors, config, done)
     storages = [tensor.untyped_storage().data_ptr() for tensor in tensors.values()]
     return {name: x.clone() if storages.count(x.untyped_storage().data_ptr()) > 1 else x for name, x in tensors.items()}
@@ -128,10 +120,10 @@ def unpickle(path: Path) -> dict[Any, Any]:
         with warnings.catch_warnings(action="ignore"):  # about old formats
             found = torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
     except Exception as error:  # a damaged pickle makes an unpickler fail in any way
+        reason = f"is damaged, or no weights of torch ({type(error).__name__}: {str(error)[:90]}); download it again"
         if called := re.search(r"GLOBAL (\S+)", str(error)):
-            raise ValueError(f"{path} would run {called[1]} when opened, which no weight needs: refused") from None
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:90]
-        raise ValueError(f"{path} is damaged, or no weights of torch ({reason}); download it again") from None
+            reason = f"would run {called[1]} when opened, which no weight needs: refused"
+        raise ValueError(f"{path} {' '.join(reason.split())}") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path} holds a {type(found).__name__}, not tensors by name")
     return found
@@ -142,13 +134,12 @@ def checked(path: Path, name: str, tensor: Tensor) -> Tensor:
     plain = tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type == "cpu"
     if not plain or tensor.dtype not in DTYPES or tensor.nbytes > tensor.untyped_storage().nbytes():
         kind = f"{tensor.dtype}, {tensor.layout}, {tensor.device}, {tuple(tensor.shape)}".replace("torch.", "")
-        supported = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-        raise ValueError(f"{path}: tensor {name} is {kind}; supported: dense and fully stored, {supported}")
+        raise ValueError(f"{path}: tensor {name} is {kind}; supported: dense and fully stored, real numbers")
     return tensor.contiguous()
 
 
 def drop_tied(tensors: dict[str, Tensor], config: Config, done: Converted) -> None:
-    """Leave out the decoder's weight and bias where they are the memory of others and config.json ties them.
+    """Leave out the decoder's weight and bias where they equal others and config.json ties them.
 
     transformers and minibert tie them again; the names that stay are those that both look for.
     """
@@ -156,8 +147,7 @@ def drop_tied(tensors: dict[str, Tensor], config: Config, done: Converted) -> No
     embedding = f"{family.modules['embeddings.token']}.weight"
     pairs = [(second, first) for second, first in family.second_names.items() if first == embedding]
     for second, first in [*pairs, family.decoder_bias[::-1]] if config.tie_word_embeddings else []:
-        if second != first and second in names and first in names:
-            one, other = tensors[names[second]], tensors[names[first]]
-            if one.data_ptr() == other.data_ptr() and one.shape == other.shape:
-                del tensors[names[second]]
-                done.left_out[names[second]] = f"tied: the same as {names[first]}"
+        both = [tensors[names[name]] for name in {second, first} & names.keys()]
+        if len(both) == 2 and torch.equal(*both):
+            del tensors[names[second]]
+            done.left_out[names[second]] = f"tied: the same as {names[first]}"

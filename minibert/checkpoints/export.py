@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from minibert.checkpoints.load import load
-from minibert.extras import install_hint
-from minibert.files import atomic_write, check_output, write_text_atomically
+from minibert.files import atomic_write, write_text_atomically
 from minibert.heads import Head, MultipleChoice
 from minibert.model import Encoder
+from minibert.outputs import check_output
+from minibert.printing import install_hint
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-LARGEST = 2**31  # bytes of one ONNX file, the limit of its format
 SHAPES = ((1, 2), (3, 17), (2, 64), (5, 9))  # texts, tokens: inputs at which the file is compared with the model
 BOUND = 3e-5  # the largest difference between them
 MEANING = {
@@ -42,7 +42,6 @@ class Exported:
     out: Path
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]  # of the inputs that were compared
     difference: float  # the largest of all outputs
 
 
@@ -67,7 +66,7 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None, overwr
 
     out: a name with the suffix .onnx; a .txt of the same name describes inputs and outputs. overwrite: replace both, if
     minibert wrote them. Raises ImportError without the extra onnx, ValueError for another suffix, for a file that
-    exists or a model beyond 2 GB, and what `load` raises; RuntimeError where the file does not compute what the model
+    exists, and what `load` raises; RuntimeError where the file does not compute what the model
     computes.
     """
     out, text = Path(out), Path(out).with_suffix(".txt")
@@ -78,10 +77,13 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None, overwr
     for file in (out, text):
         check_output(file, overwrite, apart=[name])
     model = load(name, head=head)
-    if (size := sum(parameter.nbytes for parameter in model.parameters())) > LARGEST:
-        raise ValueError(f"{name} has {size:,} bytes of weights, and an ONNX file holds at most {LARGEST:,}")
     wrapped = Positional(model)
     example = inputs_of(model, (2, 7))
+    # Every axis of an input may have any size, tokens up to the number of positions.
+    names = ("batch", "choices") if isinstance(model, MultipleChoice) else ("batch",)
+    axes = {axis: Dim(name) for axis, name in enumerate(names)} | {
+        len(names): Dim("tokens", max=model.config.max_tokens)
+    }
     outputs = tuple(model(example[0], attention_mask=example[1]).keys())
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it reports packages that are not needed
     with warnings.catch_warnings(action="ignore"), atomic_write(out) as temporary:
@@ -91,7 +93,7 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None, overwr
             dynamo=True,
             input_names=list(wrapped.inputs),
             output_names=list(outputs),
-            dynamic_shapes=[dynamic(model) for _ in example],
+            dynamic_shapes=[axes for _ in example],
             verbose=False,
         )
         program.model.doc_string = describe(str(name), model, program.model.graph)
@@ -100,15 +102,7 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None, overwr
         if not difference <= BOUND:
             raise RuntimeError(f"the ONNX file differs from the model by {difference:.1g}, limit {BOUND:g}: deleted")
     write_text_atomically(text, program.model.doc_string)
-    shapes = tuple(tuple(inputs_of(model, shape)[0].shape) for shape in SHAPES)
-    return Exported(out, wrapped.inputs, outputs, shapes, difference)
-
-
-def dynamic(model: Encoder | Head) -> dict[int, Any]:
-    """Every axis of an input may have any size, tokens up to the number of positions."""
-    tokens = Dim("tokens", max=model.config.max_tokens)
-    names = ("batch", "choices") if isinstance(model, MultipleChoice) else ("batch",)
-    return {axis: Dim(name) for axis, name in enumerate(names)} | {len(names): tokens}
+    return Exported(out, wrapped.inputs, outputs, difference)
 
 
 def inputs_of(model: Encoder | Head, shape: tuple[int, int]) -> tuple[Tensor, ...]:

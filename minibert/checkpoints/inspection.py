@@ -127,11 +127,10 @@ def known_checkpoints() -> list[Figures]:
         row = {key: getattr(checkpoint, key) for key in ("name", "hub_id", "licence", "megabytes", "sha256")}
         try:
             source = hub.locate_locally(checkpoint.name)
-            row |= {"available": source is not None, "origin": source and source.origin}
-            row["folder"] = str(source.folder) if source else None
+            where = {"origin": source and source.origin, "folder": str(source.folder) if source else None}
         except (ValueError, FileNotFoundError) as error:
-            row |= {"available": False, "origin": f"damaged: {error}", "folder": None}
-        rows.append(row)
+            source, where = None, {"origin": f"damaged: {error}", "folder": None}
+        rows.append(row | where | {"available": source is not None})
     return rows
 
 

@@ -13,10 +13,10 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, overload
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from minibert.checkpoints import hub
@@ -63,31 +63,12 @@ class LoadReport:
         return "\n".join(lines)
 
 
-class Options(TypedDict, total=False):
-    """The other arguments of `load`."""
-
-    num_labels: int | None
-    new_head: bool
-    dtype: torch.dtype
-    device: str | torch.device
-    attention: str
-    model_type: str | None
-
-
 @overload
-def load(
-    name: str | Path = ..., *, head: None = ..., report: Literal[False] = ..., **how: Unpack[Options]
-) -> Encoder: ...
+def load(name: str | Path = ..., *, head: None = ..., report: Literal[False] = ..., **how: Any) -> Encoder: ...
 @overload
-def load(
-    name: str | Path = ..., *, head: None = ..., report: Literal[True], **how: Unpack[Options]
-) -> tuple[Encoder, LoadReport]: ...
+def load(name: str | Path = ..., *, head: str, report: Literal[False] = ..., **how: Any) -> Head: ...
 @overload
-def load(name: str | Path = ..., *, head: str, report: Literal[False] = ..., **how: Unpack[Options]) -> Head: ...
-@overload
-def load(
-    name: str | Path = ..., *, head: str, report: Literal[True], **how: Unpack[Options]
-) -> tuple[Head, LoadReport]: ...
+def load(name: str | Path = ..., *, report: Literal[True], **how: Any) -> tuple[Any, LoadReport]: ...
 def load(
     name: str | Path = "distilbert-base-uncased",
     *,
@@ -167,7 +148,10 @@ def fill(
             wanted[ours] = stored
     report.ignored |= {stored.name: why_left_out(config.family, name) or UNKNOWN for name, stored in found.items()}
     check_complete(report, config, head, new_head)
-    state = {ours: tensor.to(dtype) for ours, tensor in initialised(model, report.missing).items()}
+    for module in dict.fromkeys(name.rpartition(".")[0] for name in report.missing):  # in this order: they are drawn
+        model.get_submodule(module).to_empty(device="cpu", recurse=False)
+        initialise(model.get_submodule(module), config)
+    state = {ours: model.get_parameter(ours).detach().to(dtype) for ours in report.missing}
     for ours, (stored, tensor) in zip(wanted, read_tensors(list(wanted.values())), strict=True):
         state[ours] = tensor.to(dtype, copy=True)  # the file may change during the life of the model
         if not torch.isfinite(state[ours]).all():
@@ -211,20 +195,12 @@ def check_complete(report: LoadReport, config: Config, head: str, new_head: bool
     only_head = all(map(in_head, missing)) and all(name.startswith(modules) for name in report.wrong_shape)
     if missing or report.wrong_shape:
         problems = [f"tensor {name} has shape {shapes}" for name, shapes in report.wrong_shape.items()]
-        problems += [f"it lacks {len(missing)} tensors of a {config.family.title}, such as {', '.join(missing[:3])}"]
+        problems += [f"it lacks {len(missing)} tensors of {config.family.title}, such as {', '.join(missing[:3])}"]
         way_out = f"; head {head!r} is not in it, new_head=True makes a fresh one" if head and only_head else ""
         raise ValueError(f"{report.source}: {problems[0]}{way_out}")
     if unknown := [name for name, why in report.ignored.items() if why == UNKNOWN]:
         message = f"{report.source}: {len(unknown)} tensors are unknown to minibert and were not loaded"
         warnings.warn(f"{message}: {', '.join(unknown[:5])}", UnknownTensors, stacklevel=4)
-
-
-def initialised(model: Encoder | Head, names: list[str]) -> dict[str, Tensor]:
-    """The parameters of these names as a new model has them; their modules leave the meta device."""
-    for module in {name.rpartition(".")[0]: model.get_submodule(name.rpartition(".")[0]) for name in names}.values():
-        module.to_empty(device="cpu", recurse=False)
-        initialise(module, model.config)
-    return {name: model.get_parameter(name).detach() for name in names}
 
 
 class NoInitialisation(TorchFunctionMode):

@@ -18,9 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from minibert.files import atomic_write, read_json, regular
-from minibert.files import listing as listing
-from minibert.files import sha256 as sha256
+from minibert.files import atomic_write, listing, read_json, regular, sha256
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -55,11 +53,13 @@ def list_tensors(folder: Path) -> dict[str, StoredTensor]:
     if (folder / WEIGHTS_FILE).exists():
         return read_header(folder / WEIGHTS_FILE)
     if not (folder / INDEX_FILE).exists():
-        found = f"no {WEIGHTS_FILE}; it holds: {listing(folder)}"
-        if pickle := next((name for name in PICKLES if (folder / name).exists()), None):
-            convert = f"convert it once, which runs none: minibert convert {shlex.quote(str(folder))} --out FOLDER2"
-            found = f"only {pickle}, a pickle, which can run code when opened and is not read; {convert}"
-        raise FileNotFoundError(f"{folder} has {found}")
+        pickle = next((name for name in PICKLES if (folder / name).exists()), None)
+        raise FileNotFoundError(
+            f"{folder} has only {pickle}, a pickle, which can run code when opened and is not read; convert it once, "
+            f"which runs none: minibert convert {shlex.quote(str(folder))} --out FOLDER2"
+            if pickle
+            else f"{folder} has no {WEIGHTS_FILE}; it holds: {listing(folder)}"
+        )
     where = read_index(folder / INDEX_FILE)
     stored = [tensor for shard in sorted(set(where.values())) for tensor in read_header(folder / shard).values()]
     if different := {(tensor.name, tensor.file.name) for tensor in stored} ^ set(where.items()):
@@ -102,9 +102,8 @@ def read_tensors(stored: list[StoredTensor]) -> Iterator[tuple[StoredTensor, Ten
     """
     for tensor in stored:
         if tensor.dtype not in FLOATING:
-            found = f"tensor {tensor.name} has dtype {tensor.dtype}"
-            raise ValueError(f"{tensor.file}: {found}; a weight is {', '.join(FLOATING)}")
-    for tensor in stored:
+            dtypes = ", ".join(FLOATING)
+            raise ValueError(f"{tensor.file}: tensor {tensor.name} has dtype {tensor.dtype}; a weight is {dtypes}")
         try:
             with safe_open(tensor.file, framework="pt") as file:
                 values = file.get_tensor(tensor.name)

@@ -1,26 +1,23 @@
-"""The commands, one file each: its arguments and its run.
+"""The commands, each with its arguments and its run.
 
 In reading order:
 
-    options    flags from settings
+    options    command-line flags from settings
     shared     what several commands take
-    demo       the main job
+    demo       the tutorial, start to end
     embed      one vector for each text of a file
     classify   features + logistic regression
-    finetune   train a checkpoint for a task
-    pretrain   learn a language from raw text
-    distill    a smaller model learns from a larger one
-    vocab      a vocabulary learned from text
+    train      finetune, pretrain, distill, vocab: the commands that train
     evaluate   measure a trained folder
-    predict    answers of a trained folder
-    fill_mask  the masked words
-    serve      vectors, labels and masked words over HTTP
-    trace      the journey of a sentence
-    parity     proof against transformers
-    bench      speed against other runtimes
+    predict    predictions of a trained folder
+    fill_mask  predictions for masked tokens
+    serve      vectors, labels and masked tokens over HTTP
+    trace      a text through the model, as a page
+    parity     every tensor against transformers
+    bench      speed against transformers and other peers
     download   a checkpoint from the Hub
     convert    a checkpoint whose weights are a pickle
     export     a checkpoint as an ONNX file
-    inspect    what is in a checkpoint
+    inspect    what a checkpoint holds
     main       the parser, and one command run
 """

@@ -13,7 +13,7 @@ from pathlib import Path
 from minibert.bench.settings import Settings
 from minibert.cli.options import add_options, read_options
 from minibert.cli.shared import Arguments, Figures
-from minibert.extras import install_hint
+from minibert.printing import install_hint
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -63,7 +63,7 @@ def check(settings: Settings) -> None:
 
     check_device(settings.device)
     if settings.plot:
-        from minibert.files import check_output
+        from minibert.outputs import check_output
         from minibert.plotting import pyplot
 
         pyplot()

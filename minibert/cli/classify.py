@@ -10,7 +10,8 @@ from typing import Any
 
 from minibert.cli.options import add_options
 from minibert.cli.shared import Arguments, Figures, add_features, add_overwrite, features_settings, windows_text
-from minibert.files import atomic_folder, check_output, regular
+from minibert.files import regular
+from minibert.outputs import atomic_folder, check_output
 from minibert.settings import setting
 
 

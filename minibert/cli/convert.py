@@ -25,5 +25,7 @@ def run(args: Arguments) -> Figures:
     print(block("read", f"{done.folder}: {', '.join(done.read)}"))
     for name, why in done.left_out.items():
         print(block("left out", f"{name}: {why}"))
-    print(block("written", f"{done.out}: {', '.join(done.written)}; {done.tensors} tensors, a {done.model_type}"))
+    print(
+        block("written", f"{done.out}: {', '.join(done.written)}; {done.tensors} tensors, model_type {done.model_type}")
+    )
     return asdict(done)

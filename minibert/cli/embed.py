@@ -97,8 +97,6 @@ def embed_many(args: Arguments) -> Figures:
     """A corpus of many files to a folder of the same files, each with a column of vectors."""
     from minibert.vectors.ray import embed_shards
 
-    if args.overwrite:
-        raise ValueError("--overwrite applies to one file; with --engine ray, use --restart")
     if args.dtype != "float32":
         raise ValueError(f"--dtype is {args.dtype}, and --engine ray writes float32")
     done = embed_shards(
@@ -109,11 +107,9 @@ def embed_many(args: Arguments) -> Figures:
         format=args.format,
         workers=args.workers,
         keep_order=args.keep_order,
-        restart=args.restart,
+        restart=args.restart or args.overwrite,
         **features_settings(args),
     )
     before = f"; {done.resumed_shards:,} shards were done before" if done.resumed_shards else ""
     print(f"{done.out}: {done.rows:,} rows in {done.shards:,} shards{before}")
-    if done.workers:
-        print(f"{done.rows_per_second:,.0f} rows a second by {done.workers} workers")
     return asdict(done)

@@ -2,10 +2,10 @@
 
     COMMANDS -> parser -> main
 
-Each command is a file of this package with its arguments and its run: a function that takes the parsed arguments,
-prints a report and returns its figures, which `--json` prints once more as the last line; figures with "ok": false mean
-that a check failed. It imports the package that does the work when it runs, so that `--help` is instant.
-Exit status: 0 done, 1 the work failed, 2 the request was wrong, 130 interrupted, 141 nobody reads the output.
+Each command is a file of this package with two functions. `arguments` adds its options to a parser. `run` takes the
+parsed options, prints a report and returns its figures; `--json` prints them too, as the last line, and "ok": false
+among them means that a check failed. A command imports the package that does the work when it runs, so that `--help`
+is instant. Exit status: 0 done, 1 the work failed, 2 the request was wrong, 130 interrupted, 141 the output was closed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import IO, NoReturn, TextIO
+from typing import NoReturn
 
 from minibert import __version__
 from minibert.cli import (
@@ -28,20 +27,17 @@ from minibert.cli import (
     classify,
     convert,
     demo,
-    distill,
     download,
     embed,
     evaluate,
     export,
     fill_mask,
-    finetune,
     inspect,
     parity,
     predict,
-    pretrain,
     serve,
     trace,
-    vocab,
+    train,
 )
 from minibert.cli.shared import Arguments, Figures
 from minibert.tasks import TASKS
@@ -49,80 +45,74 @@ from minibert.tasks import TASKS
 WRONG_REQUEST = (ValueError, TypeError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 FAILURE = (OSError, RuntimeError, MemoryError, ImportError)
 
-
-@dataclass(frozen=True)
-class Command:
-    """One command: what it does, its arguments, its function, which returns the figures for --json."""
-
-    help: str
-    arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[Arguments], Figures]
-
-
 GROUPS = {
     "classify": "features + logistic regression: train, evaluate, predict",
     "finetune": f"train a checkpoint for a task: {', '.join(TASKS)}",
 }
-COMMANDS = {
-    "demo": Command("the main job, start to end", demo.arguments, demo.run),
-    "embed": Command("one vector for each text of a file", embed.arguments, embed.run),
-    "classify train": Command("train on labelled texts", classify.arguments, classify.run),
-    "classify evaluate": Command("measure on labelled texts", evaluate.arguments, evaluate.run),
-    "classify predict": Command("label texts", predict.arguments, predict.run),
+# Each command's name: its line of help, the function that adds its arguments, and the function that runs it.
+COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callable[[Arguments], Figures]]] = {
+    "demo": ("classify sentences, start to end, as the tutorial does", demo.arguments, demo.run),
+    "embed": ("one vector for each text of a file", embed.arguments, embed.run),
+    "classify train": ("train on labelled texts", classify.arguments, classify.run),
+    "classify evaluate": ("measure on labelled texts", evaluate.arguments, evaluate.run),
+    "classify predict": ("label texts", predict.arguments, predict.run),
     **{
-        f"finetune {name}": Command(
-            entry.help, partial(finetune.arguments, name=name), partial(finetune.run, name=name)
+        f"finetune {name}": (
+            entry.help,
+            partial(train.finetune_arguments, name=name),
+            partial(train.finetune, name=name),
         )
         for name, entry in TASKS.items()
     },
-    "pretrain": Command("a language learned from raw text", pretrain.arguments, pretrain.run),
-    "distill": Command("a smaller model learns from a larger one", distill.arguments, distill.run),
-    "vocab": Command("learn a vocabulary from text", vocab.arguments, vocab.run),
-    "evaluate": Command("measure a trained folder", evaluate.arguments, evaluate.run),
-    "predict": Command("answers of a trained folder", predict.arguments, predict.run),
-    "fill-mask": Command("guess the masked words", fill_mask.arguments, fill_mask.run),
-    "serve": Command("vectors, labels and masked words over HTTP", serve.arguments, serve.run),
-    "trace": Command("follow a text through the model, as a page", trace.arguments, trace.run),
-    "parity": Command("prove that every tensor equals that of transformers", parity.arguments, parity.run),
-    "bench": Command("speed against transformers and other peers", bench.arguments, bench.run),
-    "download": Command("fetch a checkpoint", download.arguments, download.run),
-    "convert": Command("write an older checkpoint, a pickle, as safetensors", convert.arguments, convert.run),
-    "export": Command("write a checkpoint as an ONNX file", export.arguments, export.run),
-    "inspect": Command("say what is in a checkpoint", inspect.arguments, inspect.run),
+    "pretrain": ("train a model on raw text from nothing", train.pretrain_arguments, train.pretrain),
+    "distill": ("train a smaller model on the predictions of a larger one", train.distill_arguments, train.distill),
+    "vocab": ("learn a vocabulary from text", train.vocab_arguments, train.vocab),
+    "evaluate": ("measure a trained folder", evaluate.arguments, evaluate.run),
+    "predict": ("predictions of a trained folder", predict.arguments, predict.run),
+    "fill-mask": ("predict the masked tokens", fill_mask.arguments, fill_mask.run),
+    "serve": ("vectors, labels and masked tokens over HTTP", serve.arguments, serve.run),
+    "trace": ("follow a text through the model, as a page", trace.arguments, trace.run),
+    "parity": ("prove that every tensor equals that of transformers", parity.arguments, parity.run),
+    "bench": ("speed against transformers and other peers", bench.arguments, bench.run),
+    "download": ("fetch a checkpoint", download.arguments, download.run),
+    "convert": ("write an older checkpoint, a pickle, as safetensors", convert.arguments, convert.run),
+    "export": ("write a checkpoint as an ONNX file", export.arguments, export.run),
+    "inspect": ("print what a checkpoint holds", inspect.arguments, inspect.run),
 }
 
 
 class Parser(argparse.ArgumentParser):
-    """Answers a wrong request with one line."""
+    """A parser that reports a wrong request in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and where to read on; exit status 2."""
+        """Print what is wrong and where to read more; exit with status 2."""
         print(f"minibert: error: {message}; see `{self.prog} --help`", file=sys.stderr)
         sys.exit(2)
 
 
 def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser of all COMMANDS; options are made for the one that argv names, since that may import torch."""
+    """The parser of all COMMANDS, with options for the one that argv names only: making them may import torch."""
     top = Parser(prog="minibert", description="BERT and DistilBERT, to be read, checked and used.")
     top.add_argument("--version", action="version", version=f"minibert {__version__}")
     places = {"": top.add_subparsers(metavar="COMMAND", required=True)}
-    for name, command in COMMANDS.items():
+    for name, (help, arguments, run) in COMMANDS.items():
         group, _, last = name.rpartition(" ")
         if group not in places:
-            grouped = places[""].add_parser(group, help=GROUPS[group], description=GROUPS[group])
-            places[group] = grouped.add_subparsers(metavar="COMMAND", required=True)
-        one = places[group].add_parser(
-            last, help=command.help, description=getattr(command.run, "func", command.run).__doc__
-        )
+            places[group] = (
+                places[""]
+                .add_parser(group, help=GROUPS[group], description=GROUPS[group])
+                .add_subparsers(metavar="COMMAND", required=True)
+            )
+        one = places[group].add_parser(last, help=help, description=getattr(run, "func", run).__doc__)
         if list(argv[: len(name.split())]) == name.split():
-            command.arguments(one)
+            arguments(one)
         one.add_argument("--json", action="store_true", help="print the figures as one JSON object, the last line")
-        one.set_defaults(run=command.run)
+        one.set_defaults(run=run)
     return top
 
 
 def join_negatives(argv: Sequence[str]) -> list[str]:
-    """`--layers -4,-1` as `--layers=-4,-1`: argparse would take a list that begins with a minus for an option."""
+    """Turn `--layers -4,-1` into `--layers=-4,-1`: argparse takes a list that begins with a minus for an option."""
     whole: list[str] = []
     for argument in argv:
         if whole and re.fullmatch(r"--\w[\w-]*", whole[-1]) and re.fullmatch(r"-\d+(,-?\d+)+", argument):
@@ -150,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
             return 141
         except KeyboardInterrupt as stop:
-            if str(stop):  # something to be said of what is done
+            if str(stop):  # it says what has been done so far
                 print(f"minibert: interrupted: {stop}", file=sys.stderr)
             return 130
         except WRONG_REQUEST as error:
@@ -161,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def complain(error: BaseException, status: int) -> int:
-    """Say in one line what went wrong."""
+    """Print in one line what went wrong."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
@@ -169,14 +159,6 @@ def complain(error: BaseException, status: int) -> int:
     return status
 
 
-def show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """A warning as one plain line, in place of Python's two with file and line number."""
-    out: IO[str] = file or sys.stderr
-    print(f"minibert: warning: {str(message).strip().splitlines()[0]}", file=out)
+def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Print a warning as one plain line, in place of Python's two with file and line number."""
+    print(f"minibert: warning: {str(message).strip().splitlines()[0]}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Flags from settings: each field of a settings dataclass becomes one option of a command, and back."""
+"""Command-line flags from settings: each field of a settings dataclass is one option of a command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Settings = TypeVar("Settings")
 
 
 def add_options(parser: argparse.ArgumentParser, settings: type, skip: Collection[str] = ()) -> None:
-    """One option for each field that has a help text: --learning-rate for learning_rate, a switch for a bool."""
+    """Add an option for each field that has a help text: --learning-rate for learning_rate, a switch for a bool."""
     for one in fields(settings):
         if one.name in skip or "help" not in one.metadata:
             continue
@@ -38,14 +38,6 @@ def help_of(default: Any, metadata: Mapping[str, Any]) -> str:
 
 
 def read_options(args: argparse.Namespace, settings: type[Settings], **more: Any) -> Settings:
-    """The settings from the flags of a command, and `more`. Raises what the settings raise when they are checked."""
+    """Make the settings from the parsed options and `more`. Raises what the dataclass raises for a wrong value."""
     named = {one.name: getattr(args, one.name) for one in fields(settings) if hasattr(args, one.name)}  # type: ignore[arg-type]  # a dataclass
     return settings(**(named | more))
-
-
-def integers(text: str) -> tuple[int, ...]:
-    """ "-2,-1" as (-2, -1)."""
-    try:
-        return tuple(int(number) for number in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of integers such as -2,-1") from None

@@ -13,8 +13,9 @@ from typing import Any
 from minibert.cli.classify import Columns
 from minibert.cli.evaluate import load_arguments, load_reader
 from minibert.cli.options import add_options
-from minibert.cli.shared import Arguments, Figures, add_overwrite, portions, standard_input
-from minibert.files import atomic_write, check_output
+from minibert.cli.shared import Arguments, Figures, add_overwrite, standard_input
+from minibert.files import atomic_write
+from minibert.outputs import check_output
 
 TEXTS_AT_ONCE = 64  # texts in a batch
 
@@ -40,6 +41,7 @@ def run(args: Arguments) -> Figures:
         check_output(args.out, args.overwrite, apart=[args.folder])
     from minibert.printing import block
     from minibert.text.tables import TextFile
+    from minibert.text.texts import portions
 
     reader, begin = load_reader(args), time.perf_counter()
     typed = not args.texts and args.file in (None, "-") and standard_input().isatty()

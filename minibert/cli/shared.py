@@ -1,25 +1,22 @@
-"""What commands share: the options of several commands, and standard input."""
+"""What several commands share: options, a phrase of their reports, and standard input."""
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict, fields
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 from minibert.cli.options import add_options, read_options
 from minibert.vectors.recipe import Recipe
 
-Item = TypeVar("Item")
 Arguments = argparse.Namespace
 Figures = dict[str, Any]  # the results of a command, which --json prints as JSON
 DEFAULT_MODEL = "distilbert-base-uncased"
 
 
 def add_features(parser: argparse.ArgumentParser) -> None:
-    """The settings of a vector, and the device that computes it. No --missing: no text of a file is missing."""
+    """Add the options of a Recipe, the model and the device; not --missing, since a file has no missing texts."""
     help = "checkpoint: a Hub name or a folder (%(default)s)"
     parser.add_argument("--model", default=DEFAULT_MODEL, metavar="NAME", help=help)
     add_options(parser, Recipe, skip=("missing", "batch_tokens"))
@@ -27,14 +24,14 @@ def add_features(parser: argparse.ArgumentParser) -> None:
 
 
 def add_machine(parser: argparse.ArgumentParser) -> None:
-    """The device, and the size of a batch."""
+    """Add the options for the device and the size of a batch."""
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (%(default)s)")
     add_options(parser, Recipe, skip={one.name for one in fields(Recipe)} - {"batch_tokens"})
 
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
-    """Permission to replace an output that exists."""
-    parser.add_argument("--overwrite", action="store_true", help="replace what minibert wrote there before, no more")
+    """Add the option that permits replacing an output."""
+    parser.add_argument("--overwrite", action="store_true", help="replace files that minibert wrote, no others")
 
 
 def features_settings(args: Arguments) -> dict[str, Any]:
@@ -43,19 +40,12 @@ def features_settings(args: Arguments) -> dict[str, Any]:
 
 
 def windows_text(windowed: int, texts: int, windows: int) -> str:
-    """How many texts were read in windows."""
+    """How many texts were longer than the model allows and read in windows."""
     return f"{windowed:,} of {texts:,} texts in {windows:,} windows"
 
 
 def standard_input() -> BinaryIO:
-    """Standard input as bytes, which are UTF-8 whatever the locale says."""
+    """Standard input as bytes, so that the locale does not matter; a user at a terminal gets a hint."""
     if sys.stdin.isatty():
         print("one text a line; end with Ctrl-D", file=sys.stderr)
     return sys.stdin.buffer
-
-
-def portions(texts: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of up to `size` texts."""
-    remaining = iter(texts)
-    while chunk := list(itertools.islice(remaining, size)):
-        yield chunk

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from minibert.cli.options import integers
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_overwrite
+from minibert.settings import integers
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,11 +15,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("text_b", nargs="?", metavar="TEXT_B", help="a second text, to make a pair")
     add("--out", type=Path, metavar="FILE.html", help="the page")
     add("--model", metavar="NAME", help=f"a Hub name or a folder (default: the classifier's, or {DEFAULT_MODEL})")
-    add("--classifier", metavar="FOLDER", help="what `minibert classify train` wrote: shows what decides")
-    add("--layers", type=integers, metavar="N,N", help="layers of the page, from 0 (default: all that have room)")
-    add("--heads", type=integers, metavar="N,N", help="heads of the page, from 0 (default: all that have room)")
+    add("--classifier", metavar="FOLDER", help="of `minibert classify train`: explains its decision")
+    add("--layers", type=integers, metavar="N,N", help="layers of the page, from 0 (default: as many as fit in 12 MB)")
+    add("--heads", type=integers, metavar="N,N", help="heads of the page, from 0 (default: as many as fit in 12 MB)")
     add("--truncation", default="warn", metavar="HOW", help="a text that is too long is cut (warn) or refused (error)")
-    add("--annotated", type=Path, metavar="FOLDER", help="pages of `make annotated` to link to (default: if there)")
+    add("--annotated", type=Path, metavar="FOLDER", help="pages of `make annotated` to link (default: build/annotated)")
     add("--png", type=Path, metavar="FILE", help="the attention of one layer and head as a picture")
     add("--svg", type=Path, metavar="FILE", help="the same as vector graphics")
     add("--layer", type=int, default=-1, metavar="N", help="layer of the picture, from 0 (default: the last)")

@@ -20,14 +20,14 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tqdm import tqdm
 
-from minibert.bench.machine import machine
+from minibert.bench.report import machine
 from minibert.checkpoints.load import load, save
 from minibert.heads import Head
 from minibert.printing import table
@@ -42,8 +42,7 @@ from minibert.train.settings import FinetuneSettings
 TRAINING_ROWS = {"mrpc": 3276, "xquad": 800}  # of data that comes in one file; the rest is held out
 
 
-@dataclass(frozen=True)
-class Data:
+class Data(NamedTuple):
     """A task with its training rows and its held-out rows."""
 
     task: Task
@@ -57,12 +56,10 @@ def read(name: str, folder: Path) -> Data:
     training = task.read(folder / name / first)
     if second:
         return Data(task, training, task.read(folder / name / second[0]))
-    cut, fields = TRAINING_ROWS[name], ("rows",) if name == "xquad" else ("texts", "pairs", "labels", "places")
-    parts = [
-        replace(training, **{field: getattr(training, field)[part] for field in fields})
-        for part in (slice(cut), slice(cut, None))
-    ]
-    return Data(task, *parts)
+    fields = ("rows",) if name == "xquad" else ("texts", "pairs", "labels", "places")
+    parts = slice(TRAINING_ROWS[name]), slice(TRAINING_ROWS[name], None)
+    columns = [{field: getattr(training, field)[part] for field in fields} for part in parts]
+    return Data(task, *(replace(training, **column) for column in columns))
 
 
 DATA: dict[str, tuple[Task, tuple[str, ...]]] = {
@@ -136,11 +133,12 @@ def compare(data: Data, settings: FinetuneSettings, seeds: int, sides: Sequence[
             )
     p = statistics.mean(score for each in scores.values() for score in each)
     rows = measure.figures.get("entities", len(data.held_out))  # the score is a share of these
-    found: dict[str, Any] = {"main": measure.main, "rows": [len(data.training), len(data.held_out)]}
+    found = {"main": measure.main, "rows": [len(data.training), len(data.held_out)]}
+    found["standard_error"] = math.sqrt(p * (1 - p) / rows)
     for side, each in scores.items():
         deviation = statistics.stdev(each) if len(each) > 1 else 0.0
         found[side] = {"scores": each, "mean": statistics.mean(each), "std": deviation, "seconds": seconds[side]}
-    return found | {"standard_error": math.sqrt(p * (1 - p) / rows)}
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -171,13 +169,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--side", choices=tuple(SIDES), help="train one side only")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON too")
     args, folder = parser.parse_args(arguments), os.environ.get("MINIBERT_DATA")
-    unknown = [name for name in args.data if name not in DATA]
-    if unknown or folder is None:
-        problem = (
-            f"no data {', '.join(unknown)}; choose from {', '.join(DATA)}" if unknown else "MINIBERT_DATA is not set"
-        )
-        print(f"{problem}; MINIBERT_DATA names a folder with {', '.join(DATA)}", file=sys.stderr)
-        return 2
+    if folder is None or not set(args.data) <= DATA.keys():
+        parser.error(f"DATA is one of {', '.join(DATA)}, each a folder of the folder that $MINIBERT_DATA names")
     sides, found = [args.side] if args.side else list(SIDES), {}
     settings = FinetuneSettings(model=args.model, epochs=args.epochs, precision=args.precision)
     for name in args.data or DATA:

@@ -130,12 +130,10 @@ class Grammar:
 class Language(Grammar):
     """28 states, 8 topics, 224 words. The seed orders the words of each kind; the n-th has a frequency of 1 / n.
 
-    topics: at least two of TOPICS; fewer topics make a smaller language that is learned faster. Raises ValueError.
+    topics: at least two of TOPICS; fewer topics make a smaller language that is learned faster.
     """
 
     def __init__(self, seed: int = 0, topics: Sequence[str] = tuple(TOPICS)) -> None:
-        if len(set(topics) & set(TOPICS)) != len(topics) or len(topics) < 2:
-            raise ValueError(f"topics are {', '.join(topics)}; at least two of {', '.join(TOPICS)} are needed")
         rules, kinds = successors(), words_by_kind(np.random.default_rng(seed))
         kinds = {kind: {name: of[name] for name in ("all", *topics) if name in of} for kind, of in kinds.items()}
         words = sorted({word for kind in kinds.values() for group in kind.values() for word in group})
@@ -200,12 +198,11 @@ def words_by_kind(random: np.random.Generator) -> dict[str, dict[str, list[str]]
 
 @dataclass(frozen=True)
 class Procedure:
-    """How pretraining rows are made: what a model can know about them before it reads one. Raises ValueError.
+    """How pretraining rows are made: what a model can know about them before it reads one.
 
     rate, masked, replaced: the share of tokens that is chosen, and of these the shares that become [MASK] or a random
     token. is_next: the share of pairs whose second text follows the first (1 for sentence order: both texts are of one
-    document). same: the probability that a random second text has the topic of the first; None: as for independent
-    topics.
+    document); the topic of a random second text is independent of that of the first.
 
     full: rows with at least this many tokens, special tokens included, may have been truncated, so that each of their
     texts may start and end inside a sentence; None: no row; 0: any row. cut: the probability that an end of a text in
@@ -220,23 +217,8 @@ class Procedure:
     masked: float = MASKED
     replaced: float = REPLACED
     is_next: float = 0.5
-    same: float | None = None
     full: int | None = None
     cut: float = 0.5
-
-    def __post_init__(self) -> None:
-        for name in ("rate", "masked", "replaced", "is_next", "same", "cut"):
-            if (value := getattr(self, name)) is not None and not 0 <= value <= 1:
-                raise ValueError(f"{name} is {value}; it must be from 0 to 1")
-        if self.masked + self.replaced > 1:
-            raise ValueError(f"masked is {self.masked} and replaced {self.replaced}; their sum must be at most 1")
-
-    def topics(self, T: int) -> tuple[Floats, Floats]:
-        """(T,T) twice: p(is next, topics of both texts), and p(is random, topics of both texts)."""
-        same = 1 / T if self.same is None else self.same
-        equal = np.eye(T) / T
-        different = (1 - np.eye(T)) / max(1, T * (T - 1))
-        return self.is_next * equal, (1 - self.is_next) * (same * equal + (1 - same) * different)
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,12 +234,6 @@ class Bounds:
     def loss(self) -> float:
         """Nats per masked token: the mean of -log p(true word)."""
         return float(-np.log(self.words[np.arange(len(self.true)), self.true]).mean())
-
-    @property
-    def entropy(self) -> float:
-        """The expectation of the loss, in nats per masked token."""
-        p = self.words
-        return float(-(p * np.log(np.where(p > 0, p, 1))).sum(axis=1).mean())
 
     @property
     def accuracy(self) -> float:
@@ -279,7 +255,7 @@ def bounds(
     next_labels: Sequence[int] | None = None,
     *,
     vocab: Mapping[str, int] | None = None,
-    procedure: Procedure | None = None,
+    procedure: Procedure = Procedure(),
 ) -> Bounds:
     """The best possible predictions for R rows, exactly.
 
@@ -288,8 +264,7 @@ def bounds(
     elsewhere. next_labels: 0 is next, 1 is random. vocab: the ids of tokens; None: those of `grammar.vocabulary`.
     Raises ValueError for rows of another form, and for rows that the language cannot produce.
     """
-    procedure = procedure or Procedure()
-    reader = Reader.of(grammar, vocab, procedure)
+    reader = Reader(grammar, vocab or {token: id for id, token in enumerate(grammar.vocabulary)}, procedure)
     parts = [
         reader.read(ids[start : start + ROWS], labels[start : start + ROWS], start)
         for start in tqdm(range(0, len(ids), ROWS), "bounds", leave=False, delay=2, disable=None)
@@ -298,31 +273,33 @@ def bounds(
     return Bounds(words, true, is_next, None if next_labels is None else np.asarray(next_labels))
 
 
-@dataclass(frozen=True, eq=False)
 class Reader:
-    """Computes the posteriors of rows. Words are numbered by their position in `grammar.words`."""
+    """Computes the posteriors of rows. Words are numbered by their position in `grammar.words`.
 
-    grammar: Grammar
-    procedure: Procedure
-    special: dict[str, int]  # the ids of special tokens
-    word_of: Integers  # (V): the word of an id; W: another token, W + 1: [MASK], W + 2: none, after the end
-    any_token: float  # p(a given token | a token was replaced)
+    Raises ValueError if a word of the language is not a single token of the vocabulary.
+    """
 
-    @classmethod
-    def of(cls, grammar: Grammar, vocab: Mapping[str, int] | None, procedure: Procedure) -> Reader:
-        """With the ids of a vocabulary. Raises ValueError if a word is not a single token of it."""
-        vocab = vocab or {token: id for id, token in enumerate(grammar.vocabulary)}
+    def __init__(self, grammar: Grammar, vocab: Mapping[str, int], procedure: Procedure) -> None:
         if missing := [token for token in grammar.vocabulary if token not in vocab]:
             raise ValueError(
                 f"{missing[0]!r} and {len(missing) - 1} more tokens of the language are not in the vocabulary; "
                 "each word must be one token: learn a larger vocabulary, or use that of the language"
             )
-        W = len(grammar.words)
-        word_of = np.full(max(vocab.values()) + 1, W)
-        word_of[[vocab[word] for word in grammar.words]] = np.arange(W)
-        word_of[vocab["[MASK]"]] = W + 1
-        ordinary = len(vocab) - len(SPECIAL_TOKENS) + 1  # [UNK] may replace a word like any other token
-        return cls(grammar, procedure, {token: vocab[token] for token in SPECIAL_TOKENS}, word_of, 1 / ordinary)
+        self.grammar, self.procedure, W = grammar, procedure, len(grammar.words)
+        self.special = {token: vocab[token] for token in SPECIAL_TOKENS}
+        # (V): the word of an id; W: another token, W + 1: [MASK], W + 2: none, after the end.
+        self.word_of = np.full(max(vocab.values()) + 1, W)
+        self.word_of[[vocab[word] for word in grammar.words]] = np.arange(W)
+        self.word_of[vocab["[MASK]"]] = W + 1
+        # (W+3,W): p(token seen | true word), if the word was chosen for masking. [UNK] may replace it like any token.
+        rate, masked, replaced = procedure.rate, procedure.masked, procedure.replaced
+        self.if_chosen = np.full((W + 3, W), replaced / (len(vocab) - len(SPECIAL_TOKENS) + 1))
+        self.if_chosen[W + 1] = masked
+        self.if_chosen[:W] += (1 - masked - replaced) * np.eye(W)
+        # (W+3,T,K): p(token seen | topic, state) if it is unknown whether it was chosen; 1 after the end.
+        p_seen = rate * self.if_chosen + np.vstack([(1 - rate) * np.eye(W), np.zeros((3, W))])
+        p_seen[W + 2] = 1
+        self.p_seen: Floats = np.einsum("xw,tkw->xtk", p_seen, grammar.emissions)
 
     def read(
         self, ids: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], first: int
@@ -335,7 +312,8 @@ class Reader:
                 f"row {first + int(possible.argmin()) // 2} has a text that is not made of whole sentences of this "
                 "language; if rows are truncated, set their length: Procedure(full=...)"
             )
-        together, apart = self.procedure.topics(len(self.grammar.emissions))  # (T,T)
+        T, is_next = len(self.grammar.emissions), self.procedure.is_next
+        together, apart = is_next * np.eye(T) / T, (1 - is_next) * np.full((T, T), 1 / T**2)  # p(both topics)
         likely = np.exp(evidence - evidence.max(axis=-1, keepdims=True))  # (2R,T): p(text | topic), up to a factor
         a, b = likely[::2], likely[1::2]  # (R,T)
         p_next, p_random = (np.einsum("rt,tu,ru->r", a, joint, b) for joint in (together, apart))
@@ -344,7 +322,7 @@ class Reader:
         other = np.stack([b @ (together + apart), a @ (together + apart)], axis=1).reshape(likely.shape)[text]  # (M,T)
         topic = np.exp(scale - scale.max(axis=-1, keepdims=True))[text, place] * other
         p = np.tensordot(topic[:, :, None] * context[text, place], self.grammar.emissions, axes=2)  # (M,T,K) -> (M,W)
-        p *= self.p_seen_if_chosen(seen[text, place])
+        p *= self.if_chosen[seen[text, place]]
         return p / p.sum(axis=1, keepdims=True), true[text, place], p_next / (p_next + p_random)
 
     def texts(
@@ -354,13 +332,15 @@ class Reader:
         W, full, texts = len(self.grammar.words), [], []
         cls, sep, pad = (self.special[token] for token in ("[CLS]", "[SEP]", "[PAD]"))
         for number, (row, label) in enumerate(zip(map(np.asarray, ids), map(np.asarray, labels), strict=True), first):
-            ends = (row == sep).nonzero()[0]
-            if row[0] != cls or len(ends) not in (1, 2) or (row[ends[-1] + 1 :] != pad).any():
-                raise ValueError(f"row {number} is neither [CLS] a [SEP] nor [CLS] a [SEP] b [SEP], followed by [PAD]")
-            truth = np.where(label == IGNORED, IGNORED, self.word_of[np.where(label == IGNORED, 0, label)])
-            inside = np.isin(np.arange(len(row)), [0, *ends, *range(ends[-1], len(row))], invert=True)
-            if (wrong := (truth != IGNORED) & ((truth >= W) | ~inside)).any():
-                raise ValueError(f"row {number} has the label {label[wrong][0]}, which is not a word at that place")
+            ends, chosen = (row == sep).nonzero()[0], label != IGNORED
+            has_form = row[0] == cls and len(ends) in (1, 2) and (row[ends[-1] + 1 :] == pad).all()
+            at_words = not np.isin(row[chosen], (cls, sep, pad)).any() and (self.word_of[label[chosen]] < W).all()
+            if not (has_form and at_words):
+                raise ValueError(
+                    f"row {number} is neither [CLS] a [SEP] nor [CLS] a [SEP] b [SEP], perhaps followed by [PAD], "
+                    "or has a label that is not a word or not at a word"
+                )
+            truth = np.where(chosen, self.word_of[np.where(chosen, label, 0)], IGNORED)
             parts = [slice(1, ends[0]), slice(ends[0] + 1, ends[-1])]  # the second may be empty
             texts += [(self.word_of[row[part]], truth[part]) for part in parts]
             full += 2 * [self.procedure.full is not None and ends[-1] + 1 >= self.procedure.full]
@@ -378,7 +358,7 @@ class Reader:
         """
         transitions, stop, stationary = self.grammar.transitions, self.grammar.stop, self.grammar.stationary
         T, K, W = self.grammar.emissions.shape
-        p_seen, inside, cut = self.p_seen(), seen < W + 2, cut[:, None, None]
+        p_seen, inside, cut = self.p_seen, seen < W + 2, cut[:, None, None]
         forward, backward = np.empty((2, *seen.shape, T, K))
         log_forward, log_backward = np.zeros((2, *seen.shape, T))
 
@@ -401,25 +381,6 @@ class Reader:
         _, factor = scaled(context[:, 0] * p_seen[seen[:, 0]])
         evidence = np.where(inside[:, 0, None], factor + log_backward[:, 0], 0.0)  # 0 where there is no text
         return context, log_forward + log_backward, evidence
-
-    def p_seen(self) -> Floats:
-        """(W+3,T,K): p(token seen | topic, state) if it is unknown whether it was chosen; 1 after the end."""
-        rate, masked, replaced = self.procedure.rate, self.procedure.masked, self.procedure.replaced
-        T, K, W = self.grammar.emissions.shape
-        found = np.ones((W + 3, T, K))
-        found[:W] = (1 - rate * (masked + replaced)) * np.moveaxis(self.grammar.emissions, 2, 0)
-        found[:W] += rate * replaced * self.any_token
-        found[W], found[W + 1] = rate * replaced * self.any_token, rate * masked
-        return found
-
-    def p_seen_if_chosen(self, seen: Integers) -> Floats:
-        """(M) -> (M,W): p(token seen | true word) at a place that was chosen."""
-        masked, replaced, W = self.procedure.masked, self.procedure.replaced, len(self.grammar.words)
-        found = np.full((len(seen), W), replaced * self.any_token)
-        found[seen == W + 1] = masked
-        words = (seen < W).nonzero()[0]
-        found[words, seen[words]] += 1 - masked - replaced
-        return found
 
 
 def scaled(x: Floats) -> tuple[Floats, Floats]:

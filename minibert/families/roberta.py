@@ -15,8 +15,7 @@ from dataclasses import replace
 
 from minibert.families.base import Family
 from minibert.families.bert import CLASSIFIER, ENCODER
-
-NO_PAIRS = "it was not trained on next sentences"
+from minibert.families.distilbert import NO_PAIRS
 
 ROBERTA = Family(
     name="roberta",

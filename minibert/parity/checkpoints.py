@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from minibert.config import ACTIVATIONS, Config
+from minibert.families import family_of
 from minibert.families.albert import ALBERT
 from minibert.families.base import Family
 from minibert.families.bert import BERT, ERNIE
@@ -25,7 +26,7 @@ from minibert.families.distilbert import DISTILBERT
 from minibert.families.electra import ELECTRA
 from minibert.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from minibert.heads import HEAD_CLASSES
-from minibert.parity.stages import Batch, as_ours
+from minibert.parity.stages import Batch
 
 MASKED_SHARE = 0.2  # of the tokens carry a label of the masked language model
 CHOICES = 2  # of a multiple-choice question
@@ -129,8 +130,7 @@ def quiet() -> Iterator[None]:
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
         logging.set_verbosity(level)
@@ -250,17 +250,17 @@ def task(head: str | None, config: Any, tokens: int, seed: int = 0) -> Task:
         chosen[:, 0] = True
         labels = {"labels": torch.where(chosen, batch.input_ids, -100)}
         if head == "pretraining":
-            predicts_order = "sentence_order" in as_ours(config).family.heads["pretraining"]
+            predicts_order = "sentence_order" in family_of(config.model_type).heads["pretraining"]
             labels["sentence_order_label" if predicts_order else "next_sentence_label"] = draw(2, B)
-        mask_id = min(103, config.vocab_size - 1)
-        return Task(replace(batch, input_ids=torch.where(chosen, mask_id, batch.input_ids)), labels)
+        ids = torch.where(chosen, min(103, config.vocab_size - 1), batch.input_ids)
+        return Task(replace(batch, input_ids=ids), labels)
     if head == "question-answering":
         start, end = draw(S, B), draw(S, B)
         start[-1], end[0] = S + 3, -4  # past the last token: must not count; before the first: counts as 0
         return Task(batch, {"start_positions": start, "end_positions": end})
     if head == "multiple-choice":
-        parts = (batch.input_ids, batch.attention_mask, batch.token_type_ids)
-        return Task(Batch(*(x.view(B // CHOICES, CHOICES, S) for x in parts)), {"labels": draw(CHOICES, B // CHOICES)})
+        parts = (x.view(B // CHOICES, CHOICES, S) for x in vars(batch).values())
+        return Task(Batch(*parts), {"labels": draw(CHOICES, B // CHOICES)})
     if head == "sequence-classification":
         K = config.num_labels
         if config.problem_type == "multi_label_classification":

@@ -29,8 +29,7 @@ from minibert.parity.stages import (
     config_of,
     forward,
     head_of,
-    in_order,
-    recording,
+    run,
     upstream_family,
 )
 
@@ -165,18 +164,6 @@ def fields(output: Any, names: Iterable[str]) -> Tensors:
     return {Place(name): value for name, value in found if value is not None}
 
 
-def run(model: nn.Module, batch: Batch, labels: dict[str, Tensor] | None) -> tuple[Tensors, Any]:
-    """The stages and the output of a forward pass; where labels give a loss, its gradients are left in the model."""
-    model.zero_grad(set_to_none=True)
-    device = next(model.parameters()).device
-    labels = labels and {name: label.to(device) for name, label in labels.items()}
-    with torch.set_grad_enabled(labels is not None), recording(model) as kept:
-        output = forward(model, batch.to(device), labels)
-    if getattr(output, "loss", None) is not None:
-        output.loss.backward()
-    return in_order(model, kept), output
-
-
 def compare(
     ours: nn.Module, theirs: nn.Module, batch: Batch, labels: dict[str, Tensor] | None = None, bounds: Bounds = EQUAL
 ) -> list[Row]:
@@ -201,17 +188,14 @@ def compare(
 
 def compare_full_length(ours: nn.Module, theirs: nn.Module, batch: Batch, bounds: Bounds = EQUAL) -> list[Row]:
     """Compare the hidden states alone: attention matrices of 512 tokens, all layers at once, take gigabytes."""
-    states = []
-    for model in (ours, theirs):
-        device = next(model.parameters()).device
-        with torch.no_grad():
-            output = forward(model, batch.to(device), {"output_hidden_states": True})
-        states.append({Place("hidden states", layer): x for layer, x in enumerate(output.hidden_states)})
-    return compare_tensors(FULL_LENGTH, states[0], states[1], bounds.forward)
+    with torch.no_grad():
+        outputs = [forward(model, batch, {"output_hidden_states": True}) for model in (ours, theirs)]
+    states = [{Place("hidden states", n): x for n, x in enumerate(output.hidden_states)} for output in outputs]
+    return compare_tensors(FULL_LENGTH, *states, bounds.forward)
 
 
 def decide(logits: Tensors, labels: dict[str, Tensor] | None) -> Tensors:
-    """What a user would read from logits: the most likely token at each masked place, the label, the best span."""
+    """What a user would read from logits: the most likely token at each masked place, the label, start and end."""
     decisions: Tensors = {}
     for place, scores in logits.items():
         chosen = scores.argmax(dim=-1)
@@ -223,16 +207,9 @@ def decide(logits: Tensors, labels: dict[str, Tensor] | None) -> Tensors:
         if place.stage not in ("start_logits", "end_logits"):
             decisions[place] = chosen
     if Place("start_logits") in logits:
-        decisions[Place("span")] = best_span(logits[Place("start_logits")], logits[Place("end_logits")])
+        ends = [logits[Place(name)].argmax(dim=1) for name in ("start_logits", "end_logits")]
+        decisions[Place("span")] = torch.stack(ends, dim=1)  # (B,S) twice -> (B,2)
     return decisions
-
-
-def best_span(start: Tensor, end: Tensor) -> Tensor:
-    """First and last token of the span with the largest sum of scores that does not end before it begins, (B, 2)."""
-    S = start.shape[1]
-    scores = (start[:, :, None] + end[:, None, :]).triu() + torch.full((S, S), -torch.inf, device=start.device).tril(-1)
-    best = scores.flatten(1).argmax(dim=1)  # (B,S,S) -> (B,S·S) -> (B)
-    return torch.stack([best // S, best % S], dim=1)
 
 
 def parameter_pairs(ours: nn.Module, theirs: nn.Module) -> list[tuple[str, nn.Parameter, nn.Parameter | None]]:
@@ -253,13 +230,9 @@ def compare_parameters(
     rung: str, ours: nn.Module, theirs: nn.Module, read: Callable[[nn.Parameter], Tensor | None], bound: float = 0.0
 ) -> list[Row]:
     """Compare the gradients or the values of all parameters, as `read` returns them, after a backward pass."""
-
-    def values(parameters: Iterable[tuple[str, nn.Parameter | None]]) -> Tensors:
-        found = ((Place(name), read(parameter)) for name, parameter in parameters if parameter is not None)
-        return {place: value for place, value in found if value is not None}
-
     pairs = parameter_pairs(ours, theirs)
-    mine, reference = values((name, p) for name, p, _ in pairs), values((name, p) for name, _, p in pairs)
+    sides = ([(name, p) for name, p, _ in pairs], [(name, p) for name, _, p in pairs if p is not None])
+    mine, reference = ({Place(name): x for name, p in side if (x := read(p)) is not None} for side in sides)
     scale = max((float(x.abs().max()) for x in reference.values()), default=0.0) if bound else 0.0
     rows = compare_tensors(rung, mine, reference, bound, LEAST_SHARE * scale)
     # Upstream's BERT keeps a bias that nothing reads where the decoder is not tied: it gets no gradient.
@@ -276,22 +249,17 @@ def compare_training(ours: nn.Module, theirs: nn.Module, batch: Batch, labels: d
     """
     first_step = []
     for model in (ours, theirs):
-        model.train()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+        optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-3, weight_decay=0.01)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)
-            first_step.append(run(model, batch, labels)[0])
-            optimizer.step()
-            for _ in range(STEPS - 1):
-                model.zero_grad(set_to_none=True)
-                forward(model, batch, labels).loss.backward()
+            for step in range(STEPS):
+                tensors, _ = run(model, batch, labels)
                 optimizer.step()
+                if step == 0:
+                    first_step.append(tensors)
         model.eval()
-    rows = compare_tensors(DROPOUT, first_step[0], first_step[1])
-    rows += compare_parameters(TRAINED, ours, theirs, lambda p: p.data)
-    for model in (ours, theirs):
-        model.zero_grad(set_to_none=True)
-    return rows
+    rows = compare_tensors(DROPOUT, *first_step)
+    return rows + compare_parameters(TRAINED, ours, theirs, lambda p: p.data)
 
 
 def first_divergent(rows: Iterable[Row]) -> Row | None:

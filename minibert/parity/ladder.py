@@ -43,7 +43,7 @@ from minibert.parity.compare import (
     first_divergent,
     parameter_pairs,
 )
-from minibert.parity.stages import Batch, Place, record, upstream_family
+from minibert.parity.stages import Batch, Place, record
 
 TOKENS = 24  # S of the batch for a checkpoint of any size; only the encoder is also compared at full length
 
@@ -85,8 +85,7 @@ def climb(
             rows += compare_training(ours, theirs, task.batch, task.labels)
         first = first_divergent(rows)
         if first and not result.cause:
-            outside = bounds != EQUAL
-            result.cause = "outside the measured bound" if outside else explain(ours, theirs, task.batch, first)
+            result.cause = explain(ours, theirs, task.batch, first) if bounds == EQUAL else "outside its bound"
     result.rows += [replace(row, head=head or "encoder") for row in rows]
 
 
@@ -114,23 +113,17 @@ def climb_random(size: checkpoints.Size) -> Result:
 def climb_checkpoint(source: Source) -> Result:
     """A checkpoint as it is. A head that it does not hold is added to its encoder with random parameters."""
     result = Result(source.name, f"from {source.origin}")
-    encoder = load(source.folder)
+    encoder: Any = load(source.folder)
     family, pooler = encoder.config.family, encoder.pooler is not None
     for head in (None, *family.heads):
         theirs, complete = checkpoints.open_upstream(source.folder, family, head, pooler)
-        ours = encoder if head is None else load_head(source.folder, theirs, head, complete)
+        with tempfile.TemporaryDirectory() as written, checkpoints.quiet():
+            if head and not complete:
+                theirs.save_pretrained(written)  # with the new head
+            ours = load(written if head and not complete else source.folder, head=head)
         task = checkpoints.task(head, theirs.config, min(TOKENS, encoder.config.max_tokens))
         climb(result, ours, theirs, task, head, train=head == trained_head(family))
     return result
-
-
-def load_head(folder: Path, theirs: Any, head: str, complete: bool) -> Any:
-    """Our model with a head: from the checkpoint itself or, where that lacks the head, from what upstream saves."""
-    if complete:
-        return load(folder, head=head)
-    with tempfile.TemporaryDirectory() as written, checkpoints.quiet():
-        theirs.save_pretrained(written)
-        return load(written, head=head)
 
 
 def climb_path(source: Source, device: str, dtype: torch.dtype, attention: str) -> Result:
@@ -248,7 +241,5 @@ def loading(ours: nn.Module, theirs: nn.Module, reproduces: Callable[[nn.Module]
     elsewhere = [other_name for other_name, _, other in pairs if other_name != name and torch.equal(other, parameter)]
     if elsewhere:
         kind = "swapped norms" if "norm" in name and "norm" in elsewhere[0] else "swapped weights"
-        family = upstream_family(theirs)
-        where = family.name if family else "minibert"
-        return f"{kind}: minibert's {name} holds what upstream has as {elsewhere[0]} ({where})"
+        return f"{kind}: minibert's {name} holds what upstream has as {elsewhere[0]}"
     return f"weights not loaded: {len(different)} parameters differ from upstream's, {name} the first"

@@ -18,12 +18,12 @@ from tqdm import tqdm
 
 from minibert import __version__
 from minibert.checkpoints.hub import locate
-from minibert.extras import install_hint
-from minibert.files import check_output, write_text_atomically
+from minibert.files import write_text_atomically
+from minibert.outputs import check_output
 from minibert.parity.checkpoints import BASE, LARGER, TINY
 from minibert.parity.compare import DROPOUT, NEWEST, OLDEST, RUNGS, TENSORS, Row
 from minibert.parity.ladder import Result, climb_checkpoint, climb_path, climb_random
-from minibert.printing import table
+from minibert.printing import install_hint, table
 from minibert.templates import templates
 
 CHECKPOINT = "all-MiniLM-L6-v2"
@@ -39,8 +39,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     for path in map(Path, args.report):
         if path.suffix not in (".html", ".md"):
             raise ValueError(f"--report is {path}; it must end in .html or .md")
-        if not path.absolute().parent.is_dir():
-            raise FileNotFoundError(f"--report is {path}, and there is no folder {path.absolute().parent}")
+        path.absolute().parent.stat()
         check_output(path, args.overwrite)
     source = locate(args.model or CHECKPOINT)
     against = "transformers, eager attention, float32 on the CPU"
@@ -54,15 +53,11 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         against = "minibert's own written-out float32 path on the CPU"
         climbs = [partial(climb_path, source, args.device, getattr(torch, args.dtype), args.attention)]
     results: list[Result] = []
-    try:
-        with tqdm(climbs, disable=None, unit="checkpoint", leave=False) as bar:
-            for climb in bar:
-                began = time.perf_counter()
-                results.append(climb())
-                results[-1].seconds = time.perf_counter() - began
-                bar.write(result_lines(results[-1]))
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"{len(results)} checkpoints were compared: {verdict(results)}") from None
+    for climb in tqdm(climbs, disable=None, unit="checkpoint", leave=False):
+        began = time.perf_counter()
+        results.append(climb())
+        results[-1].seconds = time.perf_counter() - began
+        tqdm.write(result_lines(results[-1]))
     for path in map(Path, args.report):
         write_text_atomically(path, page(path.suffix, against, versions, results))
         print(f"written: {path}")

@@ -90,10 +90,6 @@ class Batch:
     attention_mask: Tensor
     token_type_ids: Tensor
 
-    def to(self, device: str | torch.device) -> Batch:
-        """The same batch on another device."""
-        return Batch(*(tensor.to(device) for tensor in (self.input_ids, self.attention_mask, self.token_type_ids)))
-
 
 def upstream_family(model: nn.Module) -> Family | None:
     """The family of an upstream model; None for a model of ours."""
@@ -124,14 +120,10 @@ def head_of(model: nn.Module, family: Family) -> str:
     return next((name for name in family.heads if HEAD_CLASSES[name].upstream == ending), "")
 
 
-def as_ours(config: Any) -> Config:
-    """The config of either side as ours."""
-    return config if isinstance(config, Config) else Config.from_dict(vars(config) | {"model_type": config.model_type})
-
-
 def config_of(model: nn.Module) -> Config:
     """The config of a model of either side, as ours."""
-    return as_ours(base(model).config)
+    config: Any = base(model).config
+    return config if isinstance(config, Config) else Config.from_dict(vars(config) | {"model_type": config.model_type})
 
 
 def module_of(model: nn.Module, path: str, config: Config, layer: int | None) -> nn.Module | None:
@@ -166,17 +158,17 @@ def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str]]:
 
 
 class WatchAttention(TorchFunctionMode):
-    """Reads the scores that enter softmax, the probabilities that weigh the values, and the context that results."""
+    """Reads the scores that enter softmax, the probabilities that weigh the values, and the context that results.
+
+    Nothing else in either model calls these functions, so that the last attention that was entered is meant.
+    """
+
+    layer: int | None = None  # the layer of that attention
+    awaits_product = False
 
     def __init__(self, kept: Tensors) -> None:
         super().__init__()
         self.kept = kept
-        self.layer: int | None = None  # whose attention is being computed
-        self.awaits_product = False
-
-    def leave(self, *_: object) -> None:
-        """The attention is computed."""
-        self.layer = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -212,28 +204,30 @@ def recording(model: nn.Module) -> Iterator[Tensors]:
     with ExitStack() as stack, watch:
         for (module, what, _), at in called_for.items():
             hook = partial(on_call, iter(at), what)
-            if what == SCORES:
-                stack.callback(module.register_forward_pre_hook(hook).remove)
-            stack.callback(module.register_forward_hook(watch.leave if what == SCORES else hook).remove)
+            register: Any = module.register_forward_pre_hook if what == SCORES else module.register_forward_hook
+            stack.callback(register(hook).remove)
         yield kept
 
 
 def forward(model: nn.Module, batch: Batch, more: Mapping[str, Any] | None = None) -> Any:
-    """Call either side with the arguments that it takes; upstream's families without segments take none."""
-    inputs = {"attention_mask": batch.attention_mask, "token_type_ids": batch.token_type_ids}
-    family = upstream_family(model)
+    """Call either side, on its device; segments are left out for upstream's families that have none."""
+    inputs, family, device = vars(batch) | dict(more or {}), upstream_family(model), next(model.parameters()).device
     if family is not None and not family.has_segments:
         del inputs["token_type_ids"]
-    return model(batch.input_ids, **inputs, **(more or {}))
+    return model(**{name: x.to(device) if isinstance(x, Tensor) else x for name, x in inputs.items()})
+
+
+def run(model: nn.Module, batch: Batch, labels: Mapping[str, Tensor] | None = None) -> tuple[Tensors, Any]:
+    """The stages and the output of a forward pass; where labels give a loss, its gradients are left in the model."""
+    model.zero_grad(set_to_none=True)
+    with torch.set_grad_enabled(labels is not None), recording(model) as kept:
+        output = forward(model, batch, labels)
+    if getattr(output, "loss", None) is not None:
+        output.loss.backward()
+    # In the order of the table: a module's hook fires only when the module returns.
+    return {place: kept[place] for place, _, _ in places(model) if place in kept}, output
 
 
 def record(model: nn.Module, batch: Batch) -> Tensors:
     """Every stage of one forward pass, without gradients, in the mode in which the model is."""
-    with torch.no_grad(), recording(model) as kept:
-        forward(model, batch)
-    return in_order(model, kept)
-
-
-def in_order(model: nn.Module, kept: Tensors) -> Tensors:
-    """The tensors in the order of the table: a module's hook fires only when the module returns."""
-    return {place: kept[place] for place, _, _ in places(model) if place in kept}
+    return run(model, batch)[0]

@@ -2,11 +2,9 @@
 
 In reading order:
 
-    settings  what a server offers, and its limits
-    requests  request bodies, checked, and errors
-    batcher   requests that arrive together are computed together
-    models    texts to items of a batch, items to vectors, labels, masked tokens
-    app       the paths, and uvicorn that serves them
+    batcher  requests that arrive together are computed together
+    models   request bodies, texts to items of a batch, items to vectors, labels, masked tokens
+    app      the paths, and uvicorn that serves them
 
 The API. Bodies are JSON, Content-Type application/json; an unknown field is refused.
 
@@ -27,7 +25,7 @@ Replies are {"object": "list", "model", "data": [{"index", ...}], "usage": {"pro
 truncated_texts if texts were cut: texts that are too long are refused, unless the server was started with --truncate
 (a classifier reads them as it did when it was trained).
 
-Errors are {"error": {"message", "type", "param", "code"}}, and never hold a text; none is logged either.
+Errors are {"error": {"message", "type", "param", "code"}}. No message holds a text of a user, and no text is logged.
 
     400: malformed JSON, an unknown or a wrong field  415: another content type, or a compressed body
     401: no key, or a wrong one                       422: a row that is wrong or too long, or one too many: 2,048
@@ -38,6 +36,43 @@ Errors are {"error": {"message", "type", "param", "code"}}, and never hold a tex
 
 It listens on 127.0.0.1 unless --host says otherwise. MINIBERT_API_KEY in its environment is a key that every request
 but /health must have as `Authorization: Bearer KEY`. A client that disconnects is dropped from the queue. SIGTERM ends
-the server when all requests in progress are answered. To serve strangers, put a reverse proxy in front of it: TLS,
-limits on the size of a head and on clients that are slow to send it or to read, and rates for each client are its work.
+the server once all requests in progress are answered. On a public network, put a reverse proxy in front of it for TLS,
+rate limits, and limits on the size of headers and on slow clients.
 """
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from minibert.settings import check, setting
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """The settings of `minibert serve`, besides model, device and recipe; the limits on a request are those of OpenAI.
+
+    Raises ValueError or TypeError for a value out of its limits.
+    """
+
+    name: str | None = setting(None, "what requests call the model (default: the last part of --model)")
+    classifier: str | None = setting(
+        None,
+        "for /classify: a folder that `minibert classify train` or `minibert finetune classify` wrote",
+        metavar="FOLDER",
+    )
+    host: str = setting("127.0.0.1", "address to listen on; the default: this machine alone", metavar="ADDRESS")
+    port: int = setting(8000, "0: any that is free", minimum=0, maximum=65535)
+    normalize: bool = setting(False, "vectors of length 1, as OpenAI's are; `dimensions` needs it")
+    truncate: bool = setting(False, "cut texts that are too long, instead of refusing them")
+    threads: int | None = setting(None, "threads that compute (default: as torch chooses)", minimum=1)
+    wait_ms: float = setting(5.0, "time for requests to come together in a batch", minimum=0, maximum=1000)
+    batch_tokens: int | None = setting(None, "tokens in a batch (default: 1024 on a CPU, else 16384)", minimum=1)
+    max_body: int = setting(4 << 20, "bytes of a request", minimum=1)
+    max_texts: int = setting(2048, "texts of a request", minimum=1)
+    max_tokens: int = setting(300_000, "tokens of a request, special tokens included", minimum=1)
+    max_queue: int = setting(600_000, "tokens of all requests that wait (--max-tokens if that is more)", minimum=1)
+    max_requests: int = setting(1024, "connections and requests that are open at one time", minimum=1)
+    timeout: float = setting(30.0, "seconds for a client to send the body of a request", minimum=0.001)
+
+    def __post_init__(self) -> None:
+        check(self)

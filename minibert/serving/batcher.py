@@ -1,82 +1,76 @@
 """Requests that arrive together are computed together.
 
     submit(items, tokens) -> the queue -> a batch of items of several requests -> compute, in a thread of its own
-                          -> the answers, each back to its request, in the order of its items
+                          -> the results, back to each request, in the order of its items
 
-While one batch is computed the next one gathers, so the queue waits only when the machine is idle: for as many requests
-as came together the last time, and never longer than `wait`. A client that is alone never waits.
+While one batch is computed, the next one gathers. If nothing is being computed, the queue waits for as many requests as
+the last batch had, and never longer than `wait`; a client that is alone never waits.
 
-The queue is first in, first out, by chunks of equal size: each request that waits gets an equal share of the tokens of
-a batch, and queues again for its next chunk. So a short request is not held up by a long one, nor a long one by many
-short ones.
+The queue is fair: requests take turns, one item each, until the batch is full. A short request is not held up by a long
+one, nor a long one by many short ones.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Generic, TypeVar
-
-Item = TypeVar("Item")
-Answer = TypeVar("Answer")
+from typing import Any
 
 
 @dataclass(eq=False)
-class Waiting(Generic[Item, Answer]):
-    """A client's items, one at least, and the answers that it awaits."""
+class Pending:
+    """A request in the queue: its items, at least one, and the results that its client awaits."""
 
-    items: Sequence[Item]
+    items: Sequence[Any]
     tokens: Sequence[int]  # of each item
-    answer: asyncio.Future[list[Answer]]
-    answers: list[Answer] = field(default_factory=list)  # so far; batches are computed in order
-    taken: int = 0  # items in batches so far
+    future: asyncio.Future[list[Any]]
+    results: list[Any] = field(default_factory=list)  # of the first items; batches are computed in order
+    taken: int = 0  # items that a batch has or had
 
 
-Chunk = tuple[Waiting[Item, Answer], range]  # a request and the numbers of some of its items
+Batch = list[tuple[Pending, int]]  # requests, each with the number of one of its items
 
 
-class Batcher(Generic[Item, Answer]):
+class Batcher:
     """A queue in front of a function that computes many items at once. Its methods run in one event loop.
 
-    compute: items to answers, as many and in their order; called in `executor`. batch_tokens: the maximum of a batch,
-    one item at the least. queue_tokens: the maximum of all requests that are not answered. wait: seconds. computed:
-    called after each batch with its items, tokens and seconds.
+    compute: items to results, as many and in their order; called in `executor`. batch_tokens: the most tokens of a
+    batch, which has at least one item. queue_tokens: the most tokens of all requests without an answer. wait: seconds.
+    computed: called after each batch with the numbers of its items and tokens.
     """
 
     def __init__(
         self,
-        compute: Callable[[list[Item]], Iterable[Answer]],
+        compute: Callable[[list[Any]], Iterable[Any]],
         executor: Executor,
         *,
         batch_tokens: int,
         queue_tokens: int,
         wait: float = 0.005,
-        computed: Callable[[int, int, float], None] = lambda items, tokens, seconds: None,
+        computed: Callable[[int, int], None] = lambda items, tokens: None,
     ) -> None:
         self.compute, self.executor, self.computed = compute, executor, computed
         self.batch_tokens, self.queue_tokens, self.wait = batch_tokens, queue_tokens, wait
-        self.queue: deque[Waiting[Item, Answer]] = deque()
-        self.tokens = 0  # of all requests that are not answered
+        self.queue: deque[Pending] = deque()
+        self.tokens = 0  # of all requests without an answer
         self.together = 1  # requests in the last batch
         self.submitted = asyncio.Event()
 
-    def submit(self, items: Sequence[Item], tokens: Sequence[int]) -> asyncio.Future[list[Answer]]:
-        """The answers to come; if it is cancelled, waiting items are not computed. Raises asyncio.QueueFull."""
+    def submit(self, items: Sequence[Any], tokens: Sequence[int]) -> asyncio.Future[list[Any]]:
+        """The results to come; if this is cancelled, waiting items are not computed. Raises asyncio.QueueFull."""
         total = sum(tokens)
         if self.tokens + total > self.queue_tokens:
             raise asyncio.QueueFull
-        answer: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
         self.tokens += total
-        answer.add_done_callback(lambda _: self._settle(total))
-        self.queue.append(Waiting(items, tokens, answer))
+        future.add_done_callback(lambda _: self._settle(total))
+        self.queue.append(Pending(items, tokens, future))
         self.submitted.set()
-        return answer
+        return future
 
     def _settle(self, tokens: int) -> None:
         self.tokens -= tokens
@@ -86,7 +80,7 @@ class Batcher(Generic[Item, Answer]):
         while True:
             await self._gather()
             if batch := self._take():
-                await self._answer(batch)
+                await self._compute(batch)
 
     async def _gather(self) -> None:
         """Wait for a request, and then for those that come with it."""
@@ -99,44 +93,38 @@ class Batcher(Generic[Item, Answer]):
                     self.submitted.clear()
                     await self.submitted.wait()
 
-    def _take(self) -> list[Chunk[Item, Answer]]:
-        """The next batch: chunks from the front of the queue that fit, one item at the least."""
-        batch: list[Chunk[Item, Answer]] = []
-        room, share = self.batch_tokens, self.batch_tokens // len(self.queue)
-        while self.queue and room > 0:
-            first = self.queue.popleft()
-            if first.answer.done():  # its client disconnected, or it failed
+    def _take(self) -> Batch:
+        """The next batch: one item of each request in turn, until the next item does not fit."""
+        batch: Batch = []
+        left = self.batch_tokens
+        while self.queue and (not batch or self.queue[0].tokens[self.queue[0].taken] <= left):
+            request = self.queue.popleft()
+            if request.future.done():  # its client disconnected, or it failed
                 continue
-            start, used = first.taken, 0
-            for tokens in islice(first.tokens, start, None):
-                if (batch and used + tokens > room) or (used and used + tokens > min(share, room)):
-                    break
-                first.taken, used = first.taken + 1, used + tokens
-            if first.taken < len(first.items):
-                (self.queue.append if used else self.queue.appendleft)(first)
-            if not used:  # its next item needs more room than this batch has left
-                break
-            batch.append((first, range(start, first.taken)))
-            room -= used
-        self.together = max(1, len({id(one) for one, _ in batch}))
+            batch.append((request, request.taken))
+            left -= request.tokens[request.taken]
+            request.taken += 1
+            if request.taken < len(request.items):
+                self.queue.append(request)
+        self.together = max(1, len({request for request, _ in batch}))
         return batch
 
-    async def _answer(self, batch: list[Chunk[Item, Answer]]) -> None:
+    async def _compute(self, batch: Batch) -> None:
         """Compute a batch. If that fails, compute each request by itself, so that none fails because of another."""
-        began, items = time.perf_counter(), [one.items[number] for one, chunk in batch for number in chunk]
+        items = [request.items[number] for request, number in batch]
         try:
-            answers = await asyncio.get_running_loop().run_in_executor(self.executor, self.compute, items)
-            each = iter([answer for _, answer in zip(items, answers, strict=True)])
+            results = await asyncio.get_running_loop().run_in_executor(self.executor, self.compute, items)
+            computed = list(zip(batch, results, strict=True))
         except Exception as error:  # whatever it is, a client awaits it
-            for one, chunk in batch:
-                if len(batch) > 1 and not one.answer.done():
-                    await self._answer([(one, chunk)])
-                elif not one.answer.done():
-                    one.answer.set_exception(error)
+            requests = dict.fromkeys(request for request, _ in batch)
+            for request in requests:
+                if len(requests) > 1 and not request.future.done():
+                    await self._compute([one for one in batch if one[0] is request])
+                elif not request.future.done():
+                    request.future.set_exception(error)
             return
-        tokens = sum(one.tokens[number] for one, chunk in batch for number in chunk)
-        self.computed(len(items), tokens, time.perf_counter() - began)
-        for one, chunk in batch:
-            one.answers += [next(each) for _ in chunk]
-            if len(one.answers) == len(one.items) and not one.answer.done():
-                one.answer.set_result(one.answers)
+        self.computed(len(items), sum(request.tokens[number] for request, number in batch))
+        for (request, _), result in computed:
+            request.results.append(result)
+            if len(request.results) == len(request.items) and not request.future.done():
+                request.future.set_result(request.results)

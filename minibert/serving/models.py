@@ -1,44 +1,116 @@
-"""What is served: texts to items of a batch, and items to vectors, labels or masked tokens.
+"""What is served: request bodies, validated; texts to items of a batch; items to vectors, labels or masked tokens.
 
-An item is one text or pair as ids. Texts are tokenized request by request, before they wait, because what a request
-costs, and whether a text is too long, must be known then; everything after it is done in batches.
+An item is one text or pair as ids. Texts are tokenized request by request, before they wait, because the queue must
+know what a request costs, and a text that is too long is refused. Everything after that is done in batches.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 import torch
+from msgspec import Meta
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
-from minibert.checkpoints.load import has_head, load
+from minibert.checkpoints.load import load
 from minibert.device import choose_device
 from minibert.heads import MaskedLM
-from minibert.serving.requests import Ids, Pairs, RequestError, Texts, row_error
+from minibert.serving import ServerSettings
 from minibert.tasks.base import Encoded, Example
 from minibert.tasks.classification import Classification
+from minibert.tasks.folders import folder_kind
 from minibert.tasks.frozen import Classifier
-from minibert.tasks.labels import LabelPrediction, LabelSetPrediction, check_finite
+from minibert.tasks.labels import LabelPrediction
+from minibert.tasks.masked_text import best_tokens
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.finetuning import Reader
 from minibert.train.outputs import outputs
-from minibert.train.run import REPORT
-from minibert.vectors.cache import Matrix
 from minibert.vectors.embedder import Embedder
+from minibert.vectors.readable import Matrix
 
-Item = TypeVar("Item")
+Prepared = tuple[list[Any], list[int], int]  # items, the tokens of each, and how many texts lost their ends
 FILLER = 16  # tokens of a row that fills up a batch
 
 
-Prepared = tuple[list[Item], list[int], int]  # items, the tokens of each, and how many texts lost their ends
+# ---------------------------------------------------------------------------------------------------------------
+# Requests
 
 
-def prepared(tokens: Tokenized) -> Prepared[Tokenized]:
+class RequestError(HTTPException):
+    """A refused request: the status, one sentence with the reason and without any text of a user, and the field."""
+
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(status, message)
+        self.param, self.code = param, code
+
+
+async def read_body(request: Request, kind: Any, settings: ServerSettings) -> Any:
+    """The JSON body of a request.
+
+    Raises RequestError: 400 for malformed JSON and wrong fields, 408 for a client that is too slow, 413 for a body that
+    is too large, 415 for another content type, 422 for a row of the wrong type.
+    """
+    media, encoding = (request.headers.get(f"content-{name}", "").lower() for name in ("type", "encoding"))
+    if media.partition(";")[0].strip() != "application/json" or encoding not in ("", "identity"):
+        raise RequestError(415, "the body must be application/json, without Content-Encoding")
+    content = bytearray()
+    try:
+        async with asyncio.timeout(settings.timeout):
+            async for part in request.stream():
+                content += part
+                if len(content) > settings.max_body:
+                    raise RequestError(
+                        413, f"the body has more than {settings.max_body:,} bytes; send several requests"
+                    )
+        return msgspec.json.decode(content, type=kind)
+    except TimeoutError:
+        raise RequestError(408, f"the body was not complete after {settings.timeout:g} seconds") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        message = str(error)[:200]  # "Expected `str`, got `int` - at `$.input[1]`"
+        field = re.search(r"`\$\.(\w+)", message)
+        raise RequestError(
+            422 if "`$.input[" in message else 400, f"the body is wrong: {message}", field and field[1]
+        ) from None
+
+
+def rows_of(given: str | list[Any], settings: ServerSettings) -> list[Any]:
+    """The rows of `input`: texts, pairs, or lists of token ids.
+
+    Raises RequestError, 422 with the row, for a row of another type than the first and for one row too many.
+    """
+    if isinstance(given, str):
+        return [given]
+    for number, row in enumerate(given):
+        if type(row) is not type(given[0]):
+            raise RequestError(422, f"row {number} is of another type than the first", "input")
+        if number == settings.max_texts and not isinstance(row, int):
+            raise RequestError(422, f"row {number} is one too many: a request may have {number:,} texts", "input")
+    return [given] if isinstance(given[0], int) else given
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Texts to items, and items to vectors
+
+
+def encode(tokenizer: Tokenizer, rows: list[Any], long: str = "error", stride: int | None = None) -> Tokenized:
+    """Texts or pairs as ids. Raises RequestError, 422 with the row, for one that is too long if `long` is "error"."""
+    try:
+        return tokenizer.encode_texts(rows, long=long, stride=stride)
+    except ValueError as error:
+        raise RequestError(422, str(error).partition(";")[0], "input", "context_length_exceeded") from None
+
+
+def prepared(tokens: Tokenized) -> Prepared:
     """An item for each text, with all its windows."""
     items = [tokens.take([text]) for text in range(len(tokens.windows or tokens.ids))]
     return items, [sum(map(len, item.ids)) for item in items], tokens.stats.truncated
@@ -47,18 +119,15 @@ def prepared(tokens: Tokenized) -> Prepared[Tokenized]:
 def vectors_of(embedder: Embedder, items: Sequence[Tokenized]) -> Matrix:
     """The vectors of items, (N, width)."""
     ids = [row for item in items for row in item.ids]
-    second = None if items[0].second is None else [start for item in items for start in item.second or []]
-    windows = [len(item.ids) for item in items] if any(item.windows for item in items) else None
-    if embedder.engine.device.type == "cpu":
-        extra = filler(sum(map(len, ids)))
-        ids += extra
-        second = second and second + [0] * len(extra)
-        windows = windows and windows + [1] * len(extra)
-    return embedder.vectors(Tokenized(ids, TokenStats(), second, windows))[: len(items)]
+    extra = filler(sum(map(len, ids))) if embedder.engine.device.type == "cpu" else []
+    starts = [start for item in items for start in item.second or []] + [0] * len(extra)
+    second = None if items[0].second is None else starts
+    windows = None if items[0].windows is None else [len(item.ids) for item in items] + [1] * len(extra)
+    return embedder.vectors(Tokenized(ids + extra, TokenStats(), second, windows))[: len(items)]
 
 
 def filler(tokens: int) -> list[list[int]]:
-    """Rows, not answers, that make the tokens of a batch one of eight numbers between a power of 2 and the next.
+    """Rows without results that make the tokens of a batch one of eight numbers between a power of 2 and the next.
 
     oneDNN caches kernels for each number of tokens, see kernels/packing.py, and the batches of a server have all of
     them: its memory would grow for hours. At most an eighth more is computed, or 7 tokens.
@@ -67,31 +136,35 @@ def filler(tokens: int) -> list[list[int]]:
     return [[0] * min(FILLER, missing - start) for start in range(0, missing, FILLER)]
 
 
-def check_length(tokens: Tokenized, texts: Texts | Pairs, tokenizer: Tokenizer) -> None:
-    """Raise RequestError, 422 with the row and its number of tokens, for a text that was cut."""
-    for number in range(len(texts)) if tokens.stats.truncated else ():
-        stats = tokenizer.encode_texts(texts[number : number + 1]).stats
-        if stats.truncated:
-            raise too_long(number, f"{'at least ' if stats.uncounted else ''}{stats.longest:,}", tokenizer)
+class Model:
+    """What one path serves: `prepare` turns the rows of a request into items, `compute` items into results.
+
+    name: in requests. body: the type of a request's body. kind: the "object" of each result.
+    """
+
+    def finish(self, results: list[Any], body: Any) -> list[dict[str, Any]]:
+        """The results of a request as JSON."""
+        return results
 
 
-def too_long(number: int, tokens: str, tokenizer: Tokenizer) -> RequestError:
-    """A text that the model cannot read whole."""
-    message = f"has {tokens} tokens, and the model takes {tokenizer.max_length:,}; shorten it, or start with --truncate"
-    return row_error(number, message, "context_length_exceeded")
+# ---------------------------------------------------------------------------------------------------------------
+# Vectors
+
+
+TokenId = Annotated[int, Meta(ge=0)]
 
 
 class EmbeddingsBody(msgspec.Struct, forbid_unknown_fields=True):
     """POST /v1/embeddings: a text, a list of texts, a list of token ids or a list of such lists."""
 
     model: str
-    input: str | list[str | int | list[int]]
+    input: str | Annotated[list[str | TokenId | Annotated[list[TokenId], Meta(min_length=1)]], Meta(min_length=1)]
     dimensions: int | None = None
     encoding_format: Literal["float", "base64"] | None = None
     user: str | None = None
 
 
-class Vectors:
+class Vectors(Model):
     """POST /v1/embeddings: texts or token ids to the vectors of a recipe.
 
     truncate: cut texts that are too long instead of refusing them. normalize: vectors of length 1; only these may be
@@ -104,44 +177,44 @@ class Vectors:
         self.name, self.embedder, self.truncate, self.normalize = name, embedder, truncate, normalize
         self.tokenizer, self.width = embedder.tokenizer, embedder.width  # loads the checkpoint
 
-    def prepare(self, rows: Texts | Ids, body: EmbeddingsBody) -> Prepared[Tokenized]:
+    def prepare(self, rows: list[Any], body: EmbeddingsBody) -> Prepared:
         """Raises RequestError: 400 for `dimensions` that the vectors cannot have, 422, with the row, for a text that is
         too long and for an id outside the vocabulary."""
-        longest = self.width if self.normalize else 0
-        if body.dimensions not in (None, self.width) and not 1 <= (body.dimensions or 0) <= longest:
-            possible = f"1 to {self.width}" if self.normalize else f"{self.width}, or the server run with --normalize"
-            raise RequestError(400, f"dimensions must be {possible}", "dimensions")
+        allowed = range(1 if self.normalize else self.width, self.width + 1)
+        if body.dimensions is not None and body.dimensions not in allowed:
+            raise RequestError(
+                400, f"dimensions must be {allowed[0]} to {self.width}; fewer need `serve --normalize`", "dimensions"
+            )
         if isinstance(rows[0], list):
             return self.prepare_ids(rows)
-        tokens = self.tokenizer.encode_texts(rows, long="cut")
-        if not self.truncate:
-            check_length(tokens, rows, self.tokenizer)
-        return prepared(tokens)
+        return prepared(encode(self.tokenizer, rows, "cut" if self.truncate else "error"))
 
-    def prepare_ids(self, rows: Ids) -> Prepared[Tokenized]:
+    def prepare_ids(self, rows: list[list[int]]) -> Prepared:
         """Rows of token ids; [CLS] and [SEP] are put around those that have none."""
         template, vocab_size = self.tokenizer.template, self.embedder.engine.config.vocab_size
-        before, after, special = template.before, template.after, template.specials(False)
-        whole, truncated = [], 0
+        most, texts = self.tokenizer.max_length - template.specials(pairs=False), []
         for number, ids in enumerate(rows):
-            if wrong := [id for id in ids if not 0 <= id < vocab_size]:
-                raise row_error(number, f"has the token id {wrong[0]}; the vocabulary has 0 to {vocab_size - 1:,}")
-            if len(ids) > len(before) and (tuple(ids[: len(before)]), tuple(ids[-len(after) :])) == (before, after):
-                ids = ids[len(before) : -len(after)]
-            room = self.tokenizer.max_length - special
-            if len(ids) > room and not self.truncate:
-                raise too_long(number, f"{len(ids) + special:,}", self.tokenizer)
-            truncated += len(ids) > room
-            whole.append(template.row(ids[:room]))
-        return prepared(Tokenized(whole, TokenStats(truncated=truncated)))
+            if max(ids) >= vocab_size:
+                raise RequestError(422, f"row {number} has a token id above {vocab_size - 1:,}, the last one", "input")
+            bare = ids[len(template.before) : -len(template.after)]
+            texts.append(bare if template.row(bare) == ids else ids)
+            if len(texts[-1]) > most and not self.truncate:
+                raise RequestError(
+                    422,
+                    f"row {number} has {len(texts[-1])} tokens of text, more than {most}",
+                    "input",
+                    "context_length_exceeded",
+                )
+        stats = TokenStats(truncated=sum(len(text) > most for text in texts))
+        return prepared(Tokenized([template.row(text[:most]) for text in texts], stats))
 
     def compute(self, items: list[Tokenized]) -> Matrix:
         """(N, width)."""
         return vectors_of(self.embedder, items)
 
-    def finish(self, answers: list[Any], body: EmbeddingsBody) -> list[dict[str, Any]]:
-        """The vectors as they are sent."""
-        vectors = np.stack(answers)[:, : body.dimensions]  # (N, dimensions)
+    def finish(self, results: list[Any], body: EmbeddingsBody) -> list[dict[str, Any]]:
+        """The vectors as JSON."""
+        vectors = np.stack(results)[:, : body.dimensions]  # (N, dimensions)
         if self.normalize:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True).astype(np.float32)
             vectors = vectors / np.maximum(lengths, np.float32(1e-12))
@@ -150,14 +223,18 @@ class Vectors:
         return [{"embedding": base64.b64encode(vector).decode()} for vector in np.ascontiguousarray(vectors, "<f4")]
 
 
+# ---------------------------------------------------------------------------------------------------------------
+# Labels
+
+
 class ClassifyBody(msgspec.Struct, forbid_unknown_fields=True):
     """POST /classify: a text, a list of texts, or a list of pairs."""
 
-    input: str | list[str | list[str]]
+    input: str | Annotated[list[str | tuple[str, str]], Meta(min_length=1)]
     model: str | None = None
 
 
-class FrozenLabels:
+class FrozenLabels(Model):
     """POST /classify by a folder of `minibert classify train`: long texts are read as they were in training."""
 
     body, kind = ClassifyBody, "label"
@@ -167,31 +244,22 @@ class FrozenLabels:
         features = self.classifier.features
         self.embedder = Embedder(features.model, features.recipe, device)
 
-    def prepare(self, rows: Texts | Pairs, body: ClassifyBody) -> Prepared[Tokenized]:
+    def prepare(self, rows: list[Any], body: ClassifyBody) -> Prepared:
         """Raises RequestError, 422 with the row, for pairs instead of texts or the reverse, and for a text that is too
         long if the recipe refuses those."""
         if isinstance(rows[0], tuple) != self.classifier.pairs:
-            raise row_error(0, f"is not a {'pair' if self.classifier.pairs else 'text'}, as the classifier reads")
-        recipe, tokenizer = self.embedder.recipe, self.embedder.tokenizer
-        strict = recipe.long == "error"
-        tokens = tokenizer.encode_texts(rows, long="cut" if strict else recipe.long, stride=recipe.stride)
-        if strict:
-            check_length(tokens, rows, tokenizer)
-        return prepared(tokens)
+            raise RequestError(422, f"row 0 is not a {'pair' if self.classifier.pairs else 'single text'}", "input")
+        recipe = self.embedder.recipe
+        return prepared(encode(self.embedder.tokenizer, rows, recipe.long, recipe.stride))
 
     def compute(self, items: list[Tokenized]) -> list[dict[str, Any]]:
         """The label with the largest probability, and the probability of each."""
-        with np.errstate(all="ignore"):
-            probabilities = self.classifier.head.predict_proba(vectors_of(self.embedder, items))  # (N, K)
-        check_finite(probabilities, "a probability")
-        return [answer_of(LabelPrediction("", 0.0, row), self.classifier.labels) for row in probabilities.tolist()]
-
-    def finish(self, answers: list[Any], body: ClassifyBody) -> list[Any]:
-        """The answers as they are sent."""
-        return answers
+        labels, rows = self.classifier.labels, self.classifier.head.predict_proba(vectors_of(self.embedder, items))
+        each = [LabelPrediction(labels[row.argmax()], float(row.max()), tuple(row.tolist())) for row in rows]
+        return [as_json(prediction, labels) for prediction in each]
 
 
-class TunedLabels:
+class TunedLabels(Model):
     """POST /classify by a folder of `minibert finetune classify`: long texts are cut as they were in training."""
 
     body, kind = ClassifyBody, "label"
@@ -201,89 +269,76 @@ class TunedLabels:
         if not isinstance(self.reader.task, Classification):
             raise ValueError(f"{folder} was trained for the task {self.reader.task.name!r}; /classify needs 'classify'")
 
-    finish = FrozenLabels.finish
+    def prepare(self, rows: list[Any], body: ClassifyBody) -> Prepared:
+        """Texts or pairs, whichever it was trained on."""
+        return prepared(self.reader.tokenizer.encode_texts(rows))
 
-    def prepare(self, rows: Texts | Pairs, body: ClassifyBody) -> Prepared[Example]:
-        """Examples without labels."""
-        tokens = self.reader.tokenizer.encode_texts(rows, max_length=self.reader.max_length)
-        starts = tokens.second or map(len, tokens.ids)
-        examples = [
-            Example(ids, [0] * start + [1] * (len(ids) - start)) for ids, start in zip(tokens.ids, starts, strict=True)
-        ]
-        return examples, [len(example.ids) for example in examples], tokens.stats.truncated
-
-    def compute(self, items: list[Example]) -> list[dict[str, Any]]:
-        """The decoded answers of the task."""
-        reader, encoded = self.reader, Encoded(items)
-        data = reader.task.from_texts([""] * len(items))
-        logits = outputs(reader.model, encoded, keep=reader.task.reduce)
-        return [answer_of(answer, reader.labels) for answer in reader.task.decode(logits, encoded, data, reader.labels)]
+    def compute(self, items: list[Tokenized]) -> list[dict[str, Any]]:
+        """The predictions of the task."""
+        reader, encoded = self.reader, Encoded([as_example(item) for item in items])
+        logits = outputs(reader.model, encoded)
+        return [as_json(one, reader.labels) for one in reader.task.decode(logits, encoded, None, reader.labels)]
 
 
-def answer_of(answer: Any, labels: Sequence[str]) -> dict[str, Any]:
-    """An answer of the task as JSON: one label, several, or a number."""
-    if not isinstance(answer, LabelPrediction | LabelSetPrediction):
-        return {"value": float(answer)}
-    each = dict(zip(labels, answer.probabilities, strict=True))
-    if isinstance(answer, LabelSetPrediction):
-        return {"labels": list(answer.labels), "probabilities": each}
-    best = max(each, key=each.__getitem__)
-    return {"label": best, "probability": each[best], "probabilities": each}
+def as_example(item: Tokenized) -> Example:
+    """A text or pair with the segment of each token."""
+    (ids,) = item.ids
+    start = len(ids) if item.second is None else item.second[0]
+    return Example(ids, [0] * start + [1] * (len(ids) - start))
+
+
+def as_json(prediction: Any, labels: Sequence[str]) -> dict[str, Any]:
+    """A prediction as JSON: one label or several with the probability of each, or the value of a regression."""
+    if isinstance(prediction, float):
+        return {"value": prediction}
+    return asdict(prediction) | {"probabilities": dict(zip(labels, prediction.probabilities, strict=True))}
 
 
 def load_labels(folder: str | Path, device: str) -> FrozenLabels | TunedLabels:
     """A trained folder of either kind. Raises FileNotFoundError or ValueError if it is neither."""
-    return (TunedLabels if (Path(folder) / REPORT).exists() else FrozenLabels)(Path(folder), device)
+    return (FrozenLabels if folder_kind(folder) == "frozen" else TunedLabels)(Path(folder), device)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Masked tokens
 
 
 class FillMaskBody(msgspec.Struct, forbid_unknown_fields=True):
     """POST /fill-mask: a text or a list of texts, each with masks."""
 
-    input: str | list[str]
+    input: str | Annotated[list[str], Meta(min_length=1)]
     model: str | None = None
-    top_k: int | None = None
+    top_k: int = 5
 
 
-class Masks:
+class Masks(Model):
     """POST /fill-mask: the likeliest tokens at every [MASK]; a text at a time, since each position has V numbers."""
 
     body, kind = FillMaskBody, "masks"
-    finish = FrozenLabels.finish
 
     def __init__(self, name: str, folder: str | Path, device: str) -> None:
-        model = load(folder, head=MaskedLM.name, device=choose_device(device))
-        assert isinstance(model, MaskedLM)
-        self.name, self.model, self.tokenizer = name, model, load_tokenizer(folder)
+        self.name, self.tokenizer = name, load_tokenizer(folder)
+        self.model: Any = load(folder, head=MaskedLM.name, device=choose_device(device))
 
-    def prepare(self, rows: Texts, body: FillMaskBody) -> Prepared[tuple[list[int], int]]:
+    def prepare(self, rows: list[str], body: FillMaskBody) -> Prepared:
         """Items: the ids of a text, and top_k. Raises RequestError: 400 for a top_k out of range, 422, with the row,
         for a text without a mask or one that is too long."""
         vocab_size, mask = self.model.config.vocab_size, self.tokenizer.mask_id
-        top_k = 5 if body.top_k is None else body.top_k
-        if not 1 <= top_k <= vocab_size:
+        if not 1 <= body.top_k <= vocab_size:
             raise RequestError(400, f"top_k must be from 1 to {vocab_size:,}, the size of the vocabulary", "top_k")
-        tokens = self.tokenizer.encode_texts(rows, long="cut")
-        check_length(tokens, rows, self.tokenizer)
-        for number in (number for number, ids in enumerate(tokens.ids) if mask not in ids):
-            raise row_error(number, f"has no {self.tokenizer.id_to_token(mask)}")
-        return [(ids, top_k) for ids in tokens.ids], list(map(len, tokens.ids)), 0
+        items = [(ids, body.top_k) for ids in encode(self.tokenizer, rows).ids]
+        for number, (ids, _) in enumerate(items):
+            if mask not in ids:
+                raise RequestError(422, f"row {number} has no {self.tokenizer.id_to_token(mask)}", "input")
+        return items, [len(ids) for ids, _ in items], 0
 
     @torch.inference_mode()
     def compute(self, items: list[tuple[list[int], int]]) -> list[dict[str, Any]]:
         """For every mask of a text the top_k tokens, the likeliest first."""
-        return [{"masks": self.predictions(*item)} for item in items]
-
-    def predictions(self, ids: list[int], top_k: int) -> list[list[dict[str, Any]]]:
-        """The tokens at the masks of one text."""
-        logits = self.model(torch.tensor([ids], device=self.model.device)).logits  # (1, S, V)
-        masks = [place for place, id in enumerate(ids) if id == self.tokenizer.mask_id]
-        best = logits[0, masks].float().softmax(dim=-1).topk(top_k)  # (masks, V) -> (masks, top_k)
-        return [
-            [{"token": self.tokenizer.token_text(id), "probability": p} for id, p in zip(found, row, strict=True)]
-            for found, row in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        ]
-
-
-def load_masks(name: str, folder: str | Path, device: str) -> Masks | None:
-    """The masked LM of a checkpoint; None if that was saved without the head."""
-    return Masks(name, folder, device) if has_head(folder, MaskedLM.name) else None
+        found = []
+        for ids, top_k in items:
+            logits = self.model(torch.tensor([ids], device=self.model.device)).logits[0]  # (S, V)
+            masks = [place for place, id in enumerate(ids) if id == self.tokenizer.mask_id]
+            guesses = best_tokens(logits[masks], self.tokenizer, top_k)
+            found.append({"masks": [[guess._asdict() for guess in mask] for mask in guesses]})
+        return found

@@ -19,7 +19,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import Pipeline
 
 from minibert.checkpoints import hub
-from minibert.printing import beside, block, folded, named, table
+from minibert.printing import beside, block, named, table
 from minibert.tasks.frozen import new_head
 from minibert.tasks.labels import check_classes
 from minibert.tasks.metrics import accuracy_text, compare, confusion_table
@@ -108,7 +108,7 @@ def show_tokens(tokenizer: Tokenizer, texts: list[str], show: Show) -> Figures:
     """A sentence as tokens and ids, and the id matrix (N, S), padded to the longest text."""
     batch, ids = tokenizer(EXAMPLE), tokenizer.encode_texts(texts, long="cut").ids
     tokens, S = {"text": EXAMPLE, "tokens": batch.tokens[0], "ids": batch.input_ids[0].tolist()}, max(map(len, ids))
-    show(beside("tokens, ids", folded(list(zip(tokens["tokens"], tokens["ids"], strict=True)))))
+    show(beside("tokens, ids", table([tokens["tokens"][:12], tokens["ids"][:12]], left=0)))
     first = [list(row) + [tokenizer.pad_id] * (S - len(row)) for row in ids[:3]]
     return {"tokens": tokens, "ids": {"shape": [len(ids), S], "tokens": sum(map(len, ids)), "first_rows": first}}
 

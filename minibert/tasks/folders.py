@@ -20,13 +20,14 @@ FolderKind = Literal["frozen", "task", "masked-lm", "encoder"]
 
 
 def folder_kind(folder: str | os.PathLike[str]) -> FolderKind:
-    """frozen: of `minibert classify train`; task: of `minibert finetune`; else a checkpoint with or without masked LM.
+    """frozen: of `minibert classify train`; task: of `minibert finetune`; else a checkpoint with or without masked LM,
+    as that of `minibert finetune mask` is.
 
     folder: for a checkpoint also a name on the Hub. Raises FileNotFoundError or ValueError where it is none of these.
     """
     place = Path(folder)
     if (place / CLASSIFIER_FILE).exists():
         return "frozen"
-    if (place / REPORT).is_file() and read_json(place / REPORT).get("task") in TASKS:
+    if (place / REPORT).is_file() and read_json(place / REPORT).get("task") in TASKS.keys() - {"mask"}:
         return "task"
     return "masked-lm" if has_head(os.fspath(folder), MaskedLM.name) else "encoder"

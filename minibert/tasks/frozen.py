@@ -41,9 +41,9 @@ from minibert.tasks.base import Measure
 from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.labels import LabelPrediction, as_labels, check_classes, check_finite, label_number
 from minibert.text.texts import TextOrPair, are_pairs, as_texts_or_pairs, table_of
-from minibert.vectors.cache import Matrix
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.features import TextFeatures
+from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import Recipe
 
 CLASSIFIER_FILE = "classifier.safetensors"
@@ -160,7 +160,7 @@ class Classifier:
         details, arrays = read(Path(folder))
         recipe = Recipe(**{name: details[name] for name in RECIPE}, batch_tokens=batch_tokens)
         embedder = Embedder(model or details["model"], recipe, device)
-        hashes = (embedder.hashes.weights, embedder.hashes.tokenizer)
+        hashes = tuple(embedder.hashes.values())
         if hashes != (details["weights_sha256"], details["tokenizer_fingerprint"]):
             raise ValueError(
                 f"the classifier in {folder} was trained on {details['model']} with the hashes (weights, tokenizer) "

@@ -81,7 +81,12 @@ def fill_mask(
             )
     finally:
         model.train(was_training)
-    best = output.logits[0, places].float().softmax(dim=-1).topk(top_k)  # (masks, V) -> (masks, top_k)
+    return best_tokens(output.logits[0, places], tokenizer, top_k)
+
+
+def best_tokens(logits: Tensor, tokenizer: Tokenizer, top_k: int) -> list[list[Guess]]:
+    """The `top_k` most probable tokens of each row of logits, (masks, V)."""
+    best = logits.float().softmax(dim=-1).topk(top_k)  # (masks, top_k)
     return [
         [Guess(tokenizer.token_text(id), p) for id, p in zip(ids, row, strict=True)]
         for ids, row in zip(best.indices.tolist(), best.values.tolist(), strict=True)

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from minibert.files import parse_json, shown
+from minibert.files import parse_json
+from minibert.printing import brief
 from minibert.tasks.metrics import f1
 from minibert.text.tables import decompressed, opened
 
@@ -47,8 +48,8 @@ class Question:
             found = self.context[start : start + len(text)] if start >= 0 else ""
             if found != text or not text.strip():
                 raise ValueError(
-                    f"the answer {shown(text)} is not at character {start}, where the passage has {shown(found)}; "
-                    "correct answer_start, or search near it: --repair, repair=True"
+                    f"the answer {brief(text[:60])} is not at character {start}, where the passage has "
+                    f"{brief(found[:60])}; correct answer_start, or search near it: --repair, repair=True"
                 )
 
 

@@ -7,9 +7,7 @@ In reading order:
     wordpiece        WordPiece by hand, for reading
     byte_pairs       byte-level BPE by hand
     unigram          SentencePiece's unigram model by hand
-    template         the special tokens around one text and two
-    long_texts       a very long text in pieces with the same ids
-    tokenized        rows of ids with statistics, and padded batches
+    tokenized        special tokens, texts that are too long, rows of ids with statistics, padded batches
     tokenizer_files  tokenizer.json, tokenizer_config.json and the vocabularies of older folders
     tokenizer        texts to ids with the tokenizers library
     masking          masked tokens and their labels

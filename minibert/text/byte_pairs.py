@@ -23,8 +23,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 
-# White space according to Unicode; Python's str.isspace includes U+001C to U+001F as well.
-WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+from minibert.text.wordpiece import WHITE_SPACE, Subwords
+
 IS_WHITE_SPACE = re.compile(f"[{WHITE_SPACE}]")
 
 # Words: the ends of I'm and don't, in lower case only, as GPT-2 was trained; a run of one kind, with a space before;
@@ -62,19 +62,12 @@ def byte_characters() -> list[str]:
     return [chr(byte) if byte in printed else chr(256 + others.index(byte)) for byte in range(256)]
 
 
-def cut_at_special_tokens(text: str, tokens: Sequence[str], taking_space: Sequence[str]) -> list[str]:
-    """Split a text before and after typed special tokens; some of them include the white space before them."""
-    spaced = (f"[{WHITE_SPACE}]*" * (token in taking_space) + re.escape(token) for token in tokens)
-    return re.split(f"({'|'.join(spaced)})", text) if tokens else [text]
-
-
-class BytePairs:
+class BytePairs(Subwords):
     """A vocabulary and its merges, which turn text into ids, without <s> and </s> around it.
 
     vocab: piece to id, with all of `byte_characters()`. merges: pairs of pieces in the order in which they were
-    learned. add_prefix_space: whether the first word of a text is treated as one in the middle. special_tokens:
-    recognised if typed in a text; () reads such text literally. taking_space: special tokens that include the white
-    space before them, so that "a <mask>" has no piece for the space.
+    learned. add_prefix_space: whether the first word of a text is treated as one in the middle. special_tokens,
+    taking_space: see Subwords.
     """
 
     def __init__(
@@ -85,10 +78,14 @@ class BytePairs:
         special_tokens: Sequence[str] = ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
         taking_space: Sequence[str] = ("<mask>",),
     ) -> None:
-        self.vocab = vocab
+        super().__init__(vocab, special_tokens, taking_space)
         self.ranks = {pair: rank for rank, pair in enumerate(merges)}
         self.add_prefix_space = add_prefix_space
-        self.special_tokens, self.taking_space = special_tokens, taking_space
+
+    def split(self, text: str) -> list[str]:
+        """The words of a text, the first one with a space before it if add_prefix_space is set."""
+        space = " " if self.add_prefix_space and text and not text.startswith(" ") else ""
+        return split_words(space + text)
 
     def pieces(self, word: str) -> list[str]:
         """Start with the bytes of a word and merge the pair learned first, until no pair was learned."""
@@ -100,18 +97,3 @@ class BytePairs:
                 break
             pieces[at : at + 2] = [pieces[at] + pieces[at + 1]]
         return pieces
-
-    def tokens(self, text: str) -> list[str]:
-        """The pieces of all words of a text; a typed special token stays whole."""
-        tokens = []
-        for part in cut_at_special_tokens(text, self.special_tokens, self.taking_space):
-            if (token := part.lstrip()) in self.special_tokens:
-                tokens.append(token)
-                continue
-            space = " " if self.add_prefix_space and part and not part.startswith(" ") else ""
-            tokens.extend(piece for word in split_words(space + part) for piece in self.pieces(word))
-        return tokens
-
-    def ids(self, text: str) -> list[int]:
-        """The ids of the tokens of a text."""
-        return [self.vocab[token] for token in self.tokens(text)]

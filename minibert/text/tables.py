@@ -5,11 +5,11 @@
 .txt      one text per line; an empty line is an empty text. Standard input and names without an ending are read as this
 .tsv      columns separated by tabs; quotes are ordinary characters
 .csv      columns separated by commas, quoted
-.jsonl    one object per line
+.jsonl    one object or text per line
 .json     an array of objects or of texts, read at once
 .parquet  with pyarrow
 
-All but .parquet may also end in .gz. Blank lines of a table and of .jsonl are skipped. A table has a header if a column
+All may also end in .gz. Blank lines of a table and of .jsonl are skipped. A table has a header if a column
 is requested by name, and none if all are requested by number, from 1. Except for .json, memory does not grow with the
 file: a row longer than ROW_LIMIT is refused before it is read. Errors name the file and the place in it.
 """
@@ -33,8 +33,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from minibert.extras import install_hint
 from minibert.files import regular
+from minibert.printing import brief, install_hint
 from minibert.text.texts import TextOrPair, check_surrogates
 
 ROW_LIMIT = 64_000_000  # bytes of a line: a thousand times what BERT reads of a text
@@ -46,10 +46,6 @@ DIALECTS: dict[str, dict[str, Any]] = {
 FORMATS = ("txt", *DIALECTS, "jsonl", "json", "parquet")
 TEXT_COLUMNS = ("sentence", "text")  # the usual names of a column of texts
 STANDARD_INPUT = "standard input"
-JSON_TYPES: dict[type, str] = {
-    **{type(None): "null", bool: "true or false", int: "a number", float: "a number"},
-    **{list: "a list", dict: "an object", str: "a string"},
-}
 
 
 @dataclass(frozen=True)
@@ -69,33 +65,21 @@ class Column:
 class Table:
     """Columns of a file, to be read once, inside `with`.
 
-    path: - is standard input. format: one of FORMATS; None decides by the name. stream: the open file, if `path` is
-    only its name. After the first row `names` are those of the requested columns, or their numbers without a header.
-    Raises FileNotFoundError for a missing file, ImportError for .parquet without pyarrow, and ValueError for a pipe or
-    a device, an unknown format, a missing column, or, with its place, for content that is damaged.
+    path: - is standard input. format: one of FORMATS; None decides by the name. After the first row `names` are those
+    of the requested columns, or their numbers without a header. Raises FileNotFoundError for a missing file,
+    ImportError for .parquet without pyarrow, and ValueError for a pipe, a device or a folder, an unknown format, a
+    missing column, or, with its place, for content that is damaged.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        columns: Sequence[Column],
-        format: str | None = None,
-        stream: BinaryIO | None = None,
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], columns: Sequence[Column], format: str | None = None) -> None:
         self.name = STANDARD_INPUT if os.fspath(path) == "-" else os.fspath(path)
         self.format, self.compressed = format_of(self.name, format)
         self.columns = tuple(columns)
-        if self.format == "txt" and (len(columns) > 1 or columns[0].name is not None):
-            requested = [f"{column.role} {column.name!r}" if column.name else column.role for column in columns]
-            raise ValueError(
-                f"{self.name} is read as one text per line and has no columns {' and '.join(requested)}; use a .tsv, "
-                ".csv, .jsonl, .json or .parquet, or set its format"
-            )
         self.names: tuple[str, ...] | None = None  # of the requested columns
         self.header = True
         self.place = self.name  # of the last row, for messages
-        self.stream = stream or opened(path)
-        in_file = stream is None and self.name != STANDARD_INPUT and self.format != "parquet"
+        self.stream = opened(path)
+        in_file = self.name != STANDARD_INPUT and self.format != "parquet"
         self.size = os.path.getsize(path) if in_file else None  # bytes, None if unknown
 
     def __enter__(self) -> Self:
@@ -112,43 +96,47 @@ class Table:
     def rows(self) -> Iterator[tuple[str, ...]]:
         """The text of each requested column, row by row; labels are stripped."""
         with decompressed(self.stream, self.name) if self.compressed else nullcontext(self.stream) as stream:
-            for place, record in self._records(stream):
+            for place, found in self._records(stream):
                 self.place = place
+                record = {"text": found} if isinstance(found, str) else found
                 if not isinstance(record, dict):
-                    raise ValueError(f"{self.place} is {kind_of(record)}, not an object")
-                self.names = self.names or find_columns(self.columns, list(record), self.place)
+                    raise ValueError(f"{place} is {brief(record)}, not an object")
+                self.names = self.names or find_columns(self.columns, list(record), place)
                 columns = zip(self.names, self.columns, strict=True)
-                yield tuple(value(record, name, column, self.place) for name, column in columns)
+                yield tuple(value(record, name, column, place) for name, column in columns)
 
     def _records(self, stream: BinaryIO) -> Iterator[tuple[str, object]]:
-        """The rows as objects, each with its place: the columns of a table without a header are called 1, 2, ..."""
+        """The rows as objects or as texts, each with its place."""
         if self.format in DIALECTS:
             yield from self._table(read_table(stream, self.name, self.format))
         elif self.format == "parquet":
             file = open_parquet(stream, self.name)
             self.names = find_columns(self.columns, file.schema_arrow.names, self.name)
             yield from read_parquet(file, self.name, self.names)
-        elif self.format == "jsonl":
-            yield from read_json_lines(stream, self.name)
+        elif self.format == "txt":
+            place = f"{self.name}, read as one text per line,"
+            yield from (
+                (place, line.removesuffix("\n").removesuffix("\r")) for line in decoded_lines(stream, self.name)
+            )
         else:
-            lines = ((self.name, line) for line in read_lines(stream, self.name))
-            texts = read_json_array(stream, self.name) if self.format == "json" else lines
-            yield from ((place, {"text": one} if isinstance(one, str) else one) for place, one in texts)
+            yield from (read_json_lines if self.format == "jsonl" else read_json_array)(stream, self.name)
 
     def _table(self, rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, object]]:
-        """The rows of a table as objects. The first is a header unless columns are requested by number."""
+        """The rows of a table as objects. The first is a header unless columns are requested by number.
+
+        Without a header, the columns are called 1, 2, ...
+        """
         for place, first in rows:
             names = [name.strip() for name in first]
             self.header = has_header(self.columns, names)
             keys = names if self.header else [str(number) for number in range(1, len(names) + 1)]
             self.names = find_columns(self.columns, keys, place, self.header)
-            for key, column in zip(self.names, self.columns, strict=True):
-                if not self.header and (name := first[int(key) - 1]).lower() in column.usual:
-                    raise ValueError(f"{place} is a header; request {column.role} as {name!r}, not by its number")
+            requested = zip(self.names, self.columns, strict=True)
+            if not self.header and any(first[int(key) - 1].lower() in column.usual for key, column in requested):
+                raise ValueError(f"{place} is a header: {listed(first)}; request columns by name, not by number")
             for at, row in rows if self.header else chain([(place, first)], rows):
                 if len(row) != len(keys):
-                    count = "1 column" if len(row) == 1 else f"{len(row)} columns"
-                    raise ValueError(f"{at} has {count}, {len(keys)} are expected, as in the first row")
+                    raise ValueError(f"{at} has {len(row)} columns, {len(keys)} are expected, as in the first row")
                 yield at, dict(zip(keys, row, strict=True))
 
 
@@ -193,8 +181,6 @@ def format_of(name: str, format: str | None) -> tuple[str, bool]:
             f"{name}: its format is {found!r}; choose from {', '.join(FORMATS)}, with format= (--format) if its name "
             "does not end in one"
         )
-    if found == "parquet" and (compressed or name == STANDARD_INPUT):
-        raise ValueError(f"{name} cannot be read as parquet; pass the name of a file that is not compressed")
     return found, compressed
 
 
@@ -202,9 +188,7 @@ def opened(path: str | os.PathLike[str]) -> BinaryIO:
     """The file or standard input, open for bytes. Raises ValueError for a pipe or a device, which could block."""
     if os.fspath(path) == "-":
         return sys.stdin.buffer
-    if not Path(path).is_dir():  # open() has a clear error for a folder
-        regular(Path(path), "file; to read from a pipe, use standard input, whose name is -")
-    return open(path, "rb")
+    return regular(Path(path), "file; to read from a pipe, use standard input, whose name is -").open("rb")
 
 
 @contextmanager
@@ -232,31 +216,24 @@ def decoded_lines(stream: BinaryIO, name: str) -> Iterator[str]:
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            byte = error.object[error.start]
-            raise ValueError(f"{name}, line {number}, is not UTF-8 (byte 0x{byte:02X}); save it as UTF-8") from None
+            raise ValueError(
+                f"{name}, line {number}, is not UTF-8 (byte 0x{line[error.start]:02X}); save it as UTF-8"
+            ) from None
         yield text
-
-
-def read_lines(stream: BinaryIO, name: str) -> Iterator[str]:
-    """The lines of UTF-8 without their ends; an empty line is a text like any other."""
-    for line in decoded_lines(stream, name):
-        yield line.removesuffix("\n").removesuffix("\r")
 
 
 def read_table(stream: BinaryIO, name: str, format: str) -> Iterator[tuple[str, list[str]]]:
     """The rows of a .tsv or .csv that are not blank, each with its place: the line that it begins on, from 1."""
     lines = (io.StringIO(line, newline="") for line in decoded_lines(stream, name))  # may end in a lone \r
     rows = csv.reader(chain.from_iterable(lines), **DIALECTS[format])
-    while True:
-        place = f"{name}, line {rows.line_num + 1},"
-        try:
-            row = next(rows, None)
-        except csv.Error as error:
-            raise ValueError(f"{place} cannot be read: {error}; is a quote not closed?") from None
-        if row is None:
-            return
-        if row:
-            yield place, row
+    place = f"{name}, line 1,"
+    try:
+        for row in rows:
+            if row:
+                yield place, row
+            place = f"{name}, line {rows.line_num + 1},"
+    except csv.Error as error:
+        raise ValueError(f"{place} cannot be read: {error}; is a quote not closed?") from None
 
 
 def read_json_lines(stream: BinaryIO, name: str) -> Iterator[tuple[str, object]]:
@@ -273,8 +250,7 @@ def read_json_array(stream: BinaryIO, name: str) -> Iterator[tuple[str, object]]
     place = f"{name}, read as one JSON array (with one object per line, its format is jsonl: --format jsonl),"
     items = parsed(content, place) if len(content) <= JSON_LIMIT else None
     if not isinstance(items, list):
-        what = kind_of(items) if len(content) <= JSON_LIMIT else f"longer than {JSON_LIMIT / 1e6:g} MB"
-        raise ValueError(f"{place} is {what}")
+        raise ValueError(f"{place} is no array, or longer than {JSON_LIMIT / 1e6:g} MB")
     yield from ((f"{name}, item {number},", item) for number, item in enumerate(items, 1))
 
 
@@ -351,26 +327,19 @@ def find_columns(columns: Sequence[Column], names: Sequence[str], where: str, he
 
 def value(record: dict[str, object], name: str, column: Column, where: str) -> str:
     """A text unchanged, a label stripped. Raises ValueError for another type, and for an empty label."""
-    if name not in record:
-        raise ValueError(f"{where} has no {name!r}; it has: {listed(list(record))}")
-    found, is_label, number = record[name], column.role == "label", column.labels == "number"
+    found, is_label, number = record.get(name), column.role == "label", column.labels == "number"
     if is_label and isinstance(found, int | float if number else int):
         return str(found)
     if not isinstance(found, str):
         expected = "a text" if not is_label else "a number" if number else "a name or a whole number"
-        raise ValueError(f"{where} has {kind_of(found)} as {name!r}, not {expected}")
+        raise ValueError(f"{where} has {brief(found)} as {name!r}, not {expected}; it has: {listed(list(record))}")
     check_surrogates(found, f"{where} {name!r}")
     if is_label and not found.strip() and column.labels != "names":
         raise ValueError(f"{where} has an empty label")
     return found.strip() if is_label else found
 
 
-def kind_of(found: object) -> str:
-    """The type of a JSON value, for messages."""
-    return JSON_TYPES.get(type(found), f"a value of type {type(found).__name__}")
-
-
 def listed(names: Sequence[str]) -> str:
     """Names for a message: the first ten, none longer than 40 characters."""
-    shown = ", ".join(repr(name if len(name) <= 40 else name[:37] + "...") for name in names[:10])
-    return (shown or "none") + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+    first = ", ".join(repr(name if len(name) <= 40 else name[:37] + "...") for name in names[:10])
+    return (first or "none") + (f" and {len(names) - 10} more" if len(names) > 10 else "")

@@ -123,15 +123,14 @@ def are_pairs(texts: Sequence[TextOrPair]) -> bool:
 def columns_of(table: Any) -> tuple[Any, Any]:
     """The texts and pairs of a data frame or a 2-D array: its first and its second column.
 
-    pairs is None for a frame of one column, and for anything that is a single column. Raises TypeError for three.
+    pairs is None for a table of one column, and for anything that is a single column. Raises TypeError for three.
     """
-    count = table.shape[1] if getattr(table, "ndim", 1) == 2 else 0
-    if count > 2:
+    if getattr(table, "ndim", 1) != 2:
+        return table, None
+    if (count := table.shape[1]) not in (1, 2):
         raise TypeError(f"texts is a {type(table).__name__} of {count} columns; pass one of texts or two of pairs")
     cells = getattr(table, "iloc", table)  # of a data frame
-    if count == 2:
-        return cells[:, 0], cells[:, 1]
-    return table if count == 0 or cells is table else cells[:, 0], None
+    return cells[:, 0], cells[:, 1] if count == 2 else None
 
 
 def table_of(texts: Sequence[TextOrPair]) -> Any:

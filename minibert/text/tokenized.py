@@ -1,18 +1,86 @@
-"""Texts as ids: rows of ids with statistics for bulk work, and a padded Batch for a model. B batch, S tokens."""
+"""Texts as ids: special tokens around them, texts that are too long, rows with statistics, and a padded Batch.
+
+    BERT, ALBERT, ELECTRA    [CLS] A [SEP]     [CLS] A [SEP] B [SEP]       segment 1 from B on
+    RoBERTa, XLM-R           <s> A </s>        <s> A </s></s> B </s>       one segment
+
+tokenizer.json defines this template as its post_processor. It is applied here rather than by the library because texts
+are cut, counted, split into windows and packed into rows as ids. B batch, S tokens.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import Any
 
+import tokenizers
 import torch
 from torch import Tensor
 
-from minibert.files import shown
 from minibert.printing import brief
+
+# ---------------------------------------------------------------------------------------------------------------
+# Special tokens
+
+
+@dataclass(frozen=True)
+class SpecialTokenTemplate:
+    """The ids before a text, between two, and after the last; segment: of the second text and all that follows it."""
+
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    after: tuple[int, ...]
+    segment: int = 1
+
+    def specials(self, pairs: bool) -> int:
+        """The number of special tokens in a row."""
+        return len(self.before) + len(self.after) + pairs * len(self.between)
+
+    def row(self, a: Sequence[Any], b: Sequence[Any] | None = None, special: Callable[[int], Any] = int) -> list[Any]:
+        """The ids of a text or a pair with the special tokens; or other values of tokens, `special` of special ids."""
+        before, between, after = (list(map(special, ids)) for ids in (self.before, self.between, self.after))
+        return [*before, *a, *after] if b is None else [*before, *a, *between, *b, *after]
+
+    def second(self, n: int) -> int:
+        """The position of the second text in its row, after a first text of n tokens."""
+        return len(self.before) + n + len(self.between)
+
+    def segments(self, n: int, m: int | None = None) -> list[int]:
+        """The segment of each token, for a row of one text of n tokens, or of a pair of n and m tokens."""
+        if m is None:
+            return [0] * (n + self.specials(pairs=False))
+        return [0] * self.second(n) + [self.segment] * (m + len(self.after))
+
+
+def read_template(
+    backend: tokenizers.Tokenizer, cls: tuple[str, int], sep: tuple[str, int], source: str
+) -> SpecialTokenTemplate:
+    """The template of the library's post_processor, read off an encoded pair; cls, sep: a token and its id.
+
+    Without a post_processor it is BERT's, or RoBERTa's if `cls` is <s>. Raises ValueError for any other template.
+    """
+    texts = sep[0], cls[0]  # every vocabulary has tokens for these; in this order no template can hide in them
+    alone, pair = backend.encode(sep[0]), backend.encode(*texts)
+    a, b = (backend.encode(text, add_special_tokens=False).ids for text in texts)
+    if pair.ids == [*a, *b]:
+        doubled = cls[0] == "<s>"
+        return SpecialTokenTemplate((cls[1],), (sep[1],) * (1 + doubled), (sep[1],), segment=int(not doubled))
+    between = tuple(pair.ids[1 + len(a) : -1 - len(b)])
+    found = SpecialTokenTemplate((pair.ids[0],), between, (pair.ids[-1],), int(pair.type_ids[-1] != 0))
+    if (alone.ids, pair.ids, pair.type_ids) == (found.row(a), found.row(a, b), found.segments(len(a), len(b))):
+        return found
+    raise ValueError(
+        f"{source}: post_processor turns a pair into {' '.join(pair.tokens)} with segments {pair.type_ids}, and one "
+        f"text into {' '.join(alone.tokens)}; supported are [CLS] A [SEP] B [SEP] and <s> A </s></s> B </s>"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Statistics
 
 
 class TruncationWarning(UserWarning):
@@ -60,6 +128,10 @@ class TokenStats:
             )
 
 
+# ---------------------------------------------------------------------------------------------------------------
+# Rows
+
+
 @dataclass(frozen=True)
 class Tokenized:
     """N texts or pairs as K rows of ids, [CLS] to [SEP], without padding; K > N if texts are split into windows."""
@@ -71,18 +143,16 @@ class Tokenized:
 
     def text_of(self, row: int) -> int:
         """The number of the text that a row of ids belongs to."""
-        if self.windows is None:
-            return row
-        return next(number for number, end in enumerate(accumulate(self.windows)) if row < end)
+        ends = accumulate(self.windows or [1] * len(self.ids))
+        return next(number for number, end in enumerate(ends) if row < end)
 
     def take(self, numbers: Sequence[int]) -> Tokenized:
         """The rows of some of the texts, in this order; the stats remain those of all texts."""
-        if self.windows is None:
-            second = None if self.second is None else [self.second[number] for number in numbers]
-            return Tokenized([self.ids[number] for number in numbers], self.stats, second)
-        starts = list(accumulate(self.windows, initial=0))
-        ids = [row for number in numbers for row in self.ids[starts[number] : starts[number + 1]]]
-        return Tokenized(ids, self.stats, None, [self.windows[number] for number in numbers])
+        starts = list(accumulate(self.windows or [1] * len(self.ids), initial=0))
+        rows = [row for number in numbers for row in range(starts[number], starts[number + 1])]
+        second = self.second and [self.second[row] for row in rows]
+        windows = self.windows and [self.windows[number] for number in numbers]
+        return Tokenized([self.ids[row] for row in rows], self.stats, second, windows)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -145,6 +215,40 @@ def token_stats(
     )
 
 
+# A very long text is tokenized in pieces with the same ids, because the library takes a hundred bytes per character. A
+# piece ends before a word that follows a space, where every supported tokenizer splits: BERT splits at spaces before
+# anything else, and a word of byte-level BPE and unigram vocabularies begins with its space, ĠA or ▁A.
+PIECE = 2**16  # characters; 512 tokens of text take some 3,000
+SPLITTERS = (["BertPreTokenizer"], ["ByteLevel"], ["WhitespaceSplit", "Metaspace"])
+# The normalizers that replace each character and its marks, regardless of the characters around it.
+LOCAL = {"BertNormalizer", "Precompiled", "NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase"}
+QUOTES = re.compile(r'"type": "Replace", "pattern": \{"String": "(``|\'\')"\}, "content": "\\""')  # ALBERT's
+# Number signs and a few letters of India that would join a space after them (Prepend in UAX 29).
+BEFORE_ANY = "\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\u0d4e\U000110bd-\U00011f02"
+# A word boundary for every supported tokenizer: before a space and a letter or digit, except for letters of Thai and
+# Lao that join the character before them.
+BOUNDARY = rf"(?<=[^\s{BEFORE_ANY}])(?= [^\W\u0e33\u0eb3])"
+
+
+def pieces_of(text: str) -> list[str]:
+    """A very long text in pieces of at least PIECE characters, each of which ends before a word."""
+    return re.findall(rf"(?s).{{{PIECE},}}?{BOUNDARY}|.+", text)
+
+
+def splits_at_spaces(definition: Mapping[str, Any]) -> bool:
+    """Whether no token depends on text beyond a space, so that the ids of pieces_of are those of the whole text."""
+    if any(token.get("rstrip") or " " in token["content"] for token in definition["added_tokens"]):
+        return False  # an added token would include the space
+    normalizer, splitter = json.dumps(definition.get("normalizer")), json.dumps(definition.get("pre_tokenizer"))
+    odd = re.search(r'"prepend_scheme": "(never|first)"|"(split|use_regex)": false', splitter)
+    return not odd and types_in(splitter) in SPLITTERS and set(types_in(QUOTES.sub("", normalizer))) <= LOCAL
+
+
+def types_in(part: str) -> list[str]:
+    """The types of the steps of a normalizer or pre_tokenizer, which may be one, a Sequence, or null."""
+    return [name for name in re.findall(r'"type": "(\w+)"', part) if name != "Sequence"]
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Padded
 
@@ -189,7 +293,7 @@ class Batch:
 
     def __getitem__(self, name: str) -> Any:
         if name not in vars(self):
-            raise KeyError(f"a Batch has no {shown(name)}; it has {', '.join(vars(self))}")
+            raise KeyError(f"a Batch has no {brief(name)}; it has {', '.join(vars(self))}")
         return vars(self)[name]
 
     def to(self, device: torch.device | str) -> Batch:

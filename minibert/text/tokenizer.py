@@ -3,8 +3,8 @@
     texts -> as_texts (checked row by row) -> tokens (the library) -> cut to max_length, counted
           -> [CLS] a [SEP] b [SEP] -> padded to the longest row: Batch; or left as they are: Tokenized
 
-`wordpiece`, `byte_pairs` and `unigram` write out how the library finds the tokens, `template` puts [CLS] and [SEP]
-around them. RoBERTa's names for these two are <s> and </s>.
+`wordpiece`, `byte_pairs` and `unigram` write out how the library finds the tokens, `tokenized` has what comes after
+that: special tokens, cutting, padding.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from torch import Tensor
 
 from minibert.checkpoints import hub
 from minibert.config import Config
-from minibert.files import shown, write_text_atomically
+from minibert.files import write_text_atomically
+from minibert.printing import brief
 from minibert.settings import check_number
-from minibert.text.long_texts import PIECE, pieces_of, splits_at_spaces
-from minibert.text.template import read_template
 from minibert.text.texts import TextOrPair, are_pairs, as_columns, as_texts, portions
 from minibert.text.tokenized import (
+    PIECE,
     Batch,
     Tokenized,
     TokenStats,
@@ -39,13 +39,15 @@ from minibert.text.tokenized import (
     as_long,
     in_windows,
     pad,
+    pieces_of,
+    read_template,
     shares,
+    splits_at_spaces,
     token_stats,
 )
 from minibert.text.tokenizer_files import (
     DEFAULT_MAX_LENGTH,
     NORMALIZER_SETTINGS,
-    SENTENCEPIECE,
     build,
     read_definition,
     read_settings,
@@ -276,7 +278,7 @@ class Tokenizer:
         """The token of each id. Raises ValueError for an id that is not in the vocabulary."""
         ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
         if unknown := [id for id in ids if id not in self._pieces]:
-            raise ValueError(f"id {shown(unknown[0])} is not in the vocabulary, which has {self.vocab_size:,} tokens")
+            raise ValueError(f"id {brief(unknown[0])} is not in the vocabulary, which has {self.vocab_size:,} tokens")
         return [self._pieces[id] for id in ids]
 
     # -- ids to text, and the vocabulary
@@ -342,9 +344,15 @@ class Tokenizer:
 
     def __reduce__(self) -> tuple[Callable[[], Tokenizer], tuple[()]]:
         """A pickle has the definition, because the library's own pickle loses encode_special_tokens."""
-        options: dict[str, Any] = {"special_tokens_in_text": self.special_tokens_in_text, "settings": self._settings}
-        options |= {"limit": self.limit, "max_length": self.max_length}
-        return partial(Tokenizer, self._definition, **options), ()
+        make = partial(
+            Tokenizer,
+            self._definition,
+            limit=self.limit,
+            max_length=self.max_length,
+            special_tokens_in_text=self.special_tokens_in_text,
+            settings=self._settings,
+        )
+        return make, ()
 
     @cached_property
     def _words_backend(self) -> tokenizers.Tokenizer:
@@ -370,27 +378,22 @@ def load_tokenizer(
     folder = hub.locate(name).folder
     settings = read_settings(folder)
     config = Config.from_file(folder / "config.json")
-    stated = str(settings.get("tokenizer_class")).removesuffix("Fast").removesuffix("Tokenizer")
-    relative = stated if stated in SENTENCEPIECE else config.family.upstream  # the start of its class in transformers
-    longest = settings.get("model_max_length") or DEFAULT_MAX_LENGTH  # 1e30 if unknown
+    longest = min(DEFAULT_MAX_LENGTH, settings.get("model_max_length") or DEFAULT_MAX_LENGTH, config.max_tokens)
     tokenizer = Tokenizer(
-        read_definition(folder, settings, lowercase, relative),
+        read_definition(folder, settings, lowercase),
         limit=config.max_tokens,
-        max_length=int(min(DEFAULT_MAX_LENGTH, longest, config.max_tokens)) if max_length is None else max_length,
+        max_length=int(longest) if max_length is None else max_length,
         special_tokens_in_text=special_tokens_in_text,
         settings=settings,
         source=str(folder),
     )
     if tokenizer._kind != "WordPiece":
-        tokenizer._settings.setdefault("tokenizer_class", f"{relative}Tokenizer")  # transformers reads it
-    if (tokens := max(tokenizer._pieces) + 1) > config.vocab_size:
+        tokenizer._settings.setdefault("tokenizer_class", f"{config.family.upstream}Tokenizer")  # transformers reads it
+    tokens, pads = max(tokenizer._pieces) + 1, tokenizer.pad_id
+    if tokens > config.vocab_size or (config.first_position and pads != config.pad_token_id):
         raise ValueError(
-            f"the tokenizer of {folder} has {tokens} tokens, the model only {config.vocab_size} "
-            "(vocab_size in config.json); the files belong to different checkpoints"
-        )
-    if config.first_position and tokenizer.pad_id != config.pad_token_id:
-        raise ValueError(
-            f"the tokenizer of {folder} pads with id {tokenizer.pad_id}, and the model expects id "
-            f"{config.pad_token_id} (pad_token_id in config.json); the files belong to different checkpoints"
+            f"the tokenizer of {folder} has {tokens} tokens and pads with id {pads}, by config.json the model has "
+            f"{config.vocab_size} (vocab_size) and pads with id {config.pad_token_id} (pad_token_id); the files belong "
+            "to different checkpoints"
         )
     return tokenizer

@@ -5,19 +5,18 @@ tokenizer_config.json     names of special tokens, casing, maximum length; it ov
 
 Older folders have a vocabulary in place of tokenizer.json; the content of a tokenizer.json is made from it:
 
-vocab.txt                                WordPiece: one piece per line, its id is the line number (BERT, ELECTRA)
-vocab.json, merges.txt                   byte-level BPE: piece to id, and the merges in the order they were learned
-                                         (RoBERTa)
-spiece.model, sentencepiece.bpe.model    unigram: SentencePiece's pieces with scores (ALBERT; XLM-R, CamemBERT)
+vocab.txt                 WordPiece: one piece per line, its id is the line number (BERT, ELECTRA)
+vocab.json, merges.txt    byte-level BPE: piece to id, and the merges in the order they were learned (RoBERTa)
+
+SentencePiece's own files (spiece.model, sentencepiece.bpe.model) are not read: transformers converts them.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import warnings
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,9 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from minibert.checkpoints.tensor_files import listing
-from minibert.extras import install_hint
-from minibert.files import read_json, read_small, shown
-
-Definition = dict[str, Any]  # the content of a tokenizer.json
+from minibert.files import read_json, read_small
+from minibert.printing import brief
+from minibert.settings import check_number
 
 DEFAULT_MAX_LENGTH = 512
 # The special tokens by role, and their default names: BERT's, RoBERTa's.
@@ -45,13 +43,6 @@ NORMALIZER_SETTINGS = {
     "strip_accents": "strip_accents",
     "handle_chinese_chars": "tokenize_chinese_chars",
 }
-# For each relative that has SentencePiece's vocabulary: the pieces of fairseq that come first, and which of the model's
-# own follow, then <mask>. XLM-R replaces <unk>, <s> and </s> of the model, CamemBERT only its <unk>.
-SENTENCEPIECE: dict[str, tuple[tuple[str, ...], int]] = {
-    "Albert": ((), 0),
-    "Camembert": (("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"), 1),
-    "XLMRoberta": (("<s>", "<pad>", "</s>", "<unk>"), 3),
-}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -66,8 +57,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
             settings |= read_json(path)
             special_tokens(settings, str(path))
             most = settings.get("model_max_length") or DEFAULT_MAX_LENGTH
-            if type(most) not in (int, float) or not most >= 3:  # [CLS], a token of text, [SEP]
-                raise ValueError(f"{path}: model_max_length is {shown(most)}; it must be at least 3")
+            check_number(f"{path}: model_max_length", most, float, 3, None)  # [CLS], a token of text, [SEP]
     return settings
 
 
@@ -83,7 +73,7 @@ def special_tokens(settings: Mapping[str, Any], source: str, vocab: Container[st
         default = next((name for name in names if name in (vocab or ())), names[0])
         token = given.get("content") if isinstance(given, dict) else given or default
         if not isinstance(token, str) or (vocab is not None and token not in vocab):
-            raise ValueError(f"{source}: {role} is {shown(token)}; it must be a token that the vocabulary has")
+            raise ValueError(f"{source}: {role} is {brief(token)}; it must be a token that the vocabulary has")
         found[role] = token
     return found
 
@@ -92,26 +82,23 @@ def special_tokens(settings: Mapping[str, Any], source: str, vocab: Container[st
 # tokenizer.json
 
 
-def read_definition(folder: Path, settings: Mapping[str, Any], lowercase: bool | None, relative: str) -> Definition:
+def read_definition(folder: Path, settings: Mapping[str, Any], lowercase: bool | None) -> dict[str, Any]:
     """The content of tokenizer.json, or its equivalent for an older vocabulary, with the settings applied.
 
     An explicit lowercase overrides tokenizer_config.json, which overrides tokenizer.json, as in transformers.
-    relative: see definition_from_pieces.
     """
     vocab, merges = folder / "vocab.json", folder / "merges.txt"
-    sentencepiece = [path for name in ("sentencepiece.bpe", "spiece") if (path := folder / f"{name}.model").exists()]
     if (folder / "tokenizer.json").exists():
         definition = read_json(folder / "tokenizer.json")
     elif (folder / "vocab.txt").exists():
         definition = definition_from_vocab(folder / "vocab.txt", settings, lowercase)
     elif vocab.exists() and merges.exists():
         definition = definition_from_merges(vocab, merges, settings)
-    elif sentencepiece:
-        definition = definition_from_pieces(sentencepiece[0], settings, relative)
     else:
         raise FileNotFoundError(
-            f"{folder} has neither tokenizer.json nor vocab.txt; it holds: {listing(folder)}; also supported are "
-            "vocab.json with merges.txt, spiece.model, and sentencepiece.bpe.model"
+            f"{folder} has neither tokenizer.json nor vocab.txt, nor vocab.json with merges.txt; it holds: "
+            f"{listing(folder)}; transformers writes a tokenizer.json: AutoTokenizer.from_pretrained(FOLDER)"
+            ".save_pretrained(FOLDER)"
         )
     normalizer = definition.get("normalizer")
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
@@ -126,7 +113,7 @@ def read_definition(folder: Path, settings: Mapping[str, Any], lowercase: bool |
     return with_prefix_space(definition, prefix) if byte_level and prefix is not None else definition
 
 
-def with_prefix_space(definition: Definition, prefix: bool) -> Definition:
+def with_prefix_space(definition: dict[str, Any], prefix: bool) -> dict[str, Any]:
     """A byte-level definition that puts a space before the first word of a text, or does not."""
     switch = '"add_prefix_space": '
     parts = json.dumps({name: definition.get(name) for name in ("pre_tokenizer", "post_processor")})
@@ -170,41 +157,25 @@ def build(definition: Mapping[str, Any], literal: bool, source: str) -> tokenize
     return backend
 
 
-def assemble(model: models.Model, added: Sequence[Any], **parts: Any) -> Definition:
-    """The content of the tokenizer.json of a model with these special tokens, normalizer, pre_tokenizer, ..."""
+def assemble(model: models.Model, special: Mapping[str, str], spaced_mask: bool, **parts: Any) -> dict[str, Any]:
+    """The content of the tokenizer.json of a model with these special tokens, normalizer, pre_tokenizer, ...
+
+    spaced_mask: the mask includes the space before it, as do the pieces that it replaces.
+    """
     backend = tokenizers.Tokenizer(model)
-    backend.add_special_tokens(list(added))
+    for name in dict.fromkeys(special.values()):
+        lstrip = spaced_mask and name == special["mask_token"]
+        backend.add_special_tokens([AddedToken(name, lstrip=lstrip, normalized=False, special=True)])
     for name, part in parts.items():
         setattr(backend, name, part)
     return dict(json.loads(backend.to_str()))
-
-
-def template(special: Mapping[str, str], vocab: Mapping[str, int], doubled: bool) -> processors.TemplateProcessing:
-    """The special-token template of BERT, or of RoBERTa (`doubled`)."""
-    cls, sep = special["cls_token"], special["sep_token"]
-    return processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} {sep} $B {sep}" if doubled else f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(token, vocab[token]) for token in dict.fromkeys((cls, sep))],
-    )
-
-
-def as_added(settings: Mapping[str, Any], special: Mapping[str, str]) -> list[AddedToken]:
-    """The special tokens for the library. The mask includes the space before it, unless settings say otherwise.
-
-    Pieces of these vocabularies include the space before their word, and so must the mask that takes their place.
-    """
-    stated, mask = settings.get("mask_token"), special["mask_token"]
-    strip = bool(stated.get("lstrip")) if isinstance(stated, dict) else True
-    names = dict.fromkeys(special.values())
-    return [AddedToken(name, lstrip=strip and name == mask, normalized=False, special=True) for name in names]
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # vocab.txt
 
 
-def definition_from_vocab(path: Path, settings: Mapping[str, Any], lowercase: bool | None) -> Definition:
+def definition_from_vocab(path: Path, settings: Mapping[str, Any], lowercase: bool | None) -> dict[str, Any]:
     """The equivalent of tokenizer.json for BERT's original file: one piece per line, its id is the line number."""
     vocab: dict[str, int] = {}
     for id, piece in enumerate(read_lines(path)):
@@ -222,13 +193,19 @@ def definition_from_vocab(path: Path, settings: Mapping[str, Any], lowercase: bo
             "their case; pass lowercase=True or False to decide",
             stacklevel=4,
         )
+    cls, sep = special["cls_token"], special["sep_token"]
     return assemble(
         models.WordPiece(vocab, unk_token=special["unk_token"]),
-        sorted(special.values(), key=vocab.__getitem__),
+        special,
+        spaced_mask=False,
         normalizer=normalizers.BertNormalizer(lowercase=not (unset and cased)),
         pre_tokenizer=pre_tokenizers.BertPreTokenizer(),
         decoder=decoders.WordPiece(),
-        post_processor=template(special, vocab, doubled=False),
+        post_processor=processors.TemplateProcessing(
+            single=f"{cls} $A {sep}",
+            pair=f"{cls} $A {sep} $B:1 {sep}:1",
+            special_tokens=[(token, vocab[token]) for token in dict.fromkeys((cls, sep))],
+        ),
     )
 
 
@@ -245,7 +222,7 @@ def read_lines(path: Path) -> list[str]:
 # vocab.json, merges.txt
 
 
-def definition_from_merges(vocab_path: Path, merges_path: Path, settings: Mapping[str, Any]) -> Definition:
+def definition_from_merges(vocab_path: Path, merges_path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """The equivalent of tokenizer.json for RoBERTa's two original files."""
     vocab = read_json(vocab_path)
     lines = [line for line in read_lines(merges_path) if not line.startswith("#version")]
@@ -254,82 +231,13 @@ def definition_from_merges(vocab_path: Path, merges_path: Path, settings: Mappin
         model = models.BPE(vocab=vocab, merges=[(first, second) for first, second in (x.split(" ") for x in lines)])
     except Exception as error:  # the library raises nothing narrower
         raise ValueError(f"{merges_path} does not fit {vocab_path.name}, or one is damaged: {error}") from None
-    prefix = bool(settings.get("add_prefix_space"))
+    prefix, mask = bool(settings.get("add_prefix_space")), settings.get("mask_token")
     sep, cls = ((special[role], vocab[special[role]]) for role in ("sep_token", "cls_token"))
     return assemble(
         model,
-        as_added(settings, special),
+        special,
+        spaced_mask=bool(mask.get("lstrip")) if isinstance(mask, dict) else True,
         pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=prefix),
         decoder=decoders.ByteLevel(),
         post_processor=processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=prefix),
     )
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# spiece.model, sentencepiece.bpe.model
-
-
-def definition_from_pieces(path: Path, settings: Mapping[str, Any], relative: str) -> Definition:
-    """The equivalent of tokenizer.json for a file of SentencePiece.
-
-    relative: the start of the tokenizer's class name in transformers, which determines the ids. Raises ImportError,
-    with the way to install it, without the package sentencepiece.
-    """
-    model = read_pieces(path)
-    if relative not in SENTENCEPIECE:
-        raise ValueError(
-            f"{path} is a file of SentencePiece; the ids of its pieces are known for {', '.join(SENTENCEPIECE)}, not "
-            f"for {relative}; save a tokenizer.json with transformers"
-        )
-    first, own = SENTENCEPIECE[relative]
-    pieces: list[tuple[str, float]] = [(piece.piece, piece.score) for piece in model.pieces]
-    steps: list[normalizers.Normalizer] = []
-    if first:
-        front = [(name, -100.0 if name == "<unk>NOTUSED" else 0.0) for name in first]
-        pieces = [*front, *pieces[own:], ("<mask>", 0.0)]
-    else:  # ALBERT splits "1," into "1" and ","
-        commas = [piece[-1] == "," and piece[-2:-1].isdigit() for piece, _ in pieces]
-        pieces = [(piece, score - 100 * comma) for (piece, score), comma in zip(pieces, commas, strict=True)]
-        steps = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
-        steps += [] if settings.get("keep_accents") else [normalizers.NFKD(), normalizers.StripAccents()]
-        steps += [] if settings.get("do_lower_case") is False else [normalizers.Lowercase()]
-    vocab = {piece: id for id, (piece, _) in enumerate(pieces)}
-    special = special_tokens(settings, str(path), vocab)
-    try:
-        unigram = models.Unigram(pieces, vocab[special["unk_token"]], byte_fallback=False)
-        steps += [normalizers.Precompiled(table) for table in [model.normalizer_spec.precompiled_charsmap] if table]
-    except Exception as error:  # the library raises nothing narrower
-        raise ValueError(f"{path} is damaged: its pieces or its table of characters are wrong ({error})") from None
-    spaced = pre_tokenizers.Metaspace(prepend_scheme="always")
-    return assemble(
-        unigram,
-        as_added(settings, special),
-        normalizer=steps[0] if len(steps) == 1 else normalizers.Sequence(steps),
-        pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaced]),
-        decoder=decoders.Metaspace(prepend_scheme="always"),
-        post_processor=template(special, vocab, doubled=bool(first)),
-    )
-
-
-def read_pieces(path: Path) -> Any:
-    """SentencePiece's ModelProto. Raises ImportError without the package, ValueError for a damaged file."""
-    content = read_small(path)
-    try:
-        protocol = importlib.import_module("sentencepiece.sentencepiece_model_pb2")
-    except ImportError:
-        raise ImportError(
-            f"{path} is read with the packages sentencepiece and protobuf, which are not installed: "
-            f"{install_hint('sentencepiece')}; or save a tokenizer.json with transformers"
-        ) from None
-    model = protocol.ModelProto()
-    try:
-        model.ParseFromString(content)
-        whole = model.pieces and model.HasField("trainer_spec") and model.HasField("normalizer_spec")
-    except Exception:  # protobuf's DecodeError
-        whole = False
-    unigram, byte = 1, 6  # SentencePiece's codes for a type of model, and for a type of piece
-    if not whole or model.trainer_spec.model_type != unigram or any(piece.type == byte for piece in model.pieces):
-        raise ValueError(
-            f"{path} is damaged, cut off, or not a unigram model of SentencePiece without byte pieces; fetch it again"
-        )
-    return model

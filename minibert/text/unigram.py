@@ -21,8 +21,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from itertools import groupby, pairwise
 
-from minibert.text.byte_pairs import WHITE_SPACE, cut_at_special_tokens
+from minibert.text.wordpiece import WHITE_SPACE, Subwords
 
 UNKNOWN_PENALTY = 10.0  # how far the score of an unknown character is below that of the worst piece
 
@@ -33,12 +34,11 @@ def split_words(text: str) -> list[str]:
     return [part for word in words for part in re.findall("▁[^▁]*", word)]
 
 
-class Unigram:
+class Unigram(Subwords):
     """Pieces with their scores, which turn text into ids, without special tokens around it.
 
     pieces: (piece, score) by id. unknown: the id of characters that no piece has. normalise: the model's table, such as
-    `normalizers.Precompiled(charsmap).normalize_str`. special_tokens: recognised if typed in a text. taking_space: as
-    in BytePairs.
+    `normalizers.Precompiled(charsmap).normalize_str`. special_tokens, taking_space: see Subwords.
     """
 
     def __init__(
@@ -49,13 +49,16 @@ class Unigram:
         special_tokens: Sequence[str] = ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
         taking_space: Sequence[str] = ("<mask>",),
     ) -> None:
-        self.vocab = {piece: id for id, (piece, _) in enumerate(pieces)}
+        super().__init__({piece: id for id, (piece, _) in enumerate(pieces)}, special_tokens, taking_space)
         self.scores = dict(pieces)
         self.unknown = pieces[unknown][0]
         self.unknown_score = min(self.scores.values()) - UNKNOWN_PENALTY
         self.longest = max(map(len, self.scores))  # characters of a piece
         self.normalise = normalise
-        self.special_tokens, self.taking_space = special_tokens, taking_space
+
+    def split(self, text: str) -> list[str]:
+        """The words of a text, normalised by the model's table."""
+        return split_words(self.normalise(text))
 
     def pieces(self, word: str) -> list[str]:
         """The segmentation of a word with the largest sum of scores; a run of unknown characters is one token."""
@@ -66,27 +69,10 @@ class Unigram:
                 score = self.scores.get(word[start:end], self.unknown_score if end == start + 1 else -math.inf)
                 if best[start] + score > best[end]:  # of equal scores the one whose last piece begins first
                     best[end], begin[end] = best[start] + score, start
+        cuts = [len(word)]  # from the end to the beginning
+        while cuts[-1]:
+            cuts.append(begin[cuts[-1]])
         pieces: list[str] = []
-        end, unknown = len(word), False  # whether the piece after this one is unknown
-        while end:
-            piece = word[begin[end] : end]
-            was, unknown = unknown, piece not in self.scores
-            if unknown and was:
-                pieces.pop()
-            pieces.append(self.unknown if unknown else piece)
-            end = begin[end]
-        return pieces[::-1]
-
-    def tokens(self, text: str) -> list[str]:
-        """The pieces of all words of a text; a typed special token stays whole."""
-        tokens = []
-        for part in cut_at_special_tokens(text, self.special_tokens, self.taking_space):
-            if (token := part.lstrip()) in self.special_tokens:
-                tokens.append(token)
-            else:
-                tokens.extend(piece for word in split_words(self.normalise(part)) for piece in self.pieces(word))
-        return tokens
-
-    def ids(self, text: str) -> list[int]:
-        """The ids of the tokens of a text."""
-        return [self.vocab[token] for token in self.tokens(text)]
+        for known, run in groupby((word[a:b] for a, b in pairwise(reversed(cuts))), self.scores.__contains__):
+            pieces.extend(run if known else [self.unknown])
+        return pieces

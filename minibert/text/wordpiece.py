@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cache
 
@@ -100,13 +101,9 @@ def category(character: str) -> str:
 
 def clean(text: str) -> str:
     """Drop invisible characters (control, format and private use); every white space becomes one space."""
-    kept = []
-    for character in text:
-        if character in "\t\n\r":  # control characters by category, but used as white space
-            kept.append(" ")
-        elif character != "\ufffd" and category(character) not in ("Cc", "Cf", "Co"):
-            kept.append(" " if character.isspace() else character)
-    return "".join(kept)
+    # \t, \n and \r are control characters by category, but used as white space.
+    kept = (c for c in text if c in "\t\n\r" or (c != "\ufffd" and category(c) not in ("Cc", "Cf", "Co")))
+    return "".join(" " if c.isspace() else c for c in kept)
 
 
 def space_out_chinese(text: str) -> str:
@@ -134,11 +131,52 @@ def split_words(text: str) -> list[str]:
     return "".join(f" {c} " if is_punctuation(c) else c for c in text).split(" ")
 
 
-class WordPiece:
+# White space according to Unicode; Python's str.isspace includes U+001C to U+001F as well.
+WHITE_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+
+
+class Subwords(ABC):
+    """What the tokenizers written by hand share: a text is split into words, and each word into pieces.
+
+    vocab: piece to id. special_tokens: recognised if typed in a text; () reads such text literally. taking_space:
+    special tokens that include the white space before them, so that "a <mask>" has no piece for the space.
+    """
+
+    def __init__(
+        self, vocab: Mapping[str, int], special_tokens: Sequence[str], taking_space: Sequence[str] = ()
+    ) -> None:
+        self.vocab, self.special_tokens, self.taking_space = vocab, special_tokens, taking_space
+
+    @abstractmethod
+    def split(self, text: str) -> list[str]:
+        """The words of a text, normalized: all steps before the vocabulary is used."""
+
+    @abstractmethod
+    def pieces(self, word: str) -> list[str]:
+        """The pieces of a word."""
+
+    def tokens(self, text: str) -> list[str]:
+        """The pieces of all words of a text; a typed special token stays whole."""
+        longest_first = sorted(self.special_tokens, reverse=True)
+        spaced = (f"[{WHITE_SPACE}]*" * (token in self.taking_space) + re.escape(token) for token in longest_first)
+        tokens = []
+        for part in re.split(f"({'|'.join(spaced)})", text) if longest_first else [text]:
+            if (token := part.lstrip()) in self.special_tokens:
+                tokens.append(token)
+            else:
+                tokens.extend(piece for word in self.split(part) for piece in self.pieces(word))
+        return tokens
+
+    def ids(self, text: str) -> list[int]:
+        """The ids of the tokens of a text."""
+        return [self.vocab[token] for token in self.tokens(text)]
+
+
+class WordPiece(Subwords):
     """A vocabulary and the rules that turn text into its ids, without [CLS] and [SEP] around it.
 
     vocab: piece to id; a piece that continues a word starts with "##". strip_accents: None means as lowercase.
-    special_tokens: recognised if typed in a text; () reads such text literally.
+    special_tokens: see Subwords.
     """
 
     def __init__(
@@ -149,11 +187,9 @@ class WordPiece:
         split_chinese: bool = True,
         special_tokens: Sequence[str] = SPECIAL_TOKENS,
     ) -> None:
-        self.vocab = vocab
-        self.lowercase = lowercase
+        super().__init__(vocab, special_tokens)
+        self.lowercase, self.split_chinese = lowercase, split_chinese
         self.strip_accents = lowercase if strip_accents is None else strip_accents
-        self.split_chinese = split_chinese
-        self.special_tokens = frozenset(special_tokens)
 
     def split(self, text: str) -> list[str]:
         """The words of a text, normalized: all steps before the vocabulary is used."""
@@ -180,22 +216,3 @@ class WordPiece:
             pieces.append(prefix + word[start:end])
             start = end
         return pieces
-
-    def tokens(self, text: str) -> list[str]:
-        """The pieces of all words of a text; a typed special token stays whole."""
-        tokens = []
-        for part in self._cut_at_special_tokens(text):
-            if part in self.special_tokens:
-                tokens.append(part)
-            else:
-                tokens.extend(piece for word in self.split(part) for piece in self.pieces(word))
-        return tokens
-
-    def ids(self, text: str) -> list[int]:
-        """The ids of the tokens of a text."""
-        return [self.vocab[token] for token in self.tokens(text)]
-
-    def _cut_at_special_tokens(self, text: str) -> list[str]:
-        if not self.special_tokens:
-            return [text]
-        return re.split("(" + "|".join(map(re.escape, sorted(self.special_tokens, reverse=True))) + ")", text)

@@ -3,8 +3,7 @@
 In reading order:
 
     journey  the tensors, and what is derived from them: attention, units, a classifier's decision
-    data     the numbers of the page
-    page     the page, with links to the lines of the source
+    page     the page with its numbers, and links to the lines of the source
     run      the run of the model
     command  `minibert trace`
 """

@@ -25,7 +25,7 @@ function stateIn(hash) {
   if (kept.pair && kept.token === undefined) kept.token = kept.pair[0];
   return Object.keys(kept).length ? kept : null;
 }
-/** Takes over what the address asks for, and says to which stop that belongs; "" where it asks for nothing. */
+/** Takes over the state in the address, and returns the stop that it belongs to; "" if there is none. */
 function recall() {
   const kept = stateIn(location.hash);
   if (!kept) return "";

@@ -1,4 +1,4 @@
-"""`minibert trace`: the request checked, run, printed and written."""
+"""`minibert trace`: the run of the model as a page, as pictures, and as printed figures."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import os
 from pathlib import Path
 from typing import Any
 
-from minibert.checkpoints.load import has_head, load
-from minibert.files import atomic_write, check_output
+from minibert.checkpoints.load import load
+from minibert.files import atomic_write
 from minibert.heads import MaskedLM
 from minibert.model import Encoder
+from minibert.outputs import check_output
 from minibert.plotting import heat_map, pyplot
 from minibert.printing import block
+from minibert.tasks.folders import folder_kind
 from minibert.tasks.frozen import Classifier
 from minibert.text.tokenizer import load_tokenizer
-from minibert.tracing.data import choose
+from minibert.tracing.page import choose
 from minibert.tracing.run import Trace, trace
-
-ANNOTATED = Path("build/annotated")  # where `make annotated` writes
 
 
 def run(args: argparse.Namespace, default_model: str) -> dict[str, Any]:
@@ -40,11 +40,15 @@ def run(args: argparse.Namespace, default_model: str) -> dict[str, Any]:
     figures = {"model": name, **describe(traced)}
     if args.out:
         traced.save(args.out, layers=choice.layers, heads=choice.heads, annotated=annotated_address(args))
-        size = args.out.stat().st_size
+        figures |= {
+            "out": str(args.out),
+            "bytes": args.out.stat().st_size,
+            "page_layers": choice.layers,
+            "page_heads": choice.heads,
+        }
         if choice.message:
             print(block("left out", choice.message))
-        print(block("page", f"{args.out}: {size / 1e6:.2f} MB"))
-        figures |= {"out": str(args.out), "bytes": size, "page_layers": choice.layers, "page_heads": choice.heads}
+        print(block("page", f"{args.out}: {figures['bytes'] / 1e6:.2f} MB"))
     pictures = [path for path in (args.png, args.svg) if path]
     for path in pictures:
         head = f"head {args.head}" if args.head.isdecimal() else args.head
@@ -59,13 +63,10 @@ def check(args: argparse.Namespace) -> None:
     outputs = {".html": args.out, ".png": args.png, ".svg": args.svg}
     if not any(outputs.values()) and not args.json:
         raise ValueError("there is nothing to write; add --out FILE.html, --png FILE.png or --svg FILE.svg")
-    for suffix, path in outputs.items():
-        if path and path.suffix.lower() != suffix:
+    for suffix, path in [(suffix, path) for suffix, path in outputs.items() if path]:
+        if path.suffix.lower() != suffix:
             raise ValueError(f"{path} must be a file that ends in {suffix}")
-        if path and not path.parent.is_dir():
-            raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}")
-        if path:
-            check_output(path, args.overwrite, apart=[args.model, args.classifier])
+        check_output(path, args.overwrite, apart=[args.model, args.classifier])
     if args.annotated and not (args.annotated / "model.html").is_file():
         raise FileNotFoundError(f"--annotated is {args.annotated}, which has no model.html; `make annotated` writes it")
     if args.png or args.svg:
@@ -75,7 +76,7 @@ def check(args: argparse.Namespace) -> None:
 def model_for(name: str) -> Encoder | MaskedLM:
     """The checkpoint's masked language model if it has that task head, else its encoder."""
     encoder = load(name)
-    if not has_head(name, MaskedLM.name):
+    if folder_kind(name) != "masked-lm":
         return encoder
     model = load(name, head=MaskedLM.name)
     assert isinstance(model, MaskedLM)
@@ -112,13 +113,8 @@ def describe(traced: Trace) -> dict[str, Any]:
 
 def annotated_address(args: argparse.Namespace) -> str:
     """The annotated source as seen from the page; "" if there is none."""
-    folder: Path = args.annotated or ANNOTATED
-    if not (folder / "model.html").is_file():
-        return ""
-    try:
-        return Path(os.path.relpath(folder, args.out.parent)).as_posix()
-    except ValueError:  # another drive of Windows
-        return folder.resolve().as_uri()
+    folder: Path = args.annotated or Path("build/annotated")  # where `make annotated` writes
+    return Path(os.path.relpath(folder, args.out.parent)).as_posix() if (folder / "model.html").is_file() else ""
 
 
 def draw(matrix: Any, names: list[str], title: str, path: Path) -> None:

@@ -8,7 +8,7 @@ A classifier's decision is explained by the dimensions of its vector and by the 
 
     logit = Σ_d coefficient_d · standardised_d + intercept             exact, for every recipe
           = Σ_t what token t adds + intercept                          exact, for a mean over the tokens
-    probability with [MASK] in a token's place − probability           measured, a run of the model for each token
+    probability with a token masked − probability                      measured, a row of the model for each token
 
 A feed-forward is explained by its strongest units:
 
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +48,7 @@ class Prediction(NamedTuple):
 
 
 class Masked(NamedTuple):
-    """A classifier's decision with [MASK] in the place of one token."""
+    """A classifier's decision on the text with one token replaced by [MASK]."""
 
     place: int  # of the token
     probability: float  # of the label that the whole text gets
@@ -132,21 +133,16 @@ class Journey:
     @property
     def words(self) -> list[int]:
         """(S) the number of each token's word, counted through both texts; special tokens are words too: [CLS] is 0."""
-        numbers: list[int] = []
         keys = list(zip(self.word_ids, self.sides, strict=True))
-        for i, key in enumerate(keys):
-            continues = i > 0 and key[0] is not None and key == keys[i - 1]
-            numbers.append((numbers[-1] if numbers else -1) + (not continues))
-        return numbers
+        begins = [key[0] is None or place == 0 or key != keys[place - 1] for place, key in enumerate(keys)]
+        return [number - 1 for number in accumulate(begins)]
 
     @property
     def word_names(self) -> list[str]:
         """The characters of each word of `words`, or its token if it has none."""
-        texts, words = (self.text, self.text_b or ""), self.words
-        names = []
-        for first, number in enumerate(words):
-            if first and number == words[first - 1]:
-                continue
+        texts, words, names = (self.text, self.text_b or ""), self.words, []
+        for number in range(words[-1] + 1):
+            first = words.index(number)
             last = first + words.count(number) - 1
             written = texts[self.sides[first]][self.offsets[first][0] : self.offsets[last][1]].strip()
             names.append(written if written and self.word_ids[first] is not None else self.tokens[first])
@@ -265,7 +261,7 @@ def decide(classifier: Classifier, config: Config, states: tuple[Tensor, ...], p
 def mask_in_turn(
     classifier: Classifier, encoder: Encoder, ids: Sequence[int], places: Sequence[int], mask_id: int
 ) -> list[Masked]:
-    """The decision on a text, (S) ids, with [MASK] in each of these places in turn: one run of the model for each."""
+    """The decision on a text, (S) ids, with one token at a time replaced by [MASK]; a row of the model for each."""
     rows = [list(ids), *([*ids[:place], mask_id, *ids[place + 1 :]] for place in places)]
     vectors = readable_vectors(encoder, rows, classifier.features.recipe)  # (1 + places, width)
     found = classifier.head.predict_proba(vectors)  # (1 + places, labels)

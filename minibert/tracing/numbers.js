@@ -2,7 +2,7 @@
 
    These files are one function: numbers, vectors, attention, pair, units, address, and page, which says what happens when.
 
-   data (from data.py):
+   data (from page.py):
      S, E, D, H, L      sizes; tokens, ids, sides (0: A, 1: B), words (the word that each token belongs to)
      layers, heads      those that the page has; vector_tokens: of how many tokens it has the vectors, T
      attention[layer]   heads (heads,S,S), mean (S,S), rollout (S,S): uint16 in base64, 65535 for 1

@@ -74,7 +74,7 @@ $$("section.stop").forEach((section) => seen.observe(section));
 // Tests look at what is drawn through this.
 window.trace = { data, state, view, probs, vector, steps };
 
-/** Shows what the address asks for, if anything, at its stop. */
+/** Shows the state in the address, if there is one, at its stop. */
 function follow() {
   const stop = recall();
   if (!stop) return;

@@ -1,34 +1,46 @@
 """A journey as one self-contained HTML page: a stop for each step of the computation, in its order.
 
     page.html   the frame, with page.css and SCRIPTS      parts.html  macros for the stops
-    stops.html  the stops                                 data.py     the numbers that the scripts draw
+    stops.html  the stops
 
 The templates escape all text. Each step links to the line of the source that computes it, which is part of the page.
 The line is found by a name that occurs in it: a module that the line calls, or a variable that it assigns. Such names
-survive when a line is rewritten; if one is gone, the link leads to the function.
+survive when a line is rewritten; without the name, the link leads to the function.
+
+The scripts draw the numbers of the chosen layers and heads, rounded and packed:
+
+    attention   uint16, steps of 1/65535    (S,S) for each head, their mean and the rollout
+    vectors     float16, 11 bits            (T,D), T the first tokens, at most VECTOR_TOKENS; embeddings (T,E)
+    queries     float16, 11 bits            (heads,P,W), P the first tokens, at most PAIR_TOKENS; keys alike
+    norms       decimal, 5 digits           (S) computed in the model's own precision; units of the feed-forward alike
+
+Packed numbers are little-endian, row by row, in base64.
 """
 
 from __future__ import annotations
 
 import ast
+import base64
 import inspect
 import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from markupsafe import Markup, escape
+import numpy as np
+import torch
+from markupsafe import Markup
+from torch import Tensor
 
 import minibert
 from minibert import heads as task_heads
 from minibert import model
 from minibert.tasks.frozen import Classifier
-from minibert.templates import asset, diagram, templates
+from minibert.templates import asset, coloured, diagram, templates
 from minibert.text import tokenizer
-from minibert.tracing.data import PAIR_TOKENS, choose, page_data
-from minibert.tracing.journey import Decision, Journey
+from minibert.tracing.journey import Decision, Journey, Units, quadrants, rollout
 from minibert.vectors import readable
 
 FOLDER, PACKAGE = Path(__file__).parent, Path(minibert.__file__).parent
@@ -36,6 +48,10 @@ SCRIPTS = ("numbers", "vectors", "attention", "pair", "units", "address", "page"
 INVISIBLE = ("Cc", "Cf", "Co", "Cn", "Zl", "Zp")  # Unicode categories that show nothing or steer the text around them
 JOINERS = "\u200c\u200d"  # hold emoji and Arabic or Indic letters together, and are left in place
 TOP = 12  # dimensions of a decision that are listed
+LIMIT = 12_000_000  # bytes of packed numbers in a page, unless more layers or heads are requested
+VECTOR_TOKENS = 64  # a page has the vectors of the first tokens; norms and attention of all
+PAIR_TOKENS = 24  # a page has the queries and keys of the first tokens
+DRAWN = {"attention": "attention output", "attention_norm": "attention norm", "feed_forward": "contract"}
 
 # Step -> the function that computes it, and a name in the line.
 STEPS: dict[str, tuple[Callable[..., Any], str]] = {
@@ -79,9 +95,12 @@ def page(
     }
     steps = [step for step in STEPS if not absent.get(step)]
     environment = templates(FOLDER)
-    environment.filters |= {"seen": seen, "diagram": diagram}
-    environment.filters["signed"] = lambda number: f"{number:+.4f}".replace("-", "−")
-    environment.filters["plain"] = lambda number: f"{number:.3f}".replace("-", "−")
+    environment.filters |= {
+        "seen": seen,
+        "diagram": diagram,
+        "signed": lambda number: f"{number:+.4f}".replace("-", "−"),
+        "plain": lambda number: f"{number:.3f}".replace("-", "−"),
+    }
     return environment.get_template("page.html").render(
         trace=journey,
         layers=choice.layers,
@@ -95,7 +114,7 @@ def page(
         annotated=quote(annotated),
         sums=sums(journey.decision) if journey.decision else [],
         traced=tokens_of_decision(journey, journey.decision) if journey.decision else [],
-        classifier_file=file_of(Classifier).relative_to(PACKAGE).as_posix(),
+        classifier_file=Path(inspect.getfile(Classifier)).relative_to(PACKAGE).as_posix(),
         data=page_data(journey, choice),
         style=asset(FOLDER / "page.css"),
         script=Markup("\n\n").join(asset(FOLDER / f"{name}.js") for name in SCRIPTS),
@@ -137,8 +156,9 @@ def tokens(journey: Journey) -> list[dict[str, Any]]:
         continues = bool(found) and found[-1]["word"] == word
         kind = "ab"[side] + " goes-on" * continues + " special" * (journey.word_ids[place] is None)
         text = (journey.text_b or "") if side else journey.text
-        source = text[slice(*journey.offsets[place])]
-        found.append({"place": place, "text": token, "word": word, "kind": kind, "source": source})
+        found.append(
+            {"place": place, "text": token, "word": word, "kind": kind, "source": text[slice(*journey.offsets[place])]}
+        )
     return found
 
 
@@ -179,43 +199,198 @@ def sums(decision: Decision) -> list[dict[str, Any]]:
 
 
 def line_of(step: str) -> tuple[str, int]:
-    """The file and line of a step: the first line with its name, or else the line where its function begins."""
+    """The file and line of a step: the first line with its name, or else the line where its function begins.
+
+    The name is that of a variable, an attribute or an argument; of a chain over several lines, the line with it.
+    """
     function, name = STEPS[step]
-    first = inspect.getsourcelines(function)[1]
-    return file_of(function).name, first - 1 + min(lines_with(name, function), default=1)
-
-
-def lines_with(name: str, function: Callable[..., Any]) -> list[int]:
-    """The lines of a function's body, from 1 for its `def`, with a variable, attribute or argument of this name."""
-    definition: Any = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    source, first = inspect.getsourcelines(function)
+    definition: Any = ast.parse(textwrap.dedent("".join(source))).body[0]
     nodes: list[Any] = [node for statement in definition.body for node in ast.walk(statement)]
-    named = [node for node in nodes if name in (getattr(node, part, None) for part in ("id", "attr", "arg"))]
-    return [node.end_lineno for node in named]  # of a chain over several lines, the one with the name
-
-
-def file_of(function: Callable[..., Any]) -> Path:
-    """The file of a function."""
-    return Path(inspect.getsourcefile(function) or "")
+    lines = [node.end_lineno for node in nodes if name in (getattr(node, part, None) for part in ("id", "attr", "arg"))]
+    return Path(inspect.getfile(function)).name, first - 1 + min(lines, default=1)
 
 
 def listings(steps: Iterable[str]) -> list[tuple[str, int, list[Markup]]]:
     """The source of these steps, each with its path and first line: model.py whole, of other modules the functions."""
     found = [("model.py", 1, coloured(Path(model.__file__).read_text(encoding="utf-8")))]
     for function in dict.fromkeys(STEPS[step][0] for step in steps):
-        path = file_of(function).relative_to(PACKAGE).as_posix()
+        path = Path(inspect.getfile(function)).relative_to(PACKAGE).as_posix()
         if path != "model.py":
             source, first = inspect.getsourcelines(function)
             found.append((path, first, coloured("".join(source))))
     return found
 
 
-def coloured(source: str) -> list[Markup]:
-    """Python as HTML, a string for each line, with a span around each coloured word; plain without Pygments."""
-    try:
-        from pygments import highlight
-        from pygments.formatters import HtmlFormatter
-        from pygments.lexers import PythonLexer
-    except ImportError:
-        return [escape(line) for line in source.splitlines()]
-    shown = highlight(source, PythonLexer(stripnl=False), HtmlFormatter(nowrap=True))
-    return [Markup(line) for line in shown.removesuffix("\n").split("\n")]
+# ---------------------------------------------------------------------------------------------------------------
+# The numbers
+
+
+class Choice(NamedTuple):
+    """The layers and heads that the page offers."""
+
+    layers: list[int]
+    heads: list[int]
+    message: str = ""  # what was left out and how to get it; "" if the page has everything
+
+
+def choose(journey: Journey, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None) -> Choice:
+    """The requested layers and heads, or as many as LIMIT allows: first fewer heads, down to 4, then fewer layers.
+
+    Raises ValueError for a layer or head that the model does not have.
+    """
+    L, H = len(journey.layers), journey.config.num_attention_heads
+    for name, numbers, count in (("layers", layers, L), ("heads", heads, H)):
+        if numbers is not None and not (numbers and set(numbers) <= set(range(count))):
+            raise ValueError(f"{name} are {list(numbers)}; name at least one of the model's {name}, 0 to {count - 1}")
+    chosen_layers = list(range(L)) if layers is None else sorted(set(layers))
+    chosen_heads = list(range(H)) if heads is None else sorted(set(heads))
+
+    def too_large() -> bool:
+        return size(journey, len(chosen_layers), len(chosen_heads)) > LIMIT
+
+    while heads is None and len(chosen_heads) > 4 and too_large():
+        chosen_heads.pop()
+    while layers is None and len(chosen_layers) > 1 and too_large():
+        fewer = len(chosen_layers) - 1
+        chosen_layers = [int(layer) for layer in np.linspace(0 if fewer > 1 else L - 1, L - 1, fewer).round()]
+    return Choice(chosen_layers, chosen_heads, left_out(journey, chosen_layers, chosen_heads))
+
+
+def size(journey: Journey, layers: int, heads: int) -> float:
+    """Bytes of packed numbers for so many layers and heads."""
+    S, D = len(journey.tokens), journey.config.hidden_size
+    vectors = (6 + 5 * layers) * min(S, VECTOR_TOKENS) * D
+    pairs = 2 * layers * heads * min(S, PAIR_TOKENS) * D // journey.config.num_attention_heads
+    return (vectors + pairs + layers * (heads + 2) * S * S) * 2 * 4 / 3  # two bytes each, in base64
+
+
+def left_out(journey: Journey, layers: list[int], heads: list[int]) -> str:
+    """What the page lacks, in one sentence."""
+    S = len(journey.tokens)
+    kept = [
+        f"{name} {', '.join(map(str, numbers))} of 0 to {count - 1} (--{name} chooses others)"
+        for name, numbers, count in (
+            ("layers", layers, len(journey.layers)),
+            ("heads", heads, journey.config.num_attention_heads),
+        )
+        if len(numbers) < count
+    ]
+    if S > VECTOR_TOKENS:
+        kept.append(f"the vectors of the first {VECTOR_TOKENS} tokens")
+    if S > PAIR_TOKENS:
+        kept.append(f"the queries and keys of the first {PAIR_TOKENS}")
+    return f"Of the {S} tokens this page has {'; '.join(kept)}. Norms, mean and rollout are of all." if kept else ""
+
+
+def packed_probs(probs: Tensor) -> str:
+    """Probabilities as uint16, 65535 for 1."""
+    return base64.b64encode((probs.double() * 65535).round().numpy().astype("<u2").tobytes()).decode()
+
+
+def packed_vectors(vectors: Tensor) -> str:
+    """Vectors as float16; values beyond its range become its largest number."""
+    return base64.b64encode(vectors.double().clamp(-65504, 65504).numpy().astype("<f2").tobytes()).decode()
+
+
+def rounded(values: Tensor) -> Any:
+    """Numbers for reading, to 5 digits: a list, or lists of lists."""
+    if values.dim() > 1:
+        return [rounded(row) for row in values]
+    return [float(f"{value:.5g}") for value in values.double().tolist()]
+
+
+def page_data(journey: Journey, choice: Choice) -> dict[str, Any]:
+    """Everything that the script of the page draws; each name is explained at the top of numbers.js."""
+    config, S = journey.config, len(journey.tokens)
+    kept = vectors(journey, choice)
+    return {
+        "S": S,
+        "D": config.hidden_size,
+        "E": journey.embeddings["token"].shape[-1],
+        "H": config.num_attention_heads,
+        "L": len(journey.layers),
+        "tokens": journey.tokens,
+        "ids": journey.ids,
+        "sides": journey.sides,
+        "words": journey.words,
+        "names": journey.word_names,
+        "layers": choice.layers,
+        "heads": choice.heads,
+        "vector_tokens": min(S, VECTOR_TOKENS),
+        "attention": attention(journey, choice),
+        "vectors": {name: packed_vectors(vector[:VECTOR_TOKENS]) for name, vector in kept.items()},
+        "pair_tokens": min(S, PAIR_TOKENS),
+        "pairs": {str(layer): queries_and_keys(journey, layer, choice.heads) for layer in choice.layers},
+        "units": {str(layer): units(journey.units[layer]) for layer in choice.layers},
+        "norms": norms(journey, choice, kept),
+        "cosines": cosines(journey, choice),
+    }
+
+
+def attention(journey: Journey, choice: Choice) -> dict[str, Any]:
+    """For each layer: its heads one after the other, their mean, the rollout up to it, and the shares of a pair."""
+    found: dict[str, Any] = {}
+    rolled = rollout(journey.attentions)
+    for layer in choice.layers:
+        probs = journey.attentions[layer]
+        means = {"mean": probs.mean(dim=0), "rollout": rolled[layer]}
+        matrices = means | {str(head): probs[head] for head in choice.heads}
+        found[str(layer)] = {name: packed_probs(matrix) for name, matrix in means.items()} | {
+            "heads": packed_probs(probs[choice.heads]),
+            "quadrants": {name: quadrants(matrix, journey.sides) for name, matrix in matrices.items()},
+        }
+    return found
+
+
+def vectors(journey: Journey, choice: Choice) -> dict[str, Tensor]:
+    """The vectors that are drawn, (S,D) each, by name; hidden0 is the embeddings, hidden1 the output of layer 0."""
+    states = sorted({0, len(journey.layers), *choice.layers, *(layer + 1 for layer in choice.layers)})
+    found = journey.embeddings | {f"hidden{state}": journey.hidden_states[state] for state in states}
+    for layer in choice.layers:
+        found |= {f"{name}{layer}": journey.layers[layer][stage] for name, stage in DRAWN.items()}
+    if journey.pooled is not None:
+        found["pooled"] = journey.pooled[None]
+    if journey.decision is not None:
+        found["features"] = journey.decision.vector[None]
+    return found
+
+
+def queries_and_keys(journey: Journey, layer: int, heads: list[int]) -> dict[str, Any]:
+    """The queries and keys of one layer; if keys are left out, also the logarithm of what softmax divides by."""
+    stages, H = journey.layers[layer], journey.config.num_attention_heads
+    found: dict[str, Any] = {"log_sums": None}
+    for name, stage in (("queries", "query"), ("keys", "key")):
+        split = stages[stage][:PAIR_TOKENS].chunk(H, dim=-1)  # (P,D) -> H of (P,W)
+        found[name] = packed_vectors(torch.stack([split[head] for head in heads]))
+    if len(journey.tokens) > PAIR_TOKENS:
+        found["log_sums"] = rounded(stages["scores"][heads, :PAIR_TOKENS].double().logsumexp(dim=-1))
+    return found
+
+
+def units(strongest: Units) -> list[dict[str, Any]]:
+    """The strongest units for each of the first tokens, and what the rest and the bias add."""
+    columns = {name: rounded(x[:VECTOR_TOKENS]) for name, x in strongest._asdict().items() if name != "unit"}
+    columns["unit"] = strongest.unit[:VECTOR_TOKENS].tolist()
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def norms(journey: Journey, choice: Choice, kept: dict[str, Tensor]) -> dict[str, list[float]]:
+    """The Euclidean length of every vector, (S) each, and of the two sums of each layer, which are not drawn."""
+    sums = {
+        f"{name}_sum{layer}": journey.layers[layer][f"{stage} sum"]
+        for layer in choice.layers
+        for name, stage in (("attention", "attention"), ("feed_forward", "feed-forward"))
+    }
+    return {name: rounded(vector.double().norm(dim=-1)) for name, vector in (kept | sums).items()}
+
+
+def cosines(journey: Journey, choice: Choice) -> dict[str, list[float]]:
+    """How much each half of a layer turns each vector: the cosine of before and after, (S)."""
+    found = {}
+    for layer in choice.layers:
+        before, after = journey.hidden_states[layer].double(), journey.hidden_states[layer + 1].double()
+        middle = journey.layers[layer]["attention norm"].double()
+        found[f"attention{layer}"] = rounded(torch.cosine_similarity(before, middle, dim=-1))
+        found[f"feed_forward{layer}"] = rounded(torch.cosine_similarity(middle, after, dim=-1))
+    return found

@@ -18,13 +18,12 @@ from minibert.inputs import inference
 from minibert.model import Encoder
 from minibert.parity.stages import Batch, Place, Tensors, forward, recording
 from minibert.tasks.frozen import Classifier
-from minibert.tasks.masked_text import Guess
+from minibert.tasks.masked_text import best_tokens
 from minibert.text.tokenizer import Tokenizer
 from minibert.tracing.journey import Journey, Prediction, decide, mask_in_turn, strongest_units
 from minibert.tracing.page import page
 
-GUESSES = 10  # tokens listed at each [MASK]
-MASKED = 64  # first tokens of a classifier's text that are masked in turn: a row of the model each
+MASKED = 64  # first tokens of a classifier's text that are masked in turn, a row of the model for each
 
 
 class Trace(Journey):
@@ -42,11 +41,10 @@ class Trace(Journey):
 
     def _repr_html_(self) -> str:
         """The page in a notebook, in a frame so that neither changes the other's style."""
-        frame = (
+        return Markup(
             '<iframe title="minibert trace" srcdoc="{}" width="100%" height="820" '
             'style="border: 1px solid #8886; border-radius: 8px"></iframe>'
-        )
-        return Markup(frame).format(self.to_html())
+        ).format(self.to_html())
 
 
 def trace(
@@ -104,8 +102,10 @@ def trace(
 def check(encoder: object, text: object, text_b: object, classifier: Classifier | None) -> None:
     """Raise TypeError or ValueError for a request that cannot be traced, before anything is computed."""
     if not isinstance(encoder, Encoder | MaskedLM) or not isinstance(text, str) or not isinstance(text_b, str | None):
-        given = ", ".join(type(one).__name__ for one in (encoder, text, text_b))
-        raise TypeError(f"encoder, text and text_b are of types {given}; an Encoder or MaskedLM and str are required")
+        raise TypeError(
+            f"encoder, text and text_b are of types {type(encoder).__name__}, {type(text).__name__}, "
+            f"{type(text_b).__name__}; an Encoder or MaskedLM and str are required"
+        )
     if isinstance(encoder, MaskedLM) and not encoder.head_is_trained:
         raise ValueError("the task head 'masked-lm' was never trained; load a checkpoint that has it")
     if classifier is not None and (classifier.pairs or text_b is not None):
@@ -114,7 +114,7 @@ def check(encoder: object, text: object, text_b: object, classifier: Classifier 
 
 def run(encoder: Encoder | MaskedLM, row: Any) -> tuple[Tensors, tuple[Tensor, ...]]:
     """Every stage and the hidden states of a forward pass on the tokenizer's row, without the batch dimension."""
-    batch = Batch(row.input_ids, row.attention_mask, row.token_type_ids).to(next(encoder.parameters()).device)
+    batch = Batch(row.input_ids, row.attention_mask, row.token_type_ids)
     with inference(encoder), recording(encoder) as kept:
         out = forward(encoder, batch, {"output_hidden_states": True, "output_attentions": True})
     # Position embeddings may have been computed without a batch dimension, (S,D).
@@ -124,20 +124,16 @@ def run(encoder: Encoder | MaskedLM, row: Any) -> tuple[Tensors, tuple[Tensor, .
 
 def embeddings(tensors: Tensors) -> dict[str, Tensor]:
     """The parts of the embeddings, without segments if the model has none."""
-    stages = {name: Place(f"{name} embeddings") for name in ("token", "segment", "position")}
-    stages["sum"] = Place("embedding sum")
-    return {name: tensors[place] for name, place in stages.items() if place in tensors}
+    stages = {name: f"{name} embeddings" for name in ("token", "segment", "position")} | {"sum": "embedding sum"}
+    return {name: tensors[Place(stage)] for name, stage in stages.items() if Place(stage) in tensors}
 
 
 def predictions(tensors: Tensors, ids: list[int], tokenizer: Tokenizer) -> list[Prediction]:
-    """The likeliest tokens at each [MASK]; none without the head of a masked language model."""
-    found = []
-    for place in [place for place, id in enumerate(ids) if id == tokenizer.mask_id and Place("decoder") in tensors]:
-        logits = tensors[Place("decoder")][place].float()  # (V)
-        best = logits.softmax(dim=-1).topk(min(GUESSES, len(logits)))
-        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        found.append(Prediction(place, [Guess(tokenizer.token_text(id), probability) for id, probability in pairs]))
-    return found
+    """The ten likeliest tokens at each [MASK]; none without the head of a masked language model."""
+    logits = tensors.get(Place("decoder"))  # (S,V)
+    places = [] if logits is None else [place for place, id in enumerate(ids) if id == tokenizer.mask_id]
+    guesses = [] if logits is None else best_tokens(logits[places], tokenizer, min(10, logits.shape[-1]))
+    return [Prediction(place, found) for place, found in zip(places, guesses, strict=True)]
 
 
 def notes(

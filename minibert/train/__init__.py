@@ -14,9 +14,8 @@ In reading order:
     finetuning      a task head on top, and all of it trained on one task's data
     classifier      the same as a scikit-learn classifier
     vocabulary      a WordPiece vocabulary learned from text
-    stats           statistics of a corpus before training
     objectives      what is predicted of a row: masked tokens, pairs of sentences, replaced tokens
-    pretraining     a language learned from raw text
+    pretraining     a language learned from raw text, whose statistics come first
     distillation    a student learns from a teacher
 """
 

@@ -41,7 +41,7 @@ from minibert.kernels.packing import map_ahead
 from minibert.losses import IGNORED
 from minibert.tasks.base import Augmentation, Example
 from minibert.text.masking import Masking
-from minibert.text.template import SpecialTokenTemplate
+from minibert.text.tokenized import SpecialTokenTemplate
 from minibert.text.tokenizer import Tokenizer
 from minibert.train.corpus import Corpus, Document
 

@@ -23,7 +23,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from minibert.checkpoints.tensor_files import write_tensors
-from minibert.files import OTHER, listing, lock_file, read_json, write_text_atomically
+from minibert.files import listing, lock_file, read_json, write_text_atomically
+from minibert.outputs import OTHER
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.loop import Progress
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor, nn
 
 from minibert.device import choose_device
-from minibert.heads import Head
 from minibert.tasks.classification import Classification
-from minibert.train.batches import Batch
+from minibert.text.texts import columns_of
 from minibert.train.finetuning import FinetuneRun, Reader
-from minibert.train.loop import Loss
-from minibert.train.packed import OutputFunction
 from minibert.train.settings import FinetuneSettings
-
-TINY = torch.finfo(torch.float32).tiny  # the least sum of weights in a batch
 
 
 class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
@@ -67,20 +62,21 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Raises TypeError or ValueError, naming the row, for texts and labels that cannot be learned.
         """
-        task, weight = Classification(), self.class_weight
-        texts, pairs = columns(X)
+        task = Classification()
+        texts, pairs = columns_of(X)
         given = np.asarray(y).tolist()
         data = task.from_labels(texts, given, pairs)
-        by_name = dict(zip(data.known_labels, given, strict=True))  # 2 is the class "2" to the model
-        settings = self.get_params() | {"model": os.fspath(self.model)}
-        if isinstance(weight, Mapping):
-            settings["class_weight"] = {str(label): value for label, value in weight.items()}
-        run = WeightedRun.of(task, data, None, FinetuneSettings(**settings))
+        settings = FinetuneSettings(**self.get_params() | {"model": os.fspath(self.model)})
+        run = FinetuneRun.of(task, data, None, settings)
         if sample_weight is not None:
-            run = replace(run, sample_weight=as_weights(sample_weight, len(texts)))
+            limits: dict[str, Any] = {"ensure_2d": False, "ensure_non_negative": True, "input_name": "sample_weight"}
+            weights = check_array(column_or_1d(sample_weight), dtype=np.float32, **limits)
+            check_consistent_length(data.texts, weights)
+            run = replace(run, sample_weights=torch.from_numpy(weights))
         with tempfile.TemporaryDirectory(prefix="minibert-fit-") as folder:
             trained = run.train(Path(folder))
         self.model_, self.tokenizer_, self.loss_curve_ = trained.model.to("cpu"), run.tokenizer, trained.progress.curve
+        by_name = dict(zip(data.known_labels, given, strict=True))  # 2 is the class "2" to the model
         self.classes_ = np.array([by_name[label] for label in run.labels])
         return self
 
@@ -90,7 +86,7 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         task, labels = Classification(), list(self.model_.config.id2label.values())
         model = self.model_.to(choose_device(self.device))
         reader = Reader(task, model, self.tokenizer_, labels, self.tokenizer_.max_length)
-        rows = [answer.probabilities for answer in reader.answer(task.from_texts(*columns(X)))]
+        rows = [answer.probabilities for answer in reader.answer(task.from_texts(*columns_of(X)))]
         return np.array(rows, dtype=np.float64).reshape(len(rows), len(labels))
 
     def predict(self, X: object) -> NDArray[Any]:
@@ -102,59 +98,3 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.input_tags.string = tags.input_tags.one_d_array = True
         return tags
-
-
-def columns(X: Any) -> tuple[list[str], list[str] | None]:
-    """Texts, or texts and their pairs where X has two columns; other values are refused later, by row."""
-    if getattr(X, "ndim", 1) == 2 and X.shape[1] in (1, 2):
-        values = X.to_numpy() if hasattr(X, "to_numpy") else X
-        return list(values[:, 0]), list(values[:, 1]) if X.shape[1] == 2 else None
-    return list(X), None
-
-
-def as_weights(weights: object, rows: int) -> Tensor:
-    """One weight for each row. Raises ValueError for another number, negative ones, or ones that are not finite."""
-    values = torch.as_tensor(np.asarray(weights, dtype=np.float32))
-    if values.shape != (rows,) or not bool(values.isfinite().all()) or bool((values < 0).any()):
-        raise ValueError(
-            f"sample_weight has shape {tuple(values.shape)} for {rows} texts; give one finite weight of at least 0 each"
-        )
-    return values
-
-
-@dataclass(frozen=True)
-class WeightedRun(FinetuneRun):
-    """Fine-tuning in which each text has a weight, (N)."""
-
-    sample_weight: Tensor | None = None
-
-    def loss_of(self, output_of: OutputFunction) -> Loss:
-        """With the weights, if there are any."""
-        weights = self.sample_weight
-        return (
-            super().loss_of(output_of)
-            if weights is None
-            else SampleWeightedLoss(weights, self.class_weights, output_of)
-        )
-
-
-@dataclass(frozen=True)
-class SampleWeightedLoss:
-    """Cross entropy in which each text has a weight, (N), and each class too, (K)."""
-
-    weights: Tensor
-    class_weights: tuple[float, ...] | None
-    output_of: OutputFunction
-
-    def __call__(self, model: Head, batch: Batch) -> Tensor:
-        """The weighted mean over the texts, ()."""
-        logits = self.output_of(model, replace(batch, labels={})).logits  # (B,K)
-        of_classes = None if self.class_weights is None else logits.new_tensor(self.class_weights)
-        each = nn.functional.cross_entropy(logits, batch.labels["labels"], weight=of_classes, reduction="none")
-        weights = self.weights[list(batch.rows)].to(logits)
-        total: Tensor = (each * weights).sum() / weights.sum().clamp(min=TINY)
-        return total
-
-    def weight_of(self, batch: Batch) -> float:
-        """The sum of the weights, by which the mean is divided."""
-        return max(float(self.weights[list(batch.rows)].sum(dtype=torch.float64)), TINY)

@@ -40,13 +40,9 @@ class Corpus:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], paragraphs: bool = False) -> Corpus:
-        """The whole file. Raises FileNotFoundError, and ValueError for an empty or compressed file."""
+        """The whole file. Raises FileNotFoundError for a missing file."""
         file = regular(Path(path))
-        if file.suffix in (".gz", ".parquet", ".zip", ".bz2", ".xz"):
-            raise ValueError(f"{file} is compressed; windows are read from all over a corpus: decompress it first")
-        if (size := file.stat().st_size) == 0:
-            raise ValueError(f"{file} is empty; {FORMAT}")
-        return cls(file, size, paragraphs=paragraphs)
+        return cls(file, file.stat().st_size, paragraphs=paragraphs)
 
     @property
     def fingerprint(self) -> str:
@@ -83,17 +79,14 @@ class Corpus:
                 file.readline(LONGEST_LINE + 1)  # the end of a line of the window before
             after = min(first + self.window, self.end)
             while (begin := file.tell()) < after and (line := file.readline(LONGEST_LINE + 1)):
-                if len(line) > LONGEST_LINE:
-                    raise ValueError(
-                        f"{self.path} has a line of more than {LONGEST_LINE:,} bytes, at byte {begin:,}; {FORMAT}"
-                    )
+                if len(line) > LONGEST_LINE or b"\0" in line:
+                    problem = f"it has a zero byte or a line of more than {LONGEST_LINE:,} bytes, at byte {begin:,}"
+                    raise ValueError(f"{self.path} is not text: {problem}; {FORMAT}")
                 try:
                     yield line.decode("utf-8-sig" if begin == 0 else "utf-8")
                 except UnicodeDecodeError as error:
                     at = f"byte {begin + error.start:,} ({error.reason})"
-                    raise ValueError(f"{self.path} is not UTF-8 text: {at}") from None
-                if b"\0" in line:
-                    raise ValueError(f"{self.path} is not text: byte {begin + line.index(0):,} is zero")
+                    raise ValueError(f"{self.path} is not UTF-8 text, or compressed: {at}; {FORMAT}") from None
 
     def documents(self, number: int) -> list[list[str]]:
         """The documents of a window, each a list of its sentences."""

@@ -36,6 +36,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -64,14 +65,17 @@ from minibert.train.settings import DistillClassifierSettings, DistillSettings
 
 AT_ONCE = 256  # tokens whose logits (N,V) are in memory at a time; on a CPU fewer or more are slower
 CARRIED = (  # from the teacher's config to the student's
-    *("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings", "hidden_act"),
-    *(
-        "hidden_dropout_prob",
-        "attention_probs_dropout_prob",
-        "initializer_range",
-        "pad_token_id",
-        "tie_word_embeddings",
-    ),
+    "vocab_size",
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "initializer_range",
+    "pad_token_id",
+    "tie_word_embeddings",
 )
 NO_HEAD = {
     "masked-lm": "predicts no masked tokens, which a student learns; a pretrained checkpoint does (bert-base-uncased, "
@@ -88,36 +92,29 @@ def layers_taken(depth: int, layers: int | None = None, take: Sequence[int] | No
     """The layers of a teacher of `depth` layers that initialise those of the student.
 
     layers: how many, evenly spaced from the first to the last; None: half of them. take: these. Raises ValueError for
-    a layer that the teacher does not have.
+    a layer that the teacher does not have, and for another number of layers than those of `take`.
     """
-    if take is not None and layers not in (None, len(take)):
-        raise ValueError(f"layers is {layers}, and take names {len(take)} layers; leave out one of the two")
-    layers = len(take) if take is not None else max(1, depth // 2) if layers is None else layers
-    if not 1 <= layers <= depth:
-        raise ValueError(f"layers is {layers}; it must be at least 1 and at most {depth}, the teacher's")
+    count = max(1, depth // 2) if layers is None else layers
     if take is None:
-        return tuple(round(number * (depth - 1) / max(1, layers - 1)) for number in range(layers))
-    if wrong := [number for number in take if not 0 <= number < depth]:
-        raise ValueError(f"take names layer {wrong[0]}; the teacher has 0 to {depth - 1}")
+        take = [round(number * (depth - 1) / max(1, count - 1)) for number in range(count)]
+    if not 1 <= len(take) <= depth or not set(take) <= set(range(depth)) or layers not in (None, len(take)):
+        raise ValueError(
+            f"layers is {layers} and take is {tuple(take)}; a student has 1 to {depth} layers, and they begin as these "
+            f"layers of the teacher: 0 to {depth - 1}"
+        )
     return tuple(take)
 
 
 def check_teacher(folder: Path, head: str) -> Config:
     """The teacher's config. Raises ValueError where its layers do not fit a DistilBERT, or it lacks the task head."""
     config = Config.from_file(folder / "config.json")
-    reasons = {
-        f"its positions begin at {config.first_position}, and those of a DistilBERT at 0": config.first_position > 0
-        or not config.padding_has_position,
-        "its layers share their weights": len(set(config.shared_layers)) < config.num_hidden_layers,
-        "its embeddings are projected to the width of the layers": config.embedding_size != config.hidden_size
-        or config.always_projected,
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            raise ValueError(
-                f"{folder} is of type {config.family.title}, and {reason}, so its layers do not fit a DistilBERT; the "
-                "teacher can be a BERT or a DistilBERT"
-            )
+    positions = config.first_position == 0 and config.padding_has_position
+    shared = len(set(config.shared_layers)) < config.num_hidden_layers
+    if not positions or shared or config.always_projected or config.embedding_size != config.hidden_size:
+        raise ValueError(
+            f"{folder} is of type {config.family.title}, whose positions, embeddings or layers do not fit a "
+            "DistilBERT; the teacher can be a BERT or a DistilBERT"
+        )
     if not has_head(folder, head):
         raise ValueError(f"{folder} {NO_HEAD[head]}")
     return config
@@ -236,15 +233,11 @@ class DistillRun(PretrainRun):
     @classmethod
     def of(cls, corpus: str | os.PathLike[str], settings: Any) -> Self:
         """Check and prepare. Raises ValueError, FileNotFoundError for what cannot be learned."""
-        teacher = hub.locate(settings.init)
-        take = layers_taken(
-            check_teacher(teacher.folder, "masked-lm").num_hidden_layers, settings.layers, settings.take
-        )
-        if settings.objective != "mlm":
-            raise ValueError(f"objective is {settings.objective!r}; a DistilBERT has no pooler, and learns mlm alone")
-        if settings.tokenizer and load_tokenizer(settings.tokenizer).vocab != load_tokenizer(teacher.folder).vocab:
+        teacher = hub.locate(settings.init).folder
+        depth = check_teacher(teacher, "masked-lm").num_hidden_layers
+        if settings.tokenizer and load_tokenizer(settings.tokenizer).vocab != load_tokenizer(teacher).vocab:
             raise ValueError(f"the tokenizer {settings.tokenizer} has not the teacher's vocabulary; leave it out")
-        return super().of(corpus, replace(settings, take=take))
+        return super().of(corpus, replace(settings, take=layers_taken(depth, settings.layers, settings.take)))
 
     @cached_property
     def objective(self) -> Distillation:
@@ -281,8 +274,8 @@ class DistillClassifierRun(FinetuneRun):
     @classmethod
     def of(cls, task: Any, data: Any, dev: Any, settings: Any) -> Self:
         """Check and encode. Raises ValueError, FileNotFoundError for what cannot be learned."""
-        if task.problem_type() != "single_label_classification":
-            raise ValueError("a student of a classifier learns one label a text, not numbers or several labels")
+        if settings.class_weight is not None or task.problem_type() != "single_label_classification":
+            raise ValueError("a student of a classifier learns one label a text, and has no class_weight")
         folder = hub.locate(settings.model).folder
         config = check_teacher(folder, task.head)
         known, given = sorted(config.id2label.values()), task.resolve(data).labels_of(data)
@@ -300,9 +293,7 @@ class DistillClassifierRun(FinetuneRun):
     def soft_labels(self) -> Tensor:
         """The teacher's logits of each text, (N,K), computed once; columns as in `labels`."""
         theirs = list(self.teacher.config.id2label.values())
-        logits = torch.stack(
-            [torch.from_numpy(x) for x in outputs(self.teacher, self.encoded, self.settings.precision)]
-        )
+        logits = torch.from_numpy(np.stack(outputs(self.teacher, self.encoded, self.settings.precision)))
         return logits[:, [theirs.index(label) for label in self.labels]]
 
     def new_model(self) -> Head:
@@ -332,12 +323,16 @@ class SoftLabels:
         return {"soft-labels": soft, "labels": cross_entropy(logits, batch.labels["labels"])}
 
 
+# ---------------------------------------------------------------------------------------------------------------
+# From Python
+
+
 def distill(
     data: object,
     *,
     teacher: str | os.PathLike[str],
     out: str | os.PathLike[str],
-    task: str = "language",
+    task: str | Classification = "language",
     dev: Any = None,
     restart: bool = False,
     overwrite: bool = False,
@@ -346,25 +341,30 @@ def distill(
     """Train a student of a teacher and return it, in eval mode; `out` is an ordinary checkpoint of a DistilBERT.
 
     task: "language", with a text file (one sentence a line, an empty line between documents) and a masked LM as the
-    teacher; or "classify", with a table of texts and labels, or the result of Classification.from_labels, and a teacher
-    that was fine-tuned on these labels. dev: the same, for evaluation. settings: layers, take, temperature, weights,
-    steps, batch_size, ... (settings.DistillSettings, DistillClassifierSettings). The same call resumes a killed run.
-    overwrite: replace an earlier result of minibert in `out`.
+    teacher; or "classify", or a Classification with settings of its own, with a table of texts and labels, or the
+    result of Classification.from_labels, and a teacher that was fine-tuned on these labels. dev: the same, for
+    evaluation. settings: layers, take, temperature, weights, steps, batch_size, ... (settings.DistillSettings,
+    DistillClassifierSettings). The same call resumes a killed run. overwrite: replace an earlier result of minibert in
+    `out`.
     Raises ValueError for an `out` that is taken and for what cannot be learned, before anything is trained, and what
     Run.train raises.
     """
     check_out(Path(out), overwrite, teacher)
-    name, how = os.fspath(teacher), {"precision": "float32"} | settings
-    run: DistillRun | DistillClassifierRun
-    if task == "language":
-        how |= {"init": name, "dev": None if dev is None else os.fspath(dev)}
-        run = DistillRun.of(cast(str, data), DistillSettings(**how))
-    elif task == "classify":
-        learner = Classification()
-        held_out = None if dev is None else as_data(learner, dev)
-        run = DistillClassifierRun.of(
-            learner, as_data(learner, data), held_out, DistillClassifierSettings(**how | {"model": name})
-        )
-    else:
-        raise ValueError(f"task is {task!r}; choose language or classify")
+    run = prepare(data, teacher, task, dev, **{"precision": "float32"} | settings)
     return cast(Head, run.finish(Path(out), restart=restart, overwrite=overwrite).model)
+
+
+def prepare(
+    data: Any, teacher: str | os.PathLike[str], task: str | Classification, dev: Any, **settings: Any
+) -> DistillRun | DistillClassifierRun:
+    """The run of `distill`, checked. Raises ValueError for what cannot be learned."""
+    name = os.fspath(teacher)
+    if task == "language":
+        return DistillRun.of(data, DistillSettings(init=name, dev=None if dev is None else os.fspath(dev), **settings))
+    task = Classification() if task == "classify" else task
+    if not isinstance(task, Classification):
+        raise ValueError(f"task is {task!r}; choose language or classify")
+    held_out = None if dev is None else as_data(task, dev)
+    return DistillClassifierRun.of(
+        task, as_data(task, data), held_out, DistillClassifierSettings(model=name, **settings)
+    )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from minibert.config import Config
 from minibert.device import choose_device
 from minibert.files import read_json
 from minibert.heads import Head
+from minibert.printing import block
 from minibert.tasks import task_class
 from minibert.tasks.base import Encoded, Measure, Task
 from minibert.tasks.classification import Classification
@@ -42,6 +43,8 @@ from minibert.train.packed import OutputFunction, packed_output
 from minibert.train.run import REPORT, Run, check_out, resolve_precision
 from minibert.train.settings import FinetuneSettings
 
+TINY = torch.finfo(torch.float32).tiny  # the least sum of weights in a batch
+
 
 @dataclass(frozen=True)
 class FinetuneRun(Run):
@@ -55,6 +58,7 @@ class FinetuneRun(Run):
     dev: Any  # data for evaluation, or None
     held_out: Encoded | None  # its examples
     class_weights: tuple[float, ...] | None = None  # in the order of the labels; None: equal
+    sample_weights: Tensor | None = None  # of the training texts, (N); None: equal
 
     @classmethod
     def of(cls, task: Task, data: Any, dev: Any, settings: FinetuneSettings) -> Self:
@@ -67,10 +71,8 @@ class FinetuneRun(Run):
                 raise ValueError(f"class_weight needs a task with one class a text, and this is {task.name!r}")
             weights = tuple(class_weights(data.known_labels, labels, settings.class_weight))
         source = hub.locate(settings.model)
-        limit = Config.from_file(source.folder / "config.json").max_tokens
-        length = min(task.row_length, limit) if settings.max_length is None else settings.max_length
-        if length > limit:
-            raise ValueError(f"max_length is {length}; the model has {limit} positions, the maximum")
+        longest = Config.from_file(source.folder / "config.json").max_tokens
+        length = min(task.row_length, longest) if settings.max_length is None else settings.max_length
         tokenizer = load_tokenizer(source.folder, max_length=length)
         encoded = task.encode(data, tokenizer, labels, length)
         held_out = None if dev is None else task.encode(dev, tokenizer, labels, length)
@@ -90,6 +92,13 @@ class FinetuneRun(Run):
         return list(dict.fromkeys([*self.encoded.notes, *(self.held_out.notes if self.held_out else ())]))
 
     @property
+    def summary(self) -> str:
+        """The number of examples, and the notes, for people."""
+        dev = f", {len(self.held_out.examples):,} for evaluation" if self.held_out else ""
+        lines = [block("data", f"{len(self.encoded.examples):,} examples{dev}")]
+        return "\n".join([*lines, *(block("note", note) for note in self.notes)])
+
+    @property
     def config(self) -> dict[str, Any]:
         """With the task, and hashes of data and starting weights."""
         return super().config | {
@@ -105,8 +114,7 @@ class FinetuneRun(Run):
     @property
     def report(self) -> dict[str, Any]:
         """What TrainedFolder reads, and notes on the data."""
-        settings = {name: value for name, value in vars(self.task).items() if not name.startswith("_")}
-        return {"task": self.task.name, "settings": settings, "labels": self.labels, "notes": self.notes}
+        return {"task": self.task.name, "settings": vars(self.task), "labels": self.labels, "notes": self.notes}
 
     @property
     def inputs(self) -> list[str | os.PathLike[str] | None]:
@@ -140,8 +148,9 @@ class FinetuneRun(Run):
 
     def loss_of(self, output_of: OutputFunction) -> Loss:
         """The loss function, from the output of the model."""
-        if self.class_weights is not None:
-            return WeightedLoss(torch.tensor(self.class_weights), output_of)
+        if self.class_weights is not None or self.sample_weights is not None:
+            classes = torch.tensor(self.class_weights or [1.0] * len(self.labels))
+            return WeightedLoss(classes, output_of, self.sample_weights)
         return readable_loss if self.settings.step == "readable" else partial(own_loss, output_of)
 
     def measure(self, model: Head, states: States | None = None) -> Measure:
@@ -194,25 +203,31 @@ def readable_output(model: Head, batch: Batch) -> Any:
 
 def own_loss(output_of: OutputFunction, model: Head, batch: Batch) -> Tensor:
     """The loss of the task head itself."""
-    loss: Tensor = output_of(model, batch).loss
-    return loss
+    return cast(Tensor, output_of(model, batch).loss)
 
 
 @dataclass(frozen=True)
 class WeightedLoss:
-    """Cross entropy in which each class has a weight, (K)."""
+    """Cross entropy in which each class has a weight, (K), and each text too, (N)."""
 
-    weights: Tensor
+    classes: Tensor
     output_of: OutputFunction
+    texts: Tensor | None = None
 
     def __call__(self, model: Head, batch: Batch) -> Tensor:
         """The weighted mean over the texts, ()."""
-        logits = self.output_of(model, replace(batch, labels={})).logits  # (B,K)
-        return nn.functional.cross_entropy(logits, batch.labels["labels"], weight=self.weights.to(logits))
+        logits, labels = self.output_of(model, replace(batch, labels={})).logits, batch.labels["labels"]  # (B,K), (B)
+        classes = self.classes.to(logits)
+        if self.texts is None:
+            return nn.functional.cross_entropy(logits, labels, weight=classes)
+        weights = self.texts[list(batch.rows)].to(logits)
+        each = nn.functional.cross_entropy(logits, labels, weight=classes, reduction="none")
+        return (each * weights).sum() / weights.sum().clamp(min=TINY)
 
     def weight_of(self, batch: Batch) -> float:
         """The sum of the weights, by which the mean is divided."""
-        return float(self.weights[batch.labels["labels"]].sum(dtype=torch.float64))
+        weights = self.classes[batch.labels["labels"]] if self.texts is None else self.texts[list(batch.rows)]
+        return float(weights.sum(dtype=torch.float64))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -249,22 +264,17 @@ def finetune(
     learned = as_data(task, data, labels, pairs)
     held_out = None if dev is None else as_data(task, *(dev if isinstance(dev, tuple) else (dev,)))
     run = FinetuneRun.of(task, learned, held_out, checked)
-    if out is not None:
-        trained: Head = run.finish(Path(out), restart=restart, overwrite=overwrite).model
-        return trained
     with tempfile.TemporaryDirectory(prefix="minibert-finetune-") as folder:
-        return run.train(Path(folder)).model  # type: ignore[no-any-return]
+        how: dict[str, Any] = {"restart": restart, "overwrite": overwrite}
+        trained = run.train(Path(folder)) if out is None else run.finish(Path(out), **how)
+    return cast(Head, trained.model)
 
 
-def as_data(task: Task, data: object, labels: object = None, pairs: Sequence[str] | None = None) -> Any:
+def as_data(task: Any, data: object, labels: object = None, pairs: Sequence[str] | None = None) -> Any:
     """Data of the task: read from a file, made of texts and labels, or as it is."""
     if isinstance(data, str | os.PathLike):
         return task.read(os.fspath(data))
-    if labels is None:
-        return data
-    if not isinstance(task, Classification):
-        raise TypeError(f"task {task.name!r} takes a file or the result of its `read`, not texts with labels")
-    return task.from_labels(list(as_texts(data)), labels, pairs)  # type: ignore[arg-type]  # checked by from_labels
+    return data if labels is None else task.from_labels(list(as_texts(data)), labels, pairs)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -289,21 +299,17 @@ class Reader:
             raise FileNotFoundError(f"{path} has no {REPORT}: it was not written by `minibert finetune`")
         report = read_json(path / REPORT)
         try:
-            settings = {"mask_rate" if name == "rate" else name: value for name, value in report["settings"].items()}
-            task = task_class(report["task"])(**settings)  # an earlier minibert wrote "rate"
+            task = task_class(report["task"])(**report["settings"])
             labels, max_length = list(map(str, report["labels"])), int(report["asked"]["max_length"])
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path / REPORT} is damaged ({error!r}); train again") from None
         model = load(path, head=task.head, device=choose_device(device))
-        max_length = min(max_length, model.config.max_tokens)
         return cls(task, model, load_tokenizer(path, max_length=max_length), labels, max_length)
 
     def with_columns(self, columns: Mapping[str, str | None]) -> Reader:
-        """The same for a file with other column names; of tasks whose files have columns."""
-        named: dict[str, Any] = {name: column for name, column in columns.items() if column is not None}
-        if named and not isinstance(self.task, Classification):
-            raise ValueError(f"files of the task {self.task.name!r} have no {', '.join(named)} to choose")
-        return replace(self, task=replace(self.task, **named)) if isinstance(self.task, Classification) else self
+        """The same for a file with other column names. Raises TypeError for a task whose files have none."""
+        named = {name: column for name, column in columns.items() if column is not None}
+        return replace(self, task=replace(self.task, **named))  # type: ignore[type-var]  # every task is a dataclass
 
     def answer(self, data: Any) -> list[Any]:
         """One prediction for each row of the data."""

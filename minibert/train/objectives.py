@@ -5,16 +5,16 @@
     mlm+sop    and whether the two texts are in order              Lan et al. 2019, section 3.1
     electra    which tokens a small generator has replaced         Clark et al. 2020, section 3
 
-An objective is a loss function for loop.train with a name, a model, rows and a score of its own. A new one is a class
-here, in OBJECTIVES, with its name in settings.OBJECTIVES.
+An objective is a loss function for loop.train with a model, masking and a score of its own. A new one is a class here,
+in OBJECTIVES, with its name in settings.OBJECTIVES.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,38 +26,29 @@ from minibert.checkpoints.load import has_head, load
 from minibert.config import Config
 from minibert.heads import HEAD_CLASSES, Head, MaskedLM, ReplacedTokenDetection
 from minibert.inputs import inference, unchecked
-from minibert.losses import IGNORED, cross_entropy, token_cross_entropy
+from minibert.losses import IGNORED, token_cross_entropy
 from minibert.tasks.base import Example
-from minibert.text.masking import Masking
-from minibert.train.batches import Batch, collate
+from minibert.train.batches import Batch
+from minibert.train.outputs import batches_by_length, lower_precision
 from minibert.train.packed import packed_states
-from minibert.train.settings import PretrainSettings
 
-SCORED_ROWS = 32  # in a batch of held-out rows
 DISCRIMINATOR_SCALE = 50.0  # of ELECTRA's discriminator loss, which is small: section 3.2
-GENERATOR = 4  # times: ELECTRA's generator is so much narrower, with fewer heads
+GENERATOR = 4  # ELECTRA's generator has 1/4 of the width and of the attention heads
 
 
 class MaskedLanguageModel:
-    """Masked tokens are predicted; a subclass with a `pairing` also classifies pairs of texts.
+    """Masked tokens are predicted, and with a `pairing` also how the two texts of a row belong together.
 
-    step: "packed", without padding, or "readable", the model's own forward pass.
+    step: "packed", without padding, or "readable", the model's own forward pass. pairing: see stream.Packing.
     """
 
-    head = "masked-lm"
-    pairing: str | None = None  # of the two texts of a row: see stream.Packing
     over: Mapping[str, str] = {"next-sentence": "texts", "sentence-order": "texts"}  # see loop.Loss
     scales: Mapping[str, float] = {}
+    masking: Mapping[str, Any] = {}  # fields of text.masking.Masking that differ from BERT's
 
-    def __init__(self, step: str = "packed") -> None:
-        self.step = step
-
-    def check(self, settings: PretrainSettings) -> None:
-        """Raise ValueError for settings with which this objective cannot be learned."""
-
-    def masking(self, masking: Masking) -> Masking:
-        """How the chosen tokens are masked."""
-        return masking
+    def __init__(self, step: str = "packed", pairing: str | None = None) -> None:
+        self.step, self.pairing = step, pairing
+        self.head = "masked-lm" if pairing is None else "pretraining"
 
     def new_model(self, config: Config, checkpoint: Path | None = None) -> Any:
         """A checkpoint with this task head, a fresh one if it has none; or a model of random weights."""
@@ -65,12 +56,9 @@ class MaskedLanguageModel:
             return HEAD_CLASSES[self.head](config)
         return load(checkpoint, head=self.head, new_head=not has_head(checkpoint, self.head))
 
-    def models(self, model: Any) -> dict[str, Head]:
-        """The models that are saved, by their folder in that of the result; "" is the main one."""
-        return {"": model}
-
-    def predict(self, model: Head, batch: Batch, step: str) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
-        """Logits of tokens, (1, N, V) of masked ones or (B, S, V), logits of pairs (B, 2) or None, and the labels."""
+    def predict(self, model: Head, batch: Batch, step: str) -> dict[str, tuple[Tensor, Tensor]]:
+        """Logits and labels by the name of the loss: of masked tokens, (1, N, V) and (1, N), or of all in the readable
+        step, (B, S, V) and (B, S); of pairs (B, 2) and (B)."""
         if step == "packed":
             encoded, labels = packed_states(model, batch)
             out: Any = model.read(encoded)
@@ -78,56 +66,34 @@ class MaskedLanguageModel:
             inputs = {"attention_mask": batch.attention_mask, "token_type_ids": batch.token_type_ids}
             out, labels = model(batch.input_ids, **inputs), batch.labels
         if self.pairing is None:
-            return out.logits, None, labels
+            return {"masked-lm": (out.logits, labels["labels"])}
         pairs = out.seq_relationship_logits if out.sop_logits is None else out.sop_logits
-        return out.prediction_logits, pairs, labels | {"pairs": labels[f"{self.pairing.replace('-', '_')}_label"]}
+        tokens = (out.prediction_logits, labels["labels"])
+        return {"masked-lm": tokens, self.pairing: (pairs, labels[f"{self.pairing.replace('-', '_')}_label"])}
 
     def __call__(self, model: Any, batch: Batch) -> dict[str, Tensor]:
         """The losses of a batch by name, whose sum is the loss of transformers."""
-        tokens, pairs, labels = self.predict(model, batch, self.step)
-        losses = {"masked-lm": token_cross_entropy(tokens, labels["labels"])}
-        return losses if pairs is None else losses | {str(self.pairing): cross_entropy(pairs, labels["pairs"])}
+        predictions = self.predict(model, batch, self.step)
+        return {name: token_cross_entropy(*prediction) for name, prediction in predictions.items()}
 
     def score(self, model: Any, rows: Sequence[Example], precision: str = "float32") -> dict[str, Any]:
         """Mean loss, perplexity and accuracy of masked tokens and of pairs."""
-        lower = torch.autocast(model.device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
-        with inference(model), unchecked(), lower:
-            found = self.figures(model, batches_of(rows, model))
+        with inference(model), unchecked(), lower_precision(model, precision):
+            found = self.figures(model, batches_by_length(model, rows))
         return {"perplexity": math.exp(min(700.0, found["masked_lm_loss"]))} | found
 
     def figures(self, model: Any, batches: Iterable[Batch]) -> dict[str, Any]:
         """The figures of `score`, without perplexity."""
-        sums = torch.zeros(2, 3, dtype=torch.float64)  # of tokens and of pairs
+        sums: dict[str, Tensor] = {}
         for batch in batches:
-            tokens, pairs, labels = self.predict(model, batch, "packed")
-            sums[0] += summed(tokens[0], labels["labels"][0])  # (N,V), (N)
-            sums[1] += 0 if pairs is None else summed(pairs, labels["pairs"])  # (B,2), (B)
-        (count, loss, correct), second = sums[0].tolist(), (sums[1, 1:] / sums[1, 0]).tolist()
+            for name, (logits, labels) in self.predict(model, batch, "packed").items():
+                sums[name] = sums.get(name, 0) + summed(logits.flatten(0, -2), labels.flatten())
+        count, loss, correct = sums.pop("masked-lm").tolist()
         found = {"masked_lm_loss": loss / count, "masked_accuracy": correct / count, "masked_tokens": int(count)}
-        name = str(self.pairing).replace("-", "_")
-        return found | ({} if self.pairing is None else {f"{name}_loss": second[0], f"{name}_accuracy": second[1]})
-
-
-class NextSentence(MaskedLanguageModel):
-    """Masked tokens, and whether the second text of a row follows the first."""
-
-    head = "pretraining"
-    pairing = "next-sentence"
-
-
-class SentenceOrder(MaskedLanguageModel):
-    """Masked tokens, and whether the two texts of a row are in order."""
-
-    head = "pretraining"
-    pairing = "sentence-order"
-
-
-def batches_of(rows: Sequence[Example], model: Any) -> Iterator[Batch]:
-    """The rows in batches of similar length, on the device of the model."""
-    in_order = sorted(range(len(rows)), key=lambda row: len(rows[row].ids))
-    for start in range(0, len(rows), SCORED_ROWS):
-        numbers = in_order[start : start + SCORED_ROWS]
-        yield collate([rows[row] for row in numbers], numbers, model.config.pad_token_id).to(model.device)
+        for name, total in sums.items():
+            key, (count, loss, correct) = name.replace("-", "_"), total.tolist()
+            found |= {f"{key}_loss": loss / count, f"{key}_accuracy": correct / count}
+        return found
 
 
 def summed(logits: Tensor, labels: Tensor) -> Tensor:
@@ -143,16 +109,11 @@ def summed(logits: Tensor, labels: Tensor) -> Tensor:
 class Electra(nn.Module):
     """A generator and a discriminator, which share the tables of tokens, positions and segments, and their norm.
 
-    Raises ValueError for a config that is not ELECTRA's, or whose heads cannot be divided by 4.
+    Raises ValueError for a config of another family than ELECTRA.
     """
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        if config.num_attention_heads % GENERATOR:
-            raise ValueError(
-                f"num_attention_heads is {config.num_attention_heads}; the generator has a quarter of them, so it must "
-                f"be a multiple of {GENERATOR}"
-            )
         self.config = config
         self.head_is_trained = False
         self.discriminator = ReplacedTokenDetection(config)
@@ -179,26 +140,13 @@ class ReplacedTokens(MaskedLanguageModel):
     the original counts as original.
     """
 
-    head = "replaced-token-detection"
     over: Mapping[str, str] = {"replaced-token-detection": "tokens"}
     scales: Mapping[str, float] = {"replaced-token-detection": DISCRIMINATOR_SCALE}
-
-    def check(self, settings: PretrainSettings) -> None:
-        """ELECTRA starts from random weights, and has a packed step alone."""
-        if settings.step == "readable" or settings.init:
-            raise ValueError("objective electra needs a config, for a new generator and discriminator, and step packed")
-
-    def masking(self, masking: Masking) -> Masking:
-        """85 % of the chosen tokens are masked, and the others stay."""
-        return replace(masking, masked=0.85, replaced=0.0)
+    masking: Mapping[str, Any] = {"masked": 0.85, "replaced": 0.0}  # the other chosen tokens stay
 
     def new_model(self, config: Config, checkpoint: Path | None = None) -> Electra:
         """Both models, of random weights."""
         return Electra(config)
-
-    def models(self, model: Electra) -> dict[str, Head]:
-        """The discriminator, and the generator in its folder."""
-        return {"": model.discriminator, "generator": model.generator}
 
     def __call__(self, model: Electra, batch: Batch) -> dict[str, Tensor]:
         """The generator's loss over the chosen tokens, and the discriminator's over all."""
@@ -231,31 +179,27 @@ class ReplacedTokens(MaskedLanguageModel):
 
         The generator's likeliest tokens are filled in, so that the figures are deterministic.
         """
-        sums, detected = (
-            torch.zeros(3, dtype=torch.float64),
-            torch.zeros(2, 2, dtype=torch.float64),
-        )  # (original or replaced, all or found)
+        sums, detected = torch.zeros(3, dtype=torch.float64), torch.zeros(2, 2)  # all and found; original, replaced
         for batch in batches:
             logits, labels = self.generate(model, batch)
-            sums += summed(logits, labels)
             found, replaced = self.detect(model, batch, logits.argmax(dim=-1))
-            for kind in (0, 1):
-                of_kind = replaced == kind
-                detected[kind] += torch.tensor([int(of_kind.sum()), int(((found > 0) == kind)[of_kind].sum())])
-        (count, loss, correct), (originals, replacements) = sums.tolist(), detected.tolist()
+            sums += summed(logits, labels)
+            right = replaced[(found > 0) == replaced]
+            detected += torch.stack([kinds.long().bincount(minlength=2).cpu() for kinds in (replaced, right)])
+        (count, loss, correct), (every, found_ones) = sums.tolist(), detected.tolist()
         return {
             "masked_lm_loss": loss / max(1.0, count),
             "masked_accuracy": correct / max(1.0, count),
             "masked_tokens": int(count),
-            "replaced_found": replacements[1] / max(1, replacements[0]),
-            "originals_left_alone": originals[1] / max(1, originals[0]),
-            "replaced_share": replacements[0] / max(1, originals[0] + replacements[0]),
+            "replaced_found": found_ones[1] / max(1, every[1]),
+            "originals_left_alone": found_ones[0] / max(1, every[0]),
+            "replaced_share": every[1] / max(1, sum(every)),
         }
 
 
-OBJECTIVES: dict[str, type[MaskedLanguageModel]] = {
+OBJECTIVES: dict[str, Callable[..., MaskedLanguageModel]] = {
     "mlm": MaskedLanguageModel,
-    "mlm+nsp": NextSentence,
-    "mlm+sop": SentenceOrder,
+    "mlm+nsp": partial(MaskedLanguageModel, pairing="next-sentence"),
+    "mlm+sop": partial(MaskedLanguageModel, pairing="sentence-order"),
     "electra": ReplacedTokens,
 }

@@ -41,27 +41,21 @@ def outputs(
     Of a masked LM they are those of the labelled tokens, (N, V), a million numbers for a long text: `keep` reduces them
     while only one batch is in memory. Runs in eval mode on the model's device; the model's own mode is restored.
     """
-
-    def compute(batch: Batch) -> Iterator[Logits]:
-        with lower_precision(model, precision):
-            rows = logits_of(model, batch)
-        return (keep(row.float(), encoded.examples[n]).cpu().numpy() for n, row in zip(batch.rows, rows, strict=True))
-
-    return in_batches(model, encoded, compute)
-
-
-def in_batches(model: Head, encoded: Encoded, compute: Callable[[Batch], Any], title: str | None = None) -> list[Any]:
-    """compute(batch), one result for each row, in eval mode and by length; the results in the order of the examples."""
     found: list[Any] = [None] * len(encoded.examples)
-    bar = tqdm(total=len(found), desc=title, unit="text", delay=2, disable=None, leave=False)
-    with inference(model), unchecked(), bar:
-        for numbers in batches([len(one.ids) for one in encoded.examples], BATCH_TOKENS):
-            examples = [encoded.examples[number] for number in numbers]
-            batch = collate(examples, numbers, model.config.pad_token_id).to(model.device)
-            for number, result in zip(numbers, compute(batch), strict=True):
-                found[number] = result
-            bar.update(len(numbers))
+    with inference(model), unchecked(), lower_precision(model, precision):
+        for batch in batches_by_length(model, encoded.examples):
+            for number, row in zip(batch.rows, logits_of(model, batch), strict=True):
+                found[number] = keep(row.float(), encoded.examples[number]).cpu().numpy()
     return found
+
+
+def batches_by_length(model: Any, examples: Sequence[Example], title: str | None = None) -> Iterator[Batch]:
+    """The examples in batches of similar length, on the model's device, with a progress bar."""
+    with tqdm(total=len(examples), desc=title, unit="text", delay=2, disable=None, leave=False) as bar:
+        for numbers in batches([len(one.ids) for one in examples], BATCH_TOKENS):
+            chosen = [examples[number] for number in numbers]
+            yield collate(chosen, numbers, model.config.pad_token_id).to(model.device)
+            bar.update(len(numbers))
 
 
 def lower_precision(model: Head, precision: str) -> Any:
@@ -93,30 +87,29 @@ def states_of(model: Head, batch: Batch) -> tuple[EncoderOutput, list[int]]:
 class States:
     """The encoder's states of each example, as far as the task head reads them."""
 
-    hidden: list[Tensor]  # (1, D) of a first token, or (tokens, D)
-    pooled: list[Tensor | None]  # (D); None: no pooler, or one that is not read
+    hidden: dict[int, Tensor]  # by the number of the example: (1, D) of a first token, or (tokens, D)
+    pooled: dict[int, Tensor]  # (D); empty: no pooler, or one that is not read
 
     @classmethod
     def of(cls, model: Head, encoded: Encoded, precision: str = "float32") -> States:
         """Read each example once, in eval mode."""
-
-        def compute(batch: Batch) -> Iterator[tuple[Tensor, Tensor | None]]:
-            with lower_precision(model, precision):
+        found = cls({}, {})
+        with inference(model), unchecked(), lower_precision(model, precision):
+            for batch in batches_by_length(model, encoded.examples, "frozen encoder"):
                 states, lengths = states_of(model, batch)
-            hidden, pooled = states.last_hidden_state.float(), states.pooler_output
-            rows = torch.split(hidden[0], lengths) if lengths else hidden.unbind()  # (tokens,D) or (1,D) each
-            pooled_rows = [None] * len(rows) if pooled is None else pooled.float().unbind()
-            return zip((row.clone() for row in rows), pooled_rows, strict=True)
-
-        found = in_batches(model, encoded, compute, "frozen encoder")
-        return cls([hidden for hidden, _ in found], [pooled for _, pooled in found])
+                hidden = states.last_hidden_state.float()
+                rows = torch.split(hidden[0], lengths) if lengths else hidden.unbind()  # (tokens,D) or (1,D) each
+                found.hidden.update(zip(batch.rows, (row.clone() for row in rows), strict=True))
+                if states.pooler_output is not None:
+                    found.pooled.update(zip(batch.rows, states.pooler_output.float().unbind(), strict=True))
+        return found
 
     def output(self, model: Head, batch: Batch) -> Any:
         """The output of the model's task head, with its loss if the batch has labels; see packed.packed_output."""
         width = max(batch.choices, 1)
         numbers = [row * width + choice for row in batch.rows for choice in range(width)]
-        choices: dict[str, Any] = {"choices": batch.choices} if batch.choices else {}
-        return model.read(self.encoded(numbers), **choices, **batch.labels)
+        more: dict[str, Any] = batch.labels | ({"choices": batch.choices} if batch.choices else {})
+        return model.read(self.encoded(numbers), **more)
 
     def logits(self, model: Head) -> list[Logits]:
         """The logits of each example, in order; see `outputs`."""
@@ -126,7 +119,7 @@ class States:
 
     def encoded(self, numbers: Sequence[int]) -> EncoderOutput:
         """The states of these examples as an encoder returns them, (B,1,D) or (B,S,D), zeros for padding."""
-        pooled = [row for number in numbers if (row := self.pooled[number]) is not None]
+        pooled = [self.pooled[number] for number in numbers if number in self.pooled]
         hidden = pad_sequence([self.hidden[number] for number in numbers], batch_first=True)
         return EncoderOutput(hidden, torch.stack(pooled) if pooled else None)
 

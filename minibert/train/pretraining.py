@@ -8,10 +8,13 @@ Devlin et al. 2018, section 3.1 and appendix A.2; the objectives are in objectiv
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, pairwise
 from pathlib import Path
 from random import Random
 from typing import Any, Self
@@ -21,19 +24,25 @@ from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.config import Config
 from minibert.files import read_json, regular
 from minibert.heads import Head
+from minibert.losses import IGNORED
+from minibert.printing import block
 from minibert.tasks.base import Example, Measure
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train import distributed
-from minibert.train.batches import Packing, Stream, masked
-from minibert.train.corpus import Corpus
+from minibert.train.batches import Packing, Stream, joined, masked
+from minibert.train.corpus import FORMAT, Corpus, Document
 from minibert.train.loop import Loss
-from minibert.train.objectives import OBJECTIVES, MaskedLanguageModel
+from minibert.train.objectives import OBJECTIVES, Electra, MaskedLanguageModel
 from minibert.train.run import Run, check_out, resolve_precision
 from minibert.train.settings import PretrainSettings
-from minibert.train.stats import CorpusStats, baselines, examine
 
 HELD_OUT_ROWS = 512
+EXAMINED_WINDOWS = 4  # of the corpus, for its statistics
+MOST_UNKNOWN = 0.5  # of the tokens: beyond that nothing can be learned
+MANY_REPEATED, MANY_SINGLE = 0.2, 0.5  # fractions that are worth a note
+LEAST_RANDOM, ENOUGH = 0.3, 20  # the fraction of pairs that should be random, and how many pairs it takes to judge
+PRIOR = 50.0  # K of the bigram baseline
 
 
 @dataclass(frozen=True)
@@ -47,7 +56,7 @@ class PretrainRun(Run):
     packing: Packing
     masking: Masking
     phrases: list[str]
-    stats: CorpusStats
+    stats: dict[str, float]
     baselines: dict[str, float]  # nats a masked token, without a model
     held_out: list[Example]  # masked once
 
@@ -55,39 +64,56 @@ class PretrainRun(Run):
     def of(cls, corpus: str | os.PathLike[str], settings: PretrainSettings) -> Self:
         """Check and prepare. Raises ValueError, FileNotFoundError for what cannot be learned."""
         distributed.check(settings.batch_size, settings.shard)
-        if (settings.config is None) == (settings.init is None):
-            raise ValueError("give either config, for a new model, or init, to continue from a checkpoint")
-        if settings.tokenizer is None and settings.init is None:
-            raise ValueError("a new model needs a tokenizer: a folder written by `minibert vocab`, or a checkpoint")
+        new = settings.init is None
+        if new == (settings.config is None) or (new and settings.tokenizer is None):
+            raise ValueError(
+                "give either config and tokenizer (a folder of `minibert vocab`, or a checkpoint), for a new model, or "
+                "init, to continue from a checkpoint"
+            )
+        if settings.objective == "electra" and (settings.step == "readable" or not new):
+            raise ValueError("objective electra needs a config, for a new generator and discriminator, and step packed")
         objective = OBJECTIVES[settings.objective](settings.step)
-        objective.check(settings)
-        whole = Corpus.of(corpus, settings.paragraphs)
-        learned, rest = (whole, Corpus.of(settings.dev, settings.paragraphs)) if settings.dev else whole.split()
+        learned, rest = Corpus.of(corpus, settings.paragraphs).split()
+        if settings.dev:
+            learned, rest = (Corpus.of(path, settings.paragraphs) for path in (corpus, settings.dev))
         source = None if settings.init is None else hub.locate(settings.init)
         tokenizer = load_tokenizer(settings.tokenizer or source.folder)  # type: ignore[union-attr]  # one of the two
         config = config_of(settings, source, tokenizer)
-        if settings.max_length > config.max_tokens:
-            raise ValueError(f"max_length is {settings.max_length}; the model has {config.max_tokens} positions")
         packing = Packing(objective.pairing, settings.max_length, tokenizer.template)
-        phrases = [] if settings.phrases is None else regular(Path(settings.phrases)).read_text("utf-8").split("\n")
-        phrases = [phrase.strip() for phrase in phrases if phrase.strip()]
-        masking = objective.masking(
-            Masking.of(tokenizer, settings.mask_rate, settings.whole_words, settings.seed, phrases)
-        )
-        stats, documents = examine(learned, tokenizer, packing, masking)
+        phrases = [] if settings.phrases is None else regular(Path(settings.phrases)).read_text("utf-8").splitlines()
+        masking = Masking.of(tokenizer, settings.mask_rate, settings.whole_words, settings.seed, phrases)
+        masking = replace(masking, **objective.masking)
+        stats, documents = examine(learned, tokenizer, packing)
         rows = packing.rows(rest.tokenized(0, tokenizer), Random("held out"))[:HELD_OUT_ROWS]
         if not rows:
             raise ValueError(f"{rest.path} gives no row of held-out text; name another file: --dev, dev=")
         held_out = [masked(row, replace(masking, seed=0), number) for number, row in enumerate(rows)]
-        losses = baselines(documents, max(tokenizer.vocab.values()) + 1, held_out)
+        losses = baselines(documents, config.vocab_size, held_out)
         settings, learned = resolve_precision(settings, epochs=1), learned.for_ranks(distributed.context().size)
-        rest_of = (learned, packing, masking, phrases, stats, losses, held_out)
-        return cls(settings, tokenizer, config, source, *rest_of)
+        prepared = (learned, packing, masking, phrases, stats, losses, held_out)
+        return cls(settings, tokenizer, config, source, *prepared)
 
     @cached_property
     def objective(self) -> MaskedLanguageModel:
         """The losses and the score."""
         return OBJECTIVES[self.settings.objective](self.settings.step)
+
+    @property
+    def summary(self) -> str:
+        """The statistics of the corpus with notes on possible problems, and the loss without a model, for people."""
+        lines = [
+            "{documents:,} documents, {sentences:,} sentences, {tokens:,} tokens, {rows:,} rows".format(**self.stats),
+            "{single:.1%} of the documents have one sentence, {repeated:.1%} of the sentences are repeated, "
+            "{unknown:.2%} of the tokens are unknown".format(**self.stats),
+        ]
+        notes = {
+            "many sentences are repeated: they will be memorized": self.stats["repeated"] > MANY_REPEATED,
+            "many documents have one sentence, so no sentence follows it: is there an empty line after each sentence, "
+            "instead of after each document?": self.packing.pairing and self.stats["single"] > MANY_SINGLE,
+        }
+        losses = ", ".join(f"{name} {loss:.3f}" for name, loss in self.baselines.items())
+        without = block("without model", f"loss of the masked tokens of held-out text: {losses}")
+        return "\n".join([block("corpus", *lines), *(block("note", note) for note in notes if notes[note]), without])
 
     @property
     def config(self) -> dict[str, Any]:
@@ -102,7 +128,7 @@ class PretrainRun(Run):
     @property
     def report(self) -> dict[str, Any]:
         """The statistics of the corpus."""
-        return {"corpus": asdict(self.stats), "baselines": self.baselines}
+        return {"corpus": self.stats, "baselines": self.baselines}
 
     @property
     def inputs(self) -> list[str | os.PathLike[str] | None]:
@@ -114,8 +140,10 @@ class PretrainRun(Run):
         return self.objective.new_model(self.model_config, self.source.folder if self.source else None)
 
     def models(self, model: Any) -> dict[str, Head]:
-        """Those of the objective."""
-        return self.objective.models(model)
+        """The model; of ELECTRA the discriminator, and the generator in a folder inside."""
+        if isinstance(model, Electra):
+            return {"": model.discriminator, "generator": model.generator}
+        return {"": model}
 
     def batches(self, folder: Path) -> Stream:
         """The batches of the corpus; their journal is in the folder."""
@@ -136,7 +164,7 @@ class PretrainRun(Run):
         )
 
     def functions(self, model: Any) -> tuple[Loss, Callable[[Any], Measure]]:
-        """Those of the objective."""
+        """The losses of the objective, and its score on held-out text."""
         return self.objective, lambda model: Measure(self.score(model), "masked_accuracy", "")
 
     def score(self, model: Any) -> dict[str, Any]:
@@ -145,19 +173,83 @@ class PretrainRun(Run):
 
 
 def config_of(settings: PretrainSettings, source: hub.Source | None, tokenizer: Tokenizer) -> Config:
-    """The config of the model. Raises ValueError where it does not fit the tokenizer."""
+    """The config of the model. Raises ValueError where it does not fit the tokenizer or max_length."""
     size = max(tokenizer.vocab.values()) + 1
-    if source is not None:
+    if source is None:
+        given = {"model_type": "bert", "vocab_size": size} | read_json(Path(str(settings.config)))
+        config = Config.from_dict(given | {"pad_token_id": tokenizer.pad_id})
+    else:
         config = Config.from_file(source.folder / "config.json")
-        if size > config.vocab_size:
-            raise ValueError(
-                f"{settings.init} has {config.vocab_size:,} tokens and the tokenizer {size:,}; use its own"
-            )
-        return config
-    given = read_json(Path(str(settings.config)))
-    if given.get("vocab_size", size) != size:
-        raise ValueError(f"{settings.config}: vocab_size is {given['vocab_size']:,}; the tokenizer has {size:,} tokens")
-    return Config.from_dict({"model_type": "bert"} | given | {"vocab_size": size, "pad_token_id": tokenizer.pad_id})
+    for name, value, limit in (
+        ("max_length", settings.max_length, config.max_tokens),
+        ("the vocabulary of the tokenizer", size, config.vocab_size),
+    ):
+        if value > limit:
+            raise ValueError(f"{name} is {value:,}; the model of {settings.init or settings.config} has {limit:,}")
+    return config
+
+
+def examine(corpus: Corpus, tokenizer: Tokenizer, packing: Packing) -> tuple[dict[str, float], list[Document]]:
+    """The statistics of a few windows from all over a corpus, made into rows as in training; and their documents.
+
+    Raises ValueError for a corpus from which nothing can be learned with these rows: each line is a document, so that
+    no sentence follows another, or the vocabulary is of another language.
+    """
+    windows = sorted({corpus.windows * part // EXAMINED_WINDOWS for part in range(EXAMINED_WINDOWS)})
+    texts = [document for number in windows for document in corpus.documents(number)]
+    tokenized = {number: corpus.tokenized(number, tokenizer) for number in windows}
+    rows = [row for number, documents in tokenized.items() for row in packing.rows(documents, Random(number))]
+    sentences = Counter(chain.from_iterable(texts))
+    ids = [id for documents in tokenized.values() for document in documents for id in joined(document)]
+    stats = {
+        "documents": len(texts),
+        "sentences": sentences.total(),
+        "tokens": len(ids),
+        "rows": len(rows),
+        "single": sum(len(document) == 1 for document in texts) / max(1, len(texts)),
+        "repeated": 1 - len(sentences) / max(1, sentences.total()),
+        "unknown": ids.count(tokenizer.unk_id) / max(1, len(ids)),
+    }
+    labels = [label for row in rows for label in row.labels.values()]  # of pairs: 1 for a random second text
+    random = sum(labels) / max(1, len(labels))
+    too_few = len(texts) < 2 or (len(labels) >= ENOUGH and random < LEAST_RANDOM)
+    problems = {
+        f"{stats['unknown']:.0%} of its tokens are unknown to the vocabulary; learn one from it: minibert vocab": (
+            stats["unknown"] > MOST_UNKNOWN
+        ),
+        "each document has one sentence, so none follows another (is each line a paragraph? --paragraphs, "
+        "paragraphs=True)": packing.pairing and stats["single"] == 1,
+        f"{random:.0%} of the second texts are from another document, and half should be; it has too few documents "
+        f"within {corpus.window:,} bytes": packing.pairing == "next-sentence" and texts and too_few,
+        "it gives no row to learn from": not rows,
+    }
+    for problem in (problem for problem, holds in problems.items() if holds):
+        raise ValueError(f"nothing can be learned from {corpus.path}: {problem}; {FORMAT}")
+    return stats, [document for documents in tokenized.values() for document in documents]
+
+
+def baselines(documents: Sequence[Document], vocabulary_size: int, rows: Sequence[Example]) -> dict[str, float]:
+    """Nats a masked token without a model, by counts of the documents: the mean of -log p over the masked tokens.
+
+        unigram    p(w)          = (count(w) + 1) / (all + V)
+        bigram     p(w | before) = (count(before, w) + K p(w)) / (count(before) + K)
+
+    A masked language model that does not beat the second has learned nothing of the context. K smooths the counts of
+    unseen pairs (Bayesian smoothing with a Dirichlet prior: MacKay and Peto 1995).
+    """
+    texts = [joined(document) for document in documents]
+    tokens = Counter(chain.from_iterable(texts))
+    pairs = Counter(pair for ids in texts for pair in pairwise(ids))
+    before = Counter(id for ids in texts for id in ids[:-1])
+    sums: Counter[str] = Counter()
+    for row in rows:
+        for at, token in enumerate(row.labels["labels"]):
+            if token != IGNORED:
+                left = row.ids[at - 1]  # never seen where it is masked itself: then the bigram is the unigram
+                unigram = (tokens[token] + 1) / (tokens.total() + vocabulary_size)
+                bigram = (pairs[left, token] + PRIOR * unigram) / (before[left] + PRIOR)
+                sums.update({"unigram": -math.log(unigram), "bigram": -math.log(bigram), "": 1})
+    return {name: sums[name] / max(1, sums[""]) for name in ("unigram", "bigram")}
 
 
 def pretrain(

@@ -26,8 +26,9 @@ from minibert import __version__
 from minibert.checkpoints.load import save
 from minibert.checkpoints.tensor_files import WEIGHTS_FILE
 from minibert.device import choose_device, choose_dtype
-from minibert.files import atomic_folder, atomic_write, check_output, write_text_atomically
+from minibert.files import atomic_write, write_text_atomically
 from minibert.heads import Head
+from minibert.outputs import atomic_folder, check_output
 from minibert.plotting import pyplot
 from minibert.tasks.base import Measure
 from minibert.text.tokenizer import Tokenizer

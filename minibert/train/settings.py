@@ -10,17 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from minibert.settings import check, setting
+from minibert.settings import check, integers, setting
 
 STEPS, SHARDS = ("packed", "readable"), ("none", "full")
 OBJECTIVES = ("mlm", "mlm+nsp", "mlm+sop", "electra")  # the keys of train.objectives.OBJECTIVES
-PLACES = ("all", "masked")
-SHORTEST_ROW = 8  # tokens: a pair of texts with a token to predict in each
-
-
-def integers(text: str) -> tuple[int, ...]:
-    """ "0,2" as (0, 2)."""
-    return tuple(int(number) for number in text.split(","))
 
 
 def floats(text: str) -> tuple[float, ...]:
@@ -82,7 +75,7 @@ class PretrainSettings(TrainSettings):
     objective: str = setting("mlm+nsp", "{choices}", choices=OBJECTIVES)
     dev: str | None = setting(None, "held-out text for evaluation (default: the end of the corpus)", metavar="FILE")
     steps: int = setting(1000, "training steps", minimum=1)
-    max_length: int = setting(128, "tokens of a row", minimum=SHORTEST_ROW)
+    max_length: int = setting(128, "tokens of a row", minimum=8)  # a pair of texts with a token to predict in each
     mask_rate: float = setting(0.15, "fraction of the tokens to predict")
     whole_words: bool = setting(False, "mask all tokens of a word together")
     phrases: str | None = setting(None, "file of phrases, one a line, each masked as a whole (ERNIE)", metavar="FILE")
@@ -90,56 +83,50 @@ class PretrainSettings(TrainSettings):
 
 
 @dataclass(frozen=True)
-class DistillSettings(PretrainSettings):
+class StudentSettings:
+    """Settings of a student, beside those of its training."""
+
+    layers: int | None = setting(None, "layers of the student (default: half of the teacher's)")
+    take: tuple[int, ...] | None = setting(
+        None, "teacher layers that initialise the student (default: evenly spaced)", metavar="N,N", parse=integers
+    )
+    temperature: float = setting(2.0, "softens the teacher's predictions", minimum=0.01)
+    weights: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        check(self)
+        default = type(self).weights
+        if len(self.weights) != len(default) or min(self.weights) < 0 or not 0 < sum(self.weights) < float("inf"):
+            given = ",".join(map(str, self.weights))
+            raise ValueError(f"weights are {given}; give {len(default)} of at least 0, one of them above 0")
+
+
+@dataclass(frozen=True)
+class DistillSettings(StudentSettings, PretrainSettings):
     """Settings of distilling a masked language model, `init`; the defaults are DistilBERT's."""
 
-    objective: str = redefault(PretrainSettings, "objective", "mlm")
+    objective: str = setting("mlm", "{choices}: a DistilBERT has no pooler", choices=("mlm",))
     learning_rate: float = redefault(TrainSettings, "learning_rate", 5e-4)
     warmup: float = redefault(TrainSettings, "warmup", 0.05)
     weight_decay: float = redefault(TrainSettings, "weight_decay", 0.0)
     clip: float = redefault(TrainSettings, "clip", 5.0)
     beta2: float = 0.98
     epsilon: float = 1e-6
-    layers: int | None = setting(None, "layers of the student (default: half of the teacher's)")
-    take: tuple[int, ...] | None = setting(
-        None, "teacher layers that initialise the student (default: evenly spaced)", metavar="N,N", parse=integers
-    )
-    temperature: float = setting(2.0, "softens the teacher's predictions")
     weights: tuple[float, ...] = setting(
         (5.0, 2.0, 1.0), "weights of the losses: distillation, masked LM, cosine", metavar="X,X", parse=floats
     )
-    places: str = setting("all", "{choices} tokens: where the teacher's predictions are learned", choices=PLACES)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_distillation(self.temperature, self.weights, ("distillation", "masked LM", "cosine"))
+    places: str = setting(
+        "all", "{choices} tokens: where the teacher's predictions are learned", choices=("all", "masked")
+    )
 
 
 @dataclass(frozen=True)
-class DistillClassifierSettings(FinetuneSettings):
+class DistillClassifierSettings(StudentSettings, FinetuneSettings):
     """Settings of distilling a classifier, `model`; the defaults are those of fine-tuning."""
 
-    layers: int | None = redefault(DistillSettings, "layers", None)
-    take: tuple[int, ...] | None = redefault(DistillSettings, "take", None)
-    temperature: float = redefault(DistillSettings, "temperature", 2.0)
-    weights: tuple[float, ...] = redefault(DistillSettings, "weights", (5.0, 2.0))
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_distillation(self.temperature, self.weights, ("soft labels", "labels"))
-        if self.class_weight is not None:
-            raise ValueError("class_weight is a setting of finetune; in distillation every text has the same weight")
-
-
-def check_distillation(temperature: float, weights: tuple[float, ...], losses: tuple[str, ...]) -> None:
-    """Raise ValueError for a temperature that is not positive, or weights that do not fit the losses."""
-    if not 0 < temperature < float("inf"):
-        raise ValueError(f"temperature is {temperature}; it must be more than 0, and 2 is DistilBERT's")
-    if len(weights) != len(losses) or not all(0 <= one < float("inf") for one in weights) or not any(weights):
-        raise ValueError(
-            f"weights are {','.join(map(str, weights))}; give one for each of {', '.join(losses)}: at least 0 each, "
-            "and one of them above 0"
-        )
+    weights: tuple[float, ...] = setting(
+        (5.0, 2.0), "weights of the losses: soft labels, labels", metavar="X,X", parse=floats
+    )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
     corpus                    the old boat . the older boats .
     words, counted            the 2   . 2   old 1   older 1   boat 1   boats 1
     letters first             . a b d e h l o r s t ##a ##d ##e ##h ##l ##o ##r ##s ##t
-    then the commonest pair   b ##o -> bo, o ##l -> ol, t ##h -> th, ##a ##t -> ##at: twice each
+    then frequent pairs       b ##o -> bo, o ##l -> ol, t ##h -> th, ##a ##t -> ##at: twice each
     up to the size            bo ##at -> boat, ol ##d -> old, th ##e -> the, ...
 
 A ## marks a piece inside a word. Of pairs with the same count the one with the smaller ids is joined first. So does the
@@ -29,18 +29,17 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 from tqdm import tqdm
 
-from minibert.checkpoints.convert import check_out
-from minibert.files import atomic_folder, write_text_atomically
+from minibert.files import write_text_atomically
+from minibert.outputs import atomic_folder
 from minibert.text.tables import Column, Table
 from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import MAX_WORD_LENGTH, SPECIAL_TOKENS
-from minibert.train.corpus import LONGEST_LINE
 from minibert.train.settings import VocabularySettings
 
 FILES = ("vocab.txt", "config.json", "tokenizer.json", "tokenizer_config.json")  # that `save` writes
 MIN_FREQUENCY = VocabularySettings.min_frequency
 MOST_WORDS = 5_000_000  # different ones in memory, about 600 MB; beyond that the rarest are dropped
-CHARACTERS = 10_000  # of text given to the library at once
+CHARACTERS = 10_000  # of a text for the library
 
 
 @dataclass(frozen=True)
@@ -49,12 +48,10 @@ class Vocabulary:
 
     tokens: list[str]  # in the order of their ids
     lowercase: bool
-    size: int  # the requested one
-    words: int  # of the corpus, including punctuation marks
+    words: int  # of the corpus, including punctuation marks; of a huge corpus without the rarest
     different_words: int
     letters: int  # different characters of these
     whole: float  # fraction of the corpus' words that are one token
-    dropped: int  # words of the corpus that were too rare to be counted; 0 except for a huge one
 
     def save(self, out: str | Path, overwrite: bool = False) -> None:
         """Write a new folder: vocab.txt, tokenizer.json, tokenizer_config.json, and a config.json with the size.
@@ -62,7 +59,6 @@ class Vocabulary:
         minibert.load_tokenizer and AutoTokenizer of transformers load it. overwrite: replace what minibert wrote there.
         Raises ValueError for a folder that holds something.
         """
-        check_out(Path(out), overwrite, FILES)
         with atomic_folder(Path(out), overwrite) as folder:
             write_text_atomically(folder / "vocab.txt", "".join(f"{token}\n" for token in self.tokens))
             config = {"model_type": "bert", "vocab_size": len(self.tokens)}
@@ -83,12 +79,12 @@ def learn_vocabulary(
     paths: plain text, or any file that text/tables.py reads, each also as .gz. lowercase: without case and accents, as
     in "uncased". min_frequency: the count that a pair needs to be joined; where too few pairs have it, the vocabulary
     stays smaller. by: "library", or "hand", which is slower and gives the same tokens.
-    Raises FileNotFoundError for a missing file, ValueError for a file that is not text or has no words, for a line of
-    megabytes, and for a size too small for the letters.
+    Raises FileNotFoundError for a missing file, ValueError for a file that is not text or has no words, and for a size
+    too small for the letters.
     """
     VocabularySettings(size=size, min_frequency=min_frequency, by=by)
     paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    counted, dropped = count_words(paths, lowercase)
+    counted = count_words(paths, lowercase)
     words = {word: count for word, count in counted.items() if len(word) <= MAX_WORD_LENGTH}  # longer ones are [UNK]
     if not words:
         raise ValueError(f"{' and '.join(map(str, paths))}: no word to learn from; a corpus is text, line by line")
@@ -99,49 +95,35 @@ def learn_vocabulary(
             f"at the beginning of a word and inside; choose {needed:,} or more (--size), or remove rare characters"
         )
     tokens = (learn_by_hand if by == "hand" else learn_by_library)(words, size, min_frequency)
-    known, total = set(tokens), counted.total() + dropped
-    whole = sum(count for word, count in words.items() if word in known) / total
-    return Vocabulary(tokens, lowercase, size, total, len(counted), characters, whole, dropped)
+    whole = sum(words.get(token, 0) for token in tokens) / counted.total()
+    return Vocabulary(tokens, lowercase, counted.total(), len(counted), characters, whole)
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Words
 
 
-def count_words(paths: Sequence[str | os.PathLike[str]], lowercase: bool) -> tuple[Counter[str], int]:
-    """The count of each word, split as BERT splits text; and how many words were dropped because too many differ."""
+def count_words(paths: Sequence[str | os.PathLike[str]], lowercase: bool) -> Counter[str]:
+    """The count of each word, split as BERT splits text; of more than MOST_WORDS different ones the rarest are dropped.
+
+    Raises ValueError for a binary file.
+    """
     normalizer, splitter = normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
     chunks: Counter[str] = Counter()  # between spaces, with punctuation; only different ones are split further
-    dropped = 0
-    for line in lines(paths):
-        chunks.update(normalizer.normalize_str(line).split(" "))  # all white space is a space by now
-        if len(chunks) > MOST_WORDS:
-            before, rarest = chunks.total(), 0
-            while len(chunks) > MOST_WORDS // 2:
-                rarest += 1
-                chunks = Counter({chunk: count for chunk, count in chunks.items() if count > rarest})
-            dropped += before - chunks.total()
+    for path in paths:
+        with Table(path, [Column("text")]) as file, progress("reading", file.size, "B") as bar:
+            for (line,) in file.rows():
+                if "\0" in line:
+                    raise ValueError(f"{file.name} is a binary file (or UTF-16), not text; save it as UTF-8")
+                chunks.update(normalizer.normalize_str(line).split(" "))  # all white space is a space by now
+                if len(chunks) > MOST_WORDS:
+                    chunks = Counter(dict(chunks.most_common(MOST_WORDS // 2)))
+                bar.update(file.position - bar.n)
     words: Counter[str] = Counter()
     for chunk, count in chunks.items():
         for word, _ in splitter.pre_tokenize_str(chunk):
             words[word] += count
-    return words, dropped
-
-
-def lines(paths: Sequence[str | os.PathLike[str]]) -> Iterator[str]:
-    """The lines of all files, with a progress bar. Raises ValueError, naming the place, for a file that is not text."""
-    for path in paths:
-        with Table(path, [Column("text")]) as file, progress("reading", file.size, "B") as bar:
-            for number, (line,) in enumerate(file.rows(), 1):
-                if "\0" in line:
-                    raise ValueError(f"{file.name} is a binary file (or UTF-16), not text; save it as UTF-8")
-                if len(line) > LONGEST_LINE:
-                    raise ValueError(
-                        f"{file.name}, row {number}, has {len(line):,} characters, and no line of text has more than "
-                        f"{LONGEST_LINE:,}; write one sentence or paragraph a line"
-                    )
-                bar.update(file.position - bar.n)
-                yield line
+    return words
 
 
 def letters(words: Mapping[str, int]) -> list[str]:
@@ -173,7 +155,7 @@ def learn_by_hand(words: Mapping[str, int], size: int, min_frequency: int = MIN_
             counted[pair] += counts[word]
             inside[pair].add(word)
 
-    queue = [(-count, pair) for pair, count in counted.items()]  # the commonest first, of these the smallest ids
+    queue = [(-count, pair) for pair, count in counted.items()]  # the most frequent first, of these the smallest ids
     heapify(queue)
     with progress("joining", size - len(tokens), "token") as bar:
         while queue and len(tokens) < size:
@@ -226,17 +208,14 @@ def learn_by_library(words: Mapping[str, int], size: int, min_frequency: int = M
         special_tokens=[*SPECIAL_TOKENS, *letters(words)],
         show_progress=False,
     )
-    with progress("counting", sum(words.values()), "word") as bar:
-        backend.train_from_iterator(repeated(words, bar), trainer=trainer)
+    backend.train_from_iterator(repeated(words), trainer=trainer)
     ids = backend.get_vocab(with_added_tokens=False)
     return sorted(ids, key=ids.__getitem__)
 
 
-def repeated(words: Mapping[str, int], bar: tqdm[Any]) -> Iterator[str]:
-    """Text with each word as often as in the corpus: the library counts words itself."""
+def repeated(words: Mapping[str, int]) -> Iterator[str]:
+    """Texts that have each word as often as the corpus: the library counts words itself."""
     for word, count in words.items():
         at_once = max(1, CHARACTERS // (len(word) + 1))
         for done in range(0, count, at_once):
-            times = min(at_once, count - done)
-            yield f"{word} " * times
-            bar.update(times)
+            yield f"{word} " * min(at_once, count - done)

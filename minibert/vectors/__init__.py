@@ -4,13 +4,11 @@ In reading order:
 
     pooling       how the vectors of tokens become one
     recipe        which vector: pooling, layers, combination, precision, ...
-    cache         vectors that were computed before
     readable      the readable way: padded batches through model.py
     engine        the fast way: model.py step for step without padding
     embedder      a checkpoint and a recipe, called with texts
-    features      the same as a scikit-learn transformer
-    parts         work in parts on disk, which survives a kill
-    stream        a stream of texts to a file of vectors
+    features      the same as a scikit-learn transformer, with a cache
+    stream        a stream of texts to a file of vectors, in parts that survive a kill
     shards        a corpus of many files, each embedded whole
     ray           the same by Ray Data, on many machines
 """

@@ -12,7 +12,7 @@ import functools
 import os
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -34,9 +34,8 @@ from minibert.printing import brief
 from minibert.text.texts import TextOrPair, as_texts_or_pairs, portions
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
-from minibert.vectors.cache import Matrix
 from minibert.vectors.engine import Engine, NotFiniteError
-from minibert.vectors.pooling import average_windows
+from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import DEFAULT, Recipe, with_settings
 
 SAMPLES = 32  # texts by which int8 is calibrated
@@ -64,8 +63,7 @@ def embed(
     """
     embedder = Embedder(model, Recipe(**settings), device, tokenizer)
     if isinstance(texts, str) and (pairs is None or isinstance(pairs, str)):
-        vector: Matrix = embedder([texts], None if pairs is None else [pairs])[0]
-        return vector
+        return np.asarray(embedder([texts], None if pairs is None else [pairs])[0])
     return embedder(texts, pairs)
 
 
@@ -91,12 +89,15 @@ class Embedder:
         if not isinstance(model, Encoder):
             choose_device(device)
         elif tokenizer is None:
-            raise TypeError("model is an Encoder, which has no tokenizer; pass tokenizer=load_tokenizer(name)")
+            raise TypeError(
+                "model is an Encoder, which has no tokenizer; pass tokenizer=load_tokenizer(name) with it, "
+                "or give a Hub name or a folder"
+            )
         elif device != "auto":
             raise ValueError(f"device is {brief(device)}, and an Encoder stays where it is; use model.to(device)")
         self.model, self.recipe, self.device = model, recipe, device
         self.given_tokenizer = tokenizer
-        self.expected: Hashes | None = None  # of the checkpoint that is loaded; None: any
+        self.expected: dict[str, str] | None = None  # the hashes that the checkpoint must have; None: any
 
     # -- the checkpoint
 
@@ -107,8 +108,12 @@ class Embedder:
             raise TypeError("model is an Encoder, whose weights no file names or hashes; give a Hub name or a folder")
         loaded = load_shared(self.model, choose_device(self.device), self.recipe.precision)
         if self.expected is not None:
-            tokenizer = self.given_tokenizer or loaded.tokenizer
-            self.expected.check(Hashes(loaded.weights, tokenizer.fingerprint), self.model)
+            found = {"weights": loaded.weights, "tokenizer": (self.given_tokenizer or loaded.tokenizer).fingerprint}
+            if found != self.expected:
+                raise ValueError(
+                    f"checkpoint {self.model} has the hashes {found}, expected {self.expected}; "
+                    "put that checkpoint back, or fit again"
+                )
         return loaded
 
     @cached_property
@@ -132,9 +137,9 @@ class Embedder:
         return self.engine.check(self.recipe)[1]
 
     @property
-    def hashes(self) -> Hashes:
-        """The hashes of the checkpoint; its weights are read for that when this is first used."""
-        return Hashes(self.checkpoint.weights, self.tokenizer.fingerprint)
+    def hashes(self) -> dict[str, str]:
+        """What identifies the checkpoint: the sha256 of its weights, read when first used, and of its tokenizer."""
+        return {"weights": self.checkpoint.weights, "tokenizer": self.tokenizer.fingerprint}
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -142,12 +147,16 @@ class Embedder:
 
         Equal up to rounding: another batch, device or kernel sums in another order, a difference of about 1e-6.
         """
-        settings = asdict(self.recipe)
-        precision = f"int8, {VERSION}" if self.engine.precision == "int8" else str(self.engine.dtype)
-        settings |= {"layers": list(self.engine.check(self.recipe)[0]), "precision": precision}
-        for name in ("missing", "batch_tokens", "truncation"):  # `long` includes the last
-            del settings[name]
-        return asdict(self.hashes) | {"max_length": self.tokenizer.max_length} | settings
+        recipe, engine = self.recipe, self.engine
+        return self.hashes | {
+            "max_length": self.tokenizer.max_length,
+            "pooling": recipe.pooling,
+            "layers": list(engine.check(recipe)[0]),
+            "combine": recipe.combine,
+            "precision": f"int8, {VERSION}" if engine.precision == "int8" else str(engine.dtype),
+            "long": recipe.long,
+            "stride": recipe.stride,
+        }
 
     # -- texts to vectors
 
@@ -194,21 +203,19 @@ class Embedder:
         try:
             vectors = self.engine.vectors(tokens.ids, self.recipe, second=tokens.second, progress=progress)
         except NotFiniteError as error:
-            text = tokens.text_of(error.row)
-            raise NotFiniteError(text if rows is None else rows[text], error.dtype) from None
+            row, dtype = error.args
+            text = tokens.text_of(row)
+            raise NotFiniteError(text if rows is None else rows[text], dtype) from None
         return vectors if tokens.windows is None else average_windows(vectors, tokens.ids, tokens.windows)
 
     def float32_cosine(self, tokens: Tokenized) -> float:
         """The smallest cosine of the vectors to those in float32, of up to COMPARED texts, spread over all of these."""
-        texts = len(tokens.ids) if tokens.windows is None else len(tokens.windows)
-        some = tokens.take(range(0, texts, -(-texts // COMPARED)))
+        some = tokens.take(range(0, tokens.stats.texts, -(-tokens.stats.texts // COMPARED)))
         model = self.model if isinstance(self.model, Encoder) else load(self.checkpoint.folder)
         exact = copy.copy(self)
-        exact.recipe = replace(self.recipe, precision="float32")
         exact.engine = Engine(model, "float32", self.engine.device, keep_encoder=model is self.model)
-        a, b = self.vectors(some).astype(np.float64), exact.vectors(some).astype(np.float64)
-        lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-        return float(((a * b).sum(axis=1) / np.maximum(lengths, 1e-30)).min())
+        a, b = (torch.from_numpy(embedder.vectors(some)).double() for embedder in (self, exact))
+        return float(torch.cosine_similarity(a, b).min())
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -220,25 +227,22 @@ class Embedder:
         }
 
 
+def average_windows(vectors: Matrix, ids: Sequence[Sequence[int]], windows: Sequence[int]) -> Matrix:
+    """One vector for each text, (N, width), from those of its windows, (K, width): their mean, weighted by tokens.
+
+    windows: how many each text has, (N). ids: the tokens of each window, (K). A single window is returned unchanged.
+    """
+    ends = np.cumsum(windows)
+    result: Matrix = vectors[ends - windows]
+    for text in np.flatnonzero(np.asarray(windows) > 1).tolist():
+        part = slice(int(ends[text]) - windows[text], int(ends[text]))
+        tokens = [len(row) - 2 for row in ids[part]]  # without [CLS] and [SEP]
+        result[text] = np.average(vectors[part], axis=0, weights=tokens)
+    return result
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # The checkpoint, loaded once
-
-
-@dataclass(frozen=True)
-class Hashes:
-    """What identifies a checkpoint."""
-
-    weights: str  # sha256 of its files
-    tokenizer: str  # its fingerprint
-
-    def check(self, found: Hashes, model: object) -> None:
-        """Raise ValueError if the checkpoint found as `model` is another one."""
-        for name, expected in vars(self).items():
-            if expected != getattr(found, name):
-                raise ValueError(
-                    f"checkpoint {model} has {name} with the hash {getattr(found, name)}, expected {expected}; "
-                    "put that checkpoint back, or fit again"
-                )
 
 
 Files = tuple[tuple[str, int, int], ...]  # name, size and modification time of each
@@ -287,6 +291,5 @@ def samples(tokenizer: Tokenizer, precision: str) -> list[list[int]] | None:
     """The ids of the texts by which int8 is calibrated, reviews that come with minibert; None at other precisions."""
     if precision != "int8":
         return None
-    shipped = resources.files("minibert") / "data" / "reviews.tsv"
-    lines = shipped.read_text("utf-8").splitlines()[:SAMPLES]
+    lines = (resources.files("minibert") / "data" / "reviews.tsv").read_text("utf-8").splitlines()[:SAMPLES]
     return tokenizer.encode_texts([line.partition("\t")[0] for line in lines]).ids  # cut without a warning

@@ -282,8 +282,7 @@ class Engine:
         with bar:
             copies = (PendingCopy(*one) for one in self.batches(ids, second, lengths, recipe, layers))
             for copy, _ in pairwise(chain(copies, (None,))):  # one batch behind: the device computes the next meanwhile
-                assert copy is not None  # only the second of the last pair is
-                rows, vectors = copy.wait()
+                rows, vectors = copy.wait()  # type: ignore[union-attr]  # None is only ever the second of a pair
                 finite = np.isfinite(vectors).all(axis=1)
                 if not finite.all():
                     raise NotFiniteError(int(rows[~finite].min()), self.dtype)
@@ -351,17 +350,14 @@ class Engine:
 
 
 class NotFiniteError(ValueError):
-    """The vector of a row holds NaN or infinity."""
-
-    def __init__(self, row: int, dtype: torch.dtype) -> None:
-        super().__init__(row, dtype)  # needed to pickle it
-        self.row, self.dtype = row, dtype
+    """The vector of a row holds NaN or infinity; the arguments are the row and the dtype that it was computed in."""
 
     def __str__(self) -> str:
+        row, dtype = self.args
         damaged = "the weights are damaged, or so large that numbers overflow; fetch the checkpoint again"
         overflow = "float16 ends at 65,504; use precision='bfloat16' or 'float32'"
-        cause = overflow if self.dtype == torch.float16 else damaged
-        return f"row {self.row} has a vector with NaN or infinity in it, computed in {name_of(self.dtype)}: {cause}"
+        cause = overflow if dtype == torch.float16 else damaged
+        return f"row {row} has a vector with NaN or infinity in it, computed in {name_of(dtype)}: {cause}"
 
 
 class PendingCopy:

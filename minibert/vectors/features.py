@@ -1,26 +1,99 @@
-"""Texts to features: the same vectors as a step of a scikit-learn pipeline, each text encoded once."""
+"""Texts to features: the same vectors as a step of a scikit-learn pipeline, each text encoded once.
+
+Vectors are cached by text, in this process or in a folder for all processes. A cached row is the bytes of one float32
+vector. Its key is the sha256 of everything that determines it: settings and text.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Iterator, Sequence
+import sqlite3
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
 from minibert.text.texts import TEXTS, TextOrPair, are_pairs, as_texts_or_pairs, columns_of
-from minibert.vectors.cache import MEMORY, DiskRows, Matrix, MemoryRows, cached
-from minibert.vectors.embedder import Embedder, Hashes
+from minibert.vectors.embedder import Embedder
+from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import Recipe, with_settings
 
 
-class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
+class MemoryRows:
+    """Rows of this process, shared by its estimators; beyond `limit` bytes, 87,000 vectors of width 768, the
+    oldest are dropped."""
+
+    def __init__(self, limit: int = 256 * 2**20) -> None:
+        self.limit = limit
+        self.rows: dict[bytes, bytes] = {}
+        self.lock = threading.Lock()
+
+    def read(self, keys: set[bytes]) -> dict[bytes, bytes]:
+        """The rows that are there."""
+        with self.lock:
+            return {key: self.rows[key] for key in keys & self.rows.keys()}
+
+    def write(self, rows: dict[bytes, bytes]) -> None:
+        """Add rows."""
+        with self.lock:
+            self.rows |= rows
+            size = sum(map(len, self.rows.values()))
+            while size > self.limit:
+                size -= len(self.rows.pop(next(iter(self.rows))))
+
+
+class DiskRows:
+    """Rows in one SQLite file in a folder, which any number of processes may use at once; to empty it, delete it.
+
+    If the file cannot be read or written (no rights, disk full, damaged), one warning says so and nothing is kept.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.path, self.usable = Path(folder) / "rows.sqlite", True
+
+    def read(self, keys: set[bytes]) -> dict[bytes, bytes]:
+        """The rows that are there."""
+        command = "SELECT key, vector FROM rows WHERE key = ?"
+        return dict(self._run(lambda database: [row for key in keys for row in database.execute(command, (key,))]))
+
+    def write(self, rows: dict[bytes, bytes]) -> None:
+        """Add rows, all of them or none."""
+        if self.usable:
+            self._run(lambda database: database.executemany("INSERT OR REPLACE INTO rows VALUES (?, ?)", rows.items()))
+
+    def _run(self, action: Callable[[sqlite3.Connection], Iterable[tuple[bytes, bytes]]]) -> list[tuple[bytes, bytes]]:
+        """The result of one transaction, by a connection of its own: none may outlive a fork."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with closing(sqlite3.connect(self.path, timeout=30)) as database, database:  # seconds to wait for a writer
+                database.execute("CREATE TABLE IF NOT EXISTS rows (key BLOB PRIMARY KEY, vector BLOB)")
+                return list(action(database))
+        except (OSError, sqlite3.Error) as error:
+            self.usable = False
+            warnings.warn(
+                f"the cache {self.path} cannot be used ({error}): vectors are computed and not kept; "
+                "make the folder writable, or delete the file if it is damaged",
+                stacklevel=2,
+            )
+            return []
+
+
+MEMORY = MemoryRows()
+
+
+# scikit-learn ships no types.
+class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """A column of texts, or two of pairs, to a matrix (N, width) of float32, as a scikit-learn transformer.
 
         make_pipeline(TextFeatures("distilbert-base-uncased"), StandardScaler(), LogisticRegression(max_iter=1000))
@@ -56,9 +129,8 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
     @classmethod
     def of(cls, embedder: Embedder, pairs: bool = False) -> TextFeatures:
         """The same vectors as the embedder's, fitted without texts. pairs: of pairs of texts."""
-        model: Any = embedder.model  # an Encoder fails below: it has no hashes
-        features = cls(model, device=embedder.device, **asdict(embedder.recipe))
-        features._learn(embedder, pairs)
+        features = cls(embedder.model, device=embedder.device, **asdict(embedder.recipe))  # type: ignore[arg-type]
+        features._learn(embedder, pairs)  # which fails for an Encoder: it has no hashes
         return features
 
     @property
@@ -72,7 +144,6 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         Raises what `embed` raises, and ValueError for labels of another number or NaN among them.
         """
         embedder = self._embedder()
-        self._store()
         rows = self._rows(X)
         if y is not None:
             check_consistent_length(rows, y)
@@ -88,30 +159,36 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
         """
         check_is_fitted(self)
         embedder = self._embedder()
-        embedder.expected = Hashes(self.weights_sha256_, self.tokenizer_fingerprint_)
+        embedder.expected = {"weights": self.weights_sha256_, "tokenizer": self.tokenizer_fingerprint_}
         rows = self._rows(X)
         if rows and are_pairs(rows) != self.pairs_:
             found, fitted = ("single texts", "pairs") if self.pairs_ else ("pairs", "single texts")
             raise ValueError(f"these are {found}, and it was fitted on {fitted}; pass {fitted}, or fit again")
 
-        def compute(numbers: list[int]) -> Iterator[Matrix]:
+        store = MEMORY if self.cache is None else DiskRows(self.cache)
+        settings = hashlib.sha256(json.dumps(list(embedder.identity.values())).encode()).digest()
+        keys = [hashlib.sha256(settings + json.dumps(text).encode()).digest() for text in rows]
+        known = {
+            key: row for key, row in store.read(set(keys)).items() if len(row) == 4 * embedder.width
+        }  # else damaged
+        new = list({key: number for number, key in enumerate(keys) if key not in known}.values())  # each text once
+        if new:
             tokens = embedder.tokenize(rows)  # all, so that the tokenizer's warnings count the caller's rows
             self.stats_ = tokens.stats
-            for start in range(0, len(numbers), TEXTS):
-                some = numbers[start : start + TEXTS]
-                yield embedder.vectors(tokens.take(some), some, progress=True)
-
-        return cached(rows, list(embedder.identity.values()), embedder.width, self._store(), compute)
+        for start in range(0, len(new), TEXTS):
+            some = new[start : start + TEXTS]
+            vectors = embedder.vectors(tokens.take(some), some, progress=True)
+            computed = {keys[number]: vector.tobytes() for number, vector in zip(some, vectors, strict=True)}
+            store.write(computed)
+            known |= computed
+        return np.frombuffer(bytearray().join(known[key] for key in keys), np.float32).reshape(
+            len(rows), embedder.width
+        )
 
     def fit_transform(self, X: object, y: object = None) -> Matrix:
         """Fit, then transform; a generator is read once."""
         texts = list(X) if isinstance(X, Iterator) else X
         return self.fit(texts, y).transform(texts)
-
-    def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
-        """textfeatures0, textfeatures1, ...: one name for each column."""
-        check_is_fitted(self)
-        return np.array([f"textfeatures{column}" for column in range(self.n_features_out_)], dtype=object)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -124,22 +201,14 @@ class TextFeatures(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # sc
 
     def _embedder(self) -> Embedder:
         """The embedder with the current settings; nothing is loaded yet."""
-        if not isinstance(self.model, str | os.PathLike):
-            raise TypeError(
-                f"model is of type {type(self.model).__name__}; TextFeatures needs a Hub name or a folder, "
-                "which a pickle can refer to"
-            )
         return Embedder(self.model, self.recipe, self.device)
 
     def _learn(self, embedder: Embedder, pairs: bool) -> None:
         """Set the attributes of a fitted transformer."""
         self.pairs_ = pairs
-        self.n_features_out_ = embedder.width
-        self.weights_sha256_, self.tokenizer_fingerprint_ = embedder.hashes.weights, embedder.hashes.tokenizer
+        self.n_features_out_ = self._n_features_out = embedder.width  # the latter for get_feature_names_out
+        self.weights_sha256_, self.tokenizer_fingerprint_ = embedder.hashes["weights"], embedder.hashes["tokenizer"]
 
     def _rows(self, X: object) -> Sequence[TextOrPair]:
         """Texts or pairs; a data frame of one column, as ColumnTransformer makes of ["text"], holds texts."""
         return as_texts_or_pairs(*columns_of(X), missing=self.missing)
-
-    def _store(self) -> MemoryRows | DiskRows:
-        return MEMORY if self.cache is None else DiskRows(self.cache)

@@ -6,14 +6,12 @@ imports torch, so that the command line can read the names at once. B batch, S t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from minibert.vectors.cache import Matrix
 
 
 @dataclass(frozen=True)
@@ -53,19 +51,3 @@ COMBINATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sum": lambda layers: layers.sum(dim=0),
     "mean": lambda layers: layers.mean(dim=0),
 }
-
-
-def average_windows(vectors: Matrix, ids: Sequence[Sequence[int]], windows: Sequence[int]) -> Matrix:
-    """One vector for each text, (N, width), from those of its windows, (K, width): their mean, weighted by tokens.
-
-    windows: how many each text has, (N). ids: the tokens of each window, (K). A single window is returned unchanged.
-    """
-    import numpy as np
-
-    ends = np.cumsum(windows)
-    result: Matrix = vectors[ends - windows]
-    for text in np.flatnonzero(np.asarray(windows) > 1).tolist():
-        part = slice(int(ends[text]) - windows[text], int(ends[text]))
-        tokens = [len(row) - 2 for row in ids[part]]  # without [CLS] and [SEP]
-        result[text] = np.average(vectors[part], axis=0, weights=tokens)
-    return result

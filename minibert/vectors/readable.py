@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
@@ -16,9 +17,10 @@ from tqdm import tqdm
 from minibert.inputs import inference
 from minibert.kernels.packing import batches, check_rows
 from minibert.model import Encoder, EncoderOutput
-from minibert.vectors.cache import Matrix
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS
 from minibert.vectors.recipe import DEFAULT, Recipe
+
+Matrix = NDArray[np.float32]
 
 
 def readable_vectors(

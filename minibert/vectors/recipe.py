@@ -12,18 +12,13 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeVar
 
 from minibert.printing import brief
-from minibert.settings import check, setting
+from minibert.settings import check, integers, setting
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS
 
 if TYPE_CHECKING:
     from minibert.config import Config
 
 Function = TypeVar("Function", bound=Callable[..., object])
-
-
-def integers(text: str) -> tuple[int, ...]:
-    """ "-2,-1" as (-2, -1)."""
-    return tuple(map(int, text.split(",")))
 
 
 @dataclass(frozen=True)
@@ -69,9 +64,6 @@ class Recipe:
     batch_tokens: int = setting(4096, "tokens in a batch", minimum=1)
 
     def __post_init__(self) -> None:
-        for name in ("stride", "batch_tokens"):
-            if hasattr(value := getattr(self, name), "item"):
-                object.__setattr__(self, name, value.item())  # an integer of numpy
         check(self)
         object.__setattr__(self, "layers", as_layers(self.layers))
         if self.truncation == "error":
@@ -88,18 +80,18 @@ class Recipe:
         another layer than the last.
         """
         L, D, requested = len(config.shared_layers), config.hidden_size, as_layers(self.layers)
-        if not requested:
-            raise ValueError(f"layers is empty; name at least one of {-L - 1} to {L}")
-        if wrong := [layer for layer in requested if not -L - 1 <= layer <= L]:
+        wrong = [layer for layer in requested if not -L - 1 <= layer <= L]
+        if wrong or not requested:
             raise ValueError(
-                f"layers has {wrong[0]}; the encoder has {L} layers, so it must be {-L - 1} to {L} "
-                "(0: the embeddings, -1: the last layer)"
+                f"layers has {wrong[0] if wrong else 'none'}; the encoder has {L} layers, so it must be "
+                f"{-L - 1} to {L} (0: the embeddings, -1: the last layer)"
             )
         layers = tuple(layer % (L + 1) for layer in requested)
-        if self.pooling == "pooler" and not has_pooler:
-            raise ValueError("pooling is 'pooler', and this checkpoint has no pooler; use pooling='cls'")
-        if self.pooling == "pooler" and layers != (L,):
-            raise ValueError(f"pooling is 'pooler' with layers {list(requested)}; it reads the last layer alone, (-1,)")
+        if self.pooling == "pooler" and (not has_pooler or layers != (L,)):
+            raise ValueError(
+                f"pooling is 'pooler' with layers {list(requested)}; it reads the last layer alone, (-1,), and this "
+                f"checkpoint has {'a' if has_pooler else 'no'} pooler"
+            )
         return layers, D * len(layers) if self.combine == "concat" else D
 
 

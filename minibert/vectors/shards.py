@@ -16,27 +16,26 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from itertools import takewhile, tee
+from itertools import chain, islice, takewhile, tee
 from pathlib import Path
 from typing import Any
 
-from minibert.extras import install_hint
 from minibert.files import atomic_write
+from minibert.printing import install_hint
 from minibert.text.tables import Column, TextFile, find_columns, open_parquet
 from minibert.text.texts import TEXTS, TextOrPair, portions
 from minibert.text.tokenized import TokenStats
-from minibert.vectors.cache import Matrix
 from minibert.vectors.embedder import Embedder
+from minibert.vectors.readable import Matrix
+
+if missing := [package for package in ("pyarrow", "ray") if importlib.util.find_spec(package) is None]:
+    raise ImportError(f"corpora in shards need {missing[0]}, which is not installed: {install_hint('ray')}")
+
+import pyarrow
+import pyarrow.parquet as parquet
 
 VECTOR = "vector"  # the column that is added
 FOOTER = b"minibert"  # the key of our metadata in a footer
-
-
-def check_installed(*packages: str) -> None:
-    """Raise ImportError, with the way to install it, for a package of the extra `ray` that is missing."""
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            raise ImportError(f"corpora in shards need {package}, which is not installed: {install_hint('ray')}")
 
 
 @dataclass(frozen=True)
@@ -49,13 +48,10 @@ class Shard:
     @property
     def source_state(self) -> list[int]:
         """Bytes and modification time: a source with another state has changed."""
-        status = os.stat(self.source)
-        return [status.st_size, status.st_mtime_ns]
+        return [os.stat(self.source).st_size, os.stat(self.source).st_mtime_ns]
 
     def stats(self, settings: dict[str, Any]) -> TokenStats | None:
         """The token stats of a finished shard; None if it is missing, damaged or outdated."""
-        import pyarrow.parquet as parquet
-
         try:
             footer = json.loads(parquet.read_metadata(self.out).metadata[FOOTER])
             done = footer["settings"] == settings and footer["source"] == self.source_state
@@ -71,8 +67,8 @@ class Columns:
     None: the usual names, single texts, and the format of the file's ending; see text.tables.
     """
 
-    text: str | None = None
-    pair: str | None = None
+    text: str | int | None = None
+    pair: str | int | None = None
     format: str | None = None
 
 
@@ -84,11 +80,10 @@ def find_shards(pattern: str, out: Path) -> list[Shard]:
     file matches, ValueError if two shards would have the same output.
     """
     inside, one = out.absolute(), Path(pattern).exists()
-    names = [pattern] if one else sorted(glob.glob(pattern, recursive=True))
     fixed = takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts[:-1])
     root = Path(pattern).parent if one else Path(*fixed)
     shards: dict[str, Shard] = {}
-    for path in map(Path, names):
+    for path in map(Path, [pattern] if one else sorted(glob.glob(pattern, recursive=True))):
         if not path.is_file() or inside in path.absolute().parents:
             continue
         name = path.relative_to(root).as_posix().removesuffix(".parquet") + ".parquet"
@@ -99,8 +94,7 @@ def find_shards(pattern: str, out: Path) -> list[Shard]:
         shards[name] = Shard(str(path.absolute()), str(inside / name))
     if not shards:
         raise FileNotFoundError(
-            f"{pattern} matches no file outside of {out}; name files, such as 'corpus/*.parquet' in quotes, and read "
-            "an address such as s3:// with minibert.vectors.ray.embed_dataset"
+            f"{pattern} matches no file here outside of {out}; name files, such as 'corpus/*.parquet' in quotes"
         )
     return list(shards.values())
 
@@ -115,8 +109,6 @@ def read_shard(path: str, columns: Columns, missing: str = "error") -> Iterator[
     The first chunk is empty: it has the schema. It is enough to read that one to check a shard: it raises ValueError,
     naming the file, for one that is unreadable, and for columns that are missing, hold no texts, or are called vector.
     """
-    import pyarrow
-
     if (columns.format or Path(path).suffix.lower()[1:]) == "parquet":
         with open(path, "rb") as stream:
             file = open_parquet(stream, path)
@@ -128,30 +120,29 @@ def read_shard(path: str, columns: Columns, missing: str = "error") -> Iterator[
         return
     with TextFile(path, columns.text, columns.format, columns.pair) as source:
         chunks = portions(iter(source))
-        chunk = next(chunks, [])
+        one = list(islice(chunks, 1))  # after which the names are known
         names = list(source.names) if source.names and source.header else ["text", "pair"][: len(source.columns)]
         schema = pyarrow.schema([(name, pyarrow.string()) for name in names])
         yield schema.empty_table(), []
-        while chunk:
+        for chunk in chain(one, chunks):
             cells = list(zip(*chunk, strict=True)) if len(names) == 2 else [chunk]
             yield pyarrow.table([list(column) for column in cells], schema=schema), chunk
-            chunk = next(chunks, [])
 
 
 def in_chunks(
-    table: Any, names: list[str], missing: str, where: str, first: int = 0
+    table: Any, names: list[str], missing: str, path: str, first: int
 ) -> Iterator[tuple[Any, list[TextOrPair]]]:
-    """The table and its texts or pairs, in several chunks if they are long; a null is refused or an empty text.
+    """Rows of a shard from row `first` on, and their texts or pairs, in several chunks if they are long.
 
-    first: the row of the table's first row in `where`.
+    missing: "empty" makes a null an empty text, "error" raises ValueError with its row.
     """
-    for name in names:
-        column = table.column(name)
-        if missing == "error" and column.null_count:
-            row = first + column.is_null().to_pylist().index(True) + 1
-            raise ValueError(f"{where}, row {row}, has null as {name!r}, not a text; leave the row out, or fill it")
-    columns = [[text or "" for text in table.column(name).to_pylist()] for name in names]
-    rows: list[TextOrPair] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+    columns = [table.column(name).to_pylist() for name in names]
+    for name, column in zip(names, columns, strict=True):
+        if missing == "error" and None in column:
+            row = first + column.index(None) + 1
+            raise ValueError(f"{path}, row {row}, has null as {name!r}, not a text; leave the row out, or fill it")
+    texts = [[text or "" for text in column] for column in columns]
+    rows: list[TextOrPair] = texts[0] if len(texts) == 1 else list(zip(*texts, strict=True))
     start = 0
     for chunk in portions(rows):
         yield table.slice(start, len(chunk)), chunk
@@ -162,7 +153,8 @@ def text_columns(schema: Any, columns: Columns, where: str) -> list[str]:
     """The columns of texts, one or two. Raises ValueError if they are missing or hold something else."""
     if VECTOR in schema.names:
         raise ValueError(f"{where} has a column {VECTOR!r} already, which the vectors would replace; rename it")
-    requested = [Column("text", columns.text)] + [Column("pair", columns.pair, ())] * (columns.pair is not None)
+    pair = [] if columns.pair is None else [Column("pair", str(columns.pair), ())]
+    requested = [Column("text", None if columns.text is None else str(columns.text)), *pair]
     names = list(find_columns(requested, schema.names, where))
     for name in names:
         kind = str(schema.field(name).type)
@@ -181,17 +173,17 @@ def embed_shard(shard: Shard, columns: Columns, embedder: Embedder, settings: di
     settings: everything that determines a vector except its text, for the footer. Raises ValueError, naming the file,
     for what read_shard and `embed` refuse; OSError if the output cannot be written.
     """
-    import pyarrow.parquet as parquet
-
     source, stats = shard.source_state, TokenStats()
     Path(shard.out).parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(Path(shard.out)) as temporary:
         chunks = read_shard(shard.source, columns, embedder.recipe.missing)
-        schema = with_vectors(next(chunks)[0], None, embedder.width).schema
-        others = [name for name in schema.names if name != VECTOR]  # vectors repeat nothing and need no statistics
+        schema = next(chunks)[0].schema
+        others = schema.names  # vectors repeat nothing and need no statistics
+        schema = schema.append(pyarrow.field(VECTOR, pyarrow.list_(pyarrow.float32(), embedder.width)))
         with parquet.ParquetWriter(temporary, schema, use_dictionary=others, write_statistics=others) as writer:
             for table, vectors, more in embedded(chunks, embedder, shard.source):
-                writer.write_table(with_vectors(table, vectors, embedder.width))
+                column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.ravel()), embedder.width)
+                writer.write_table(table.append_column(VECTOR, column))
                 stats += more
             footer = {"settings": settings, "source": source, "stats": asdict(stats)}
             writer.add_key_value_metadata({FOOTER: json.dumps(footer).encode()})
@@ -209,11 +201,3 @@ def embedded(
                 yield table, embedder.vectors(chunk.tokens, chunk.rows), chunk.tokens.stats
     except (ValueError, OSError) as error:
         raise error if where in str(error) else ValueError(f"{where}: {error}") from None
-
-
-def with_vectors(table: Any, vectors: Matrix | None, width: int) -> Any:
-    """The table with one column more, a list of `width` float32 in each row; None: of no rows."""
-    import pyarrow
-
-    values = pyarrow.array([] if vectors is None else vectors.ravel(), pyarrow.float32())
-    return table.append_column(VECTOR, pyarrow.FixedSizeListArray.from_arrays(values, width))

@@ -2,29 +2,38 @@
 
     texts -> chunks of a few thousand -> ids -> engine -> a part on disk for each chunk -> joined as vectors.npy
 
-The same call resumes an interrupted one. Joining needs disk space for the vectors twice.
+    vectors.npy.parts/manifest.json   the settings: everything that determines a vector except its text
+    vectors.npy.parts/part-0.npz      the first vectors, the hash of their texts, and their token stats
+
+A part appears by a rename, so it is done if its file exists. The same call resumes an interrupted one. The texts alone
+determine where a part ends, so both ways give the same bits. Joining needs disk space for the vectors twice.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Iterable, Iterator, Sized
-from contextlib import closing
-from dataclasses import dataclass
-from itertools import chain
+import shutil
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import closing, contextmanager
+from dataclasses import astuple, dataclass, field
+from itertools import chain, dropwhile, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
-from minibert.files import check_output
+from minibert.files import atomic_write, lock_file, read_json, write_text_atomically
+from minibert.outputs import check_output
 from minibert.printing import brief
 from minibert.text.tables import TextFile
 from minibert.text.texts import CHARACTERS, TEXTS, TextOrPair, as_text, portions
 from minibert.text.tokenized import TokenStats
 from minibert.vectors.embedder import Embedder
-from minibert.vectors.parts import Parts, part_folder
+from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import Recipe, with_settings
 
 DTYPES = ("float32", "float16")
@@ -91,55 +100,35 @@ def embed_stream(
     model is a Hub name or a folder, device as for `embed`; settings: those of a Recipe.
     Raises what `embed` raises, FileNotFoundError for a folder that does not exist, ValueError for unfinished work of
     other texts or settings and for numbers beyond float16, RuntimeError while another process writes `out`. An
-    interrupt is a KeyboardInterrupt that says how many rows are kept.
+    interrupt is a KeyboardInterrupt that states how many rows are kept.
     """
     if isinstance(texts, str) or isinstance(pairs, str):
         raise TypeError("texts is one str; embed_stream needs a stream of texts, embed_file the name of a file")
-    out = check_out(out, overwrite, model)
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype is {brief(dtype)}; choose from {', '.join(DTYPES)}")
-    if part_rows < 1:
-        raise ValueError(f"part_rows is {part_rows}; it must be at least 1 ({TEXTS} is a good value)")
+    check_request(Path(out), dtype, overwrite, model)
     embedder = Embedder(model, Recipe(**settings), device)
     are_pairs = pairs is not None or (isinstance(texts, TextFile) and len(texts.columns) == 2)
-    identity = embedder.identity | {
-        "batch_tokens": embedder.recipe.batch_tokens,
-        "part_rows": [part_rows, CHARACTERS],
-        "pairs": are_pairs,
-        "dtype": dtype,
-        "kernels": embedder.engine.kernels,
-    }
+    identity = embedder.identity | {"batch_tokens": embedder.recipe.batch_tokens, "part_rows": [part_rows, CHARACTERS]}
+    identity |= {"pairs": are_pairs, "dtype": dtype, "kernels": embedder.engine.kernels}
     rows = checked(texts if pairs is None else zip(texts, pairs, strict=True), embedder.recipe.missing, are_pairs)
-    with part_folder(out, identity, restart) as parts:
+    with part_folder(Path(out), identity, restart) as parts:
         resumed, cosine = fill(parts, portions(rows, part_rows), texts, embedder, dtype)
-        check_output(out, overwrite)  # it may have appeared meanwhile
-        parts.join(out, embedder.width, dtype)
+        check_output(Path(out), overwrite)  # it may have appeared meanwhile
+        parts.join(Path(out), embedder.width, dtype)
     stats = sum(parts.stats, TokenStats())
     embedder.warn(stats)
-    return Written(
-        str(out),
-        (stats.texts, embedder.width),
-        dtype,
-        stats.texts,
-        resumed,
-        stats.tokens,
-        stats.truncated,
-        stats.windowed,
-        stats.windows,
-        embedder.engine.kernels,
-        cosine,
-    )
+    shape, counts = (stats.texts, embedder.width), (stats.tokens, stats.truncated, stats.windowed, stats.windows)
+    return Written(str(out), shape, dtype, stats.texts, resumed, *counts, embedder.engine.kernels, cosine)
 
 
-def check_out(out: str | os.PathLike[str], overwrite: bool, model: str | os.PathLike[str]) -> Path:
-    """The path, or ValueError or FileNotFoundError if no numpy file can be put there, or what is there must be kept."""
-    path = Path(out)
-    if path.suffix != ".npy" or path.is_dir():
-        raise ValueError(f"out is {path}; it must be a file that ends in .npy")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"out is {path}, and there is no folder {path.parent}")
-    check_output(path, overwrite, apart=[model])
-    return path
+def check_request(out: Path, dtype: str, overwrite: bool, model: str | os.PathLike[str]) -> None:
+    """Raise ValueError or FileNotFoundError, before any work, if a file of this name or dtype cannot be written."""
+    if out.suffix != ".npy":
+        raise ValueError(f"out is {out}; it must be a file that ends in .npy")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"out is {out}, and there is no folder {out.parent}")
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype is {brief(dtype)}; choose from {', '.join(DTYPES)}")
+    check_output(out, overwrite, apart=[model])
 
 
 def checked(rows: Iterable[Any], missing: str, pairs: bool) -> Iterator[TextOrPair]:
@@ -159,17 +148,136 @@ def fill(
     file = source if isinstance(source, TextFile) and source.size is not None else None
     total = file.size if file else len(source) if isinstance(source, Sized) else None
     bar = tqdm(desc="embed", total=total, unit="B" if file else "text", unit_scale=True, delay=2, disable=None)
-    cosine, left = None, chunks
-    for chunk in chunks:
-        if not parts.holds(chunk):
-            left = chain([chunk], chunks)
-            break
-        bar.update((file.position if file else parts.rows) - bar.n)
-    resumed = parts.rows
-    with bar, closing(embedder.tokenized(left, first=resumed)) as tokenized:
+    left = dropwhile(parts.holds, chunks)
+    next_chunk = list(islice(left, 1))  # that all before it are done is known now
+    resumed, cosine = parts.rows, None
+    with bar, closing(embedder.tokenized(chain(next_chunk, left), first=resumed)) as tokenized:
         for new in tokenized:
             if cosine is None and embedder.engine.precision == "int8":
                 cosine = embedder.float32_cosine(new.tokens)
             parts.add(embedder.vectors(new.tokens, new.rows), new.texts, new.tokens.stats, dtype)
             bar.update((file.position if file else parts.rows) - bar.n)
     return resumed, cosine
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Unfinished work
+
+
+@contextmanager
+def work_folder(folder: Path, settings: dict[str, Any], restart: bool, outputs: Iterable[Path]) -> Iterator[None]:
+    """A folder of unfinished work, locked inside `with`: new, empty, or started earlier with the same settings.
+
+    outputs: the files that the work writes there, which restart removes.
+    Raises ValueError for any other file, except hidden ones, and, unless restart, for other settings, naming the first
+    that differs; RuntimeError while another process works in the folder.
+    """
+    manifest, lock = folder / "manifest.json", folder / ".lock"
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock_file(lock):
+        try:
+            started = manifest.exists()
+            own = {manifest, *outputs} if started else set()
+            files = {path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")}
+            if others := sorted(files - own):
+                raise ValueError(f"{others[0]} is not an output of this work; move it away, or choose another folder")
+            before = read_json(manifest).get("settings", {}) if started and not restart else settings
+            for name in settings:
+                if before.get(name) != settings[name]:
+                    raise ValueError(
+                        f"{folder} was started with {name} {before.get(name)!r}, and now it is {settings[name]!r}; "
+                        "use the earlier settings, or start again (--restart, restart=True)"
+                    )
+            if restart:
+                for path in own - {manifest}:
+                    path.unlink(missing_ok=True)
+            write_text_atomically(manifest, json.dumps({"settings": settings}, indent=1) + "\n")
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+@contextmanager
+def part_folder(out: Path, settings: dict[str, Any], restart: bool) -> Iterator[Parts]:
+    """The parts of a matrix whose file will be `out`, in a folder beside it, which is removed when it has no parts.
+
+    Raises what work_folder raises; an interrupt inside `with` becomes one that states how many rows are kept.
+    """
+    folder = out.with_name(out.name + ".parts")
+    with work_folder(folder, settings, restart, folder.glob("part-*")):
+        parts = Parts(folder)
+        try:
+            yield parts
+        except KeyboardInterrupt:
+            kept = f"{parts.rows:,} rows are kept; the same command continues" if parts.rows else ""
+            raise KeyboardInterrupt(kept) from None
+        finally:
+            if not any(folder.glob("part-*")):
+                shutil.rmtree(folder)
+
+
+@dataclass
+class Parts:
+    """The parts of a matrix (N, D): for each chunk of texts `holds` or `add`, in their order, then `join`."""
+
+    folder: Path
+    stats: list[TokenStats] = field(default_factory=list)  # of the parts that are done
+
+    @property
+    def rows(self) -> int:
+        """How many rows are done."""
+        return sum(stats.texts for stats in self.stats)
+
+    def path(self, number: int) -> Path:
+        """The file of a part."""
+        return self.folder / f"part-{number}.npz"
+
+    def holds(self, texts: Sequence[TextOrPair]) -> bool:
+        """Whether the next part, that of these texts, was done by an earlier run.
+
+        Raises ValueError if it was done with other texts.
+        """
+        path = self.path(len(self.stats))
+        if not path.exists():
+            return False
+        with np.load(path) as part:
+            if part["sha256"] != texts_sha256(texts):
+                raise ValueError(
+                    f"{self.folder} was started with other texts: those from row {self.rows:,} on have changed; "
+                    "use the earlier texts, or start again (--restart, restart=True)"
+                )
+            self.stats.append(TokenStats(*part["stats"].tolist()))
+        return True
+
+    def add(self, vectors: Matrix, texts: Sequence[TextOrPair], stats: TokenStats, dtype: str) -> None:
+        """Write the next part, (n, D). Raises ValueError for a number beyond this dtype."""
+        with np.errstate(over="ignore"):
+            rows = vectors.astype(dtype)
+        for row, column in np.argwhere(np.isinf(rows)):
+            raise ValueError(
+                f"row {self.rows + row} has the number {vectors[row, column]:.6g}, and {dtype} ends at "
+                f"{np.finfo(dtype).max:.6g}; use dtype float32"
+            )
+        with atomic_write(self.path(len(self.stats))) as temporary, temporary.open("wb") as file:
+            np.savez(file, vectors=rows, sha256=texts_sha256(texts), stats=astuple(stats))
+        self.stats.append(stats)
+
+    def join(self, out: Path, width: int, dtype: str) -> None:
+        """Write all parts as one numpy file (N, D), part by part, so that memory stays flat, and remove them.
+
+        Raises ValueError if an earlier run had more texts.
+        """
+        self.holds([])  # a part after the last one was of other texts
+        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False}
+        with atomic_write(out) as temporary, temporary.open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, header | {"shape": (self.rows, width)})
+            for number in range(len(self.stats)):
+                with np.load(self.path(number)) as part:
+                    file.write(part["vectors"].tobytes())
+        for path in self.folder.glob("part-*"):
+            path.unlink()
+
+
+def texts_sha256(texts: Sequence[TextOrPair]) -> str:
+    """The hash of texts or pairs; no others have the same."""
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()

@@ -53,7 +53,7 @@ def row() -> Callable[..., Row]:
     def row(name: str, *seconds: float, peak: int = 0, **changes: Any) -> Row:
         package = "minibert" if name.startswith("minibert") else "transformers"
         one = Contestant(name, name, name.rpartition("-")[2], lambda context, precision: (len, ""), package)
-        samples = [Sample(each, 2 * each, 0.0, peak, {"p50": 0.01, "p99": 0.02, "errors": 0}) for each in seconds]
+        samples = [Sample(each, peak, {"p50": 0.01, "p99": 0.02, "errors": 0}) for each in seconds]
         return Row(one, **{"job": "embedding", "size": {"sentences": 2, "tokens": 20}, "samples": samples} | changes)
 
     return row

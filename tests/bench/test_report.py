@@ -15,7 +15,6 @@ from minibert.bench import peers, report
 from minibert.bench.settings import Settings
 from minibert.cli import bench
 from minibert.cli import main as cli
-from minibert.cli.main import parser
 
 
 def test_the_table_has_every_contestant_and_the_json_is_plain(row: Any, result: Any) -> None:
@@ -81,6 +80,7 @@ def test_the_defaults_depend_on_the_benchmark_and_its_size() -> None:
     assert [(one.sentences, one.rounds) for one in (quick, default, full)] == [(256, 3), (2000, 3), (2000, 7)]
     assert quick.models == ("all-MiniLM-L6-v2",)
     assert default.models == ("distilbert-shape", "all-MiniLM-L6-v2")
+    assert Settings(models=("a", "b")).models == ("a", "b")
     assert (Settings(train=True).sentences, Settings(train=True).objective) == (512, "classify")
     assert Settings(serve=True, quick=True).rounds == 1
     assert set(default.models) - set(peers.SHAPES) == {"all-MiniLM-L6-v2"}
@@ -128,8 +128,3 @@ def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch: pytest.Mon
 def test_without_cuda_its_benchmark_is_refused() -> None:
     with pytest.raises(ValueError, match="no cuda devices"):
         bench.check(Settings(device="cuda"))
-
-
-def test_models_are_repeatable() -> None:
-    args = parser(["bench"]).parse_args(["bench", "--model", "a", "--model", "b"])
-    assert args.model == ["a", "b"]

@@ -18,22 +18,10 @@ import minibert
 from minibert.bench import harness, training
 from minibert.bench.harness import Contestant, Context
 from minibert.bench.settings import Settings
-from minibert.bench.training import (
-    BATCH,
-    LENGTH,
-    SEED,
-    TOLERANCE,
-    MinibertTrainer,
-    TransformersTrainer,
-    compare_training,
-    make_examples,
-)
+from minibert.bench.training import BATCH, LENGTH, TOLERANCE, MinibertTrainer, TransformersTrainer, compare_training
 from minibert.cli import main as cli
-from minibert.families import FAMILIES
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
-from minibert.losses import IGNORED
-from minibert.parity.checkpoints import upstream_class
 from minibert.tasks.base import Example
 from minibert.text.tokenizer import load_tokenizer
 from minibert.train import loop
@@ -62,7 +50,7 @@ def context(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def mlm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Context, list[Example]]:
     """The same with a masked-LM head, and rows of packed sentences."""
     made = context_of(tmp_path_factory.mktemp("mlm"), BERT.name, "mlm", LENGTH)
-    return made, make_examples("mlm", ["a film a fine film the mess"] * 600, load_tokenizer(made.folder))
+    return made, training.make_examples("mlm", ["a film a fine film the mess"] * 600, load_tokenizer(made.folder))
 
 
 def differing(context: Context, examples: Any = EXAMPLES, objective: str = "classify") -> int:
@@ -72,18 +60,13 @@ def differing(context: Context, examples: Any = EXAMPLES, objective: str = "clas
 # -- equality
 
 
-def test_both_train_the_same(context: Context) -> None:
-    parameters, different, packed = compare_training(context, EXAMPLES, "classify")
-    assert parameters == len(list(minibert.load(context.folder, head="sequence-classification").parameters()))
-    assert different == 0
-    assert packed <= TOLERANCE
-
-
-def test_both_learn_masked_tokens_alike(mlm: Any) -> None:
-    parameters, different, packed = compare_training(*mlm, "mlm")
-    assert parameters > 40
-    assert different == 0
-    assert packed <= TOLERANCE
+def test_both_train_the_same_with_either_objective(context: Context, mlm: Any) -> None:
+    for where, examples, objective in ((context, EXAMPLES, "classify"), (*mlm, "mlm")):
+        parameters, different, packed = compare_training(where, examples, objective)
+        head = minibert.load(where.folder, head=training.HEADS[objective])
+        assert parameters == len(list(head.parameters()))
+        assert different == 0
+        assert packed <= TOLERANCE
 
 
 @pytest.mark.parametrize("context", [BERT.name], indirect=True)
@@ -161,19 +144,6 @@ def test_the_trainer_gets_our_rows_with_our_padding(context: Context) -> None:
         assert ("token_type_ids" in batch) == theirs.family.has_segments
 
 
-def test_the_trainer_masks_the_same_rows_by_its_own_collator(mlm: Any) -> None:
-    context, rows = mlm
-    theirs = TransformersTrainer(context, "float32", "mlm")
-    assert theirs.route.endswith("DataCollatorForLanguageModeling")
-    batches = training.make_batches("mlm", rows, theirs.tokenizer).epoch_batches(0)
-    pairs = list(zip(theirs.batches(rows), batches, strict=True))
-    assert not all(torch.equal(their["labels"], our.labels["labels"]) for their, our in pairs)
-    for their, our in pairs:
-        for ids, labels in ((their["input_ids"], their["labels"]), (our.input_ids, our.labels["labels"])):
-            text = torch.where(labels == IGNORED, ids, labels)
-            assert [row[row != 0].tolist() for row in text] == [list(rows[number].ids) for number in our.rows]
-
-
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_both_continue_with_their_weights_and_their_optimizer(precision: str, context: Context) -> None:
     for side in (MinibertTrainer(context, precision, "classify"), TransformersTrainer(context, precision, "classify")):
@@ -193,22 +163,15 @@ def test_both_have_their_own_defaults(context: Context, monkeypatch: pytest.Monk
     assert (plain.trainer.args.bf16, lower.trainer.args.bf16) == (False, True)
     assert next(lower.model.parameters()).dtype == torch.float32
     assert TransformersTrainer(context, "float32", "classify", exact=True).route == "attention eager, adamw_torch"
-    for right in (True, False):
-        monkeypatch.setattr(training, "onednn_is_float32", lambda right=right: right)
-        route = f"packed step{', matmul by oneDNN' * right}, AdamW fused"
-        assert MinibertTrainer(context, "float32", "classify").route == route
-    assert MinibertTrainer(context, "bfloat16", "classify").route == "packed step, AdamW fused"
+    monkeypatch.setattr(training, "onednn_is_float32", lambda: True)
+    ours = [MinibertTrainer(context, precision, "classify").route for precision in ("float32", "bfloat16")]
+    assert ours == ["packed step, matmul by oneDNN, AdamW fused", "packed step, AdamW fused"]
 
 
 def test_the_recipe_is_that_of_the_paper_for_one_epoch() -> None:
-    paper = dataclasses.replace(TrainSettings(), epochs=1, exact=False, seed=SEED, precision="float32")
+    paper = dataclasses.replace(TrainSettings(), epochs=1, exact=False, seed=training.SEED, precision="float32")
     assert training.recipe("float32", "classify") == training.recipe("float32", "mlm") == paper
     assert training.recipe("float32", "mlm", exact=True).clip == training.NO_CLIP
-
-
-def test_every_family_that_is_trained_here_has_its_class_upstream() -> None:
-    for family in FAMILIES.values():
-        assert all(upstream_class(family, head) for head in training.HEADS.values() if head in family.heads)
 
 
 # -- whole runs
@@ -235,7 +198,6 @@ def test_a_whole_run_leaves_nothing_behind(
     ran = [row for row in figures["models"][0]["rows"] if row["ranked"]]
     assert {"minibert-float32", "trainer-float32"} <= {row["name"] for row in ran}
     assert all(len(row["samples"]) == 2 and row["peak"] > 0 and row["speed"]["tokens"] > 0 for row in ran)
-    assert all(row["size"]["steps"] >= 2 and row["size"]["padded"] >= row["size"]["tokens"] for row in ran)
     assert len(figures["goals"]) == goals
     assert "bit for bit" in " ".join(out.split())
     assert list((tmp_path / "tmp").iterdir()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
 import os
 import socket
@@ -40,23 +41,19 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def online(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+def online(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """HF_HUB_OFFLINE is not set; the Hub answers, or fails with the error that the test sets. Counts the requests."""
     found: dict[str, Any] = {"requests": [], "error": None}
 
-    class Answer:
-        def close(self) -> None:
-            pass
-
-    def urlopen(request: urllib.request.Request, timeout: float) -> Answer:
+    def urlopen(request: urllib.request.Request, timeout: float) -> io.BytesIO:
         found["requests"].append(request.full_url)
         if found["error"]:
             raise found["error"]
-        return Answer()
+        return io.BytesIO()
 
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr(urllib.request, "urlopen", urlopen)
-    yield found
+    return found
 
 
 def make(folder: Path, *names: str) -> Path:
@@ -119,8 +116,6 @@ def test_without_minibert_weights_the_checkouts_weights_or_the_users_cache_are_u
     monkeypatch.setattr(hub, "CHECKOUT", places)
     monkeypatch.setattr(Path, "home", lambda: places / "home")
     assert hub.weights_folder() == places / "home" / ".cache" / "minibert" / "weights"
-    monkeypatch.delenv("HF_HUB_CACHE")
-    assert hub.cache_folder() == Path(huggingface_hub.constants.HF_HUB_CACHE)
 
 
 def test_a_models_folder_resolves_to_the_snapshot_of_main_or_to_its_only_one(places: Path) -> None:
@@ -188,7 +183,7 @@ def test_the_weights_of_a_wheel_are_compared_with_the_manifest(places: Path, mon
         ("distilbert/distilbert-base-uncasd", ["did you mean distilbert-base-uncased"]),
         ("distilbert-base-uncased", [f"--model {KNOWN} is installed", "copy config.json"]),
         ("my-own-brt", ["did you mean my-own-bert?"]),
-        ("a-file", ["is a file; a checkpoint is a folder with config.json"]),
+        ("a-file", ["checkpoint a-file is no folder"]),
         ("no-config", ["config.json", "tokenizer.json", "it holds: model.safetensors, notes.txt"]),
         ("empty", ["it holds: nothing"]),
     ],
@@ -250,12 +245,10 @@ def test_the_hub_or_its_mirror_is_tried_once(online: dict[str, Any], monkeypatch
 
 def test_an_unreachable_hub_is_tried_once_and_the_way_out_names_proxy_and_certificates(online: dict[str, Any]) -> None:
     online["error"] = urllib.error.URLError("certificate verify failed: self-signed certificate in certificate chain")
-    for _ in range(2):
-        message = not_found("distilbert-base-uncased")
-        for words in ("does not answer", "HTTPS_PROXY", "SSL_CERT_FILE", "HF_ENDPOINT", "copy config.json"):
-            assert words in message
-    with pytest.raises(ConnectionError, match=r"does not answer.*HTTPS_PROXY, SSL_CERT_FILE or HF_ENDPOINT"):
-        hub.fetch("distilbert-base-uncased")
+    way_out = "does not answer.*HTTPS_PROXY, SSL_CERT_FILE or HF_ENDPOINT.*copy config.json"
+    for call in (hub.locate, hub.fetch):
+        with pytest.raises((FileNotFoundError, ConnectionError), match=way_out):
+            call("distilbert-base-uncased")
     assert len(online["requests"]) == 1
 
 
@@ -273,7 +266,7 @@ def test_a_resolver_that_hangs_does_not_hang_us(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.delenv(name, raising=False)
     try:
         assert not hub.answers("https://huggingface.co", seconds=0.2)
-        assert hanging.is_set() and not released.is_set()
+        assert hanging.wait(30) and not released.is_set()
     finally:
         released.set()
 
@@ -282,19 +275,19 @@ def test_a_resolver_that_hangs_does_not_hang_us(monkeypatch: pytest.MonkeyPatch)
 
 
 Download = Callable[[Path], object]
+Downloads = Callable[[Download], list[dict[str, Any]]]
 
 
 @pytest.fixture
-def downloads(online: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Callable[[Download], list[dict[str, Any]]]:
+def downloads(online: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Downloads:
     """Replaces snapshot_download by a function that writes into local_dir; returns the list of the calls."""
 
     def install(write: Download) -> list[dict[str, Any]]:
         calls: list[dict[str, Any]] = []
 
-        def snapshot_download(hub_id: str, **how: Any) -> str:
+        def snapshot_download(hub_id: str, **how: Any) -> None:
             calls.append({"hub_id": hub_id} | how)
-            write(Path(how["local_dir"]))
-            return str(how["local_dir"])
+            write(how["local_dir"])
 
         monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
         return calls
@@ -308,19 +301,18 @@ def whole(folder: Path) -> None:
 
 
 def test_a_download_requests_the_needed_files_only_and_appears_when_complete(
-    places: Path, downloads: Callable[[Download], list[dict[str, Any]]]
+    places: Path, downloads: Downloads
 ) -> None:
     calls = downloads(whole)
     source = hub.locate("someone/their-bert")
     assert source == hub.Source("someone/their-bert", places / "weights" / "their-bert", "the Hugging Face Hub")
     assert sorted(path.name for path in source.folder.iterdir()) == ["config.json", "model.safetensors"]
     assert [path.name for path in (places / "weights").iterdir()] == ["their-bert"]
+    assert hub.locate("someone/their-bert").origin == "weights/"
     (call,) = calls
     assert (call["hub_id"], call["revision"]) == ("someone/their-bert", None)
     assert {"config.json", "model.safetensors", "vocab.txt", "tokenizer.json"} <= set(call["allow_patterns"])
     assert not any(pattern.endswith((".bin", ".h5", ".msgpack", ".onnx", ".py")) for pattern in call["allow_patterns"])
-    assert hub.locate("someone/their-bert").origin == "weights/"
-    assert len(calls) == 1
 
 
 def breaks_off(folder: Path) -> None:
@@ -355,7 +347,7 @@ def test_a_download_that_fails_never_gets_its_name_and_the_next_one_resumes(
     error: type[Exception],
     message: str,
     places: Path,
-    downloads: Callable[[Download], list[dict[str, Any]]],
+    downloads: Downloads,
 ) -> None:
     downloads(write)
     with pytest.raises(error, match=message):
@@ -373,7 +365,7 @@ def test_a_download_that_fails_never_gets_its_name_and_the_next_one_resumes(
 
 
 def test_a_known_checkpoint_is_downloaded_at_its_revision_and_compared_with_its_sha256(
-    places: Path, downloads: Callable[[Download], list[dict[str, Any]]]
+    places: Path, downloads: Downloads
 ) -> None:
     calls = downloads(whole)
     with pytest.raises(ValueError, match=r"is not distilbert/distilbert-base-uncased: its sha256 is"):

@@ -49,16 +49,13 @@ def test_the_pooler_of_minilm_looks_untrained_and_every_layer_below_it_trained(m
     assert (pooler["looks_trained"], pooler["biases"], pooler["biases_not_zero"]) == (False, 384, 0)
     assert pooler["kurtosis"] == pytest.approx(2.983, abs=1e-3)
     assert pooler["largest_singular_value_over_edge"] == pytest.approx(0.986, abs=1e-3)
-    layers = minibert.load(minilm).layers
-    linears = [module for module in layers.modules() if isinstance(module, nn.Linear)]
-    assert len(linears) == 36
-    assert all(trained(module.weight, module.bias)["looks_trained"] for module in linears)
+    linears = [module for module in minibert.load(minilm).layers.modules() if isinstance(module, nn.Linear)]
+    assert len(linears) == 36 and all(trained(one.weight, one.bias)["looks_trained"] for one in linears)
 
 
-def test_the_text_reports_the_pooler_where_there_is_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pooler", [True, False])
+def test_the_text_reports_the_pooler_where_there_is_one(pooler: bool, tmp_path: Path) -> None:
     small = Config(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
-    minibert.save(Encoder(small), tmp_path / "with")
-    minibert.save(Encoder(small, pooler=False), tmp_path / "without")
-    assert "\npooler         looks untrained" in checkpoint_text(inspect(str(tmp_path / "with")))
-    assert inspect(str(tmp_path / "without"))["pooler"] is None
-    assert "pooler" not in checkpoint_text(inspect(str(tmp_path / "without")))
+    minibert.save(Encoder(small, pooler=pooler), tmp_path)
+    found = inspect(str(tmp_path))
+    assert ("\npooler         looks untrained" in checkpoint_text(found)) == pooler == (found["pooler"] is not None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,10 +59,6 @@ def adding(more: dict[str, Tensor]) -> Change:
     return lambda tensors: tensors | more
 
 
-def unchanged(tensors: dict[str, Tensor]) -> None:
-    pass
-
-
 def load(folder: Path, **how: Any) -> tuple[Encoder, LoadReport]:
     return minibert.load(folder, report=True, **how)
 
@@ -102,11 +97,9 @@ def test_the_table_is_a_bijection_between_our_names_and_upstreams(family: Family
 @every_head
 def test_every_tensor_of_a_task_head_has_its_name_in_the_file(family: Family, head: str, written: Written) -> None:
     """Except the bias of the decoder, which has another name in the file while it is tied."""
-    folder, _ = written(family, head)
-    tied, untied = family.decoder_bias
+    folder, (tied, untied) = written(family, head)[0], family.decoder_bias
     names = {untied if name == tied else name for name in load_file(folder / "model.safetensors")}
-    state = minibert.load(folder, head=head).state_dict()
-    assert {full_name(family, name, head) for name in state} == names
+    assert {full_name(family, name, head) for name in minibert.load(folder, head=head).state_dict()} == names
 
 
 def test_a_name_that_a_relative_does_not_have_is_an_error() -> None:
@@ -114,10 +107,6 @@ def test_a_name_that_a_relative_does_not_have_is_an_error() -> None:
         name_in_file(DISTILBERT, "pooler.dense.weight")
     with pytest.raises(LookupError, match="distilbert has no pooler"):
         DISTILBERT.official("pooler")
-
-
-def old_norm(name: str) -> str:
-    return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
 
 
 @every_family
@@ -135,7 +124,10 @@ def test_any_prefix_and_nesting_loads_the_same_tensors(
 def test_gamma_and_beta_of_old_files_are_the_weight_and_bias_of_layer_norm(
     prefix: str, bert: Path, tmp_path: Path
 ) -> None:
-    report = assert_same_weights(edited(bert, tmp_path, renamed(lambda name: prefix + old_norm(name))), bert)
+    def old(name: str) -> str:
+        return prefix + name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+
+    report = assert_same_weights(edited(bert, tmp_path, renamed(old)), bert)
     assert report.loaded[prefix + "embeddings.LayerNorm.gamma"] == "embeddings.norm.weight"
 
 
@@ -152,9 +144,8 @@ def test_another_tensor_called_gamma_is_not_renamed_and_reported_unknown(name: s
     [("embeddings.LayerNorm.gamma", "embeddings.LayerNorm.weight"), ("bert.pooler.dense.bias", "pooler.dense.bias")],
 )
 def test_one_tensor_under_two_names_is_ambiguous(twice: str, other: str, bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="ambiguous") as error:
+    with pytest.raises(ValueError, match=f"({twice} and {other}|{other} and {twice}), which are .*ambiguous"):
         load(edited(bert, tmp_path, adding({twice: torch.ones(D)})))
-    assert twice in str(error.value) and other in str(error.value)
 
 
 # every tensor is reported
@@ -175,10 +166,8 @@ def test_every_tensor_of_the_file_is_in_the_report(family: Family, original: Pat
 @every_head
 def test_the_encoder_of_a_file_with_a_head_loads_without_a_warning(family: Family, head: str, written: Written) -> None:
     folder, theirs = written(family, head)
-    encoder, report = load(folder)
-    expected = base(theirs).state_dict()
-    for name, x in encoder.state_dict().items():
-        assert torch.equal(x, expected[name_in_file(family, name)])
+    (encoder, report), expected = load(folder), base(theirs).state_dict()
+    assert all(torch.equal(x, expected[name_in_file(family, name)]) for name, x in encoder.state_dict().items())
     assert (encoder.pooler is not None) == any(name.startswith("pooler") for name in expected)
     assert set(report.ignored.values()) == {"belongs to a head that was not requested"}
 
@@ -186,7 +175,7 @@ def test_the_encoder_of_a_file_with_a_head_loads_without_a_warning(family: Famil
 @every_family
 def test_any_missing_encoder_tensor_is_an_error(family: Family, original: Path, tmp_path: Path) -> None:
     for name in load_file(original / "model.safetensors"):
-        with pytest.raises(ValueError, match="lacks 1 tensors"):
+        with pytest.raises(ValueError, match=f"lacks 1 tensors of {family.title}, such as"):
             load(edited(original, tmp_path, without(name)))
 
 
@@ -206,7 +195,7 @@ def test_a_file_without_a_pooler_gives_an_encoder_without_one(bert: Path, tmp_pa
     encoder, _ = load(edited(bert, tmp_path / "none", without("pooler.")))
     assert encoder.pooler is None
     assert encoder(torch.ones(2, 5, dtype=torch.long)).pooler_output is None
-    with pytest.raises(ValueError, match=r"lacks 1 tensors of a BERT, such as pooler\.dense\.bias"):
+    with pytest.raises(ValueError, match=r"lacks 1 tensors of BERT, such as pooler\.dense\.bias"):
         load(edited(bert, tmp_path / "half", without("pooler.dense.bias")))
 
 
@@ -214,13 +203,13 @@ def test_a_file_without_a_pooler_gives_an_encoder_without_one(bert: Path, tmp_pa
     ("config", "message"),
     [
         ({"vocab_size": 99}, r"word_embeddings.weight has shape \(101, 24\) in the file, \(99, 24\) by config.json"),
-        ({"num_hidden_layers": 3}, r"lacks 16 tensors of a BERT, such as layers\.2\.attention"),
-        ({"model_type": "distilbert"}, "lacks .* tensors of a DistilBERT, such as layers"),
+        ({"num_hidden_layers": 3}, r"lacks 16 tensors of BERT, such as layers\.2\.attention"),
+        ({"model_type": "distilbert"}, "lacks .* tensors of DistilBERT, such as layers"),
     ],
 )
 def test_a_config_of_another_checkpoint_is_refused(config: dict[str, Any], message: str, bert: Path, tmp_path: Path):
     with pytest.raises(ValueError, match=message):
-        load(edited(bert, tmp_path, unchanged, **config))
+        load(edited(bert, tmp_path, dict, **config))
 
 
 # numbers
@@ -265,13 +254,12 @@ def test_a_tensor_with_nan_infinity_or_numbers_too_large_for_the_dtype_is_named(
 
 
 def test_the_model_keeps_its_weights_when_the_file_is_overwritten(bert: Path, tmp_path: Path) -> None:
-    folder = edited(bert, tmp_path, unchanged)
-    encoder, _ = load(folder)
+    path = edited(bert, tmp_path, dict) / "model.safetensors"
+    encoder, _ = load(tmp_path)
     before = {name: x.clone() for name, x in encoder.state_dict().items()}
-    path = folder / "model.safetensors"
     with path.open("r+b") as file:
         file.write(bytes(path.stat().st_size))
-    assert all(torch.equal(x, before[name]) for name, x in encoder.state_dict().items())
+    assert_equal(dict(encoder.state_dict()), before)
 
 
 @every_family
@@ -284,19 +272,16 @@ def test_a_checkpoint_in_shards_equals_the_single_file(family: Family, written: 
 
 def test_loading_an_encoder_warns_of_nothing_and_leaves_the_random_state_alone(minilm: Path) -> None:
     state = torch.get_rng_state()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        _, report = load(minilm)
+    _, report = load(minilm)  # warnings are errors
     assert torch.equal(torch.get_rng_state(), state)
-    assert set(report.ignored) <= {"embeddings.position_ids"}
-    assert len(report.loaded) == 103
+    assert set(report.ignored) <= {"embeddings.position_ids"} and len(report.loaded) == 103
 
 
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ({"device": "cuda:99"}, "device 'cuda:99' is not available: torch sees (no|[0-9]+) cuda devices"),
-        ({"device": "nonsense"}, "device 'nonsense' is not known; choose from cpu, cuda, mps"),
+        ({"device": "cuda:99"}, "device 'cuda:99' is not available; torch has these: 1 cpu, [0-9]+ cuda"),
+        ({"device": "nonsense"}, "device 'nonsense' is not available; torch has these: 1 cpu, "),
         ({"dtype": "float16"}, "dtype is 'float16'; expected a torch.dtype"),
         ({"num_labels": 2}, "are for a task head"),
     ],
@@ -314,7 +299,7 @@ def test_what_we_save_loads_bit_equal_in_transformers_and_here(
     family: Family, written: Written, tmp_path: Path
 ) -> None:
     kept = {"sinusoidal_pos_embds": True, "my own": {"key": [1, None, "é"]}, "use_cache": False}
-    folder = edited(written(family)[0], tmp_path / "edited", unchanged, **kept)
+    folder = edited(written(family)[0], tmp_path / "edited", dict, **kept)
     encoder, saved = minibert.load(folder), tmp_path / "saved"
     minibert.save(encoder, saved)
     theirs = opened(saved, family)
@@ -332,26 +317,22 @@ def test_what_we_save_loads_bit_equal_in_transformers_and_here(
 def test_the_real_minilm_makes_the_round_trip_bit_equal(minilm: Path, tmp_path: Path) -> None:
     encoder = minibert.load(minilm)
     minibert.save(encoder, tmp_path)
-    saved, original = load_file(tmp_path / "model.safetensors"), load_file(minilm / "model.safetensors")
+    original = load_file(minilm / "model.safetensors")
     original.pop("embeddings.position_ids", None)
-    assert_equal(saved, original)
+    assert_equal(load_file(tmp_path / "model.safetensors"), original)
     theirs, complete = open_upstream(tmp_path, BERT, None, pooler=True)
-    assert complete
-    assert unequal(Pair(encoder, theirs, task(None, encoder.config, 16)).compare()) == []
+    assert complete and unequal(Pair(encoder, theirs, task(None, encoder.config, 16)).compare()) == []
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.float32])
+@pytest.mark.parametrize("dtype", STORED)
 def test_transformers_loads_the_dtype_that_was_saved(dtype: torch.dtype, bert: Path, tmp_path: Path) -> None:
     """transformers follows the dtype of config.json; the one of the original would change the weights."""
-    half = {"torch_dtype": "float16", "dtype": "float16"}
-    encoder = minibert.load(edited(bert, tmp_path / "half", unchanged, **half))
+    encoder = minibert.load(edited(bert, tmp_path / "half", dict, torch_dtype="float16", dtype="float16"))
     minibert.save(encoder.to(dtype), tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
-    theirs = opened(tmp_path / "saved")
+    theirs, expected = opened(tmp_path / "saved"), load_file(bert / "model.safetensors")
     assert theirs.dtype == dtype
-    assert_equal(
-        dict(theirs.state_dict()), {name: x.to(dtype) for name, x in load_file(bert / "model.safetensors").items()}
-    )
+    assert_equal(dict(theirs.state_dict()), {name: x.to(dtype) for name, x in expected.items()})
 
 
 def compiled(model: nn.Module) -> nn.Module:
@@ -361,12 +342,7 @@ def compiled(model: nn.Module) -> nn.Module:
 
 @every_family
 def test_a_wrapped_model_is_saved_under_the_official_names(family: Family, original: Path, tmp_path: Path) -> None:
-    for wrap in (
-        compiled,
-        nn.DataParallel,
-        lambda m: compiled(nn.DataParallel(m)),
-        lambda m: nn.DataParallel(compiled(m)),
-    ):
+    for wrap in (compiled, nn.DataParallel, lambda m: compiled(nn.DataParallel(m))):
         minibert.save(wrap(minibert.load(original)), tmp_path)
         assert_equal(load_file(tmp_path / "model.safetensors"), load_file(original / "model.safetensors"))
 
@@ -386,11 +362,3 @@ def test_a_write_that_fails_leaves_the_old_files_and_no_others(
     with pytest.raises(OSError, match="No space left"):
         minibert.save(encoder, tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_saving_over_the_folder_that_was_loaded_is_safe(encoder: Encoder, tmp_path: Path) -> None:
-    minibert.save(encoder, tmp_path)
-    encoder = minibert.load(tmp_path)
-    nn.init.constant_(encoder.embeddings.token.weight, 0.5)
-    minibert.save(encoder, tmp_path)
-    assert (minibert.load(tmp_path).embeddings.token.weight == 0.5).all()

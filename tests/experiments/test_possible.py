@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,40 +19,27 @@ pytestmark = [
 SMALL = possible.CONFIG | {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
 
 
-@pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    """A run of seconds: what it printed and wrote."""
-    folder = tmp_path_factory.mktemp("possible")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(possible, "DOCUMENTS", 300)
-        patch.setattr(possible, "HELD_OUT", 30)
-        patch.setattr(possible, "CONFIG", SMALL)
-        printed: list[str] = []
-        patch.setattr("builtins.print", lambda *words, **how: printed.append(" ".join(map(str, words))))
-        args = ["--out", str(folder / "out"), "--steps", "10", "--student-steps", "5", "--json"]
-        status = possible.main([*args, "--plot", str(folder / "curve.svg")])
-    return SimpleNamespace(status=status, printed="\n".join(printed), folder=folder)
-
-
 @pytest.mark.slow
-def test_a_model_after_ten_steps_misses_its_goals(ran: SimpleNamespace) -> None:
-    assert ran.status == 1
-    figures = json.loads(ran.printed.splitlines()[-1])
+def test_ten_steps_miss_the_goals_and_teacher_and_student_are_ordinary_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import transformers
+
+    for name, value in (("DOCUMENTS", 300), ("HELD_OUT", 30), ("CONFIG", SMALL)):
+        monkeypatch.setattr(possible, name, value)
+    args = ["--out", str(tmp_path / "out"), "--steps", "10", "--student-steps", "5", "--json"]
+    assert possible.main([*args, "--plot", str(tmp_path / "curve.svg")]) == 1
+    printed = capsys.readouterr().out
+    figures = json.loads(printed.splitlines()[-1])
     assert 1.0 < figures["bounds"]["loss"] < 1.6
     assert figures[possible.LOSS] > 2
     assert 0.5 < figures["bounds"]["next"] <= 1
-    assert "missed" in ran.printed
-
-
-@pytest.mark.slow
-def test_teacher_and_student_are_ordinary_checkpoints(ran: SimpleNamespace) -> None:
-    import transformers
-
-    teacher = transformers.AutoModelForPreTraining.from_pretrained(ran.folder / "out" / "bert")
-    student = transformers.AutoModelForMaskedLM.from_pretrained(ran.folder / "out" / "distilbert")
+    assert "missed" in printed
+    assert "<svg" in (tmp_path / "curve.svg").read_text()
+    teacher = transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "out" / "bert")
+    student = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out" / "distilbert")
     assert teacher.config.num_hidden_layers == 2 * student.config.n_layers
-    tokenizer = transformers.AutoTokenizer.from_pretrained(ran.folder / "out" / "bert")
-    assert "<svg" in (ran.folder / "curve.svg").read_text()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out" / "bert")
     assert tokenizer.tokenize("these boats drift .") == ["these", "boats", "drift", "."]
 
 

@@ -109,7 +109,7 @@ def test_a_dropped_key_bias_hides_from_the_outputs(family: Family, pair: MakePai
 def test_a_dropped_key_bias_is_found_by_the_account_of_names(family: Family, written: Any, tmp_path: Path) -> None:
     folder, _ = written(family, "masked-lm")
     lost = full_name(family, "encoder.layers.0.attention.key.bias", "masked-lm")
-    with pytest.raises(ValueError, match=r"lacks 1 tensors of a [^,]+, such as layers\.0\.attention\.key\.bias"):
+    with pytest.raises(ValueError, match=r"lacks 1 tensors of [^,]+, such as layers\.0\.attention\.key\.bias"):
         minibert.load(edited(folder, tmp_path, lambda tensors: tensors.pop(lost)))
 
 

@@ -141,7 +141,7 @@ def test_an_answer_that_is_not_where_it_says_is_refused_with_both_strings(tmp_pa
     content = squad({"answers": [{"text": "Rome", "answer_start": start}]})
     there = PASSAGE[start : start + 4] if start >= 0 else ""
     with pytest.raises(
-        ValueError, match=f'the answer "Rome" is not at character {start}, where the passage has "{there}"'
+        ValueError, match=f"the answer 'Rome' is not at character {start}, where the passage has '{there}'"
     ):
         read_squad(written(tmp_path, content))
 

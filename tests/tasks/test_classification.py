@@ -85,8 +85,8 @@ def test_numbers_are_read_from_tables_and_from_json(tmp_path: Path) -> None:
         (ONE, "x.tsv", "a\t1\nb\n", "line 2, has 1 column, 2 are expected"),
         (ONE, "x.tsv", "sentence\tlabel\na\t1\n\nb\t \n", "line 4, has an empty label"),
         (ONE, "x.jsonl", '{"text": "a", "label": null}\n', "line 1, has null as 'label', not a name or a whole number"),
-        (ONE, "x.jsonl", '{"text": "a", "label": 0.5}\n', "line 1, has a number as 'label', not a name or a whole"),
-        (ONE, "x.jsonl", '{"text": "a", "label": NaN}\n', "line 1, has a number as 'label', not a name or a whole"),
+        (ONE, "x.jsonl", '{"text": "a", "label": 0.5}\n', "line 1, has 0.5 as 'label', not a name or a whole"),
+        (ONE, "x.jsonl", '{"text": "a", "label": NaN}\n', "line 1, has NaN as 'label', not a name or a whole"),
         (
             ONE,
             "x.tsv",

@@ -19,7 +19,7 @@ def test_the_kind_of_a_folder_is_decided_by_its_files(tmp_path: Path) -> None:
     assert folder_kind(write_words_checkpoint(tmp_path / "mlm", head="masked-lm")) == "masked-lm"
     train(*labelled(), model=str(encoder), folds=0).save(tmp_path / "frozen")
     assert folder_kind(tmp_path / "frozen") == "frozen"
-    for task, kind in (("tag", "task"), ("mlm+nsp", "encoder")):
+    for task, kind in (("tag", "task"), ("mask", "encoder"), ("mlm+nsp", "encoder")):
         (encoder / REPORT).write_text(json.dumps({"task": task}))
         assert folder_kind(encoder) == kind
     with pytest.raises(FileNotFoundError, match="no/such"):

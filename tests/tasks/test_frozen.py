@@ -21,10 +21,9 @@ from words import labelled, write_words_checkpoint
 from minibert.tasks.classification import Texts
 from minibert.tasks.frozen import CLASSIFIER_FILE, DETAILS, Classifier, FrozenReader, digest, read, train
 from minibert.vectors import features as features_room
-from minibert.vectors.cache import MemoryRows
 from minibert.vectors.embedder import embed
 from minibert.vectors.engine import Engine
-from minibert.vectors.features import TextFeatures
+from minibert.vectors.features import MemoryRows, TextFeatures
 
 TEXTS, LABELS = labelled()
 NEW = ["a very good play", "the awful meal", "", "book"]

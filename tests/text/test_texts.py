@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 from helpers import minilm_folder
 
-from minibert.text.tokenizer import as_texts, load_tokenizer
+from minibert.text.texts import as_texts, as_texts_or_pairs, columns_of
+from minibert.text.tokenizer import load_tokenizer
 
 TOKENIZER = load_tokenizer(minilm_folder())
 CLS, SEP, PAD = 101, 102, 0
@@ -55,8 +56,6 @@ def test_missing_texts_of_a_series_are_found():
     with pytest.raises(TypeError, match="row 1 is NaN"):
         as_texts(pd.Series(["a", None], index=[4, 2], dtype="str"))
     assert as_texts(pd.Series(["a", None], index=[4, 2], dtype="string"), missing="empty") == ["a", ""]
-    with pytest.raises(ValueError, match="'drop'; it must be 'error' or 'empty'"):
-        as_texts(["a"], missing="drop")
 
 
 @pytest.mark.parametrize("value", [7, 2.5, b"hello", {"text": "hello"}, ["a", "b"], ("a", "b")], ids=repr)
@@ -84,14 +83,26 @@ def test_anything_but_a_column_of_texts_is_refused(texts: object, message: str):
             call(texts)
 
 
-def test_a_lone_surrogate_is_refused_with_its_row():
-    for call in (as_texts, TOKENIZER, TOKENIZER.ids):
-        with pytest.raises(ValueError, match=r"row 1 has a lone surrogate \(U\+D800, .* at character 2"):
-            call(["hello", "ab\ud800c"])
+@pytest.mark.parametrize("call", [as_texts, TOKENIZER, TOKENIZER.ids])
+def test_a_lone_surrogate_and_an_unknown_policy_are_refused(call: Callable[..., object]):
+    with pytest.raises(ValueError, match=r"row 1 has a lone surrogate \(U\+D800, .* at character 2"):
+        call(["hello", "ab\ud800c"])
+    with pytest.raises(ValueError, match="'drop'; it must be 'error' or 'empty'"):
+        call(["a"], missing="drop")
 
 
 def test_pairs_of_other_number_or_kind_are_refused():
-    with pytest.raises(ValueError, match="2 texts and 1 pairs"):
-        TOKENIZER(["a", "b"], ["c"])
-    with pytest.raises(TypeError, match="pass two texts or two lists of texts"):
-        TOKENIZER(["a"], "c")
+    for pairs, message in ((["c"], "2 texts and 1 pairs"), ("c", "pass two texts or two lists of texts")):
+        with pytest.raises((ValueError, TypeError), match=message):
+            TOKENIZER(["a", "b"], pairs)
+
+
+FRAME = pd.DataFrame({"x": ["a", "b"], "y": ["c", "d"], "z": ["e", "f"]}, index=[7, 3])
+
+
+@pytest.mark.parametrize("of", [lambda frame: frame, lambda frame: frame.to_numpy()], ids=["frame", "array"])
+def test_a_table_of_one_or_two_columns_is_texts_or_pairs(of: Callable[[pd.DataFrame], object]):
+    assert as_texts_or_pairs(*columns_of(of(FRAME[["x"]]))) == ["a", "b"]
+    assert as_texts_or_pairs(*columns_of(of(FRAME[["x", "y"]]))) == [("a", "c"), ("b", "d")]
+    with pytest.raises(TypeError, match="of 3 columns; pass one of texts or two of pairs"):
+        columns_of(of(FRAME))

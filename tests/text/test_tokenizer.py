@@ -7,12 +7,13 @@ import multiprocessing
 import os
 import pickle
 import random
+import re
 import subprocess
 import sys
 import textwrap
 import warnings
 from collections.abc import Callable
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +23,17 @@ import torch
 from helpers import HARD_TEXTS, minilm_folder, write_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_tokenizers import CLASSES, FRAGMENTS, SENTENCES, SPECIAL, write_config, write_saved, write_vocabulary
+from small_tokenizers import CLASSES, FRAGMENTS, SENTENCES, SPECIAL, write_config, write_saved
 from transformers import AutoTokenizer
 
 import minibert
 from minibert.tasks.answering import Answering
-from minibert.tasks.choice import Choice, question_of
 from minibert.tasks.masked_text import fill_mask
 from minibert.tasks.squad import Gold, Question, Questions
 from minibert.tasks.tagging import Sentences, Tagging
+from minibert.text.tokenized import MODEL_INPUTS, TENSORS
 from minibert.text.tokenizer import Tokenizer, TruncationWarning, UnknownTokensWarning, load_tokenizer
 from minibert.text.wordpiece import WordPiece
-from minibert.tracing.data import choose, page_data
 
 FOLDER = minilm_folder()
 TOKENIZER = load_tokenizer(FOLDER)
@@ -56,24 +56,6 @@ every_family = pytest.mark.parametrize("family", ["bert", *CLASSES])
 every_relative = pytest.mark.parametrize("family", CLASSES)
 
 
-@pytest.fixture(scope="session")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A family's folder as transformers saves it, for reading only."""
-
-    @cache
-    def folder(family: str) -> Path:
-        path = tmp_path_factory.mktemp("tokenizers") / family
-        return FOLDER if family == "bert" or write_saved(path, family) is None else path
-
-    return folder
-
-
-@pytest.fixture(scope="session")
-def both(folders: Callable[[str], Path]) -> Callable[[str], tuple[Tokenizer, Any]]:
-    """Our tokenizer and transformers', from the same folder."""
-    return cache(lambda family: (load_tokenizer(folders(family)), AutoTokenizer.from_pretrained(folders(family))))
-
-
 def quietly(call: Callable[[], Any]) -> Any:
     """Call without warnings of truncated texts and unknown tokens."""
     with warnings.catch_warnings():
@@ -89,13 +71,11 @@ def differences(
     made = quietly(lambda: ours(*columns, max_length=max_length))
     options = {"padding": True, "truncation": True, "max_length": max_length, "return_token_type_ids": True}
     expected = quietly(lambda: theirs(*columns, **options, return_offsets_mapping=True))
+    tensors = [(made[name].tolist(), expected[name]) for name in MODEL_INPUTS]
     return [
         text
         for row, text in enumerate(texts)
-        if made.input_ids[row].tolist() != expected["input_ids"][row]
-        or made.attention_mask[row].tolist() != expected["attention_mask"][row]
-        or made.token_type_ids[row].tolist() != expected["token_type_ids"][row]
-        or made.offsets[row] != expected["offset_mapping"][row]
+        if any(found[row] != right[row] for found, right in [*tensors, (made.offsets, expected["offset_mapping"])])
         or made.tokens[row] != expected.tokens(row)
         or made.word_ids[row] != expected.word_ids(row)
     ]
@@ -161,13 +141,6 @@ def test_real_sentences_equal_transformers_and_the_hand_written_wordpiece(both: 
     assert TOKENIZER(texts).input_ids.shape == (2000, 59)
 
 
-def test_decode_equals_transformers(both: Any) -> None:
-    ours, theirs = both("bert")
-    ids = ours.ids(["Don't stop: naïve café [MASK], unbelievably!"])[0]
-    assert ours.decode(ids) == theirs.decode(ids)
-    assert ours.decode(torch.tensor(ids), skip_special_tokens=True) == theirs.decode(ids, skip_special_tokens=True)
-
-
 # -- the batch
 
 
@@ -180,15 +153,16 @@ def test_a_batch_is_padded_on_the_right_to_its_longest_row() -> None:
     assert batch.word_ids[0] == [None, 0, None, None, None]
     assert batch.tokens[0] == ["[CLS]", "hello", "[SEP]", "[PAD]", "[PAD]"]
     assert batch.input_ids.dtype == batch.attention_mask.dtype == batch.token_type_ids.dtype == torch.long
-    moved = TOKENIZER("hello").to("meta")
-    tensors = [moved.input_ids, moved.attention_mask, moved.token_type_ids, moved.special_tokens_mask]
-    assert {tensor.device.type for tensor in tensors} == {"meta"} and moved.tokens == [["[CLS]", "hello", "[SEP]"]]
-
-
-def test_no_texts_are_an_empty_batch() -> None:
-    batch = TOKENIZER([])
-    assert (batch.input_ids.shape, batch.longest, batch.truncated, len(batch)) == ((0, 0), 0, 0, 0)
-    assert TOKENIZER.ids([]) == []
+    moved = batch.to("meta")
+    assert all(moved[name].is_meta for name in TENSORS) and moved.tokens == batch.tokens
+    empty = TOKENIZER([])
+    assert (empty.input_ids.shape, empty.longest, empty.truncated, len(empty), TOKENIZER.ids([])) == (
+        (0, 0),
+        0,
+        0,
+        0,
+        [],
+    )
 
 
 @pytest.mark.parametrize("text", ["", "   ", "\t\n", "\u200b", "\x00", "\ufffd", "\ue000\U000f0000"], ids=ascii)
@@ -212,19 +186,15 @@ def test_offsets_point_into_the_original_text(text: str, stretches: list[str]) -
 
 @every_family
 def test_rows_without_padding_are_those_of_the_batch(family: str, both: Any) -> None:
-    tokenizer, _ = both(family)
-    pairs = list(zip(SHORT, SHORT[::-1], strict=True))
-    for batch, rows in (
-        (quietly(lambda: tokenizer(TEXTS)), quietly(lambda: tokenizer.ids(TEXTS))),
-        (tokenizer(SHORT, SHORT[::-1]), tokenizer.encode_texts(pairs).ids),
-    ):
-        assert [
-            ids[mask.bool()].tolist() for ids, mask in zip(batch.input_ids, batch.attention_mask, strict=True)
-        ] == rows
-    made = tokenizer.encode_texts(pairs)
+    tokenizer, pairs = both(family)[0], list(zip(SHORT, SHORT[::-1], strict=True))
+    made, batch = tokenizer.encode_texts(pairs), tokenizer(SHORT, SHORT[::-1])
+    texts = quietly(lambda: (tokenizer(TEXTS), tokenizer.ids(TEXTS)))
+    for padded, rows in (texts, (batch, made.ids)):
+        found = zip(padded.input_ids, padded.attention_mask, strict=True)
+        assert [ids[mask.bool()].tolist() for ids, mask in found] == rows
     in_segments = family in ("bert", "albert")
-    expected = [row.index(1) for row in batch.token_type_ids.tolist()] if in_segments else None
-    assert made.second == expected and batch.token_type_ids.any() == in_segments
+    assert made.second == ([row.index(1) for row in batch.token_type_ids.tolist()] if in_segments else None)
+    assert batch.token_type_ids.any() == in_segments
     assert made.stats.special == len(pairs) * (3 if in_segments else 4)
 
 
@@ -245,12 +215,10 @@ def test_typed_special_tokens_are_parsed_or_read_literally(family: str, both: An
     batch = tokenizer(f"the {mask} sat")
     place = batch.input_ids[0].tolist().index(tokenizer.mask_id)
     assert batch.special_tokens_mask[0].nonzero().flatten().tolist() == [0, place, batch.input_ids.shape[1] - 1]
-    random.seed(0)
-    texts = [" ".join(random.choices(FRAGMENTS, k=20)) for _ in range(100)] + [*SPECIAL, "".join(SPECIAL)]
+    pick = random.Random(0)
+    texts = [" ".join(pick.choices(FRAGMENTS, k=20)) for _ in range(100)] + [*SPECIAL, "".join(SPECIAL)]
     for copy in (literal, pickle.loads(pickle.dumps(literal))):
         assert not any(copy.control_ids & set(copy.encode(text, add_special_tokens=False)) for text in texts)
-    batch = quietly(lambda: literal(f"a {mask} <s> [SEP] b"))
-    assert batch.special_tokens_mask[0].tolist() == [1, *[0] * (batch.input_ids.shape[1] - 2), 1]
     if family == "bert":
         assert quietly(lambda: tokenizer("two 😀")).special_tokens_mask.tolist() == [[1, 0, 0, 1]]  # [UNK] is a word
         by_hand = WordPiece(literal.vocab, special_tokens=())
@@ -263,58 +231,48 @@ def test_typed_special_tokens_are_parsed_or_read_literally(family: str, both: An
 def test_a_saved_truncation_and_padding_is_switched_off() -> None:
     saved = json.loads((FOLDER / "tokenizer.json").read_text(encoding="utf-8"))
     assert saved["truncation"]["max_length"] == 128 and saved["padding"] is not None, "the file does not test this"
-    assert TOKENIZER("hello " * 510).input_ids.shape == (1, 512)
-    assert (TOKENIZER.max_length, TOKENIZER.limit) == (512, 512)
+    assert TOKENIZER("hello " * 510).input_ids.shape == (1, TOKENIZER.max_length) == (1, TOKENIZER.limit) == (1, 512)
 
 
-def test_long_texts_are_truncated_with_one_warning_or_refused_with_their_row() -> None:
+@pytest.mark.parametrize("call", [TOKENIZER, TOKENIZER.ids], ids=["batch", "ids"])
+def test_long_texts_are_truncated_with_one_warning_or_refused_with_their_row(call: Any) -> None:
     texts = ["hello " * 600, "short", "hello " * 1000]
-    for call in (TOKENIZER, TOKENIZER.ids):
-        with pytest.warns(
-            TruncationWarning, match=r"2 of 3 texts are longer than 512 .*the longest has 1002"
-        ) as caught:
-            made = call(texts)
-        assert len(caught) == 1 and caught[0].filename == __file__
-        with pytest.raises(ValueError, match="row 1 has 602 tokens, more than max_length 512"):
-            call(["short", "hello " * 600], truncation="error")
-        with pytest.raises(ValueError, match="'only_first'; it must be 'warn' or 'error'"):
-            call(["hello"], truncation="only_first")
-    assert list(map(len, made)) == [512, 3, 512]
-    batch = quietly(lambda: TOKENIZER(texts))
-    assert (batch.truncated, batch.longest, batch.input_ids[0, -1]) == (2, 1002, SEP)
+    with pytest.warns(TruncationWarning, match=r"2 of 3 texts are longer than 512 .*the longest has 1002") as caught:
+        made = call(texts)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    rows = made if isinstance(made, list) else made.attention_mask
+    assert [sum(mask) if call is TOKENIZER else len(mask) for mask in rows] == [512, 3, 512]
+    assert isinstance(made, list) or (made.truncated, made.longest, made.input_ids[0, -1]) == (2, 1002, SEP)
+    for truncation, message in (
+        ("error", "row 0 has 602 tokens, more than max_length 512"),
+        ("only_first", "'only_first'; it must be 'warn' or 'error'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call(texts, truncation=truncation)
 
 
 @every_family
-def test_a_max_length_without_room_or_beyond_the_model_is_refused(family: str, both: Any) -> None:
-    tokenizer, _ = both(family)
-    least = 4 if family in ("bert", "albert") else 5
-    for max_length in (-1, 0, 1, 2, 513):
-        for call in (tokenizer, tokenizer.ids):
-            with pytest.raises(ValueError, match=f"max_length is {max_length}; it must be at least 3 and at most 512"):
-                call(["hello"], max_length=max_length)
-        with pytest.raises(ValueError, match=f"for pairs is {max_length}; it must be at least {least}"):
-            tokenizer("a", "b", max_length=max_length)
-    with pytest.raises(ValueError, match=f"for pairs is {least - 1}; it must be at least {least}"):
+@pytest.mark.parametrize("wrong", [-1, 0, 1, 2, 513, 128.0, "128", True])
+def test_a_max_length_without_room_or_beyond_the_model_is_refused(family: str, wrong: Any, both: Any) -> None:
+    tokenizer, least = both(family)[0], 4 if family in ("bert", "albert") else 5
+    expected = "at least {} and at most 512" if type(wrong) is int else "an int"
+    for call, texts, bound in ((tokenizer, ["a"], 3), (tokenizer.ids, ["a"], 3), (partial(tokenizer, "a"), "b", least)):
+        with pytest.raises((ValueError, TypeError), match=f"{wrong!r}; it must be {expected.format(bound)}"):
+            call(texts, max_length=wrong)
+    with pytest.raises(ValueError, match=f"max_length for pairs is {least - 1}; it must be at least {least}"):
         tokenizer("a", "b", max_length=least - 1)
-    for wrong in (128.0, "128", True):
-        with pytest.raises(TypeError, match="it must be an int"):
-            tokenizer("hello", max_length=wrong)
 
 
 # -- unknown words
 
 
-def test_a_word_of_100_characters_is_cut_into_pieces_and_one_of_101_is_unknown() -> None:
-    with pytest.warns(UnknownTokensWarning, match=r"2 of 3 tokens are \[UNK\]"):
+def test_a_word_of_101_characters_is_unknown_and_mostly_unknown_tokens_are_warned_of_once() -> None:
+    with pytest.warns(UnknownTokensWarning, match=r"2 of 3 tokens are \[UNK\]") as caught:
         assert TOKENIZER("hello " + "b" * 101 + " " + "a" * 101).tokens[0][1:-1] == ["hello", "[UNK]", "[UNK]"]
-    assert UNK not in TOKENIZER.ids(["a" * 100])[0]
-
-
-def test_mostly_unknown_tokens_warn_once_and_half_of_them_do_not() -> None:
-    with pytest.warns(UnknownTokensWarning, match=r"3 of 4 tokens are \[UNK\]") as caught:
+    with pytest.warns(UnknownTokensWarning, match=r"3 of 4 tokens are \[UNK\]"):
         TOKENIZER.ids(["😀 😀", "hello 😀"])
-    assert len(caught) == 1
-    TOKENIZER(["hello 😀", "big 😀"])
+    assert len(caught) == 1 and UNK not in TOKENIZER.ids(["a" * 100])[0]
+    TOKENIZER(["hello 😀", "big 😀"])  # half of them: no warning
 
 
 # -- vocabulary and identity
@@ -322,8 +280,7 @@ def test_mostly_unknown_tokens_warn_once_and_half_of_them_do_not() -> None:
 
 def test_tokens_and_ids_translate_both_ways() -> None:
     ids = (TOKENIZER.cls_id, TOKENIZER.sep_id, TOKENIZER.pad_id, TOKENIZER.mask_id, TOKENIZER.unk_id)
-    assert ids == (CLS, SEP, PAD, MASK, UNK)
-    assert TOKENIZER.vocab_size == len(TOKENIZER.vocab) == 30522
+    assert (*ids, TOKENIZER.vocab_size, len(TOKENIZER.vocab)) == (CLS, SEP, PAD, MASK, UNK, 30522, 30522)
     assert (TOKENIZER.token_to_id("hello"), TOKENIZER.id_to_token(7592)) == (7592, "hello")
     assert TOKENIZER.token_to_id("no such token") is TOKENIZER.id_to_token(-1) is TOKENIZER.id_to_token(30522) is None
 
@@ -331,14 +288,12 @@ def test_tokens_and_ids_translate_both_ways() -> None:
 @every_family
 def test_tokens_that_continue_a_word_are_known_from_the_vocabulary(family: str, both: Any) -> None:
     tokenizer, _ = both(family)
-    assert tokenizer.continues.shape == (max(tokenizer.vocab.values()) + 1,)
     made = next(tokenizer.encode_each([" The unbelievable rumination about cats"]))
     begins = [i == 0 or made.word_ids[i] != made.word_ids[i - 1] for i in range(len(made))]
     assert (~tokenizer.continues[made.ids]).tolist() == begins
     assert not tokenizer.continues[[*tokenizer.control_ids, tokenizer.unk_id]].any()
-    if family == "bert":
-        marked = sorted(id for token, id in tokenizer.vocab.items() if token.startswith("##"))
-        assert np.flatnonzero(tokenizer.continues).tolist() == marked
+    marked = sorted(id for token, id in tokenizer.vocab.items() if token.startswith("##"))
+    assert family != "bert" or np.flatnonzero(tokenizer.continues).tolist() == marked
 
 
 def test_a_token_is_displayed_as_text(both: Any) -> None:
@@ -352,49 +307,33 @@ def test_a_token_is_displayed_as_text(both: Any) -> None:
 
 def test_the_fingerprint_is_stable_and_changes_with_everything_that_changes_ids() -> None:
     options = [{"lowercase": False}, {"max_length": 64}, {"special_tokens_in_text": "literal"}]
-    prints = {load_tokenizer(FOLDER, **option).fingerprint for option in options} | {TOKENIZER.fingerprint}
-    assert len(prints) == 4
+    assert len({load_tokenizer(FOLDER, **option).fingerprint for option in [{}, *options]}) == 4
     # Caches and saved classifiers of users have it.
     assert TOKENIZER.fingerprint == "d1ca422ac6a799d0882dec07ccb6acbf702330d42803098d757d810e1038223c"
 
 
 @every_family
 def test_a_pickled_tokenizer_is_the_same(family: str, both: Any) -> None:
-    tokenizer, _ = both(family)
-    copy, words = pickle.loads(pickle.dumps(tokenizer)), [["The", "cat"]]
+    tokenizer, words = both(family)[0], [["The", "cat"]]
+    copy = pickle.loads(pickle.dumps(tokenizer))
     assert copy.fingerprint == tokenizer.fingerprint and copy.ids(SHORT) == tokenizer.ids(SHORT)
     assert next(copy.encode_each(words, words=True)).ids == next(tokenizer.encode_each(words, words=True)).ids
 
 
 @every_family
-@pytest.mark.parametrize("options", [{}, {"max_length": 100}, {"lowercase": False}, "released"], ids=str)
+@pytest.mark.parametrize("options", [{}, {"max_length": 100}, {"lowercase": False}], ids=str)
 def test_a_saved_tokenizer_is_the_same_for_transformers_and_minibert(
-    family: str, options: Any, tmp_path: Path, folders: Any
+    family: str, options: dict[str, Any], tmp_path: Path, folders: Any
 ) -> None:
-    if options == ({"lowercase": False} if family != "bert" else "released"):
-        pytest.skip("only BERT's casing can be changed, and its released vocabulary is in test_tokenizer_files")
-    source = write_vocabulary(tmp_path / "source", family) if options == "released" else folders(family)
-    saved = load_tokenizer(source, **({} if options == "released" else options))
-    saved.save(tmp_path / "saved")
-    write_config(tmp_path / "saved", family, 40_000)
-    theirs, again = AutoTokenizer.from_pretrained(tmp_path / "saved"), load_tokenizer(tmp_path / "saved")
+    if "lowercase" in options and family != "bert":
+        pytest.skip("only BERT's casing can be changed")
+    saved = load_tokenizer(folders(family), **options)
+    saved.save(tmp_path)
+    write_config(tmp_path, family, 40_000)
+    theirs, again = AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(tmp_path)
     assert type(theirs).__name__ == CLASSES.get(family, "BertTokenizer")
     assert again.fingerprint == saved.fingerprint and theirs.model_max_length == saved.max_length
     assert theirs(SHORT)["input_ids"] == quietly(lambda: saved.ids(SHORT)) == quietly(lambda: again.ids(SHORT))
-
-
-def test_a_failed_save_leaves_the_old_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    TOKENIZER.save(tmp_path)
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-
-    def full(self: Path, text: str, **options: object) -> int:
-        self.write_bytes(text.encode()[:100])
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(OSError, match="No space left"):
-        load_tokenizer(FOLDER, max_length=64).save(tmp_path)
-    assert {path: path.read_bytes() for path in before} == before
 
 
 @pytest.mark.slow
@@ -415,9 +354,7 @@ def test_workers_get_the_same_ids_and_neither_hang_nor_print_nor_change_the_envi
         print("done")
     """)
     environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False, timeout=120
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
     assert (done.stdout, done.stderr) == ("done\n", "")
 
 
@@ -436,48 +373,33 @@ def test_words_have_their_tags_at_their_first_tokens_as_in_transformers(folders:
 
 
 @every_relative
-def test_answers_are_cut_from_the_original_text_and_choices_are_pairs(family: str, both: Any) -> None:
-    tokenizer, _ = both(family)
-    passage = "She was born in  Genève, près du lac, 1879.  Later she left."
+def test_answers_are_cut_from_the_original_text(family: str, both: Any) -> None:
+    tokenizer, passage = both(family)[0], "She was born in  Genève, près du lac, 1879.  Later she left."
+    task = Answering(max_question=16, stride=10)
     for wanted in ("Genève", "1879", "près du lac"):
-        gold = Gold(wanted, passage.index(wanted))
-        data = Questions([Question("Where?", passage, answers=(gold,))])
-        task = Answering(max_question=16, stride=10)
+        data = Questions([Question("Where?", passage, answers=(Gold(wanted, passage.index(wanted)),))])
         encoded = task.encode(data, tokenizer, [], 48)
-        logits = []
-        for one in encoded.examples:
-            sure = np.full((2, len(one.ids)), -9.0, dtype=np.float32)
+        logits = [np.full((2, len(one.ids)), -9.0, dtype=np.float32) for one in encoded.examples]
+        for sure, one in zip(logits, encoded.examples, strict=True):
             sure[0, one.labels["start_positions"]] = sure[1, one.labels["end_positions"]] = 9.0
-            logits.append(sure)
         [answer] = task.decode(logits, encoded, data, [])
-        assert wanted in answer.text and answer.text.strip() == answer.text
-        assert passage[answer.start : answer.end] == answer.text
-        ids = tokenizer("Where?", passage, max_length=512).input_ids[0].tolist()
-        assert len(encoded.examples) > 1 or encoded.examples[0].ids == ids
-    row = {"question": "The sky is", "choices": ["blue.", "a fish."], "label": 0}
-    encoded = Choice().encode([question_of(row, "row 0")], tokenizer, [], 64)
-    for one, choice in zip(encoded.examples, row["choices"], strict=True):
-        batch = tokenizer(row["question"], choice)
-        assert [one.ids, one.segments] == [batch.input_ids[0].tolist(), batch.token_type_ids[0].tolist()]
+        assert wanted in answer.text and passage[answer.start : answer.end] == answer.text == answer.text.strip()
 
 
 @pytest.mark.parametrize(("family", "mask", "other"), [("roberta", "<mask>", "[MASK]"), ("albert", "[MASK]", "<mask>")])
 def test_models_of_relatives_predict_trace_and_embed(family: str, mask: str, other: str, tmp_path: Path) -> None:
     size = len(write_saved(tmp_path, family))
     write_checkpoint(tmp_path, family, "masked-lm", vocab_size=size, max_position_embeddings=40)
-    [first, second] = fill_mask(f"The {mask} sat on the {mask}.", tmp_path, 4)
-    assert len(first) == len(second) == 4 and all(guess.token for guess in first)
-    with pytest.raises(ValueError, match=f"the text has 0 {mask}".replace("[", r"\[")):
+    guesses = fill_mask(f"The {mask} sat on the {mask}.", tmp_path, 4)
+    assert [len(one) for one in guesses] == [4, 4] and all(guess.token for one in guesses for guess in one)
+    with pytest.raises(ValueError, match=rf"the text has 0 {re.escape(mask)}"):
         fill_mask(f"The {other} sat on the mat.", tmp_path)
-
     encoder, tokenizer = minibert.load(tmp_path), load_tokenizer(tmp_path)
     traced = minibert.trace(encoder, tokenizer, "unbelievable café 中文,", "A film")
-    between = [traced.tokens[-1]] * (1 if family == "albert" else 2)
-    words = [*["unbelievable", "café"], *(["中文", ","] if family == "roberta" else ["中文,"])]
-    assert traced.word_names == [traced.tokens[0], *words, *between, "A", "film", traced.tokens[-1]]
+    first, last = traced.tokens[0], traced.tokens[-1]
+    words = ["中文", ",", last, last] if family == "roberta" else ["中文,", last]
+    assert traced.word_names == [first, "unbelievable", "café", *words, "A", "film", last]
     assert traced.attention(0, 0, merge=True).shape == (len(traced.word_names),) * 2
-    assert page_data(traced, choose(traced))["names"] == traced.word_names
-
     texts, pairs = ["The cat", "a dog sat on the mat"], ["the dog didn't care", "a"]
     with torch.no_grad():
         expected = encoder(**tokenizer(texts, pairs)).last_hidden_state[:, 0]

@@ -14,7 +14,7 @@ from torch import nn
 from words import labelled, write_words_checkpoint
 
 import minibert
-from minibert.tasks.frozen import Classifier, train
+from minibert.tasks.frozen import train
 from minibert.tracing.journey import strongest_units
 from minibert.tracing.run import Trace
 
@@ -37,132 +37,113 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_words_checkpoint(tmp_path_factory.mktemp("words"), max_position_embeddings=40)
 
 
-def classifier_of(folder: Path, classes: int = 2, **recipe: Any) -> Classifier:
+def classified(folder: Path, text: str = TEXT, names: tuple[str, ...] = ("neg", "pos"), **recipe: Any) -> Any:
+    """A classifier of these labels, and its decision on a text traced."""
     texts, labels = labelled()
-    names = labels if classes == 2 else [["a", "b", "c"][i % 3] for i in range(len(labels))]
-    return train(texts, names, model=folder, folds=0, **recipe)
-
-
-def traced_by(folder: Path, classifier: Classifier, text: str = TEXT) -> Trace:
-    return minibert.trace(minibert.load(folder), minibert.load_tokenizer(folder), text, classifier=classifier)
+    given = [names[0 if label == "neg" else 1 + row // 2 % (len(names) - 1)] for row, label in enumerate(labels)]
+    classifier = train(texts, given, model=folder, folds=0, **recipe)
+    encoder, tokenizer = minibert.load(folder), minibert.load_tokenizer(folder)
+    return classifier, minibert.trace(encoder, tokenizer, text, classifier=classifier)
 
 
 def number(text: str) -> float:
     return float(text.replace("−", "-"))
 
 
-def rows_of(page: str, caption: str) -> list[list[str]]:
-    """The cells of the table with this caption, as they are read."""
-    (table,) = (one for one in re.findall(r"<table.*?</table>", page, re.DOTALL) if f"<caption>{caption}" in one)
+def rows_of(traced: Trace, caption: str) -> list[list[str]]:
+    """The cells of the table of the page with this caption, as they are read."""
+    tables = re.findall(r"<table.*?</table>", traced.to_html(), re.DOTALL)
+    (table,) = (one for one in tables if f"<caption>{caption}" in one)
     rows = re.findall(r"<tr.*?</tr>", table.partition("<tbody>")[2], re.DOTALL)
-    return [
-        [re.sub(r"<.*?>", "", cell).strip() for cell in re.findall(r"<t[hd].*?</t[hd]>", row, re.DOTALL)]
-        for row in rows
-    ]
+    cells = [re.findall(r"<t[hd].*?</t[hd]>", row, re.DOTALL) for row in rows]
+    return [[re.sub(r"<.*?>", "", cell).strip() for cell in row] for row in cells]
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
-@pytest.mark.parametrize("classes", [2, 3])
-def test_dimensions_and_for_a_mean_tokens_add_up_to_the_logits_of_the_classifier(classes, recipe, folder):
-    classifier = classifier_of(folder, classes, **recipe)
-    traced = traced_by(folder, classifier)
-    made, text = traced.decision, traced.to_html()
-    assert made.labels == classifier.labels and len(made.columns) == made.contributions.shape[1]
+@pytest.mark.parametrize("names", [("neg", "pos"), ("a", "b", "c")])
+def test_dimensions_and_for_a_mean_tokens_add_up_to_the_logits_of_the_classifier(names, recipe, folder):
+    classifier, traced = classified(folder, names=names, **recipe)
+    made, logits = traced.decision, len(names) if len(names) > 2 else 1
+    assert made.labels == list(names) and made.contributions.shape == (logits, len(made.columns))
     assert np.allclose(made.contributions.sum(axis=1) + made.intercepts, made.logits)
     assert np.allclose(made.probabilities, classifier.predict_proba([TEXT])[0], atol=1e-5)
-    head = classifier.head.decision_function(classifier.features.transform([TEXT]))[0]
-    assert np.allclose(made.logits, head, atol=1e-4)
-    assert ("adds to the logit" in text) == (recipe["pooling"] == "mean") == (made.by_token is not None)
+    assert np.allclose(made.logits, classifier.head.decision_function(made.vector[None].numpy())[0])
+    assert (recipe["pooling"] == "mean") == (made.by_token is not None)
     if made.by_token is not None:
-        assert made.by_token.shape == (1 if classes == 2 else 3, 6)
+        assert made.by_token.shape == (logits, 6)
         assert np.allclose(made.by_token.sum(axis=1) + made.intercepts, made.logits)
-    assert text.count("What makes the logit of") == (1 if classes == 2 else 3)
+    assert traced.to_html().count("What makes the logit of") == logits
 
 
 def test_the_page_lists_the_largest_dimensions_with_their_coefficients_and_their_sum(folder):
-    traced = traced_by(folder, classifier_of(folder, pooling="mean"))
-    rows = rows_of(traced.to_html(), "The largest contributions to the logit of pos")
-    assert len(rows) == 12 + 3
-    largest = sorted(traced.decision.contributions[0], key=abs, reverse=True)[:12]
-    for (_, coefficient, standardised, adds, _), expected in zip(rows, largest, strict=False):
-        most = 0.0006 * (abs(number(coefficient)) + abs(number(standardised)) + 1)  # of rounding
-        assert number(coefficient) * number(standardised) == pytest.approx(number(adds), abs=most)
-        assert number(adds) == pytest.approx(expected, abs=1e-4)
-    assert sum(number(row[3]) for row in rows[:-1]) == pytest.approx(number(rows[-1][3]), abs=2e-3)
+    _, traced = classified(folder, pooling="mean")
+    rows = rows_of(traced, "The largest contributions to the logit of pos")
+    made, parts = traced.decision, traced.decision.contributions[0]
+    for (_, *shown, _), d in zip(rows[:12], np.argsort(-abs(parts))[:12], strict=True):
+        expected = (made.coefficients[0, d], made.standardised[d], parts[d])
+        assert [number(cell) for cell in shown] == pytest.approx(expected, abs=6e-4)
+    assert sum(number(row[3]) for row in rows[:-1]) == pytest.approx(number(rows[-1][3]), abs=2e-3) and len(rows) == 15
 
 
 def test_names_of_classes_are_escaped_once(folder):
-    texts, labels = labelled()
-    names = {"neg": "</script><b>&lt;neg</b>", "pos": '\u202e"pos"'}
-    classifier = train(texts, [names[label] for label in labels], model=folder, folds=0)
-    page = traced_by(folder, classifier).to_html()
-    assert html.escape(names["neg"]) in page and "\u202e" not in page and "⟨U+202E⟩&#34;pos&#34;" in page
+    names = ("</script><b>&lt;neg</b>", '\u202e"pos"')
+    page = classified(folder, names=names)[1].to_html()
+    assert html.escape(names[0]) in page and "\u202e" not in page and "⟨U+202E⟩&#34;pos&#34;" in page
     assert page.count("</script>") == 2
 
 
 def test_a_classifier_that_does_not_fit_is_refused(folder):
     encoder, tokenizer = minibert.load(folder), minibert.load_tokenizer(folder)
-    classifier = classifier_of(folder, layers=(-2, -1))
+    classifier, _ = classified(folder, layers=(-2, -1))
     with pytest.raises(ValueError, match="on one text, not on a pair"):
         minibert.trace(encoder, tokenizer, "a", "b", classifier=classifier)
     classifier.features.layers = (-1,)
     with pytest.raises(ValueError, match="reads 48 columns, and this encoder gives 24"):
         minibert.trace(encoder, tokenizer, TEXT, classifier=classifier)
-    encoder.pooler, classifier.features.pooling = None, "pooler"
-    with pytest.raises(ValueError, match="no pooler"):
-        minibert.trace(encoder, tokenizer, TEXT, classifier=classifier)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])
 def test_a_masked_token_changes_the_probability_as_a_text_with_the_mask_does(pooling, folder):
-    classifier = classifier_of(folder, pooling=pooling)
-    traced = traced_by(folder, classifier)
-    decided = traced.decision.decided
-    words = TEXT.split()
-    assert [one.place for one in traced.masked] == [1, 2, 3, 4]
-    for one in traced.masked:
-        text = " ".join([*words[: one.place - 1], "[MASK]", *words[one.place :]])
-        assert one.probability == pytest.approx(classifier.predict_proba([text])[0][decided], abs=1e-5)
-        assert one.probability - one.change == pytest.approx(traced.decision.probabilities[decided], abs=1e-5)
-    assert len({round(one.probability, 6) for one in traced.masked}) > 1
+    classifier, traced = classified(folder, pooling=pooling)
+    decided, words = traced.decision.decided, TEXT.split()
+    texts = [TEXT, *(" ".join([*words[:i], "[MASK]", *words[i + 1 :]]) for i in range(len(words)))]
+    whole, *without = classifier.predict_proba(texts)[:, decided]
+    assert [one.place for one in traced.masked] == [1, 2, 3, 4] and len({round(p, 6) for p in without}) > 1
+    assert [one.probability for one in traced.masked] == pytest.approx(without, abs=1e-5)
+    assert [one.change for one in traced.masked] == pytest.approx([p - whole for p in without], abs=1e-5)
+
+
+def table_of_tokens(traced: Trace) -> list[list[str]]:
+    return rows_of(traced, f"Probability of {traced.decision.labels[traced.decision.decided]} with [MASK]")
 
 
 def test_the_table_of_tokens_has_the_numbers_and_their_sum(folder):
-    traced = traced_by(folder, classifier_of(folder, pooling="mean"))
-    decided = traced.decision.labels[traced.decision.decided]
-    *tokens, intercept, logit = rows_of(traced.to_html(), f"Probability of {decided} with [MASK]")
-    assert [row[0] for row in tokens] == traced.tokens
-    assert [row[2:4] for row in (tokens[0], tokens[-1])] == [["–", "–"]] * 2
-    for one in traced.masked:
-        assert [number(cell) for cell in tokens[one.place][2:4]] == pytest.approx(
-            [one.probability, one.change], abs=6e-5
-        )
+    _, traced = classified(folder, pooling="mean")
+    *tokens, intercept, logit = table_of_tokens(traced)
+    assert [row[0] for row in tokens] == traced.tokens and tokens[0][2:4] == tokens[-1][2:4] == ["–", "–"]
+    for row, one in zip(tokens[1:-1], traced.masked, strict=True):
+        assert [number(cell) for cell in row[2:4]] == pytest.approx([one.probability, one.change], abs=6e-5)
     assert sum(number(row[1]) for row in [*tokens, intercept]) == pytest.approx(number(logit[1]), abs=1e-3)
 
 
 @pytest.mark.parametrize(("layer", "read"), [(1, 0), (2, 1)])
 def test_beside_cls_stands_its_attention_in_the_layer_whose_state_is_read(layer, read, folder):
-    traced = traced_by(folder, classifier_of(folder, pooling="cls", layers=layer))
-    decided = traced.decision.labels[traced.decision.decided]
-    shown = [number(row[1]) for row in rows_of(traced.to_html(), f"Probability of {decided} with [MASK]")]
+    _, traced = classified(folder, pooling="cls", layers=layer)
+    shown = [number(row[1]) for row in table_of_tokens(traced)]
     assert shown == pytest.approx(traced.attention(read, "mean")[0].tolist(), abs=6e-4)
     assert shown != pytest.approx(traced.attention(1 - read, "mean")[0].tolist(), abs=6e-4)
-    page = traced_by(folder, classifier_of(folder, pooling="cls", layers=0)).to_html()
-    assert "attention of [CLS]" not in page  # embeddings have gathered from nowhere
 
 
-def test_of_a_long_text_the_first_tokens_are_tried_and_the_page_says_so(folder, monkeypatch):
-    classifier = classifier_of(folder, pooling="mean")
-    assert "were tried" not in traced_by(folder, classifier).to_html()
+def test_of_embeddings_no_attention_is_shown(folder):  # they have gathered from nowhere
+    assert "attention of [CLS]" not in classified(folder, pooling="cls", layers=0)[1].to_html()
+
+
+@pytest.mark.parametrize(("text", "places"), [(TEXT, [1, 2]), ("the film", [1, 2]), ("", [])])
+def test_of_a_long_text_the_first_tokens_are_tried_and_the_page_says_so(text, places, folder, monkeypatch):
     monkeypatch.setattr("minibert.tracing.run.MASKED", 2)
-    traced = traced_by(folder, classifier)
-    assert [one.place for one in traced.masked] == [1, 2]
-    assert "Only the first 2 were tried." in traced.to_html()
-
-
-def test_an_empty_text_has_no_token_to_mask(folder):
-    traced = traced_by(folder, classifier_of(folder, pooling="mean"), "")
-    assert traced.masked == [] and "Which tokens decide" in traced.to_html()
+    _, traced = classified(folder, text, pooling="mean")
+    assert [one.place for one in traced.masked] == places
+    assert ("Only the first 2 were tried." in traced.to_html()) == (text == TEXT)
 
 
 # -- units
@@ -173,31 +154,21 @@ def test_the_shares_of_all_units_and_the_bias_add_up_to_one(folder):
     traced = minibert.trace(encoder, minibert.load_tokenizer(folder), TEXT)
     for layer, units, own in zip(traced.layers, traced.units, encoder.layers, strict=True):
         total = units.share.sum(dim=-1) + units.rest + units.bias
-        assert torch.allclose(total, torch.ones_like(total))
-        assert not torch.allclose(total - units.bias, torch.ones_like(total), atol=1e-3)
-        weight = own.feed_forward.contract.weight.detach()
-        for token in range(len(traced.tokens)):
-            unit = int(units.unit[token, 0])
-            adds = layer["activation"][token, unit] * weight[:, unit]
-            share = (adds @ layer["contract"][token]) / layer["contract"][token].square().sum()
-            assert float(units.share[token, 0]) == pytest.approx(float(share), rel=1e-4)
-            assert float(units.activation[token, 0]) == float(layer["activation"][token, unit])
+        assert torch.allclose(total, torch.ones_like(total)) and (units.bias.abs() > 1e-3).any()
+        unit, out = units.unit[:, 0], layer["contract"]  # the strongest unit of each token
+        activation = layer["activation"].gather(1, unit[:, None])
+        adds = activation * own.feed_forward.contract.weight.detach().T[unit]  # (S,D)
+        assert torch.allclose(units.share[:, 0].float(), (adds * out).sum(-1) / out.square().sum(-1), rtol=1e-3)
+        assert torch.equal(units.activation[:, :1].float(), activation)
 
 
-def test_the_strongest_units_are_found_whatever_their_sign():
+def test_the_strongest_units_are_found_whatever_their_sign_and_of_zeros_there_are_no_shares():
     contract = nn.Linear(4, 2)
-    with torch.no_grad():
-        contract.weight.copy_(torch.tensor([[4.0, -2.0, 1.0, 0.0], [0.0, 0.0, 0.0, 9.0]]))
-        contract.bias.copy_(torch.tensor([1.0, 0.0]))
+    contract.weight.data = torch.tensor([[4.0, -2.0, 1.0, 0.0], [0.0, 0.0, 0.0, 9.0]])
+    contract.bias.data = torch.tensor([1.0, 0.0])
     units = strongest_units(torch.tensor([[1.0, 1.0, 1.0, 0.0]]), contract)  # adds (4 - 2 + 1 + 1, 0)
-    assert units.unit[0, :3].tolist() == [0, 1, 2]
-    assert units.share[0].tolist() == [1.0, -0.5, 0.25, 0.0]
-    assert units.rest.item() == 0.0 and units.bias.item() == 0.25
-
-
-def test_a_feed_forward_that_adds_nothing_has_no_shares():
-    contract = nn.Linear(3, 2)
-    nn.init.zeros_(contract.weight)
-    nn.init.zeros_(contract.bias)
-    units = strongest_units(torch.ones(1, 3), contract)
-    assert units.share.tolist() == [[0.0, 0.0, 0.0]] and units.bias.tolist() == [0.0]
+    assert units.unit[0, :3].tolist() == [0, 1, 2] and units.share[0].tolist() == [1.0, -0.5, 0.25, 0.0]
+    assert (units.rest.item(), units.bias.item()) == (0.0, 0.25)
+    contract.weight.data, contract.bias.data = torch.zeros(2, 4), torch.zeros(2)
+    units = strongest_units(torch.ones(1, 4), contract)
+    assert units.share.tolist() == [[0.0, 0.0, 0.0, 0.0]] and units.bias.tolist() == [0.0]

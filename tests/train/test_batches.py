@@ -16,7 +16,7 @@ from words import write_words_checkpoint
 from minibert.losses import IGNORED
 from minibert.tasks.base import Example
 from minibert.text.masking import Masking
-from minibert.text.template import SpecialTokenTemplate
+from minibert.text.tokenized import SpecialTokenTemplate
 from minibert.text.tokenizer import load_tokenizer
 from minibert.train.batches import Batch, Batches, Packing, Stream, collate, cut_pair, order
 from minibert.train.corpus import Corpus

@@ -15,31 +15,28 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from helpers import edited
-from hypothesis import given
-from hypothesis import strategies as st
+from helpers import assert_equal, edited
 from torch import Tensor
-from training import CLOSE, Found, batch_of, write_home
+from training import CLOSE, Found, assert_parts_are_the_whole, batch_of, examples, shifted, write_home
 from words import labelled, write_tsv, write_words_checkpoint
 
 import minibert
 from minibert.cli import main as cli
 from minibert.families.albert import ALBERT
 from minibert.families.base import Family
-from minibert.families.bert import BERT, ERNIE
+from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
 from minibert.families.roberta import ROBERTA
-from minibert.heads import HEAD_CLASSES, Head
+from minibert.heads import Head
 from minibert.losses import IGNORED
 from minibert.tasks.classification import Classification
 from minibert.train import distill, finetune, pretrain
 from minibert.train import distillation as module
-from minibert.train.batches import Batch, collate
+from minibert.train.batches import Batch, Batches, collate
 from minibert.train.distillation import (
     Distillation,
     DistillClassifierRun,
     DistillRun,
-    check_teacher,
     layers_taken,
     new_student,
 )
@@ -55,6 +52,7 @@ pytestmark = [
 HEAD = "masked-lm"
 DEEP = 4
 QUICK: dict[str, Any] = {"max_length": 16, "batch_size": 4, "learning_rate": 1e-3}
+LENGTHS = [11, 3, 1, 7, 11, 2]
 EXACT = 1e-5  # relative: what float32 may differ by from float64
 steps = pytest.mark.parametrize("step", ["readable", "packed"])
 places = pytest.mark.parametrize("places", ["all", "masked"])
@@ -64,22 +62,14 @@ places = pytest.mark.parametrize("places", ["all", "masked"])
 # Where a student begins
 
 
-def test_the_script_of_the_paper_takes_these_six_of_twelve() -> None:
-    assert layers_taken(12) == (0, 2, 4, 7, 9, 11)
+def test_layers_are_taken_in_order_each_once_from_the_first_to_the_last() -> None:
+    assert layers_taken(12) == (0, 2, 4, 7, 9, 11)  # as the script of the paper
     assert layers_taken(6) == (0, 2, 5)
-    assert layers_taken(12, 12) == tuple(range(12))
-    assert layers_taken(1) == layers_taken(9, 1) == (0,)
     assert layers_taken(12, take=(5, 3)) == layers_taken(12, 2, (5, 3)) == (5, 3)
-
-
-@given(deep=st.integers(1, 60), share=st.floats(0, 1))
-def test_layers_are_taken_in_order_each_once_from_the_first_to_the_last(deep: int, share: float) -> None:
-    layers = max(1, round(share * deep))
-    take = layers_taken(deep, layers)
-    assert len(take) == layers
-    assert sorted(set(take)) == list(take)
-    assert take[0] == 0
-    assert take[-1] == (deep - 1 if layers > 1 else 0)
+    for deep, layers in itertools.combinations_with_replacement(range(40, 0, -1), 2):
+        take = layers_taken(deep, layers)
+        assert len(take) == layers and sorted(set(take)) == list(take)
+        assert (take[0], take[-1]) == (0, deep - 1 if layers > 1 else 0)
 
 
 @pytest.fixture(scope="module")
@@ -88,45 +78,24 @@ def teacher(written: Callable[..., tuple[Path, Any]]) -> Head:
     return minibert.load(written(BERT, HEAD, num_hidden_layers=DEEP)[0], head=HEAD).requires_grad_(False)
 
 
-def same(ours: torch.nn.Module, theirs: torch.nn.Module) -> bool:
-    pairs = zip(ours.state_dict().items(), theirs.state_dict().items(), strict=True)
-    return all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
-
-
 def test_a_student_begins_as_its_teachers_layers_without_segments_and_pooler(teacher: Any) -> None:
     student: Any = new_student(teacher, (0, 3))
-    assert student.config.family.name == "distilbert"
-    assert student.encoder.embeddings.segment is None
-    assert student.encoder.pooler is None
-    assert len(student.encoder.layers) == 2
-    assert same(student.encoder.layers[1], teacher.encoder.layers[3])
-    assert not same(student.encoder.layers[1], teacher.encoder.layers[2])
-    assert same(student.encoder.embeddings.position, teacher.encoder.embeddings.position)
-    assert same(student.transform_norm, teacher.transform_norm)
-    assert same(student.decoder, teacher.decoder)
+    assert student.config.family.name == "distilbert" and len(student.encoder.layers) == 2
+    assert student.encoder.embeddings.segment is student.encoder.pooler is None
+    for part in ("encoder.layers.1", "encoder.embeddings.position", "transform_norm", "decoder"):
+        theirs = teacher.get_submodule(part.replace("layers.1", "layers.3")).state_dict()
+        assert_equal(student.get_submodule(part).state_dict(), theirs)
+    other = teacher.encoder.layers[2].attention.query.weight
+    assert not torch.equal(student.encoder.layers[1].attention.query.weight, other)
 
 
-@pytest.mark.parametrize("family", [DISTILBERT, ERNIE], ids=["distilbert", "ernie without tasks"])
 def test_a_student_of_all_layers_is_its_teacher_where_that_has_no_segments(
-    family: Family, written: Callable[..., tuple[Path, Any]]
+    written: Callable[..., tuple[Path, Any]],
 ) -> None:
-    sizes: dict[str, Any] = {"use_task_id": False} if family is ERNIE else {}
-    teacher: Any = minibert.load(written(family, HEAD, **sizes)[0], head=HEAD)
-    if teacher.encoder.embeddings.segment is not None:
-        torch.nn.init.zeros_(teacher.encoder.embeddings.segment.weight)
+    teacher: Any = minibert.load(written(DISTILBERT, HEAD)[0], head=HEAD)
     ids = torch.arange(5, 12)[None]
     with torch.no_grad():
-        ours, theirs = (model(ids).logits for model in (new_student(teacher, (0, 1)), teacher))
-    assert torch.equal(ours, theirs)
-
-
-def test_what_pretrained_with_next_sentences_can_be_a_teacher(written: Callable[..., tuple[Path, Any]]) -> None:
-    folder, theirs = written(BERT, "pretraining")
-    teacher: Any = module.load_teacher(folder, HEAD, "cpu")
-    assert check_teacher(folder, HEAD) == teacher.config
-    ids = torch.arange(5, 12)[None]
-    with torch.no_grad():
-        assert torch.equal(teacher(ids).logits, theirs.eval()(ids).prediction_logits)
+        assert torch.equal(new_student(teacher, (0, 1))(ids).logits, teacher(ids).logits)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -138,15 +107,8 @@ def losses_of(step: str, teacher: Head, **how: Any) -> Distillation:
 
 
 def lengthy() -> Batch:
-    """Rows of many lengths, both segments, hidden tokens in each."""
-    return batch_of(HEAD, [11, 3, 1, 7, 11, 2])
-
-
-def more_padding(batch: Batch) -> Batch:
-    """The same rows with twice as many places."""
-    S = batch.input_ids.shape[1]
-    made = {name: F.pad(getattr(batch, name), (0, S)) for name in ("input_ids", "attention_mask", "token_type_ids")}
-    return replace(batch, **made, labels={"labels": F.pad(batch.labels["labels"], (0, S), value=IGNORED)})
+    """Rows of many lengths, both segments, masked tokens in each."""
+    return batch_of(HEAD, LENGTHS)
 
 
 def by_hand(
@@ -158,8 +120,8 @@ def by_hand(
     with torch.no_grad():
         a, b = ours(batch.input_ids, **given), theirs(batch.input_ids, token_type_ids=batch.token_type_ids, **given)
     real, labels = batch.attention_mask.bool(), batch.labels["labels"]
-    told = torch.ones_like(real) if padding else real if places == "all" else labels != IGNORED
-    q, p = (torch.softmax(x.logits[told] / 2, dim=-1) for x in (a, b))
+    at = real if places == "all" else labels != IGNORED
+    q, p = (torch.softmax(x.logits[torch.ones_like(real) if padding else at] / 2, dim=-1) for x in (a, b))
     distilled = (p * (p / q).log()).sum(dim=-1).mean() * (4 if squared else 1)
     chosen = labels != IGNORED
     hidden = -torch.softmax(a.logits, dim=-1)[chosen].gather(1, labels[chosen][:, None]).log().mean()
@@ -169,8 +131,7 @@ def by_hand(
 
 def found(step: str, teacher: Head, student: Head, batch: Batch, **how: Any) -> list[float]:
     """The three losses as training has them, with the student in the mode in which it is."""
-    losses = losses_of(step, teacher, **how)(student, batch)
-    return [float(loss.detach()) for loss in losses.values()]
+    return [float(loss.detach()) for loss in losses_of(step, teacher, **how)(student, batch).values()]
 
 
 def apart(one: list[float], other: list[float]) -> float:
@@ -179,14 +140,18 @@ def apart(one: list[float], other: list[float]) -> float:
 
 @places
 @steps
-def test_the_three_losses_are_those_of_the_paper(step: str, places: str, teacher: Head) -> None:
+def test_the_three_losses_are_those_of_the_paper_whatever_the_padding(step: str, places: str, teacher: Head) -> None:
     student, batch = new_student(teacher, (0, 3)), lengthy()
-    losses = losses_of(step, teacher, places=places)(student, batch)
     name = "distillation" if places == "all" else "masked-distillation"
-    assert list(losses) == [name, "masked-lm", "cosine"]
-    values = [float(loss.detach()) for loss in losses.values()]
-    assert apart(values, by_hand(teacher, student, batch, places)) < EXACT
-    assert all(value > 0.01 for value in values)
+    assert list(losses_of(step, teacher, places=places)(student, batch)) == [name, "masked-lm", "cosine"]
+    values, right = found(step, teacher, student, batch, places=places), by_hand(teacher, student, batch, places)
+    assert apart(values, right) < EXACT
+    assert min(values) > 0.01
+    short = batch_of(HEAD, [5, 3, 1, 4])
+    padded = {name: F.pad(getattr(short, name), (0, 5)) for name in ("input_ids", "attention_mask", "token_type_ids")}
+    wide = replace(short, **padded, labels={"labels": F.pad(short.labels["labels"], (0, 5), value=IGNORED)})
+    once, twice = (found(step, teacher, student, one, places=places) for one in (short, wide))
+    assert apart(once, twice) < EXACT
 
 
 @steps
@@ -198,16 +163,6 @@ def test_a_mistake_in_a_loss_is_seen(mistake: str, step: str, teacher: Head) -> 
     values = found(step, wrong, new_student(teacher, (0, 2)) if mistake == "another layer" else student, batch)
     how = {"padding": mistake == "padding counts", "squared": mistake != "no T squared"}
     assert apart(values, by_hand(teacher, student, batch, **how)) > 1e-3
-
-
-@places
-@steps
-def test_the_losses_do_not_change_with_the_padding(step: str, places: str, teacher: Head) -> None:
-    student, batch = new_student(teacher, (0, 3)), batch_of(HEAD, [5, 3, 1, 4])
-    once, twice = (found(step, teacher, student, one, places=places) for one in (batch, more_padding(batch)))
-    assert apart(once, twice) < EXACT
-    wrong = [by_hand(teacher, student, one, padding=True) for one in (batch, more_padding(batch))]
-    assert apart(*wrong) > 1e-2  # the control
 
 
 def summed(objective: Distillation, model: Head, batch: Batch) -> Tensor:
@@ -225,58 +180,27 @@ def test_the_packed_step_is_the_readable_one(
     readable, packed = (partial(summed, losses_of(step, teacher, places=places)) for step in ("readable", "packed"))
     right = Found.of(readable, student, batch)
     assert max(Found.of(packed, student, batch).apart(right).values()) < CLOSE
-    rolled = batch.labels["labels"].roll(1, dims=1).where(batch.attention_mask.bool(), IGNORED)
-    shifted = replace(batch, labels={"labels": rolled})
-    assert max(Found.of(packed, student, shifted).apart(right).values()) > 1e-2
+    assert max(Found.of(packed, student, shifted(batch)).apart(right).values()) > 1e-2  # the control
 
 
 def test_no_more_logits_are_in_memory_than_planned(teacher: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AT_ONCE", 4)
     student: Any = new_student(teacher, (0, 3)).train()
-    rows: list[int] = []
+    teacher, rows = copy.deepcopy(teacher), list[int]()
     for model in (student, teacher):
-        monkeypatch.setattr(model.decoder, "forward", counting(rows, model.decoder.forward))
+        model.transform.register_forward_pre_hook(lambda module, given: rows.append(len(given[0])))
     batch = lengthy()
     summed(losses_of("packed", teacher), student, batch).backward()  # type: ignore[no-untyped-call]
     assert max(rows) == 4
     assert sum(rows) == 4 * batch.tokens  # of student and teacher, forward and once more for the gradient
 
 
-def counting(rows: list[int], right: Any) -> Any:
-    def counted(x: Tensor, embedding: Tensor) -> Tensor:
-        rows.append(len(x))
-        result: Tensor = right(x, embedding)
-        return result
-
-    return counted
-
-
 @places
 @steps
 def test_uneven_parts_of_a_step_are_the_step_of_the_whole(step: str, places: str, teacher: Head) -> None:
-    """Each loss is a mean over tokens of its own: sums, no means of means."""
-    student, batch, objective = new_student(teacher, (0, 3)), lengthy(), losses_of(step, teacher, places=places)
-
-    def gradients(sizes: list[int]) -> dict[str, Tensor]:
-        cuts = [0, *itertools.accumulate(sizes)]
-        parts = [part_of(batch, a, b) for a, b in itertools.pairwise(cuts)]
-        optimizer = torch.optim.SGD(student.parameters(), lr=0.0)
-        losses = one_step(student, parts, optimizer, objective, TrainSettings(clip=1e9), 1)
-        total = sum(weight * float(losses[name]) for name, weight in objective.scales.items())
-        assert float(losses["loss"]) == pytest.approx(total, rel=1e-6)
-        return {name: p.grad.clone() for name, p in student.named_parameters() if p.grad is not None}
-
-    whole, parted = gradients([6]), gradients([1, 3, 2])
-    assert set(whole) == {name for name, _ in student.named_parameters()}
-    for name, gradient in whole.items():
-        assert (gradient - parted[name]).abs().max() < 1e-5 * max(1.0, float(gradient.abs().max())), name
-
-
-def part_of(batch: Batch, first: int, after: int) -> Batch:
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    made = {name: getattr(batch, name)[first:after] for name in names}
-    labels = {"labels": batch.labels["labels"][first:after]}
-    return replace(batch, **made, labels=labels, rows=batch.rows[first:after])
+    """Each loss is a mean over tokens of its own."""
+    rows = Batches(examples(HEAD, LENGTHS), 6, 0, 0)
+    assert_parts_are_the_whole(new_student(teacher, (0, 3)), rows, losses_of(step, teacher, places=places))
 
 
 @places
@@ -295,22 +219,16 @@ def test_a_batch_without_masked_tokens_is_learned_from(step: str, places: str, t
 def test_the_teacher_gets_no_gradients_and_is_computed_in_the_precision_of_the_student(
     step: str, teacher: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[tuple[torch.dtype, bool]] = []
+    seen: list[Tensor] = []
     right = module.soft_loss
-
-    def looking(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-        seen.append((teacher.dtype, teacher.requires_grad))
-        assert teacher.dtype == student.dtype
-        return right(student, teacher, temperature)
-
-    monkeypatch.setattr(module, "soft_loss", looking)
+    monkeypatch.setattr(module, "soft_loss", lambda *given: (seen.extend(given[:2]), right(*given))[1])
     student, trained = new_student(teacher, (0, 3)), copy.deepcopy(teacher).requires_grad_(True)
-    for precision, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+    for precision in ("float32", "bfloat16"):
         seen.clear()
-        settings = TrainSettings(precision=precision)
         optimizer = torch.optim.SGD(student.parameters(), lr=0.0)
-        one_step(student, [lengthy()], optimizer, losses_of(step, trained), settings, 1)
-        assert set(seen) == {(dtype, False)}
+        one_step(student, [lengthy()], optimizer, losses_of(step, trained), TrainSettings(precision=precision), 1)
+        assert {logits.dtype for logits in seen} == {getattr(torch, precision)}
+        assert not any(logits.requires_grad for logits in seen[1::2])  # of the teacher
     assert all(parameter.grad is None for parameter in trained.parameters())
 
 
@@ -344,7 +262,6 @@ def test_the_result_is_an_ordinary_distilbert_that_has_learned(home: Path, tmp_p
         assert torch.equal(model(ids).logits, theirs.eval()(ids).logits)
     report = json.loads((tmp_path / "out" / "training.json").read_text())
     assert (report["asked"]["take"], report["asked"]["beta2"]) == ([0, 3], 0.98)
-    assert [entry["step"] for entry in report["epochs"]] == [15, 30, 45]
     curves, dev = report["curves"], report["dev"]
     totals = [5 * a + 2 * b + c for a, b, c in zip(*curves.values(), strict=True)]
     assert report["curve"] == pytest.approx(totals, rel=1e-5)
@@ -356,19 +273,10 @@ def test_the_teacher_stays_as_it_is(home: Path, tmp_path: Path) -> None:
     run = run_of(home, steps=3)
     teacher = run.objective.teacher
     before = copy.deepcopy(teacher.state_dict())
-    run.train(tmp_path)
-    assert all(torch.equal(before[name], value) for name, value in teacher.state_dict().items())
+    run.train(tmp_path / "run")
+    assert_equal(teacher.state_dict(), before)
     assert not any(module.training for module in teacher.modules())
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
-
-
-def test_a_student_of_random_weights_begins_worse(home: Path, tmp_path: Path) -> None:
-    run = run_of(home, batch_size=16)
-    batch, begun = next(run.batches(tmp_path).epoch_batches(0)), run.new_model()
-    torch.manual_seed(0)
-    fresh = HEAD_CLASSES[HEAD](begun.config).eval()
-    first, other = (float(summed(run.objective, model, batch).detach()) for model in (begun, fresh))
-    assert first < 0.8 * other
 
 
 def test_the_command_reports_the_layers_and_what_the_student_keeps(
@@ -379,9 +287,7 @@ def test_the_command_reports_the_layers_and_what_the_student_keeps(
     assert cli.main([*args, "--out", str(tmp_path / "out"), "--json"]) == 0
     printed = capsys.readouterr().out
     assert "a DistilBERT of 3 layers, initialised with layers 0, 2, 3 of the teacher" in printed
-    lines = printed.splitlines()
-    assert [line.split()[:2] for line in lines if line.startswith("step ")] == [["step", "2"], ["step", "4"]]
-    figures = json.loads(lines[-1])
+    figures = json.loads(printed.splitlines()[-1])
     assert (figures["asked"]["weights"], figures["asked"]["places"]) == ([5.0, 2.0, 0.0], "masked")
     assert {"masked_lm_loss", "masked_accuracy", "teacher_masked_accuracy", "kept"} <= set(figures["dev"])
 
@@ -402,14 +308,14 @@ def test_both_losses_of_a_classifier_are_those_of_float64_text_by_text(home: Pat
     rows = [3, 0, 8, 21]
     batch = collate([run.encoded.examples[row] for row in rows], rows, 0)
     kl = ce = 0.0
-    teacher = copy.deepcopy(run.teacher).double()
-    with torch.no_grad():
-        for row in rows:
-            ids, label = torch.tensor([run.encoded.examples[row].ids]), run.encoded.examples[row].labels["labels"]
-            ours, theirs = (model(ids).logits[0] for model in (copy.deepcopy(student).double(), teacher))
-            p, q = torch.softmax(theirs / 2, dim=0), torch.softmax(ours / 2, dim=0)
-            kl += float(4 * (p * (p / q).log()).sum()) / len(rows)
-            ce -= float(torch.log_softmax(ours, dim=0)[label]) / len(rows)
+    ours, theirs = (copy.deepcopy(model).double() for model in (student, run.teacher))
+    for example in [run.encoded.examples[row] for row in rows]:
+        ids = torch.tensor([example.ids])
+        with torch.no_grad():
+            student_logits, teacher_logits = ours(ids).logits[0], theirs(ids).logits[0]
+        p, q = torch.softmax(teacher_logits / 2, dim=0), torch.softmax(student_logits / 2, dim=0)
+        kl += float(4 * (p * (p / q).log()).sum()) / len(rows)
+        ce -= float(torch.log_softmax(student_logits, dim=0)[example.labels["labels"]]) / len(rows)
     for output_of in (packed_output, readable_output):
         losses: Any = run.loss_of(output_of)(student, batch)
         assert list(losses) == ["soft-labels", "labels"]
@@ -434,15 +340,10 @@ def test_the_command_distills_a_classifier_into_a_folder_that_predicts(
     args = ["distill", "--task", "classify", str(train), "--teacher", str(home / "tuned"), "--dev", str(dev)]
     args += ["--epochs", "8", "--batch-size", "8", "--learning-rate", "3e-3", "--max-length", "16", "--layers", "2"]
     assert cli.main([*args, "--out", str(out), "--json"]) == 0
-    printed = capsys.readouterr().out
-    assert "a DistilBERT of 2 layers, initialised with layers 0, 3 of the teacher" in printed
-    figures = json.loads(printed.splitlines()[-1])
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert figures["dev"]["accuracy"] == 1.0 and figures["asked"]["take"] == [0, 3]
     assert cli.main(["evaluate", str(out), str(dev)]) == 0
-    theirs: Any = transformers.AutoModelForSequenceClassification.from_pretrained(out)
-    ours: Any = minibert.load(out, head="sequence-classification")
-    with torch.no_grad():
-        assert (ours(torch.arange(5, 12)[None]).logits - theirs(torch.arange(5, 12)[None]).logits).abs().max() < 1e-6
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out)
     assert theirs.config.id2label == {0: "neg", 1: "pos"}
 
 
@@ -450,12 +351,12 @@ def test_the_command_distills_a_classifier_into_a_folder_that_predicts(
 # Refused
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"layers": 5}, "layers is 5; it must be at least 1 and at most 4, the teacher's"),
-    ({"layers": 0}, "layers is 0; it must be at least 1"),
-    ({"take": (0, 4)}, "take names layer 4; the teacher has 0 to 3"),
-    ({"take": (0, 3), "layers": 3}, "layers is 3, and take names 2 layers"),
-    ({"max_length": 21}, "max_length is 21; the model has 20 positions"),
-    ({"objective": "mlm+nsp"}, "a DistilBERT has no pooler, and learns mlm alone"),
+    ({"layers": 5}, r"layers is 5 and take is .*; a student has 1 to 4 layers"),
+    ({"layers": 0}, "layers is 0 and take is "),
+    ({"take": (0, 4)}, r"take is \(0, 4\); a student .* begin as these layers of the teacher: 0 to 3"),
+    ({"take": (0, 3), "layers": 3}, r"layers is 3 and take is \(0, 3\)"),
+    ({"max_length": 21}, "max_length is 21; the model of .* has 20"),
+    ({"objective": "mlm+nsp"}, "objective is 'mlm\\+nsp'; choose from mlm$"),
 ]
 
 
@@ -468,8 +369,8 @@ def test_a_request_that_cannot_be_learned_is_refused(how: dict[str, Any], messag
 @pytest.mark.parametrize(
     ("family", "head", "message"),
     [
-        (ROBERTA, HEAD, "is of type RoBERTa, and its positions begin at 2"),
-        (ALBERT, HEAD, "is of type ALBERT, and its layers share their weights"),
+        (ROBERTA, HEAD, "is of type RoBERTa, whose positions, embeddings or layers do not fit a DistilBERT"),
+        (ALBERT, HEAD, "is of type ALBERT, whose positions"),
         (BERT, None, "predicts no masked tokens, .* a pretrained checkpoint does .bert-base-uncased"),
         (BERT, "sequence-classification", "predicts no masked tokens"),
     ],
@@ -491,16 +392,24 @@ def test_a_tokenizer_of_another_vocabulary_is_refused(home: Path, tmp_path: Path
     assert run_of(home, tokenizer=str(home / "words")).settings.take == (0, 3)  # the same words
 
 
-def test_a_classifier_of_other_labels_or_of_no_labels_is_refused(home: Path) -> None:
-    task, numbers = Classification(), Classification(regression=True)
-    texts = ["the film", "the book", "the play", "the meal"]
-    others = task.from_labels(texts, ["a", "b", "c", "c"])
-    with pytest.raises(ValueError, match="has the labels a, b, c, and the teacher neg, pos"):
-        classifier_run(home / "tuned", others)
-    with pytest.raises(ValueError, match="has no classifier; a teacher of a task is the output of `minibert finetune"):
-        classifier_run(home / "taught")
-    with pytest.raises(ValueError, match="one label a text, not numbers"):
-        classifier_run(home / "tuned", numbers.from_labels(texts, [1.0, 2.0, 3.0, 4.0]), numbers)
+TEXTS = ["the film", "the book", "the play", "the meal"]
+NUMBERS, SINGLE = Classification(regression=True), Classification()
+
+
+@pytest.mark.parametrize(
+    ("teacher", "task", "labels", "message"),
+    [
+        ("tuned", SINGLE, ["a", "b", "c", "c"], "has the labels a, b, c, and the teacher neg, pos"),
+        ("taught", SINGLE, ["neg", "pos", "pos", "neg"], "has no classifier; a teacher of a task is the output of"),
+        ("tuned", NUMBERS, [1.0, 2.0, 3.0, 4.0], "learns one label a text, and has no class_weight"),
+    ],
+    ids=["other labels", "no classifier", "numbers"],
+)
+def test_a_classifier_that_cannot_be_distilled_is_refused(
+    teacher: str, task: Classification, labels: list[Any], message: str, home: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        classifier_run(home / teacher, task.from_labels(TEXTS, labels), task)
 
 
 def test_an_option_of_the_other_task_is_refused(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -508,5 +417,3 @@ def test_an_option_of_the_other_task_is_refused(home: Path, tmp_path: Path, caps
     for more, task in ((["--epochs", "3"], "language"), (["--task", "classify", "--mask-rate", "0.2"], "classify")):
         assert cli.main([*args, *more]) == 2
         assert f"has no meaning for --task {task}" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="task is 'tag'; choose language or classify"):
-        distill(home / "corpus.txt", teacher=home / "taught", out=tmp_path / "out", task="tag")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +11,22 @@ import pytest
 import torch
 from helpers import HEADS
 from torch import Tensor
-from training import CHOICES, CLOSE, batch_of, examples, inputs, lengths_of
+from training import CHOICES, CLOSE, Found, batch_of, examples, lengths_of
 from words import labelled, write_words_checkpoint
 
 import minibert
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
-from minibert.heads import Head, MaskedLM, QuestionAnswering, ReplacedTokenDetection
+from minibert.heads import Head, MaskedLM, MultipleChoice, QuestionAnswering
 from minibert.losses import IGNORED
-from minibert.parity.stages import forward
-from minibert.tasks import task_class
-from minibert.tasks.base import Encoded
+from minibert.tasks.base import Encoded, Example
 from minibert.train import finetune, finetuning
 from minibert.train import outputs as module
-from minibert.train.batches import Batch, Batches
-from minibert.train.finetuning import FinetuneRun, freeze
+from minibert.train.finetuning import freeze
 from minibert.train.loop import set_train_mode
 from minibert.train.outputs import States, can_be_kept, outputs
 from minibert.train.packed import packed_output
-from minibert.train.settings import FinetuneSettings
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -37,31 +34,25 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def model(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Head]:
-    """A random model by family and task head, in eval mode."""
-
-    def model(family: Family, head: str) -> Head:
-        return minibert.load(written(family, head)[0], head=head)
-
-    return model
+Written = Callable[..., tuple[Path, Any]]
 
 
-def readable_logits(model: Head, batch: Batch) -> list[Tensor]:
-    """By the model as it is: each row's, padding cut off."""
+def model(written: Written, family: Family, head: str) -> Head:
+    """A random model, in eval mode."""
+    return minibert.load(written(family, head)[0], head=head)
+
+
+def readable_logits(model: Head, example: Example) -> Tensor:
+    """By the model as it is, without padding."""
+    ids, segments = torch.tensor([example.ids]), torch.tensor([example.segments])
+    if isinstance(model, MultipleChoice):
+        ids, segments = ids[None], segments[None]
     with torch.inference_mode():
-        out = forward(model, inputs(batch))
-    lengths = batch.attention_mask.sum(dim=1).tolist()
+        out = model(ids, token_type_ids=segments, attention_mask=torch.ones_like(ids))
     if isinstance(model, QuestionAnswering):
-        both = torch.stack([out.start_logits, out.end_logits], dim=1)
-        return [row[:, :length] for row, length in zip(both, lengths, strict=True)]
-    if batch.choices:
-        return list(out.logits.view(-1, 1))
-    if isinstance(model, MaskedLM):  # of the tokens with a label alone
-        return [row[labels != IGNORED] for row, labels in zip(out.logits, batch.labels["labels"], strict=True)]
-    if out.logits.dim() == 3 or isinstance(model, ReplacedTokenDetection):
-        return [row[:length] for row, length in zip(out.logits, lengths, strict=True)]
-    return list(out.logits)
+        return torch.cat([out.start_logits, out.end_logits])
+    chosen = torch.tensor(example.labels["labels"]) != IGNORED if isinstance(model, MaskedLM) else slice(None)
+    return out.logits[0][chosen]  # of a masked LM those of the tokens with a label
 
 
 @pytest.mark.parametrize(
@@ -70,33 +61,26 @@ def readable_logits(model: Head, batch: Batch) -> list[Tensor]:
     ids=lambda value: getattr(value, "name", value),
 )
 def test_the_logits_of_each_example_are_the_readable_models(
-    family: Family, head: str, model: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
+    family: Family, head: str, written: Written, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("minibert.train.outputs.BATCH_TOKENS", 40)  # several batches
-    made = model(family, head).train()
-    choices = CHOICES if head == "multiple-choice" else 0
+    made = model(written, family, head).train()
     rows = examples(head, lengths_of(15), family=family)
-    found = outputs(made, Encoded(rows, choices))
+    found = outputs(made, Encoded(rows, CHOICES if head == "multiple-choice" else 0))
     assert made.training
     made.eval()
-    whole = Batches(rows, len(rows), 0, pad_id=0, choices=choices).of_rows(range(15))
-    right = readable_logits(made, whole)
-    assert len(found) == len(right) == len(rows)
-    for ours, theirs in zip(found, right, strict=True):
+    for ours, example in zip(found, rows, strict=True):
         assert ours.dtype == "float32"
-        torch.testing.assert_close(torch.from_numpy(ours), theirs, rtol=CLOSE, atol=CLOSE)
+        torch.testing.assert_close(torch.from_numpy(ours), readable_logits(made, example), rtol=CLOSE, atol=CLOSE)
 
 
-def test_no_examples_have_no_logits(model: Callable[..., Head]) -> None:
-    assert outputs(model(BERT, "sequence-classification"), Encoded([])) == []
-
-
-def test_logits_in_bfloat16_are_near_and_come_as_float32(model: Callable[..., Head]) -> None:
-    made, rows = model(BERT, "sequence-classification"), Encoded(examples("sequence-classification", lengths_of(9)))
-    coarse = outputs(made, rows, "bfloat16")
-    for one, other in zip(coarse, outputs(made, rows), strict=True):
+def test_logits_in_bfloat16_are_near_and_come_as_float32(written: Written) -> None:
+    head = "sequence-classification"
+    made, rows = model(written, BERT, head), Encoded(examples(head, lengths_of(9)))
+    for one, other in zip(outputs(made, rows, "bfloat16"), outputs(made, rows), strict=True):
         assert one.dtype == "float32"
         assert 0 < abs(one - other).max() < 0.1
+    assert outputs(made, Encoded([])) == []
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -108,16 +92,11 @@ KEPT += [(BERT, "token-classification"), (DISTILBERT, "token-classification")]
 cases = pytest.mark.parametrize(("family", "head"), KEPT, ids=lambda value: getattr(value, "name", value))
 
 
-@pytest.fixture
-def frozen(model: Callable[..., Head]) -> Callable[..., Head]:
-    """A random model of which only the task head is trained, by family and task head."""
-
-    def frozen(family: Family, head: str) -> Head:
-        made = model(family, head)
-        freeze(made, "encoder")
-        return made
-
-    return frozen
+def frozen(written: Written, family: Family, head: str) -> Head:
+    """A random model of which only the task head is trained."""
+    made = model(written, family, head)
+    freeze(made, "encoder")
+    return made
 
 
 def encoded(head: str) -> Encoded:
@@ -125,64 +104,53 @@ def encoded(head: str) -> Encoded:
 
 
 @cases
-def test_loss_and_gradients_are_those_of_the_encoder_run_each_time(
-    family: Family, head: str, frozen: Callable[..., Head]
+def test_loss_gradients_and_logits_are_those_of_the_encoder_run_each_time(
+    family: Family, head: str, written: Written
 ) -> None:
-    model, batch = frozen(family, head), batch_of(head, LENGTHS)
-    states = States.of(model, encoded(head))
-    found = []
-    for output_of in (states.output, packed_output):
-        set_train_mode(model)
-        torch.manual_seed(5)  # one dropout before the task head
-        model.zero_grad()
-        loss = output_of(model, batch).loss
-        loss.backward()
-        found.append([loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)])
-    assert len(found[0]) == len(found[1]) > 1
-    if head == "token-classification":  # whose dropout draws for padding too: the same in distribution
-        model.eval()
-        found = [[output_of(model, batch).loss.detach()] for output_of in (states.output, packed_output)]
-    for once, again in zip(*found, strict=True):
-        assert (once - again).abs().max() <= CLOSE * max(1.0, float(again.abs().max()))
-
-
-@cases
-def test_answers_are_those_of_the_encoder_run_each_time(family: Family, head: str, frozen: Callable[..., Head]) -> None:
-    model = frozen(family, head)
-    once, again = States.of(model, encoded(head)).logits(model), outputs(model, encoded(head))
-    for kept, computed in zip(once, again, strict=True):
+    made, batch = frozen(written, family, head), batch_of(head, LENGTHS)
+    states = States.of(made, encoded(head))
+    for kept, computed in zip(states.logits(made), outputs(made, encoded(head)), strict=True):
         assert kept.shape == computed.shape
         assert abs(kept - computed).max() <= CLOSE
+    found = []
+    for output_of in (states.output, packed_output):
+        set_train_mode(made)
+        if head == "token-classification":  # whose dropout draws for padding too: the same in distribution
+            made.eval()
+        torch.manual_seed(5)  # one dropout before the task head
+        found.append(Found.of(lambda model, batch, output_of=output_of: output_of(model, batch).loss, made, batch))
+    assert found[0].gradients
+    assert max(found[0].apart(found[1]).values()) <= CLOSE
 
 
-def test_states_of_other_rows_are_caught(frozen: Callable[..., Head]) -> None:
-    """The control of the tests above."""
-    model, batch = frozen(BERT, "sequence-classification"), batch_of("sequence-classification", LENGTHS)
-    states = States.of(model, encoded("sequence-classification"))
-    shifted = States(states.hidden[1:] + states.hidden[:1], states.pooled and states.pooled[1:] + states.pooled[:1])
+def test_states_of_other_rows_are_caught(written: Written) -> None:
+    """The control of the test above."""
+    made, batch = frozen(written, BERT, "sequence-classification"), batch_of("sequence-classification", LENGTHS)
+    states = States.of(made, encoded("sequence-classification"))
+    rows = replace(batch, rows=batch.rows[1:] + batch.rows[:1])
     with torch.no_grad():
-        right = packed_output(model, batch).loss
-        assert abs(states.output(model, batch).loss - right) <= CLOSE
-        assert abs(shifted.output(model, batch).loss - right) > 100 * CLOSE
+        right = packed_output(made, batch).loss
+        assert abs(states.output(made, batch).loss - right) <= CLOSE
+        assert abs(states.output(made, rows).loss - right) > 100 * CLOSE
 
 
-def test_answers_and_masked_text_are_never_kept(frozen: Callable[..., Head]) -> None:
+def test_only_constant_states_that_fit_into_memory_are_kept(written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     for head in ("question-answering", "masked-lm", "pretraining"):
-        assert not can_be_kept(frozen(BERT, head), encoded(head)), head
+        assert not can_be_kept(frozen(written, BERT, head), encoded(head)), head
+    made = frozen(written, BERT, "token-classification")
+    assert can_be_kept(made, encoded("token-classification"))
+    monkeypatch.setattr(module, "MAX_BYTES", sum(LENGTHS) * made.config.hidden_size * 4 - 1)
+    assert not can_be_kept(made, encoded("token-classification"))
 
 
-def test_states_that_take_too_much_memory_are_not_kept(
-    frozen: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = frozen(BERT, "token-classification")
-    assert can_be_kept(model, encoded("token-classification"))
-    monkeypatch.setattr(module, "MAX_BYTES", sum(LENGTHS) * model.config.hidden_size * 4 - 1)
-    assert not can_be_kept(model, encoded("token-classification"))
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_words_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
 @pytest.mark.parametrize(("what", "times"), [("encoder", 1), ("2", 3)])
 def test_a_frozen_encoder_reads_each_text_once(
-    what: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, times: int, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And one of which the pooler is trained in each of three epochs."""
     read: list[int] = []
@@ -192,33 +160,20 @@ def test_a_frozen_encoder_reads_each_text_once(
 
     monkeypatch.setattr(finetuning, "packed_output", counting(finetuning.packed_output))
     monkeypatch.setattr(module, "first_states", counting(module.first_states))
-    texts, labels = labelled(20)
-    checkpoint = write_words_checkpoint(tmp_path / "checkpoint")
-    finetune("classify", texts, labels, model=checkpoint, freeze=what, epochs=3, batch_size=8)
+    finetune("classify", *labelled(20), model=checkpoint, freeze=what, epochs=3, batch_size=8)
     assert sum(read) == 20 * times
 
 
 @pytest.mark.parametrize("weights", [None, "balanced"])
 def test_training_ends_where_it_ends_without_kept_states(
-    weights: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    weights: str | None, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts, labels = labelled(20)
-    checkpoint = write_words_checkpoint(tmp_path / "checkpoint")
     settings: dict[str, Any] = {"epochs": 3, "batch_size": 8, "learning_rate": 1e-2, "freeze": "encoder"}
     settings |= {"model": checkpoint, "class_weight": weights}
-    kept = finetune("classify", texts, labels, **settings)
+    kept = finetune("classify", *labelled(20), **settings)
     monkeypatch.setattr(finetuning, "can_be_kept", lambda model, encoded: False)
-    computed = finetune("classify", texts, labels, **settings)
-    begun = minibert.load(checkpoint, head="sequence-classification", new_head=True)
+    computed = finetune("classify", *labelled(20), **settings)
     for name, weight in kept.named_parameters():
         assert (weight - computed.get_parameter(name)).abs().max() < 1e-5, name
-    assert not torch.equal(kept.get_parameter("classifier.weight"), begun.get_parameter("classifier.weight"))
-
-
-def test_the_readable_step_runs_the_encoder_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(States, "of")
-    task: Any = task_class("classify")()
-    checkpoint = write_words_checkpoint(tmp_path / "checkpoint")
-    settings = FinetuneSettings(model=str(checkpoint), epochs=1, freeze="encoder", step="readable")
-    run = FinetuneRun.of(task, task.from_labels(*labelled(8)), None, settings)
-    assert run.train(tmp_path / "run").model.head_is_trained
+    monkeypatch.delattr(States, "of")  # which the readable step never needs
+    assert finetune("classify", *labelled(20), **settings | {"step": "readable", "epochs": 1}).head_is_trained

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,14 @@ from minibert.cli import main as cli
 from minibert.tasks.base import Measure
 from minibert.train import distill, finetune, loop, pretrain
 from minibert.train import run as module
-from minibert.train.objectives import OBJECTIVES as CLASSES
 from minibert.train.run import DegenerateWarning, averaged, plot_runs
 from minibert.train.settings import (
-    OBJECTIVES,
     DistillClassifierSettings,
     DistillSettings,
     FinetuneSettings,
     PretrainSettings,
     TrainSettings,
+    VocabularySettings,
 )
 
 pytestmark = [
@@ -60,11 +58,6 @@ slow = pytest.mark.slow
 OF_STEPS = ("mlm+nsp", "electra", "distill")
 
 
-def report_of(out: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((out / "training.json").read_text())
-    return content
-
-
 @pytest.mark.parametrize("kind", [kind if kind == "classify" else pytest.param(kind, marks=slow) for kind in KINDS])
 def test_a_killed_run_is_resumed_by_the_same_call_bit_for_bit(
     kind: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -87,7 +80,7 @@ def test_a_killed_run_is_resumed_by_the_same_call_bit_for_bit(
         train(home, out=tmp_path / "out", **how | {"learning_rate": 1e-2})
     resumed = train(home, out=tmp_path / "out", **how)
     assert_equal(dict(resumed.named_parameters()), dict(whole.named_parameters()))
-    one, other = report_of(tmp_path / "whole"), report_of(tmp_path / "out")
+    one, other = (json.loads((tmp_path / name / "training.json").read_text()) for name in ("whole", "out"))
     for name in ("curve", "epochs", "dev", "tokens"):
         assert one[name] == other[name], name
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
@@ -102,15 +95,11 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(kind: str, ho
     assert not all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_restart_forgets_an_unfinished_run(home: Path, tmp_path: Path) -> None:
-    state = tmp_path / "out.training"
-    state.mkdir()
-    (state / "run_config.json").write_text(json.dumps({"seed": 7}))
-    how = STEPS | {"steps": 2, "out": tmp_path / "out"}
-    with pytest.raises(ValueError, match="seed was 7 and is 0"):
-        KINDS["mlm+nsp"](home, **how)
-    KINDS["mlm+nsp"](home, restart=True, **how)
-    assert report_of(tmp_path / "out")["steps"] == 2
+def test_restart_forgets_an_unfinished_run_with_other_settings(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "out.training").mkdir()
+    (tmp_path / "out.training" / "run_config.json").write_text('{"seed": 7}')
+    KINDS["mlm+nsp"](home, restart=True, out=tmp_path / "out", **STEPS | {"steps": 1})
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_score_of_the_majority_class_is_called_degenerate(
@@ -124,10 +113,6 @@ def test_a_score_of_the_majority_class_is_called_degenerate(
 
 # ---------------------------------------------------------------------------------------------------------------
 # Settings
-
-
-def test_every_objective_is_a_choice_of_the_settings() -> None:
-    assert tuple(CLASSES) == OBJECTIVES
 
 
 LIMITS: list[tuple[str, Any, str]] = [
@@ -148,12 +133,15 @@ OWN_LIMITS: list[tuple[type, str, Any, str]] = [
     (PretrainSettings, "steps", 0, "it must be at least 1"),
     (PretrainSettings, "max_length", 3, "it must be at least 8"),
     (PretrainSettings, "objective", "clm", "choose from mlm, mlm\\+nsp"),
-    (DistillSettings, "temperature", 0.0, "it must be more than 0"),
-    (DistillSettings, "weights", (5.0, 2.0), "give one for each of distillation, masked LM, cosine"),
+    (DistillSettings, "temperature", 0.0, "it must be at least 0.01"),
+    (DistillSettings, "weights", (5.0, 2.0), "weights are 5.0,2.0; give 3 of at least 0"),
     (DistillSettings, "weights", (0.0, 0.0, 0.0), "one of them above 0"),
     (DistillSettings, "places", "some", "choose from all, masked"),
-    (DistillClassifierSettings, "weights", (5.0, 2.0, 1.0), "give one for each of soft labels, labels"),
-    (DistillClassifierSettings, "class_weight", "balanced", "is a setting of finetune"),
+    (DistillClassifierSettings, "weights", (5.0, 2.0, 1.0), "give 2 of at least 0"),
+    (DistillClassifierSettings, "weights", (5.0, -1.0), "give 2 of at least 0"),
+    (VocabularySettings, "size", 5, "it must be at least 6"),
+    (VocabularySettings, "min_frequency", 0, "it must be at least 1"),
+    (VocabularySettings, "by", "magic", "choose from library, hand"),
 ]
 
 
@@ -166,30 +154,13 @@ def test_a_setting_out_of_its_limits_is_refused(kind: type, name: str, value: An
         kind(**{name: value})
 
 
-@pytest.mark.parametrize(
-    "flags", ["--warmup 5", "--clip -1", "--batch-size 0", "--accumulate 0", "--save-every 0", "--epochs 0"]
-)
 def test_a_flag_out_of_its_limits_is_refused_before_anything_is_written(
-    flags: str, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["finetune", "classify", str(home / "train.tsv"), "--model", str(home / "words")]
-    assert cli.main([*command, *flags.split(), "--out", str(tmp_path / "out")]) == 2
-    name, value = flags.removeprefix("--").split()
-    assert f"{name.replace('-', '_')} is {float(value):g}" in capsys.readouterr().err.replace(".0", "")
+    assert cli.main([*command, "--batch-size", "0", "--out", str(tmp_path / "out")]) == 2
+    assert "batch_size is 0; it must be at least 1" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("command", [["finetune", "tag"], ["finetune", "mask"], ["pretrain"], ["distill"]], ids=str)
-def test_help_names_every_setting(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    kind: Any = {"finetune": FinetuneSettings, "pretrain": PretrainSettings, "distill": DistillSettings}[command[0]]
-    with pytest.raises(SystemExit):
-        cli.main([*command, "--help"])
-    shown = " ".join(capsys.readouterr().out.split())
-    hidden = {"class_weight", "config", "init", "objective", "phrases"} if command != ["pretrain"] else set()
-    for one in fields(kind):
-        if "help" in one.metadata and one.name not in (*hidden, "epochs"):
-            assert f"--{one.name.replace('_', '-')}" in shown
-    assert command != ["pretrain"] or "electra" in shown
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -198,11 +169,10 @@ def test_help_names_every_setting(command: list[str], capsys: pytest.CaptureFixt
 RUN = {"curve": [3.0, 2.0, 1.0, 2.0], "epochs": [{"f1": 0.5}, {"f1": 0.7}, {"f1": 0.6}], "best_epoch": 2}
 
 
-@pytest.mark.parametrize("kind", ["png", "svg"])
-def test_runs_are_plotted_with_and_without_scores(kind: str, tmp_path: Path) -> None:
-    for name, run in {"scored": RUN, "blind": RUN | {"epochs": []}}.items():
-        plot_runs([run, run], "f1", tmp_path / f"{name}.{kind}")
-        assert (tmp_path / f"{name}.{kind}").stat().st_size > 1000
+@pytest.mark.parametrize("run", [RUN, RUN | {"epochs": []}], ids=["scores", "no scores"])
+def test_runs_are_plotted_with_and_without_scores(run: dict[str, Any], tmp_path: Path) -> None:
+    plot_runs([run, run], "f1", tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").stat().st_size > 1000
     with pytest.raises(ValueError, match=r"must end in \.png, \.svg or \.pdf"):
         module.check_picture(tmp_path / "curve.txt")
 

@@ -117,10 +117,8 @@ def test_a_question_that_is_answered_twice_or_never_would_be_found() -> None:
     assert [section.place for section in found] == ["a.ipynb#One", "a.ipynb#Two"]
 
 
-@pytest.mark.parametrize("path", [*NOTEBOOKS, TUTORIALS / "README.md"], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", [*NOTEBOOKS, TUTORIALS / "README.md", TUTORIALS.parent / "README.md"], ids=lambda path: path.name
+)
 def test_readers_are_led_to_the_glossary(path: Path) -> None:
-    assert "](GLOSSARY.md" in path.read_text("utf-8")
-
-
-def test_the_front_page_leads_to_the_glossary() -> None:
-    assert "](tutorials/GLOSSARY.md)" in (TUTORIALS.parent / "README.md").read_text("utf-8")
+    assert re.search(r"\]\((tutorials/)?GLOSSARY\.md", path.read_text("utf-8"))

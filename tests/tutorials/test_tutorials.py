@@ -28,7 +28,7 @@ def by_number(folder: Path) -> list[Path]:
 NOTEBOOKS = by_number(TUTORIALS)
 ALL = NOTEBOOKS + by_number(TUTORIALS / "solutions")
 NAMES = [str(path.relative_to(TUTORIALS)) for path in ALL]
-# Runs before the first cell: whoever opens a connection from the notebook fails, loudly.
+# Runs before the first cell: a cell that opens a connection fails.
 NO_NETWORK = """
 import socket
 def refuse(self, address):
@@ -158,16 +158,8 @@ def test_there_are_twelve_notebooks_each_with_its_solutions() -> None:
     assert [path.name for path in ALL[12:]] == [path.name for path in NOTEBOOKS]
 
 
-# These time the engine, or train models: minutes together, so that they run with `make test-notebooks`, as CI does too.
-LONG = ("8_", "9_", "11_", "12_")
-
-
-def marked(path: Path) -> object:
-    """The notebook, marked where it is a long one."""
-    return pytest.param(path, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("path", [marked(path) for path in ALL], ids=NAMES)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ALL, ids=NAMES)
 def test_a_notebook_runs_from_top_to_bottom_without_a_network(path: Path) -> None:
     run(read(path), path.parent)
 
@@ -179,12 +171,15 @@ def test_a_cell_that_fails_or_connects_would_be_caught(code: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("path", ALL, ids=NAMES)
-def test_a_notebook_is_kept_with_the_outputs_of_one_run_in_order(path: Path) -> None:
+def test_a_notebook_is_small_and_kept_with_the_outputs_of_one_run_in_order(path: Path) -> None:
     cells = [cell for cell in read(path).cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     kinds = {output.output_type for cell in cells for output in cell.outputs}
     assert "stream" in kinds
     assert "error" not in kinds
+    text = path.read_text("utf-8")
+    assert len(text) < 1e6
+    assert not re.search(r"/(work|tmp|root|home|Users)/", text), "a folder of the machine on which it ran"
 
 
 @pytest.mark.parametrize("path", ALL, ids=NAMES)
@@ -219,13 +214,6 @@ def test_a_wrong_figure_would_be_found(prose: str, output: str, missing: list[st
     assert [figure for figure, _ in unstated_figures(book)] == missing
 
 
-@pytest.mark.parametrize("path", ALL, ids=NAMES)
-def test_a_notebook_is_small_and_names_no_folder_of_the_machine_it_ran_on(path: Path) -> None:
-    text = path.read_text("utf-8")
-    assert len(text) < 1e6
-    assert not re.search(r"/(work|tmp|root|home|Users)/", text)
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[: len(NOTEBOOKS)])
 def test_a_notebook_ends_with_three_exercises_and_opens_with_versions(path: Path) -> None:
     cells = read(path).cells
@@ -254,10 +242,6 @@ def test_links_lead_to_files_that_exist(path: Path) -> None:
     built = ("build/",)  # pages that `make annotated` makes
     missing = [one for one in links(path) if not (path.parent / one).exists() and not any(b in one for b in built)]
     assert not missing
-
-
-def test_the_map_names_every_notebook() -> None:
-    assert {path.name for path in NOTEBOOKS} <= set(links(TUTORIALS / "README.md"))
 
 
 def test_the_course_says_of_each_step_how_long_it_takes_what_one_can_do_then_and_what_to_read() -> None:

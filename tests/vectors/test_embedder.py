@@ -323,7 +323,7 @@ def test_auto_is_cuda_if_there_is_one_and_cuda_without_one_is_refused(
     assert module.choose_device("auto") == "cuda"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert module.choose_device("auto") == "cpu"
-    with pytest.raises(ValueError, match="torch sees no cuda devices"):
+    with pytest.raises(ValueError, match="torch has these: 1 cpu, 0 cuda"):
         embed(TEXTS, words, device="cuda")
 
 

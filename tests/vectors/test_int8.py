@@ -467,5 +467,5 @@ def test_the_command_reports_the_cosine_of_the_users_own_texts_to_float32(
 
 
 def test_training_in_int8_is_refused() -> None:
-    with pytest.raises(ValueError, match="precision 'int8' is for vectors, not for training"):
+    with pytest.raises(ValueError, match="precision 'int8' is not possible on cpu: int8 is for vectors, not for"):
         device.choose_dtype("int8", CPU)

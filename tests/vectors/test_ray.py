@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from shards import TEXTS, matrix, write_shard
-from words import write_words_checkpoint
 
 import minibert
+from minibert.cli.main import main
 from minibert.text.tokenized import TruncationWarning
 from minibert.vectors import ray as module
-from minibert.vectors.ray import embed_dataset, embed_shards
+from minibert.vectors import shards
+from minibert.vectors.embedder import Embedder
+from minibert.vectors.ray import embed_shards
 from minibert.vectors.shards import embed_shard
 
 pytestmark = [
@@ -33,11 +36,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.use_\\w+. is deprecated:DeprecationWarning"),
 ]
 LONG = 40  # times TEXTS in a shard that takes a while
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_words_checkpoint(tmp_path_factory.mktemp("words")))
 
 
 @pytest.fixture(scope="module")
@@ -79,41 +77,29 @@ def test_shards_get_the_vectors_of_embed_and_a_second_run_has_nothing_to_do(
     done = embed_shards(pattern, tmp_path / "out", checkpoint, text="body", keep_order=True)
     assert_whole(tmp_path, checkpoint)
     assert (done.shards, done.rows, done.width, done.resumed_shards, done.truncated) == (3, 78, 24, 0, 0)
-    assert done.rows_per_second > 0 and done.workers
     monkeypatch.setattr(module, "session", None)  # a call would fail
     again = embed_shards(pattern, tmp_path / "out", checkpoint, text="body")
-    assert (again.rows, again.resumed_shards, again.workers) == (78, 3, 0)
-
-
-@contextmanager
-def killing(out: Path, most: int) -> Iterator[list[int]]:
-    """SIGKILL workers while they write a shard, up to so many: a temporary file carries the number of its process."""
-    killed: list[int] = []
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.01) and len(killed) < most:
-            for path in out.glob(".*.parquet.*"):
-                if (pid := int(path.suffix[1:])) not in killed and len(killed) < most and path.stat().st_size:
-                    os.kill(pid, signal.SIGKILL)
-                    killed.append(pid)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield killed
-    finally:
-        ended.set()
-        thread.join()
+    assert (again.rows, again.resumed_shards) == (78, 3)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("running")
 def test_where_workers_are_killed_nothing_is_lost_or_doubled(tmp_path: Path, checkpoint: str) -> None:
+    killed: set[int] = set()
+
+    def kill_two() -> None:
+        """SIGKILL workers while they write a shard: a temporary file carries the number of its process."""
+        while len(killed) < 2:
+            writing = [path for path in tmp_path.glob("out/.*.parquet.*") if path.stat().st_size]
+            for process in {int(path.suffix[1:]) for path in writing} - killed:
+                os.kill(process, signal.SIGKILL)
+                killed.add(process)
+            time.sleep(0.01)
+
     pattern = write_corpus(tmp_path, 4, LONG)
-    with killing(tmp_path / "out", 2) as killed:
-        embed_shards(pattern, tmp_path / "out", checkpoint, text="body")
-    assert len(killed) == 2
+    threading.Thread(target=kill_two, daemon=True).start()
+    embed_shards(pattern, tmp_path / "out", checkpoint, text="body")
+    assert len(killed) >= 2
     assert_whole(tmp_path, checkpoint, 4, LONG)
 
 
@@ -137,10 +123,10 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Shards are embedded in this process, without Ray; the names of the shards of each run."""
     ran: list[list[str]] = []
 
-    def run(shards: Any, counts: Any, job: Any, workers: Any, keep_order: bool) -> int:
-        ran.append([Path(shard.source).name for shard in shards])
-        counts |= {shard: embed_shard(shard, job["columns"], job["embedder"], job["settings"]) for shard in shards}
-        return 1
+    def run(shards: Any, done: Any, embedder: Any, columns: Any, settings: Any, *_: Any) -> None:
+        left = [shard for shard in shards if shard not in done]
+        ran.append([Path(shard.source).name for shard in left])
+        done |= {shard: embed_shard(shard, columns, embedder, settings) for shard in left}
 
     monkeypatch.setattr(module, "session", nullcontext)
     monkeypatch.setattr(module, "run", run)
@@ -162,6 +148,8 @@ def test_only_missing_and_changed_shards_are_computed_and_other_settings_refused
         embed_shards(pattern, out, checkpoint, text="body", pooling="mean")
     embed_shards(pattern, out, checkpoint, text="body", pooling="max", restart=True)
     assert len(here[-1]) == 3
+    with pytest.raises(ValueError, match=r"is the same as, inside or around .*words"):
+        embed_shards(pattern, Path(checkpoint) / "out", checkpoint, text="body")
 
 
 def test_a_folder_of_something_else_and_shards_without_source_are_refused_and_left_as_they_are(
@@ -171,44 +159,22 @@ def test_a_folder_of_something_else_and_shards_without_source_are_refused_and_le
     out.mkdir()
     (out / "thesis.tex").write_text("years of work")
     for restart in (False, True):
-        with pytest.raises(ValueError, match=r"out holds other files, such as thesis\.tex"):
+        with pytest.raises(ValueError, match=r"thesis\.tex is not an output of this work; move it away"):
             embed_shards(pattern, out, checkpoint, text="body", restart=restart)
     (out / "thesis.tex").rename(tmp_path / "thesis.tex")
     embed_shards(pattern, out, checkpoint, text="body")
     (tmp_path / "corpus" / "1.parquet").unlink()
-    with pytest.raises(ValueError, match=r"out/1\.parquet is not the output of any input now"):
+    with pytest.raises(ValueError, match=r"out/1\.parquet is not an output of this work"):
         embed_shards(pattern, out, checkpoint, text="body")
     assert sorted(os.listdir(out)) == ["0.parquet", "1.parquet", "2.parquet", "manifest.json"]
 
 
-# -- datasets
-
-
 @pytest.mark.slow
-def test_a_dataset_gets_a_column_of_vectors_in_its_order(running: Any, checkpoint: str) -> None:
-    table = pa.table({"id": range(len(TEXTS)), "body": TEXTS})
-    dataset = running.data.from_arrow([table.slice(0, 9), table.slice(9, 9), table.slice(18)])
-    made = embed_dataset(dataset, "body", checkpoint, keep_order=True)
-    found = pa.concat_tables(made.iter_batches(batch_size=None, batch_format="pyarrow"))
-    assert found.schema.field("vector").type == pa.list_(pa.float32(), 24)
-    assert found.select(["id", "body"]) == table
-    np.testing.assert_allclose(matrix(found), minibert.embed(TEXTS, checkpoint), rtol=0, atol=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("columns", "text", "message"),
-    [
-        ({"txt": ["good"], "id": [1]}, "body", "the dataset has no column 'body'; choose as text one of: 'txt', 'id'"),
-        ({"body": [1]}, "body", "the dataset has int64 as 'body', not texts"),
-        ({"body": ["good"], "vector": [1]}, "body", "the dataset has a column 'vector' already"),
-    ],
-)
-def test_a_dataset_without_texts_is_refused_before_a_worker_starts(
-    running: Any, checkpoint: str, columns: dict[str, Any], text: str, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        embed_dataset(running.data.from_arrow(pa.table(columns)), text, checkpoint)
+def test_a_dataset_is_mapped_by_an_embedder(running: Any, checkpoint: str) -> None:
+    dataset, embedder = running.data.from_arrow(pa.table({"body": TEXTS})), Embedder(checkpoint)
+    made = dataset.map_batches(lambda batch: batch | {"vector": embedder(batch["body"])}, concurrency=2)
+    found = {row["body"]: row["vector"] for row in made.iter_rows()}
+    np.testing.assert_allclose([found[text] for text in TEXTS], embedder(TEXTS), rtol=0, atol=1e-5)
 
 
 # -- Ray
@@ -230,37 +196,37 @@ def test_workers_leave_a_core_for_those_that_read(running: Any, monkeypatch: pyt
     for cores in (1, 2, 3, 7, 64):  # negative control: with a core for each worker none is left
         workers, _, num_cpus, _ = share([{"CPU": cores}])
         assert cores - workers * num_cpus >= 0.99
-    with pytest.raises(ValueError, match="workers is 3 on cpu, and Ray has 2 cores, one for each"):
-        share([{"CPU": 2}], "cpu", 3)
-    with pytest.raises(ValueError, match="workers is None on cuda, and Ray has 0 GPUs"):
-        share([{"CPU": 2}], "cuda")
+    for device, wanted, message in (("cpu", 3, "3 on cpu, and Ray has 2 cores"), ("cuda", None, "None on cuda, and")):
+        with pytest.raises(ValueError, match=f"workers is {message}"):
+            share([{"CPU": 2}], device, wanted)
 
 
 @pytest.mark.slow
 def test_ray_listens_to_this_machine_alone_and_asks_for_a_token(running: Any) -> None:
-    servers = [process for process in psutil.Process().children(recursive=True)]
-    listening = [c.laddr for p in servers for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    listening = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has ended since
+            found = process.net_connections("inet")
+            listening += [one.laddr for one in found if one.status == psutil.CONN_LISTEN]
     assert listening
     assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
 
 
 @pytest.mark.parametrize("package", ["ray", "pyarrow"])
-def test_without_the_extra_the_error_says_how_to_install_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
-) -> None:
+def test_without_the_extra_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    for call in (lambda: embed_shards("corpus/*", tmp_path), lambda: embed_dataset(None)):
-        with pytest.raises(ImportError, match=rf"need {package}, which is not installed: .*pip install"):
-            call()
+    with pytest.raises(ImportError, match=rf"need {package}, which is not installed: .*pip install"):
+        importlib.reload(shards)
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         (["--dtype", "float16"], "--dtype is float16, and --engine ray writes float32"),
+        (["--engine", "local", "--keep-order"], "--workers and --keep-order apply to many files at once; add --engine"),
         (["--text", "title"], r"has no column 'title'; choose as text one of: 'id', 'body'"),
         (["--pooling", "best"], "pooling is 'best'"),
-        (["--out", "x.npy"], "out is x.npy; shards go to a folder"),
+        (["--out", "."], "the folder in which the command runs, or one around it; name another --out"),
     ],
 )
 def test_the_command_refuses_what_is_wrong_before_ray_starts(
@@ -271,22 +237,12 @@ def test_the_command_refuses_what_is_wrong_before_ray_starts(
     given: list[str],
     message: str,
 ) -> None:
-    from minibert.cli.main import main
-
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "session", None)
     command = ["embed", write_corpus(tmp_path), "--engine", "ray", "--out", "out", "--model", checkpoint]
     assert main([*command, *(["--text", "body"] if "--text" not in given else []), *given]) == 2
     assert message in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["corpus"]
-
-
-def test_what_is_about_many_files_needs_the_engine_for_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from minibert.cli.main import main
-
-    for option in (["--keep-order"], ["--workers", "2"]):
-        assert main(["embed", "-", "--out", str(tmp_path / "x.npy"), *option]) == 2
-        assert "add --engine ray" in capsys.readouterr().err
 
 
 # -- killed for real

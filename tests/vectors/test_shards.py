@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from shards import TEXTS, matrix, write_shard
-from words import OTHER, write_words_checkpoint
+from words import OTHER
 
 import minibert
 from minibert.text import texts as texts_module
@@ -25,11 +25,6 @@ from minibert.vectors.shards import Columns, Shard, embed_shard, find_shards, re
 D = 24
 BODY = Columns("body")
 SETTINGS = {"pooling": "cls"}
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_words_checkpoint(tmp_path_factory.mktemp("words")))
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +44,15 @@ def test_shards_are_in_the_order_of_their_names_and_keep_them_below_the_first_wi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("b/2.parquet", "a/1.parquet", "a/2.jsonl.gz", "a/.hidden.parquet"):
+    for name in ("b/2.parquet", "a/1.parquet", "a/2.jsonl.gz", "a/.hidden.parquet", "b/c/[3].parquet"):
         (tmp_path / "corpus" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "corpus" / name).touch()
     found = [(Path(s.source).relative_to(tmp_path), Path(s.out)) for s in find_shards("corpus/*/*", Path("out"))]
     names = ("a/1.parquet", "a/2.jsonl.gz", "b/2.parquet")
     outs = ("a/1.parquet", "a/2.jsonl.gz.parquet", "b/2.parquet")
     assert found == [(Path("corpus") / x, tmp_path / "out" / y) for x, y in zip(names, outs, strict=True)]
-    assert [Path(shard.out).name for shard in find_shards("corpus/b/2.parquet", Path("out"))] == ["2.parquet"]
+    for name in ("2.parquet", "c/[3].parquet"):  # a name with brackets is a file if it exists
+        assert [Path(shard.out).name for shard in find_shards(f"corpus/b/{name}", Path("out"))] == [Path(name).name]
 
 
 def test_what_lies_in_the_output_folder_is_never_input(tmp_path: Path) -> None:
@@ -64,21 +60,15 @@ def test_what_lies_in_the_output_folder_is_never_input(tmp_path: Path) -> None:
     write_shard(tmp_path / "corpus" / "vectors" / "a.parquet")
     found = find_shards(f"{tmp_path}/**/*.parquet", tmp_path / "corpus" / "vectors")
     assert [shard.source for shard in found] == [str(tmp_path / "corpus" / "a.parquet")]
-    with pytest.raises(FileNotFoundError, match=r"matches no file outside of .*corpus"):
+    with pytest.raises(FileNotFoundError, match=r"matches no file here outside of .*corpus"):
         find_shards(f"{tmp_path}/corpus/*.parquet", tmp_path / "corpus")
-
-
-def test_a_name_with_brackets_is_a_file_if_it_exists(tmp_path: Path) -> None:
-    write_shard(tmp_path / "a[1].parquet")
-    assert len(find_shards(str(tmp_path / "a[1].parquet"), tmp_path / "out")) == 1
 
 
 @pytest.mark.parametrize(
     ("pattern", "error", "message"),
     [
         ("corpus/*.txt", FileNotFoundError, r"corpus/\*.txt matches no file .*'corpus/\*.parquet' in quotes"),
-        ("corpus", FileNotFoundError, r"corpus matches no file outside of out; name files"),
-        ("s3://corpus/*.parquet", FileNotFoundError, "s3:// with minibert.vectors.ray.embed_dataset"),
+        ("corpus", FileNotFoundError, r"corpus matches no file here outside of out; name files"),
         ("corpus/*", ValueError, r"the vectors of .*corpus/a.csv and of .* would both be out/a.csv.parquet; rename"),
     ],
 )
@@ -104,13 +94,14 @@ def refused(path: Path, columns: Columns = BODY) -> str:
 
 def test_missing_and_wrong_columns_are_named_before_anything_is_computed(tmp_path: Path) -> None:
     source = write_shard(tmp_path / "a.parquet", ["good"], lists=[["good"]])
-    assert refused(source, Columns("text")).startswith(
-        "a.parquet has no column 'text'; choose as text one of: 'id', 'b"
-    )
-    assert refused(source, Columns("body", "title")).startswith("a.parquet has no column 'title'; choose as pair")
-    assert "has only one column 'body'" in refused(source, Columns("body", "body"))
-    assert refused(source, Columns("id")) == "a.parquet has int64 as 'id', not texts; choose a column of strings"
-    assert "has list<" in refused(source, Columns("lists"))
+    for columns, message in {
+        Columns("text"): "a.parquet has no column 'text'; choose as text one of: 'id', 'b",
+        Columns("body", "title"): "a.parquet has no column 'title'; choose as pair",
+        Columns("body", "body"): "a.parquet has only one column 'body'",
+        Columns("id"): "a.parquet has int64 as 'id', not texts; choose a column of strings",
+        Columns("lists"): "a.parquet has list<",
+    }.items():
+        assert refused(source, columns).startswith(message)
     assert "has a column 'vector' already" in refused(write_shard(tmp_path / "b.parquet", ["good"], vector=[1.0]))
     (tmp_path / "b.jsonl").write_text('{"txt": "good"}\n')
     assert "b.jsonl, line 1, has no column 'body'" in refused(tmp_path / "b.jsonl")
@@ -123,32 +114,29 @@ def test_a_damaged_parquet_file_is_refused(tmp_path: Path, keep: int) -> None:
     assert refused(tmp_path / "a.parquet").startswith("a.parquet is not a sound parquet file: ")
 
 
-def write_null(source: Path) -> str:
-    write_shard(source, [*TEXTS[:23], None, *TEXTS[23:]], rows=5)
-    return r"a\.parquet, row 24, has null as 'body', not a text"
-
-
-def write_damaged(source: Path) -> str:
+def write_damaged(source: Path) -> None:
     pq.write_table(pa.table({"body": TEXTS}), source, compression="gzip", row_group_size=9)
     raw = bytearray(source.read_bytes())
     place = pq.read_metadata(source).row_group(1).column(0).data_page_offset
     raw[place + 25 : place + 60] = bytes(35)
     source.write_bytes(raw)
-    return r"a\.parquet: "
 
 
-def write_long(source: Path) -> str:
-    write_shard(source, [*TEXTS[:12], "good " * 40], rows=5)
-    return r"a\.parquet: row 12 has 42 tokens"
-
-
-@pytest.mark.parametrize("write", [write_null, write_damaged, write_long])
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda path: write_shard(path, [*TEXTS[:23], None], rows=5), "row 24, has null as 'body', not a text"),
+        (lambda path: write_shard(path, [*TEXTS[:12], "good " * 40], rows=5), "row 12 has 42 tokens"),
+        (write_damaged, ""),
+    ],
+    ids=["null", "too long", "damaged"],
+)
 def test_an_error_in_the_middle_of_a_shard_names_the_place_and_leaves_no_output(
-    tmp_path: Path, checkpoint: str, write: Callable[[Path], str]
+    tmp_path: Path, checkpoint: str, write: Callable[[Path], object], message: str
 ) -> None:
-    message = write(tmp_path / "a.parquet")
+    write(tmp_path / "a.parquet")
     next(read_shard(str(tmp_path / "a.parquet"), BODY))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"a\.parquet[:,] {message}"):
         embed(tmp_path / "a.parquet", tmp_path / "out.parquet", Embedder(checkpoint, Recipe(long="error"), "cpu"))
     assert os.listdir(tmp_path) == ["a.parquet"]
 
@@ -159,36 +147,40 @@ def test_an_error_in_the_middle_of_a_shard_names_the_place_and_leaves_no_output(
 def test_the_columns_are_kept_with_the_vectors_of_embed_beside_them(
     tmp_path: Path, checkpoint: str, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TEXTS", 7)
+    monkeypatch.setattr(module, "TEXTS", 15)  # rows that are read at once
+    monkeypatch.setattr(texts_module, "CHARACTERS", 40)  # of which long ones come in small chunks
     source = write_shard(tmp_path / "a.parquet", tags=[["x"]] * 27, when=pa.array([1] * 27, pa.timestamp("ms")))
     made = embed(source, tmp_path / "out" / "a.parquet", embedder)
     kept = pq.read_table(source)
     assert made.select(kept.column_names) == kept
     assert made.schema.field("vector").type == pa.list_(pa.float32(), D)
     np.testing.assert_allclose(matrix(made), minibert.embed(TEXTS, checkpoint), rtol=0, atol=1e-5)
-    assert pq.ParquetFile(tmp_path / "out" / "a.parquet").num_row_groups > 3
+    assert pq.ParquetFile(tmp_path / "out" / "a.parquet").num_row_groups > 8
     assert os.listdir(tmp_path / "out") == ["a.parquet"]
 
 
-@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())], ids=str)
-def test_strings_of_every_kind_are_texts(tmp_path: Path, checkpoint: str, embedder: Embedder, kind: Any) -> None:
-    pq.write_table(pa.table({"body": pa.array(TEXTS).cast(kind)}), tmp_path / "a.parquet")
-    made = embed(tmp_path / "a.parquet", tmp_path / "out.parquet", embedder)
-    np.testing.assert_allclose(matrix(made), minibert.embed(TEXTS, checkpoint), rtol=0, atol=1e-5)
+KINDS = [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+CORPORA: dict[str, tuple[dict[str, Any], dict[str, Any], Columns]] = {  # columns of a shard, arguments of embed
+    **{str(kind): ({"body": pa.array(TEXTS).cast(kind)}, {"texts": TEXTS}, BODY) for kind in KINDS},
+    "nulls": ({"body": ["good", None, "bad"]}, {"texts": ["good", "", "bad"]}, BODY),
+    "pairs": (
+        {"body": TEXTS, "title": OTHER[:3] * 9},
+        {"texts": TEXTS, "pairs": OTHER[:3] * 9},
+        Columns("body", "title"),
+    ),
+}
 
 
-def test_nulls_are_empty_texts_with_missing_empty(tmp_path: Path, checkpoint: str) -> None:
-    source = write_shard(tmp_path / "a.parquet", ["good", None, "bad"])
-    made = embed(source, tmp_path / "out.parquet", Embedder(checkpoint, Recipe(missing="empty"), "cpu"))
-    assert made.column("body").to_pylist() == ["good", None, "bad"]
-    np.testing.assert_allclose(matrix(made), minibert.embed(["good", "", "bad"], checkpoint), rtol=0, atol=1e-5)
-
-
-def test_pairs_are_two_columns(tmp_path: Path, checkpoint: str, embedder: Embedder) -> None:
-    source = write_shard(tmp_path / "a.parquet", TEXTS, title=OTHER[:3] * 9)
-    made = embed(source, tmp_path / "out.parquet", embedder, Columns("body", "title"))
-    expected = minibert.embed(TEXTS, checkpoint, pairs=OTHER[:3] * 9)
-    np.testing.assert_allclose(matrix(made), expected, rtol=0, atol=1e-5)
+@pytest.mark.parametrize("name", CORPORA)
+def test_strings_of_every_kind_nulls_and_pairs_have_the_vectors_of_embed(
+    tmp_path: Path, checkpoint: str, name: str
+) -> None:
+    shard, texts, columns = CORPORA[name]
+    pq.write_table(pa.table(shard), tmp_path / "a.parquet")
+    lenient = Embedder(checkpoint, Recipe(missing="empty"), "cpu")
+    made = embed(tmp_path / "a.parquet", tmp_path / "out.parquet", lenient, columns)
+    assert made.column("body") == pq.read_table(tmp_path / "a.parquet").column("body")
+    np.testing.assert_allclose(matrix(made), minibert.embed(model=checkpoint, **texts), rtol=0, atol=1e-5)
 
 
 TABLES: dict[str, tuple[str, Columns, str]] = {
@@ -215,16 +207,6 @@ def test_no_rows_give_no_rows_of_the_right_width(tmp_path: Path, embedder: Embed
     made = embed(tmp_path / "a.parquet", tmp_path / "out.parquet", embedder)
     assert made.num_rows == 0
     assert made.schema.field("vector").type == pa.list_(pa.float32(), D)
-
-
-def test_long_texts_come_in_small_chunks(
-    tmp_path: Path, checkpoint: str, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(texts_module, "CHARACTERS", 40)
-    source = write_shard(tmp_path / "a.parquet", rows=27)
-    made = embed(source, tmp_path / "out.parquet", embedder)
-    assert pq.ParquetFile(tmp_path / "out.parquet").num_row_groups > 8
-    np.testing.assert_allclose(matrix(made), minibert.embed(TEXTS, checkpoint), rtol=0, atol=1e-5)
 
 
 # -- recognised

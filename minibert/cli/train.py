@@ -1,0 +1,243 @@
+"""The commands that train: `minibert finetune` (one for each of tasks.TASKS), `pretrain`, `distill` and `vocab`."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from dataclasses import asdict, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from minibert.cli.options import add_options, read_options
+from minibert.cli.shared import Arguments, Figures, add_overwrite
+from minibert.printing import block
+from minibert.tasks import task_class
+from minibert.train.settings import (
+    DistillClassifierSettings,
+    DistillSettings,
+    FinetuneSettings,
+    PretrainSettings,
+    VocabularySettings,
+)
+
+if TYPE_CHECKING:
+    from minibert.train.loop import Progress
+    from minibert.train.run import Trained
+
+RECENT = 100  # steps over which the printed loss is averaged
+SKIP = ("config", "init", "dev", "objective", "phrases", "model", "freeze", "class_weight")  # no flags of distill
+COLUMNS = ("text", "pair", "label")  # of a table, for distill --task classify
+LANGUAGE = {one.name for one in fields(DistillSettings) if "help" in one.metadata} - {*SKIP, "epochs"}
+CLASSIFY = {one.name for one in fields(DistillClassifierSettings) if "help" in one.metadata} - {*SKIP} | {*COLUMNS}
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """The output folder of a training."""
+    help = "the trained checkpoint; the same command resumes a killed run"
+    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help=help)
+    parser.add_argument("--restart", action="store_true", help="start again instead of resuming a killed run")
+    add_overwrite(parser)
+
+
+def train(args: Arguments, prepared: Any) -> Figures:
+    """Run a prepared training, write its result, and print the report."""
+    report = partial(print_progress, main=prepared.main)
+    trained = prepared.finish(args.out, restart=args.restart, overwrite=args.overwrite, report=report)
+    print_result(trained)
+    return print_saved(args, trained)
+
+
+def print_progress(progress: Progress, main: str | None) -> None:
+    """Print an evaluation above the progress bar: that of an epoch, compared by `main`, or of some steps."""
+    scores = progress.scores[-1] if progress.scores else {}
+    curves = progress.parts or {"": progress.curve}
+    shown = [main] if main else [name for name in scores if name.endswith(("loss", "accuracy", "found", "kept"))]
+    parts = [f"{name} loss {statistics.mean(curve[-RECENT:]):.3f}".strip() for name, curve in curves.items()]
+    parts += [f"held-out {name.replace('_', ' ')} {scores[name]:.4f}" for name in shown if scores.get(name) is not None]
+    if main and scores and progress.best == progress.epoch - 1:
+        parts.append("the best so far")
+    with tqdm.external_write_mode():
+        print(block(f"epoch {progress.epoch}" if main else f"step {progress.step:,}", ", ".join(parts)), flush=True)
+
+
+def print_result(trained: Trained) -> None:
+    """Print the size of the model, the steps, and the score of the best epoch."""
+    figures, measure = trained.figures, trained.measure
+    print(block("parameters", "{trained:,} trained, {frozen:,} frozen".format(**figures["parameters"])))
+    print(block("steps", "{steps:,}, {tokens:,} tokens, {tokens_per_second:,.0f} a second".format(**figures)))
+    if measure is not None:
+        print(block("kept", f"epoch {figures['best_epoch']}, {measure.main} {measure.score:.4f} on dev"))
+        print(measure.text)
+
+
+def print_saved(args: Arguments, trained: Trained) -> Figures:
+    """Print the last line of the report; returns the figures for --json."""
+    print(block("saved in", f"{args.out} after {trained.figures['seconds']:.1f} s"))
+    figures = {name: value for name, value in trained.figures.items() if name not in ("curve", "curves")}
+    return figures | {"out": str(args.out)}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# minibert finetune
+
+
+def finetune_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    task, add = task_class(name), parser.add_argument
+    add("data", metavar="DATA", help=task.data_help)
+    add("--dev", metavar="FILE", help="data for evaluation after each epoch; the best epoch is kept")
+    add_output(parser)
+    add_options(parser, FinetuneSettings, skip=() if name == "classify" else ("class_weight",))
+    add_options(parser, task)
+    add("--seeds", type=int, default=1, metavar="N", help="train with N seeds, keep the best on dev (1)")
+    add("--plot", type=Path, metavar="FILE.png", help="plot the loss and the score on dev")
+
+
+def finetune(args: Arguments, name: str) -> Figures:
+    """Train with one seed or several, write the folder of the best, and report the scores."""
+    from minibert.outputs import check_output
+    from minibert.train import distributed
+    from minibert.train.checkpointer import remove_run
+    from minibert.train.finetuning import FinetuneRun
+    from minibert.train.run import check_out, check_picture, plot_runs, write
+
+    distributed.silence_other_ranks()
+    if args.seeds < 1 or (args.seeds > 1 and args.dev is None):
+        raise ValueError(f"--seeds is {args.seeds}; it must be at least 1, and several seeds are compared on --dev")
+    check_out(args.out, args.overwrite, args.model)
+    if args.plot:
+        check_picture(args.plot)
+        check_output(args.plot, args.overwrite)
+    task = read_options(args, task_class(name))
+    data, dev = task.read(args.data), None if args.dev is None else task.read(args.dev)
+    prepared = FinetuneRun.of(task, data, dev, read_options(args, FinetuneSettings))
+    check_out(args.out, args.overwrite, *prepared.inputs)
+    print(prepared.summary)
+    trained: list[Trained] = []
+    folders: list[Path] = []
+    for seed in range(args.seed, args.seed + args.seeds):
+        one = replace(prepared, settings=replace(prepared.settings, seed=seed))
+        print(block("seed", str(seed)), flush=True)
+        folders.append(args.out.with_name(f"{args.out.name}.training" + (f"-{seed}" if args.seeds > 1 else "")))
+        report = partial(print_progress, main=task.main)
+        trained.append(one.train(folders[-1], restart=args.restart, report=report))
+        print_result(trained[-1])
+    best = max(trained, key=lambda one: one.measure.score if one.measure else 0.0)
+    if args.seeds > 1:
+        scores = [one.measure.score for one in trained if one.measure]
+        spread = {"mean": statistics.mean(scores), "std": statistics.stdev(scores)}
+        best.figures["seeds"] = {"scores": scores} | spread
+        print(block("seeds", "mean {mean:.4f}, standard deviation {std:.4f}; the best is kept".format(**spread)))
+    write(best, args.out, args.overwrite)
+    for folder in folders:
+        remove_run(folder)
+    if args.plot and distributed.context().is_main:
+        plot_runs([one.figures for one in trained], task.main, args.plot)
+        print(block("picture", str(args.plot)))
+    return print_saved(args, best)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# minibert pretrain
+
+
+def pretrain_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("corpus", metavar="CORPUS", help="text: one sentence a line, an empty line between documents")
+    add_output(parser)
+    add_options(parser, PretrainSettings, skip=("epochs",))
+
+
+def pretrain(args: Arguments) -> Figures:
+    """Check the corpus, learn from it, and write an ordinary checkpoint."""
+    from minibert.train import distributed
+    from minibert.train.pretraining import PretrainRun
+    from minibert.train.run import check_out
+
+    distributed.silence_other_ranks()
+    check_out(args.out, args.overwrite, args.tokenizer, args.init)
+    prepared = PretrainRun.of(args.corpus, read_options(args, PretrainSettings))
+    print(prepared.summary, flush=True)
+    return train(args, prepared)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# minibert distill
+
+
+def distill_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("data", metavar="DATA", help="text: one sentence a line, an empty line between documents; or a table")
+    add("--teacher", required=True, metavar="NAME", help="a masked LM, or the output of `minibert finetune classify`")
+    add_output(parser)
+    add("--task", default="language", choices=("language", "classify"), help="what is learned (%(default)s)")
+    add("--dev", metavar="FILE", help="held-out data (default: the end of the text; of a task none)")
+    add_options(parser, DistillSettings, skip=(*SKIP, "epochs"))
+    group: Any = parser.add_argument_group("--task classify", "other defaults: those of `minibert finetune classify`")
+    group.add_argument("--epochs", type=int, metavar="N", help="passes over the training data (3)")
+    add_options(group, task_class("classify"), skip=("format", "separator", "regression"))
+    parser.set_defaults(**dict.fromkeys(LANGUAGE | CLASSIFY))  # None: the settings have their own default
+
+
+def distill(args: Arguments) -> Figures:
+    """A student of half the teacher's layers is initialised with every second of them, and learns its predictions."""
+    from minibert.tasks.classification import Classification
+    from minibert.train import distributed
+    from minibert.train.distillation import prepare
+    from minibert.train.run import check_out
+
+    distributed.silence_other_ranks()
+    check_out(args.out, args.overwrite, args.teacher, args.tokenizer)
+    given = {name: value for name in LANGUAGE | CLASSIFY if (value := getattr(args, name)) is not None}
+    if wrong := given.keys() - (LANGUAGE if args.task == "language" else CLASSIFY):
+        raise ValueError(f"--{min(wrong).replace('_', '-')} has no meaning for --task {args.task}")
+    columns = {name: given.pop(name, None) for name in COLUMNS}
+    task: Any = "language" if args.task == "language" else Classification(**columns)
+    prepared = prepare(args.data, args.teacher, task, args.dev, **given)
+    layers = prepared.settings.take or ()
+    student = f"a DistilBERT of {len(layers)} layers, initialised with layers {', '.join(map(str, layers))}"
+    print(prepared.summary)
+    print(block("student", f"{student} of the teacher"), flush=True)
+    return train(args, prepared)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# minibert vocab
+
+
+def vocab_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("corpus", nargs="+", metavar="CORPUS", help="files of text, .txt or a table with a column of texts, also .gz")
+    add("--out", required=True, type=Path, metavar="FOLDER", help="a new folder, for --tokenizer of pretrain")
+    add("--cased", action="store_true", help="keep case and accents")
+    add_options(parser, VocabularySettings)
+    add_overwrite(parser)
+
+
+def vocab(args: Arguments) -> Figures:
+    """Learn the tokens of a corpus: letters first, then again and again the most frequent pair, joined."""
+    from minibert.outputs import check_output
+    from minibert.train.vocabulary import FILES, learn_vocabulary
+
+    check_output(args.out, args.overwrite, files=FILES)
+    begin, settings = time.perf_counter(), asdict(read_options(args, VocabularySettings))
+    found = learn_vocabulary(args.corpus, lowercase=not args.cased, **settings)
+    found.save(args.out, args.overwrite)
+    figures: Figures = {
+        "tokens": len(found.tokens),
+        "whole_words": round(found.whole, 6),
+        "words": found.words,
+        "different_words": found.different_words,
+        "letters": found.letters,
+        "out": str(args.out),
+        "seconds": round(time.perf_counter() - begin, 3),
+    }
+    print(block("corpus", "{words:,} words, {different_words:,} different ones, {letters:,} letters".format(**figures)))
+    print(block("vocabulary", "{tokens:,} tokens; {whole_words:.1%} of the words are one token".format(**figures)))
+    if len(found.tokens) < args.size:
+        why = f"no other pair occurs {args.min_frequency} times; more text gives more"
+        print(block("note", f"fewer tokens than the {args.size:,} requested: {why}"))
+    print(block("written", "{out}, in {seconds:.1f} s".format(**figures)))
+    return figures

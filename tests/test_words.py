@@ -1,0 +1,48 @@
+"""The field's own words: names and phrases that minibert once had for things with a common name do not come back."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SUFFIXES = (".py", ".html", ".js", ".md", ".ipynb")
+FILES = [path for name in ("minibert", "tests", "tutorials", "weights") for path in (ROOT / name).rglob("*")]
+FILES = [ROOT / "README.md", *(path for path in FILES if path.suffix in SUFFIXES)]
+BANNED = re.compile(
+    r"\bWorld\b(?!!)|\bALONE\b|\b(?:deals? out|dealt)\b|\bKeeper\b|asked\.json|Until all ranks"  # distributed training
+    r"|\bTOGETHER\b|FILLED_FROM|\bunplaced\b|PermittedLinear|careful_layers|\bScratch\b|\bgive_back\b"  # kernels
+    r"|WholeLinear|products of whole numbers|bears_int8|OneLabel|SeveralLabels|written_whole|without trust"
+    r"|length of all gradients|how long Adam|\bto the bit\b|bits of the last place|\blast bits\b"
+    r"|[Hh]idden (?:words|tokens)|[Cc]ommonest|\b[Ww]hoever\b|no whole number|such as it is"
+)
+
+
+def banned(path: Path, text: str) -> list[str]:
+    """The banned words of a file; of a notebook, those in its prose."""
+    if path.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        text = "".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    return BANNED.findall(text)
+
+
+def test_no_file_has_a_banned_word() -> None:
+    assert len(FILES) > 200
+    found = {path.relative_to(ROOT): banned(path, path.read_text("utf-8")) for path in FILES if path != Path(__file__)}
+    assert {path: words for path, words in found.items() if words} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The Keeper deals out rows to whoever asks; hidden words differ in the last bits.", 5),
+        ("Hello, World! The world keeper gives back hidden states.", 0),
+    ],
+)
+def test_a_banned_word_would_be_found(text: str, words: int) -> None:
+    notebook = {"cells": [{"cell_type": "markdown", "source": [text]}, {"cell_type": "code", "source": ["dealt"]}]}
+    assert len(banned(Path("a.py"), text)) == words
+    assert len(banned(Path("a.ipynb"), json.dumps(notebook))) == words

@@ -1,0 +1,247 @@
+"""The template of special tokens, windows and cut pairs, and very long texts, which are tokenized in pieces."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import minilm_folder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_tokenizers import CLASSES, FRAGMENTS
+from words import BAD, GOOD, write_words_checkpoint
+
+from minibert.text import tokenized
+from minibert.text.tokenized import TruncationWarning, in_windows, shares
+from minibert.text.tokenizer import Tokenizer, load_tokenizer
+
+every_family = pytest.mark.parametrize("family", ["bert", "literal", *CLASSES])
+
+
+@pytest.fixture(scope="module")
+def tokenizer(both: Any) -> Callable[[str], Tokenizer]:
+    """The tokenizer of a family; "literal" is BERT's that reads typed special tokens as text."""
+    literal = load_tokenizer(minilm_folder(), special_tokens_in_text="literal")
+    return cache(lambda family: literal if family == "literal" else both(family)[0])
+
+
+# -- special tokens
+
+
+@pytest.mark.parametrize("family", CLASSES)
+def test_each_relative_has_its_template(family: str, tokenizer: Any) -> None:
+    template, one = tokenizer(family).template, family == "albert"
+    assert (len(template.before), len(template.between), len(template.after)) == (1, 1 if one else 2, 1)
+    assert template.segments(1, 1) == ([0, 0, 0, 1, 1] if one else [0] * 6) and template.segments(2) == [0] * 4
+    row = template.row([7], [8])
+    assert row == [*template.before, 7, *template.between, 8, *template.after] and row[template.second(1)] == 8
+    assert template.specials(pairs=True) == len(row) - 2 and template.specials(pairs=False) == 2
+
+
+def processor(pair: list[tuple[str, int]], single: str = "<s> A </s>") -> dict[str, Any]:
+    """A TemplateProcessing: tokens of a pair with their segments, A and B for the texts."""
+
+    def item(name: str, segment: int) -> dict[str, Any]:
+        return {"Sequence" if name in "AB" else "SpecialToken": {"id": name, "type_id": segment}}
+
+    return {
+        "type": "TemplateProcessing",
+        "single": [item(name, 0) for name in single.split()],
+        "pair": [item(name, segment) for name, segment in pair],
+        "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for i, name in ((0, "<s>"), (2, "</s>"))},
+    }
+
+
+OFFSETS = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+BEGIN, A, END = ("<s>", 0), ("A", 0), ("</s>", 0)
+WRONG = {
+    "B first": processor([BEGIN, ("B", 0), END, A, END]),
+    "no end": processor([BEGIN, A, END, ("B", 0)]),
+    "nothing before": processor([A, END, ("B", 0), END]),
+    "nothing before, nor before one": processor([A, END, ("B", 0), END], single="A </s>"),
+    "segment 2": processor([BEGIN, A, END, ("B", 2), ("</s>", 2)]),
+    "the last token in segment 0": processor([BEGIN, A, END, ("B", 1), END]),
+    "another one for one text": processor([BEGIN, A, END, ("B", 0), END], single="A </s>"),
+    "one text only": processor([BEGIN, A, END]),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_a_template_that_no_relative_has_is_refused(wrong: dict[str, Any], tokenizer: Any) -> None:
+    with pytest.raises(ValueError, match=r"the definition: (post_processor turns|.*cannot read this tokenizer.json)"):
+        Tokenizer(tokenizer("roberta")._definition | {"post_processor": wrong})
+
+
+@pytest.mark.parametrize(
+    ("right", "between"),
+    [
+        (processor([BEGIN, A, END, ("B", 1), ("</s>", 1)]), (2,)),
+        (processor([BEGIN, A, END, END, ("B", 0), END]), (2, 2)),
+        ({"type": "BertProcessing", "sep": ["</s>", 2], "cls": ["<s>", 0]}, (2,)),
+        (OFFSETS, (2, 2)),
+        (None, (2, 2)),
+    ],
+    ids=["template", "template of RoBERTa", "BertProcessing", "offsets alone", "none"],
+)
+def test_the_template_is_that_of_the_post_processor(right: Any, between: tuple[int, ...], tokenizer: Any) -> None:
+    for one in (right, {"type": "Sequence", "processors": [OFFSETS, right or OFFSETS]}):
+        template = Tokenizer(tokenizer("roberta")._definition | {"post_processor": one}).template
+        assert (template.before, template.between, template.after) == ((0,), between, (2,))
+        assert template.segment == int(between == (2,))
+
+
+# -- texts that are too long
+
+
+@given(st.integers(0, 60), st.integers(1, 12), st.data())
+def test_windows_hold_every_token_and_end_with_the_text(count: int, room: int, data: st.DataObject) -> None:
+    stride = data.draw(st.integers(1, room))
+    windows = in_windows(range(count), room, stride)
+    assert {id for window in windows for id in window} == set(range(count))
+    assert [window[0] for window in windows if window] == list(range(0, max(count, 0), stride))[: len(windows)]
+    assert all(len(window) == room for window in windows[:-1])
+    assert len(windows) == 1 or (count not in windows[-2] and windows[-2][-1] < count - 1)  # none is redundant
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 50))
+def test_of_a_pair_the_longer_text_is_cut_first(first: int, second: int, room: int) -> None:
+    n, m = shares(first, second, room)
+    assert n + m == min(first + second, room) and n <= first and m <= second
+    assert (n, m) == (first, second) or min(n, m) == min(first, second, room // 2)
+
+
+def test_windows_are_half_a_window_apart_unless_a_stride_is_given_and_are_taken_with_their_text(tmp_path: Path) -> None:
+    tokens = load_tokenizer(write_words_checkpoint(tmp_path))  # of 20 tokens, 18 of them of text
+    long = " ".join(GOOD * 15)
+    whole = [tokens.vocab[word] for word in long.split()]
+    made = tokens.encode_texts(["a very good film", long, "", "the awful meal", " ".join(BAD * 7)], long="windows")
+    assert made.ids[1:5] == [[tokens.cls_id, *whole[start : start + 18], tokens.sep_id] for start in (0, 9, 18, 27)]
+    assert [made.text_of(row) for row in range(len(made.ids))] == [0, 1, 1, 1, 1, 2, 3, 4, 4]
+    taken = made.take([4, 1])
+    assert taken.windows == [2, 4] and taken.ids == [*made.ids[7:9], *made.ids[1:5]]
+    pairs = tokens.encode_texts([("a", "good film"), ("the good", "film")])
+    assert (pairs.take([1]).ids, pairs.take([1]).second) == (pairs.ids[1:], [4])
+    for stride, count in ((18, 3), (1, 45 - 18 + 1)):
+        assert len(tokens.encode_texts([long], long="windows", stride=stride).ids) == count
+    for texts, message in (
+        ([long], "stride is 19, and a window of max_length 20 has 18 tokens of text"),
+        ([(long, long)], "windows are of single texts; for pairs use long='cut' or 'error'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tokens.encode_texts(texts, long="windows", stride=19)
+
+
+# -- very long texts
+
+
+@pytest.fixture
+def short_pieces(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Makes texts of this many characters very long."""
+
+    def shorten(size: int) -> None:
+        monkeypatch.setattr(tokenized, "PIECE", size)
+        monkeypatch.setattr("minibert.text.tokenizer.PIECE", size)
+
+    return shorten
+
+
+@every_family
+@settings(max_examples=100)
+@given(
+    text=st.lists(st.sampled_from(FRAGMENTS), max_size=30).map("".join),
+    piece=st.sampled_from([3, 7, 12, 17, 40]),
+    enough=st.integers(1, 12),
+)
+def test_pieces_give_the_ids_of_the_whole_text(family: str, tokenizer: Any, text: str, piece: int, enough: int) -> None:
+    expected = tokenizer(family)._backend.encode(text, add_special_tokens=False).ids
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokenized, "PIECE", piece)
+        assert tokenizer(family)._in_pieces and "".join(tokenized.pieces_of(text)) == text
+        assert tokenizer(family)._long_ids(text, None) == (expected, True)
+        ids, complete = tokenizer(family)._long_ids(text, enough)
+    assert ids == expected[: len(ids)] and (ids == expected if complete else len(ids) >= enough)
+
+
+@pytest.mark.parametrize("mistake", ["", "(?<= )"], ids=["anywhere", "after a space"])
+def test_pieces_that_end_elsewhere_would_be_noticed(
+    mistake: str, tokenizer: Any, short_pieces: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "and the unbelievable cat sat on the mat " * 20
+    expected = tokenizer("roberta").encode(text, add_special_tokens=False)
+    short_pieces(30)
+    assert tokenizer("roberta")._long_ids(text, None)[0] == expected
+    monkeypatch.setattr(tokenized, "BOUNDARY", mistake)
+    assert tokenizer("roberta")._long_ids(text, None)[0] != expected
+
+
+@pytest.mark.parametrize(
+    ("family", "change"),
+    [
+        ("bert", {"normalizer": {"type": "Replace", "pattern": {"String": "a b"}, "content": "ab"}}),
+        ("bert", {"pre_tokenizer": {"type": "Whitespace"}}),
+        ("roberta", {"normalizer": {"type": "Prepend", "prepend": "x"}}),
+        ("albert", {"pre_tokenizer": {"type": "Whitespace"}}),
+        ("camembert", {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "never"}}),
+    ],
+)
+def test_a_tokenizer_that_splits_in_another_way_reads_a_long_text_whole(
+    family: str, change: dict[str, Any], tokenizer: Any, short_pieces: Any
+) -> None:
+    other, text = Tokenizer(tokenizer(family)._definition | change), "Unbelievable rumination, " * 10
+    expected = other.ids([text])
+    short_pieces(30)
+    assert not other._in_pieces and other.ids([text]) == expected == other([text]).input_ids.tolist()
+
+
+@pytest.mark.filterwarnings("ignore")
+@every_family
+@pytest.mark.parametrize("text", ["hello world, it is " * 60, "中" * 500, "a\n" * 300, "\0" * 300 + "ok"], ids=ascii)
+def test_long_texts_are_the_same_batch_and_the_same_rows(
+    family: str, text: str, tokenizer: Any, short_pieces: Any
+) -> None:
+    one, texts, partners = tokenizer(family), ["short", text], [text + " end", "short"]
+
+    def results() -> list[Any]:
+        batches = one(texts, max_length=50), one(texts, partners, max_length=51)
+        rows = [one.encode_texts(list(zip(texts, partners, strict=True)), max_length=51)]
+        rows += [one.encode_texts(texts, max_length=50, long=long) for long in ("cut", "windows")]
+        return [(b.tokens, b.offsets, b.word_ids, b.truncated, b.longest) for b in batches] + [
+            (row.ids, row.second, row.windows) for row in rows
+        ]
+
+    expected = results()
+    short_pieces(64)
+    assert results() == expected
+
+
+def test_a_text_not_tokenized_to_its_end_has_at_least_so_many_tokens(tokenizer: Any, short_pieces: Any) -> None:
+    short_pieces(100)
+    with pytest.warns(TruncationWarning, match=r"^1 of 2 texts are longer than 10 tokens \(the longest has at least"):
+        tokenizer("bert").ids(["short", "hello " * 600], max_length=10)
+    with pytest.raises(ValueError, match=r"row 1 has at least .* tokens, more than max_length 10"):
+        tokenizer("bert").ids(["short", "hello " * 600], max_length=10, truncation="error")
+
+
+MEMORY = """
+import resource, sys
+import minibert
+tokenizer = minibert.load_tokenizer(sys.argv[1])
+tokenizer.ids(["warm"])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+text = "good film, " * int(sys.argv[2])
+tokenizer.encode_texts([text], long=sys.argv[3])
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in kilobytes on Linux alone")
+@pytest.mark.parametrize(("repeats", "long", "most"), [(2_000_000, "cut", 120), (200_000, "windows", 150)])
+def test_a_line_of_megabytes_takes_little_more_memory_than_itself(repeats: int, long: str, most: int) -> None:
+    command = [sys.executable, "-c", MEMORY, str(minilm_folder()), str(repeats), long]
+    assert float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) < most  # 2.5 GB as a whole
