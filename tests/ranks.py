@@ -1,7 +1,7 @@
 """Trainings that test_torchrun.py runs in one process and in two: torchrun --nproc-per-node 2 ranks.py FOLDER
 
-Each rank leaves the weights that it ends with in FOLDER/GROUP/CASE-RANK.safetensors. Without transformers and
-pytest, which take longer to import than all of it takes to compute.
+Each rank writes its last weights to FOLDER/CASE-RANK.safetensors. Without transformers and pytest, which take longer to
+import than all of it takes to compute.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from minibert.losses import IGNORED
 from minibert.tasks.base import Example
 from minibert.train.batches import Batches
 from minibert.train.checkpointer import Checkpointer
-from minibert.train.corpus import Corpus
 from minibert.train.distillation import Distillation
 from minibert.train.distributed import DistributedContext, context
 from minibert.train.finetuning import WeightedLoss
@@ -35,7 +34,6 @@ from minibert.train.pretraining import PretrainRun
 from minibert.train.settings import DistillSettings, PretrainSettings, TrainSettings
 
 WIDTH, VOCABULARY, LABELS = 11, 101, 3
-GROUPS = ("equal", "sharded")  # of the trainings: a copy of the model for each rank, and a model that is sharded
 SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": 24,
@@ -96,25 +94,29 @@ class Case:
     sizes: dict[str, Any] = field(default_factory=dict)
     dtype: torch.dtype = torch.float32
 
-    def run(self, context: DistributedContext, folder: Path | None = None) -> Ended:
-        """Train. folder: checkpoints are kept there, and resumed."""
-        device = context.start("cpu")
-        model = new_model(self.head, **self.sizes).to(device, self.dtype)
+    def new_model(self) -> Head:
+        """The model before training."""
+        return new_model(self.head, **self.sizes).to(self.dtype)
+
+    def run(self, context: DistributedContext, folder: Path) -> Ended:
+        """Train; checkpoints are kept in the folder, and resumed."""
+        context.start("cpu")
+        model = self.new_model()
         context.wrap(model, self.settings.shard)
         context.seed(self.settings.seed)
         optimizer = new_optimizer(model, self.settings)
-        rows = examples(self.head)
-        batches = Batches(rows, self.settings.batch_size, 0, 0, rank=context.rank, ranks=context.size)
-        how: dict[str, Any] = {"loss_of": self.loss_of(), "optimizer": optimizer, "context": context}
-        if folder is None:
-            progress = train(model, batches, self.settings, **how)
-        else:
-            with Checkpointer(folder, {}, 4, context=context) as checkpointer:
-                begun = checkpointer.resume(model, optimizer)
-                how["after_step"] = lambda progress: checkpointer.after_step(progress, model, optimizer)
-                progress = train(model, batches, self.settings, progress=begun, **how)
-        plain = context.unwrap(model, lambda: new_model(self.head, **self.sizes).to(device, self.dtype))
-        return Ended(progress, {name: value.detach().clone() for name, value in plain.named_parameters()})
+        batches = Batches(examples(self.head), self.settings.batch_size, 0, 0, rank=context.rank, ranks=context.size)
+        with Checkpointer(folder, {}, context=context) as checkpointer:
+            progress = checkpointer.resume(model, optimizer)
+
+            def after_step(progress: Progress) -> None:
+                if progress.step % 4 == 0:
+                    checkpointer.save(progress, model, optimizer)
+
+            how: dict[str, Any] = {"progress": progress, "optimizer": optimizer, "context": context}
+            train(model, batches, self.settings, loss_of=self.loss_of(), after_step=after_step, **how)
+        whole = context.unwrap(model, self.new_model)
+        return Ended(progress, {name: value.detach().clone() for name, value in whole.named_parameters()})
 
 
 @dataclass
@@ -144,51 +146,42 @@ CASES = {
     "mlm": Case("masked-lm", settings=replace(TWENTY, batch_size=2, accumulate=1, epochs=3)),
     "distill": Case("masked-lm", distilled),
 }
-DOUBLE = {name: replace(CASES[name], dtype=torch.float64) for name in ("answer", "mlm+nsp")}
+CASES |= {f"{name}, double": replace(CASES[name], dtype=torch.float64) for name in ("answer", "mlm+nsp")}
 FULL = replace(TWENTY, shard="full")
-SHARDED = {
-    "classify": replace(CASES["classify"], settings=FULL),
-    "mlm+nsp": replace(CASES["mlm+nsp"], settings=FULL),
-    "distill": replace(CASES["distill"], settings=FULL),
-    "readable": Case("pretraining", lambda: OBJECTIVES["mlm+nsp"]("readable"), FULL),
-}
+CASES |= {f"{name}, sharded": replace(CASES[name], settings=FULL) for name in ("classify", "mlm+nsp", "distill")}
+CASES["readable, sharded"] = Case("pretraining", lambda: OBJECTIVES["mlm+nsp"]("readable"), FULL)
 DROPOUT = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 
 
 class MeanOfMeans(DistributedContext):
     """A mistake: each rank takes the mean of its own rows, as if the others had as many."""
 
-    def sum_numbers(self, numbers: dict[str, float]) -> dict[str, float]:
-        return {name: max(number, 1) * self.size for name, number in numbers.items()}
+    def sum(self, values: Tensor) -> Tensor:
+        return values.clamp(min=1) * self.size if values.dtype == torch.float64 else super().sum(values)
 
 
 class NeverSummed(DistributedContext):
-    """A mistake: each rank goes by its own gradients."""
+    """A mistake: gradients are not summed."""
 
     def no_sync(self, unless: bool) -> AbstractContextManager[None]:
         return super().no_sync(False)
 
 
 class OneState(DistributedContext):
-    """A mistake: all ranks go on with the random numbers of the first."""
+    """A mistake: all ranks continue with the random state of the first."""
 
     def set_random_states(self, states: dict[str, Tensor]) -> None:
         torch.set_rng_state(states["random"])
 
 
-def joined(case: Case, kind: type[DistributedContext] = DistributedContext, folder: Path | None = None) -> Ended:
-    """The training, by this rank."""
-    rank = context().rank
-    return case.run(kind(rank, context().size, rank), folder)
-
-
-def resumed(case: Case, folder: Path) -> Iterator[tuple[str, Ended]]:
-    """A training, and its second half once more, from the state that was kept in the middle."""
-    yield "whole", joined(case, folder=folder)
-    for name, kind in (("resumed", DistributedContext), ("resumed wrongly", OneState)):
+def resumed(name: str, folder: Path) -> Iterator[tuple[str, Ended]]:
+    """A training with dropout, and its second half once more, from the state that was saved in the middle."""
+    case = replace(CASES[name], sizes=DROPOUT)
+    yield f"{name}, whole", case.run(context(), folder)
+    for ending, kind in (("resumed", DistributedContext), ("resumed wrongly", OneState)):
         if context().is_main:
             max(folder.glob("state-*")).unlink()
-        yield name, joined(case, kind, folder)
+        yield f"{name}, {ending}", case.run(kind(context().rank, context().size), folder)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -213,49 +206,23 @@ def corpus_run(folder: Path) -> PretrainRun:
     return replace(run, corpus=replace(run.corpus, window=400))
 
 
-def pretrained(folder: Path) -> Ended:
-    """What this rank has read is left beside its weights."""
-    run, read = corpus_run(folder), set[int]()
-    documents = Corpus.documents
-
-    def noted(corpus: Corpus, number: int) -> list[list[str]]:
-        read.add(number)
-        return documents(corpus, number)
-
-    Corpus.documents = noted  # type: ignore[method-assign]
-    done = run.train(folder / "run")
-    (folder / f"read-{context().rank}.json").write_text(json.dumps(sorted(read)))
-    weights = {name: value.detach().clone() for name, value in done.model.named_parameters()}
-    return Ended(done.progress, weights)
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# All of it
-
-
-def trainings(folder: Path, group: str) -> Iterator[tuple[str, Ended]]:
-    """Name and end of each."""
-    if group == "sharded":
-        for name, case in SHARDED.items():
-            yield name, joined(case)
-        yield from resumed(replace(SHARDED["classify"], sizes=DROPOUT), folder / "kept")
-        return
+def trainings(folder: Path) -> Iterator[tuple[str, Ended]]:
+    """Name and result of each."""
     for name, case in CASES.items():
-        yield name, joined(case)
-    for name, case in DOUBLE.items():
-        yield f"{name}, double", joined(case)
-    yield "mean of means", joined(CASES["classify"], MeanOfMeans)
-    yield "never summed", joined(CASES["classify"], NeverSummed)
-    yield from resumed(replace(CASES["classify"], sizes=DROPOUT), folder / "kept")
-    yield "corpus", pretrained(folder)
+        yield name, case.run(context(), folder / name)
+    for name, kind in (("mean of means", MeanOfMeans), ("never summed", NeverSummed)):
+        yield name, CASES["classify"].run(kind(context().rank, context().size), folder / name)
+    for name in ("classify", "classify, sharded"):
+        yield from resumed(name, folder / f"{name}, saved")
+    done = corpus_run(folder).train(folder / "run")
+    yield "corpus", Ended(done.progress, {name: value.detach() for name, value in done.model.named_parameters()})
 
 
 def main(folder: Path) -> None:
-    """Every training of both groups."""
-    for group in GROUPS:
-        for name, ended in trainings(folder / group, group):
-            save_file(ended.weights, folder / group / f"{name}-{context().rank}.safetensors")
-            (folder / group / f"{name}-{context().rank}.json").write_text(json.dumps(ended.progress.curve))
+    """Run all trainings."""
+    for name, ended in trainings(folder):
+        save_file(ended.weights, folder / f"{name}-{context().rank}.safetensors")
+        (folder / f"{name}-{context().rank}.json").write_text(json.dumps(ended.progress.curve))
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ from minibert.tasks.base import Example
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train import batches, loop
+from minibert.train.batches import Packing, masked
 from minibert.train.settings import TrainSettings
-from minibert.train.stream import Packing, masked
 
 HEADS = {"classify": "sequence-classification", "mlm": "masked-lm"}  # by objective
 BATCH = 32  # rows in a step

@@ -112,11 +112,12 @@ def read_tensors(stored: list[StoredTensor]) -> Iterator[tuple[StoredTensor, Ten
         yield tensor, values
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file atomically. Raises OSError, naming it, where that fails."""
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with atomic_write(path) as temporary:
         try:
-            save_file(tensors, temporary, metadata={"format": "pt"})
+            save_file(on_cpu, temporary, metadata={"format": "pt"} | (metadata or {}))
         except SafetensorError as error:  # a full disk among them
             raise OSError(f"{path} could not be written: {error}") from None
 

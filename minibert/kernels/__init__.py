@@ -2,12 +2,9 @@
 
 In reading order:
 
-    packing      batches without padding
-    memory       memory that is reused, and memory that is returned to the system
-    matmul       linear layers at hardware speed, checked on this machine before they are used
+    packing      texts tokenized one portion ahead, and batches without padding
+    matmul       linear layers at hardware speed, checked on this machine before they are used; memory that is reused
     attention    within each text of a packed batch, by one of three kernels
-    int8         int8 linear layers
-    calibration  which layers tolerate int8, measured once for a checkpoint
+    int8         int8 linear layers, and which layers tolerate int8, measured once for a checkpoint
     training     faster linear layers and dropout for a training step
-    prefetch     tokenizing one portion ahead
 """

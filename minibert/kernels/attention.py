@@ -22,8 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minibert.kernels.matmul import is_x86
-from minibert.kernels.memory import Workspace
+from minibert.kernels.matmul import Workspace, is_x86
 from minibert.kernels.packing import Packed, pack
 
 # Attention in a packed batch: query, key, value and the batch to the result; see model.Attend for padded batches.
@@ -39,9 +38,8 @@ def grouped_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed)
 
     query may hold the first token of each text only and the extra rows, (B + extra,H,W); these are returned unchanged.
     """
-    contexts = []
-    for q, k, v in zip(*(packed.by_group(x) for x in (query, key, value)), strict=True):
-        contexts.append(fused(q, k, v).flatten(0, 1))  # (B,S,H,W) -> (T,H,W)
+    groups = zip(*(packed.by_group(x) for x in (query, key, value)), strict=True)
+    contexts = [fused(q, k, v).flatten(0, 1) for q, k, v in groups]  # (B,S,H,W) -> (T,H,W)
     return torch.cat([*contexts, query[sum(map(len, contexts)) :]])
 
 

@@ -11,14 +11,20 @@ and slower elsewhere; oneDNN, which torch includes too, is fast on every x86 CPU
 
 `choose_linear` compares each with a float64 product on the machine itself and takes the first that is right. No kernel
 changes a setting of torch beyond its own call.
+
+Memory is reused (Workspace): the system provides new memory page by page, each filled with zeros, and to get it can
+take as long as to compute into it. Whether the C library of Linux returns freed memory or keeps it is a heuristic that
+suits small programs.
 """
 
 from __future__ import annotations
 
+import ctypes
 import platform
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +45,11 @@ ONEDNN_ACTIVATION = {
 # product that really computes in bfloat16 therefore fails.
 MAX_ERROR = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 REORDERED_FOR = 1024  # tokens; other numbers run as fast
+# Parameters of mallopt(3) of glibc and the largest values that its own heuristic sets: how many free bytes at the end
+# of the heap are returned, and from what size on an allocation is mapped, and therefore returned, by itself.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+USUAL = {M_TRIM_THRESHOLD: 64 << 20, M_MMAP_THRESHOLD: 32 << 20}
+NEVER = 1 << 30  # bytes
 
 
 class Linear:
@@ -121,11 +132,9 @@ class PackedLinear(Linear):
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """(T, in) -> (T, out)."""
         operator = torch.ops.mkldnn._linear_pointwise
-        y: Tensor
         if residual is not None and residual.dtype == x.dtype:
-            y = operator.binary(x, residual, self.weight, self.bias, "add")
-            return y
-        y = operator(x, self.weight, self.bias, self.attribute, [], self.algorithm)
+            return cast(Tensor, operator.binary(x, residual, self.weight, self.bias, "add"))
+        y: Tensor = operator(x, self.weight, self.bias, self.attribute, [], self.algorithm)
         return y if residual is None else residual + y
 
 
@@ -171,3 +180,48 @@ def relative_error(y: Tensor, exact: Tensor) -> float:
     if y.shape != exact.shape or not bool(y.isfinite().all()):
         return float("inf")
     return float((y - exact).abs().max() / exact.abs().max())
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Memory
+
+
+class Workspace(threading.local):
+    """Tensors by name, separate for each thread; the content of one is valid until its name is requested again."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[tuple[str, torch.dtype], Tensor] = {}
+
+    def buffer(self, name: str, rows: int, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """An uninitialised tensor (rows, width); the next call with this name gets the same memory."""
+        buffer = self.buffers.get((name, dtype))
+        if buffer is None or len(buffer) < rows * width:
+            buffer = self.buffers[name, dtype] = torch.empty(rows * width, dtype=dtype)
+        return buffer[: rows * width].view(rows, width)
+
+
+def call_libc(function: str, *arguments: int) -> None:
+    """Call a function of the C library; do nothing on a system that does not have it."""
+    with suppress(AttributeError, OSError, TypeError):
+        getattr(ctypes.CDLL(None), function)(*arguments)
+
+
+def release_memory() -> None:
+    """Return freed memory to the system at once."""
+    call_libc("malloc_trim", 0)
+
+
+@contextmanager
+def keep_freed_memory() -> Iterator[None]:
+    """Inside, freed memory is kept for the next allocation: training steps need the same memory again and again.
+
+    This shortens a bfloat16 step of a model of DistilBERT's size by an eighth.
+    """
+    for parameter in USUAL:
+        call_libc("mallopt", parameter, NEVER)
+    try:
+        yield
+    finally:
+        for parameter, value in USUAL.items():
+            call_libc("mallopt", parameter, value)
+        release_memory()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any, Self
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,17 +27,6 @@ DROPOUT_FROM = 4096  # numbers: for fewer, torch's own dropout is as fast
 
 class Quick(TorchFunctionMode):
     """Inside, float32 linear layers and dropout on the CPU are computed by the functions of this module."""
-
-    active = 0  # how many are entered
-
-    def __enter__(self) -> Self:
-        Quick.active += 1
-        super().__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        Quick.active -= 1
-        super().__exit__(*error)  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -55,8 +44,8 @@ class Quick(TorchFunctionMode):
 
 
 def recompute_contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    """For torch's checkpoint(context_fn=): the backward pass, where no mode is active, recomputes in the same way."""
-    return nullcontext(), Quick() if Quick.active else nullcontext()
+    """For torch's checkpoint(context_fn=) inside Quick: the backward pass, which is outside, recomputes alike."""
+    return nullcontext(), Quick()
 
 
 # ---------------------------------------------------------------------------------------------------------------

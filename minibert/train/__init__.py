@@ -3,7 +3,8 @@
 In reading order:
 
     settings        the settings of every training, each with its limits and help
-    batches         rows of token ids to batches, in an order that a seed and an epoch determine
+    corpus          raw text in windows, document by document
+    batches         rows of token ids to batches: of examples, and of a corpus
     packed          the training step without padding
     distributed     several processes that train one model, started by torchrun
     loop            the training loop, every line of it
@@ -12,9 +13,7 @@ In reading order:
     run             one run of any training, and the folder it writes
     finetuning      a task head on top, and all of it trained on one task's data
     classifier      the same as a scikit-learn classifier
-    corpus          raw text in windows, document by document
     vocabulary      a WordPiece vocabulary learned from text
-    stream          documents to rows, rows to batches, masked
     objectives      what is predicted of a row: masked tokens, pairs of sentences, replaced tokens
     pretraining     a language learned from raw text, whose statistics come first
     distillation    a student learns from a teacher

@@ -3,7 +3,7 @@
     FOLDER/run_config.json             settings, hashes of data and starting weights
     FOLDER/state-00000200.safetensors  weights, optimizer, random state and progress after step 200; the last two
     FOLDER/best.safetensors            the weights of the epoch with the best score
-    FOLDER/windows.txt                 the position in a corpus (stream.py)
+    FOLDER/windows.txt                 the position in a corpus (batches.py)
 
 Each file appears whole. Only one run at a time uses the folder: it is locked, and the lock ends with its process. Of
 several ranks (distributed.py) the main process writes and all read, so the nodes must share the file system.
@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import json
 import warnings
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from minibert.files import atomic_write, listing, lock_file, naming, read_json, write_text_atomically
+from minibert.checkpoints.tensor_files import write_tensors
+from minibert.files import listing, lock_file, read_json, write_text_atomically
 from minibert.outputs import OTHER
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.loop import Progress
@@ -40,25 +41,22 @@ KEPT = 2  # states: the second one in case the last cannot be read
 class Checkpointer:
     """The folder of a run, inside `with`: resume, then save as often as needed.
 
-    config: everything that determines the result, as JSON. every: steps between two states. restart: delete earlier
-    progress. Raises RuntimeError while another run uses the folder, ValueError where it holds files of something else,
-    or a run with another config: the error names the differences.
+    config: everything that determines the result, as JSON. restart: delete earlier progress. Raises RuntimeError while
+    another run uses the folder, ValueError where it holds files of something else, or a run with another config: the
+    error names the differences.
     """
 
     def __init__(
         self,
         folder: Path,
         config: dict[str, Any],
-        every: int,
         restart: bool = False,
         context: DistributedContext = SINGLE_PROCESS,
     ) -> None:
-        self.folder, self.config, self.every, self.restart, self.context = folder, config, every, restart, context
+        self.folder, self.config, self.restart, self.context = folder, config, restart, context
 
     def __enter__(self) -> Self:
         self.context.on_main(self.open)
-        if not self.folder.is_dir():
-            raise FileNotFoundError(f"process {self.context.rank} does not see {self.folder}; use a shared file system")
         return self
 
     def open(self) -> None:
@@ -67,16 +65,14 @@ class Checkpointer:
         if self.folder.is_dir() and any(self.folder.iterdir()) and not is_run:
             raise ValueError(f"{self.folder} holds {listing(self.folder)}, and no run; move it away, or {OTHER}")
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.lock = lock_file(self.folder / LOCK)
-        try:
+        with ExitStack() as stack:
+            self.lock = stack.enter_context(lock_file(self.folder / LOCK))
             self.compare_config()
-        except BaseException:
-            self.lock.close()
-            raise
+            stack.pop_all()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
-            self.context.barrier()  # other ranks may still read
+            self.context.sum(torch.zeros(1))  # wait for the other ranks, which may still read
         if self.context.is_main:
             self.lock.close()
 
@@ -136,11 +132,6 @@ class Checkpointer:
         optimizer.state.update(state)
         return progress
 
-    def after_step(self, progress: Progress, model: nn.Module, optimizer: torch.optim.AdamW) -> None:
-        """Save a state every `every` steps."""
-        if progress.step % self.every == 0:
-            self.save(progress, model, optimizer)
-
     def save(self, progress: Progress, model: nn.Module, optimizer: torch.optim.AdamW) -> None:
         """Save the current state; every rank must call this."""
         progress.flush_losses()  # no state is saved after a loss that is not finite
@@ -152,9 +143,8 @@ class Checkpointer:
                 tensors[f"{kind} {name}"] = self.context.gather(value)
 
         def write() -> None:
-            write_tensors(
-                self.folder / f"state-{progress.step:08d}.safetensors", tensors, {"progress": json.dumps(values)}
-            )
+            path = self.folder / f"state-{progress.step:08d}.safetensors"
+            write_tensors(path, tensors, {"progress": json.dumps(values)})
             for old in sorted(self.folder.glob(STATES))[:-KEPT]:
                 old.unlink(missing_ok=True)
 
@@ -163,7 +153,7 @@ class Checkpointer:
     def save_best(self, model: nn.Module) -> None:
         """Save the current weights as the best; every rank must call this."""
         tensors = {name: self.context.gather(parameter.detach()) for name, parameter in trained(model)}
-        self.context.on_main(lambda: write_tensors(self.folder / BEST, tensors, {}))
+        self.context.on_main(lambda: write_tensors(self.folder / BEST, tensors))
 
     def load_best(self, model: nn.Module) -> None:
         """Restore the weights that save_best saved."""
@@ -184,13 +174,3 @@ def remove_run(folder: Path) -> None:
 def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """The parameters that are trained."""
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """A safetensors file that appears whole. Raises OSError, naming it, where the disk is full."""
-    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with atomic_write(path) as temporary, naming(path):
-        try:
-            save_file(kept, temporary, metadata={"format": "pt"} | metadata)
-        except SafetensorError as error:
-            raise OSError(f"{path} could not be written: {error}") from None

@@ -40,7 +40,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, noop_context_fn
 
 from minibert.checkpoints import hub
 from minibert.checkpoints.load import has_head, load
@@ -206,7 +206,7 @@ class Distillation(MaskedLanguageModel):
         recomputed: dict[str, Any] = {
             "use_reentrant": False,
             "preserve_rng_state": False,
-            "context_fn": recompute_contexts,
+            "context_fn": noop_context_fn if self.settings.exact else recompute_contexts,
         }
         parts = [
             checkpoint(self.sums, student, *rows, **recomputed)

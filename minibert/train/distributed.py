@@ -47,13 +47,9 @@ class DistributedContext:
 
     def __init__(self, rank: int = 0, size: int = 1, local_rank: int = 0) -> None:
         self.rank, self.size, self.local_rank = rank, size, local_rank
+        self.is_main = rank == 0  # this process writes and prints
         self.module: Any = None  # the model wrapped by DistributedDataParallel or fully_shard
         self.sharded = False
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this process writes and prints."""
-        return self.rank == 0
 
     def start(self, device: str) -> str:
         """Join the process group; returns this rank's device. Raises ValueError for a device that ranks would share."""
@@ -70,7 +66,7 @@ class DistributedContext:
             torch.cuda.set_device(self.local_rank)
         if not dist.is_initialized():
             dist.init_process_group("gloo" if own == "cpu" else "cpu:gloo,cuda:nccl", timeout=TIMEOUT)
-            atexit.register(stop)
+            atexit.register(dist.destroy_process_group)  # its threads would make the process abort
         return own
 
     def seed(self, seed: int) -> None:
@@ -91,15 +87,11 @@ class DistributedContext:
 
             self.module = FunctionModule(model)
             mesh = init_device_mesh(next(model.parameters()).device.type, (self.size,))
-            for layer in self.layers():
+            for layer in [module for module in model.modules() if isinstance(module, Layer)]:
                 setattr(layer, PACKED_STEP, partial(layer_step, layer))
                 fully_shard(layer, mesh=mesh)
                 register_fsdp_forward_method(layer, PACKED_STEP)
             fully_shard(self.module, mesh=mesh)
-
-    def layers(self) -> list[Layer]:
-        """The layers of the wrapped model; of ELECTRA those of both parts."""
-        return [module for module in self.module.modules() if isinstance(module, Layer)]
 
     # A step
 
@@ -119,21 +111,11 @@ class DistributedContext:
             with self.module.no_sync():
                 yield
 
-    def sum_numbers(self, numbers: dict[str, float]) -> dict[str, float]:
-        """Each number summed over all ranks, on the CPU in float64: counts are exact."""
-        if self.size == 1:
-            return numbers
-        summed = torch.tensor(list(numbers.values()), dtype=torch.float64)
-        dist.all_reduce(summed)
-        return dict(zip(numbers, summed.tolist(), strict=True))
-
-    def sum_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Each tensor (), summed over all ranks."""
-        if self.size == 1:
-            return tensors
-        summed = torch.stack(list(tensors.values()))
-        dist.all_reduce(summed)
-        return dict(zip(tensors, summed.unbind(), strict=True))
+    def sum(self, values: Tensor) -> Tensor:
+        """Each of the values, (n), summed over all ranks."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
 
     def clip(self, model: nn.Module, maximum: float) -> Tensor:
         """Scale the gradients down to this norm if theirs is larger; returns the norm that they had, ()."""
@@ -142,10 +124,6 @@ class DistributedContext:
         return whole
 
     # Results that all ranks share
-
-    def barrier(self) -> None:
-        """Wait until all ranks are here."""
-        self.sum_numbers({"": 0})
 
     def on_main(self, function: Callable[[], Result]) -> Result:
         """The result of the main process, sent to all ranks; where it fails, the other ranks exit silently."""
@@ -161,11 +139,6 @@ class DistributedContext:
             raise SystemExit(1)
         return cast(Result, result[0])
 
-    def evaluate_on_main(self, model: nn.Module, evaluate: Callable[[Any], Result]) -> Result:
-        """evaluate(model) on the main process, with all weights."""
-        with self.full_model():
-            return self.on_main(lambda: evaluate(model))
-
     @contextmanager
     def full_model(self) -> Iterator[None]:
         """A sharded model has all its weights on each rank inside this context, and layers run without hooks."""
@@ -175,7 +148,7 @@ class DistributedContext:
         from torch.distributed.fsdp import FSDPModule
 
         parts = [module for module in self.module.modules() if isinstance(module, FSDPModule)]
-        steps = {layer: vars(layer).pop(PACKED_STEP) for layer in self.layers()}
+        steps = {part: vars(part).pop(PACKED_STEP) for part in parts if PACKED_STEP in vars(part)}
         for part in parts:
             part.unshard()
         try:
@@ -205,15 +178,17 @@ class DistributedContext:
 
     def random_states(self) -> dict[str, Tensor]:
         """The states of torch's generators: of the main process by name, of another rank with its number appended."""
-        states = {"random": torch.get_rng_state()}
-        states |= {"random cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {}
-        found: dict[str, Tensor] = {}
-        for name, state in states.items():
-            of_ranks = [torch.empty_like(state) for _ in range(self.size)] if self.size > 1 else [state]
-            if self.size > 1:
-                dist.all_gather(of_ranks, state)
-            found |= {f"{name} {rank}" if rank else name: one for rank, one in enumerate(of_ranks)}
-        return found
+        own = {"random": torch.get_rng_state()}
+        own |= {"random cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {}
+        of_ranks: list[Any] = [own]
+        if self.size > 1:
+            of_ranks = [None] * self.size
+            dist.all_gather_object(of_ranks, own)
+        return {
+            f"{name} {rank}" if rank else name: state
+            for rank, states in enumerate(of_ranks)
+            for name, state in states.items()
+        }
 
     def set_random_states(self, states: dict[str, Tensor]) -> None:
         """Restore this rank's part of random_states. Raises KeyError where it is missing."""
@@ -227,9 +202,8 @@ class DistributedContext:
         if not self.sharded:
             return model
         whole = new_model()
-        weights = {name: cast(Any, parameter).full_tensor() for name, parameter in model.named_parameters()}
-        for name, parameter in whole.named_parameters():
-            parameter.data.copy_(weights[name])
+        for parameter, shard in zip(whole.parameters(), model.parameters(), strict=True):
+            parameter.data.copy_(cast(Any, shard).full_tensor())
         return whole
 
 
@@ -280,9 +254,3 @@ def silence_other_ranks() -> None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
         sys.stderr.isatty = lambda: False  # type: ignore[method-assign]  # no progress bar
         warnings.simplefilter("ignore")
-
-
-def stop() -> None:
-    """Leave the process group before the process ends: its threads would make the process abort."""
-    if dist.is_initialized():
-        dist.destroy_process_group()

@@ -14,11 +14,11 @@ The recipe is that of BERT (Devlin et al. 2018, appendix A.3), with Adam's bias 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +26,10 @@ from tqdm import tqdm
 
 from minibert.heads import Head
 from minibert.inputs import unchecked
-from minibert.kernels.memory import keep_freed_memory
+from minibert.kernels.matmul import keep_freed_memory
 from minibert.kernels.training import Quick
 from minibert.losses import IGNORED
-from minibert.train.batches import Batch
+from minibert.train.batches import Batch, Batches, Stream
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.packed import packed_output
 from minibert.train.settings import TrainSettings
@@ -43,17 +43,6 @@ Loss = Callable[[Any, Batch], Losses]
 
 class NotFiniteError(RuntimeError):
     """A loss or gradient is NaN or infinite, so that nothing can be learned from it."""
-
-
-class BatchSource(Protocol):
-    """Where batches come from: Batches of examples, or a Stream of a corpus."""
-
-    @property
-    def batches_per_epoch(self) -> int:
-        """The number of batches in an epoch."""
-
-    def epoch_batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from number `first` on, the same each time."""
 
 
 @dataclass
@@ -97,14 +86,12 @@ def readable_loss(model: Head, batch: Batch) -> Tensor:
         x.unflatten(0, shape) if batch.choices else x  # type: ignore[no-untyped-call]  # torch leaves it untyped
         for x in (batch.input_ids, batch.attention_mask, batch.token_type_ids)
     )
-    loss: Tensor = model(ids, attention_mask=mask, token_type_ids=segments, **batch.labels).loss
-    return loss
+    return cast(Tensor, model(ids, attention_mask=mask, token_type_ids=segments, **batch.labels).loss)
 
 
 def packed_loss(model: Head, batch: Batch) -> Tensor:
     """The same without padding, within 1e-5."""
-    loss: Tensor = packed_output(model, batch).loss
-    return loss
+    return cast(Tensor, packed_output(model, batch).loss)
 
 
 def new_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
@@ -181,7 +168,8 @@ def one_step(
     totals: dict[str, Tensor] = {"loss": torch.zeros((), device=device)}
     optimizer.zero_grad(set_to_none=True)
     sizes = [sizes_of(part, loss_of) for part in parts]
-    whole = context.sum_numbers({over: sum(one[over] for one in sizes) for over in sizes[0]})
+    ours = torch.tensor([[one[over] for one in sizes] for over in sizes[0]], dtype=torch.float64).sum(dim=1)
+    whole = dict(zip(sizes[0], context.sum(ours).tolist(), strict=True))
     for number, (part, own) in enumerate(zip(parts, sizes, strict=True), start=1):
         # All ranks must compute the same losses: one of which only this rank has no label adds zero.
         shares = {over: own[over] / whole[over] for over in own if own[over] or (context.size > 1 and whole[over])}
@@ -190,7 +178,7 @@ def one_step(
             if losses["loss"].requires_grad:
                 (losses["loss"] * context.size).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         totals |= {name: totals.get(name, 0) + loss.detach() for name, loss in losses.items()}
-    totals = context.sum_tensors(totals)
+    totals = dict(zip(totals, context.sum(torch.stack(list(totals.values()))), strict=True))
     totals["loss"] = totals["loss"] + 0 * context.clip(model, settings.clip)
     if device.type == "cpu":
         finite(float(totals["loss"]), parts, step)
@@ -200,11 +188,10 @@ def one_step(
 
 def train(
     model: nn.Module,
-    batches: BatchSource,
+    batches: Batches | Stream,
     settings: TrainSettings,
     *,
     loss_of: Loss = packed_loss,
-    score: Callable[[Any], dict[str, Any]] | None = None,
     progress: Progress | None = None,
     optimizer: torch.optim.AdamW | None = None,
     context: DistributedContext = SINGLE_PROCESS,
@@ -213,8 +200,9 @@ def train(
 ) -> Progress:
     """Train the model in place, from the given `progress` and `optimizer` on; leaves it in eval mode.
 
-    loss_of: packed_loss, readable_loss or another function of model and batch. score: called after each epoch.
-    context: the ranks by which the model was wrapped; `batches` gives each its rows.
+    loss_of: packed_loss, readable_loss or another function of model and batch. after_step, after_epoch: called with the
+    progress; after an epoch the model is in eval mode. context: the ranks by which the model was wrapped; `batches`
+    gives each its rows.
     Raises NotFiniteError, with the step and the rows, for a loss that is NaN or infinite.
     """
     flush_every = 1 if next(model.parameters()).device.type == "cpu" else 20
@@ -231,7 +219,7 @@ def train(
                     group["lr"] = learning_rate_at(progress.step, steps, settings)
                 losses = one_step(model, parts, optimizer, loss_of, settings, progress.step + 1, context)
                 progress.step, progress.batch = progress.step + 1, progress.batch + len(parts)
-                progress.tokens += round(context.sum_numbers({"": sum(part.tokens for part in parts)})[""])
+                progress.tokens += int(context.sum(torch.tensor([sum(part.tokens for part in parts)])))
                 progress.pending.append((parts, losses))
                 if len(progress.pending) >= flush_every:
                     progress.flush_losses()
@@ -242,8 +230,6 @@ def train(
             progress.flush_losses()
             progress.epoch, progress.batch = progress.epoch + 1, 0
             model.eval()
-            if score is not None:
-                progress.scores.append(context.evaluate_on_main(model, score))
             after_epoch(progress)
     optimizer.zero_grad(set_to_none=True)
     model.head_is_trained = True  # type: ignore[assignment]  # a flag of every task head, no module

@@ -100,20 +100,11 @@ class PackedBatch:
         """(B,S) -> (T)."""
         return x.flatten().index_select(0, self.index)
 
-
-@dataclass(frozen=True)
-class Queries:
-    """The tokens of which the last layer computes the states."""
-
-    index: Tensor  # (N): among the T tokens
-    groups: list[Group]  # of the N tokens, one for each group of the batch
-
-    @classmethod
-    def of(cls, packed: PackedBatch, wanted: Tensor) -> Queries:
-        """wanted: (B,S), True for these tokens."""
-        chosen = packed.gather(wanted)  # (T)
-        groups = [Group.of_lengths(group.sum(dim=1)) for group in pad_groups(chosen, packed.groups)]
-        return cls(chosen.nonzero().squeeze(1), groups)
+    def select(self, wanted: Tensor) -> PackedBatch:
+        """The N tokens for which `wanted`, (B,S), is True, in the same groups of rows; `index` is then that in T."""
+        chosen = self.gather(wanted)  # (T)
+        groups = [Group.of_lengths(group.sum(dim=1)) for group in pad_groups(chosen, self.groups)]
+        return PackedBatch(self.batch, chosen.nonzero().squeeze(1), groups)
 
 
 def pad_groups(x: Tensor, groups: Sequence[Group]) -> list[Tensor]:
@@ -173,7 +164,7 @@ def pooled(model: Head, first: Tensor) -> Tensor | None:
 
 def encode(encoder: Encoder, packed: PackedBatch, wanted: Tensor | None = None) -> Tensor:
     """The last states of all tokens (T,D), or of those wanted, (B,S), (N,D); in the order of the batch."""
-    queries = None if wanted is None else Queries.of(packed, wanted)  # first: it waits for a GPU
+    queries = None if wanted is None else packed.select(wanted)  # first: it waits for a GPU
     x = pad_to_bucket(embed(encoder.embeddings, packed))  # (T) -> (T,D)
     *lower, last = encoder.config.shared_layers
     for number in lower:
@@ -209,7 +200,7 @@ def step_of(layer: nn.Module) -> Callable[..., Tensor]:
     return getattr(layer, PACKED_STEP, partial(layer_step, cast(Layer, layer)))
 
 
-def layer_step(layer: Layer, x: Tensor, groups: Sequence[Group], queries: Queries | None) -> Tensor:
+def layer_step(layer: Layer, x: Tensor, groups: Sequence[Group], queries: PackedBatch | None) -> Tensor:
     """x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x)). See model.Layer."""
     attended = attend(layer.attention, x, groups, queries)
     x = x if queries is None else pad_to_bucket(x.index_select(0, queries.index))  # (T,D) -> (N,D)
@@ -218,7 +209,7 @@ def layer_step(layer: Layer, x: Tensor, groups: Sequence[Group], queries: Querie
     return x
 
 
-def attend(attention: SelfAttention, x: Tensor, groups: Sequence[Group], queries: Queries | None) -> Tensor:
+def attend(attention: SelfAttention, x: Tensor, groups: Sequence[Group], queries: PackedBatch | None) -> Tensor:
     """Multi-head attention: keys and values of all tokens, queries of all or some. See model.SelfAttention."""
     if queries is None:
         query, key, value = joined(x, attention.query, attention.key, attention.value)

@@ -30,12 +30,12 @@ from minibert.tasks.base import Example, Measure
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train import distributed
+from minibert.train.batches import Packing, Stream, joined, masked
 from minibert.train.corpus import FORMAT, Corpus, Document
 from minibert.train.loop import Loss
 from minibert.train.objectives import OBJECTIVES, Electra, MaskedLanguageModel
 from minibert.train.run import Run, check_out, resolve_precision
 from minibert.train.settings import PretrainSettings
-from minibert.train.stream import Packing, Stream, joined, masked
 
 HELD_OUT_ROWS = 512
 EXAMINED_WINDOWS = 4  # of the corpus, for its statistics

@@ -33,8 +33,9 @@ from minibert.plotting import pyplot
 from minibert.tasks.base import Measure
 from minibert.text.tokenizer import Tokenizer
 from minibert.train import distributed
+from minibert.train.batches import Batches, Stream
 from minibert.train.checkpointer import Checkpointer, remove_run
-from minibert.train.loop import BatchSource, Loss, Progress, new_optimizer, train
+from minibert.train.loop import Loss, Progress, new_optimizer, train
 from minibert.train.settings import TrainSettings
 
 REPORT = "training.json"
@@ -106,7 +107,7 @@ class Run(ABC):
         """Freeze the parameters that are not trained."""
 
     @abstractmethod
-    def batches(self, folder: Path) -> BatchSource:
+    def batches(self, folder: Path) -> Batches | Stream:
         """This rank's batches; `folder` is that of the run."""
 
     @abstractmethod
@@ -126,7 +127,7 @@ class Run(ABC):
         """
         settings, begin, context = self.settings, time.perf_counter(), distributed.context()
         device = context.start(settings.device)
-        with Checkpointer(folder, self.config, settings.save_every, restart, context) as checkpointer:
+        with Checkpointer(folder, self.config, restart, context) as checkpointer:
             torch.manual_seed(settings.seed)
             model = self.new_model().to(device)
             self.freeze(model)
@@ -141,7 +142,8 @@ class Run(ABC):
 
             def checkpoint(progress: Progress, **more: Any) -> None:
                 if evaluate is not None:
-                    progress.scores.append(more | context.evaluate_on_main(model, lambda m: evaluate(m).figures))
+                    with context.full_model():
+                        progress.scores.append(more | context.on_main(lambda: evaluate(model).figures))
                 if self.main and is_best(progress, self.main):
                     progress.best = progress.epoch - 1
                     checkpointer.save_best(model)
@@ -149,9 +151,10 @@ class Run(ABC):
                 report(progress)
 
             def after_step(progress: Progress) -> None:
-                if self.main:
-                    checkpointer.after_step(progress, model, optimizer)
-                elif progress.step % settings.save_every == 0 or progress.step == settings.steps:
+                due = progress.step % settings.save_every == 0
+                if self.main and due:
+                    checkpointer.save(progress, model, optimizer)
+                elif self.main is None and (due or progress.step == settings.steps):
                     checkpoint(progress, step=progress.step)
 
             how: dict[str, Any] = {"progress": progress, "optimizer": optimizer, "context": context}
@@ -273,7 +276,6 @@ def plot_runs(runs: Sequence[Mapping[str, Any]], main: str, path: Path) -> None:
 
 def averaged(curve: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """A moving average, over fewer values at the ends."""
-    width = max(1, round(WINDOW * len(curve)))
-    sums, counts = (np.convolve(x, np.ones(2 * width + 1))[width:-width] for x in (curve, np.ones_like(curve)))
-    mean: np.ndarray[Any, Any] = sums / counts
+    kernel = np.ones(min(len(curve), 2 * max(1, round(WINDOW * len(curve))) + 1))
+    mean: np.ndarray[Any, Any] = np.convolve(curve, kernel, "same") / np.convolve(np.ones_like(curve), kernel, "same")
     return mean

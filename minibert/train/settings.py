@@ -46,7 +46,7 @@ class TrainSettings:
     beta2: float = 0.999  # Adam's second-moment decay
     epsilon: float = 1e-8  # Adam's, added to the root of the second moment
     fused: bool = True  # torch's fused AdamW, which differs from the plain one in rounding
-    exact: bool = True  # False: some operations run in a faster way that differs in rounding (kernels/quick.py)
+    exact: bool = True  # False: some operations run in a faster way that differs in rounding (kernels/training.py)
 
     def __post_init__(self) -> None:
         check(self)

@@ -26,9 +26,9 @@ from minibert.checkpoints import hub
 from minibert.checkpoints.load import load
 from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.device import choose_device
-from minibert.kernels.calibration import VERSION
-from minibert.kernels.memory import release_memory
-from minibert.kernels.prefetch import Portion, tokenized
+from minibert.kernels.int8 import VERSION
+from minibert.kernels.matmul import release_memory
+from minibert.kernels.packing import Portion, tokenized
 from minibert.model import Encoder
 from minibert.printing import brief
 from minibert.text.texts import TextOrPair, as_texts_or_pairs, portions

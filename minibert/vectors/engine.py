@@ -32,12 +32,10 @@ from tqdm import tqdm
 from minibert import model
 from minibert.config import Config
 from minibert.device import check_device, choose_dtype
-from minibert.kernels import calibration
+from minibert.kernels import int8 as int8_kernels
 from minibert.kernels.attention import BatchedAttention, PackedAttend, choose_attention, varlen_attention
-from minibert.kernels.calibration import Calibration
-from minibert.kernels.int8 import Int8Linear, Quantization, choose_int8
-from minibert.kernels.matmul import Linear, choose_linear, linear_of
-from minibert.kernels.memory import Workspace
+from minibert.kernels.int8 import Calibration, Int8Linear, Quantization, choose_int8
+from minibert.kernels.matmul import Linear, Workspace, choose_linear, linear_of
 from minibert.kernels.packing import TOKEN_BUCKET, Packed, check_rows, last_bucket, pack, padding_texts
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS, Pooling
 from minibert.vectors.recipe import DEFAULT, Recipe
@@ -186,7 +184,7 @@ class Engine:
     """An encoder prepared for many texts: `vectors` computes their vectors, `kernels` describes how.
 
     precision: "float32", "bfloat16", "float16" (CUDA only), "auto", the fastest that keeps a cosine above 0.9999, or
-    "int8", which needs samples: the ids of a few dozen texts to calibrate it, see kernels/calibration.py.
+    "int8", which needs samples: the ids of a few dozen texts to calibrate it, see kernels/int8.py.
     device: where to compute, the encoder's own by default. Dropout is never applied. Weights are shared with the
     encoder where their form allows it, else copied: after further training, build a new Engine. keep_encoder: False
     frees each layer of the encoder as soon as it is copied; the encoder is unusable afterwards.
@@ -239,18 +237,18 @@ class Engine:
         if not samples:
             raise ValueError("precision 'int8' is calibrated on texts: pass samples=, the ids of a few dozen of them")
         check_rows(self.config, samples)
-        rows = sorted([*samples, *calibration.short_texts(samples)], key=len, reverse=True)
-        path = calibration.cache_file(encoder, rows)
-        found = calibration.read_calibration(path, encoder)
+        rows = sorted([*samples, *int8_kernels.short_texts(samples)], key=len, reverse=True)
+        path = int8_kernels.cache_file(encoder, rows)
+        found = int8_kernels.read_calibration(path, encoder)
         if found is None:
             packed = pack(rows, self.device, None, self.padding_id)
             x = self.embeddings(packed)
-            products, exact = calibration.calibrate(encoder, x, packed)
+            products, exact = int8_kernels.calibrate(encoder, x, packed)
             found = Calibration(products, short_texts_tolerate_int8=True)
             for number in self.config.shared_layers:
                 x = Layer(encoder.layers[number], replace(kernels, quantizations=found.of_layer(number)))(x, packed)
-            found = Calibration(products, calibration.means_agree(exact, x, packed))
-            calibration.write_calibration(path, found)
+            found = Calibration(products, int8_kernels.means_agree(exact, x, packed))
+            int8_kernels.write_calibration(path, found)
         return found
 
     def check(self, recipe: Recipe) -> tuple[tuple[int, ...], int]:
@@ -309,7 +307,7 @@ class Engine:
             fitting = np.searchsorted(lengths[order[:tokens]].cumsum(), tokens, side="right")
             rows = order[: max(1, int(fitting))]
             if self.falls_back(pooling, int(lengths[rows[-1]])):  # a batch has texts of one kind only
-                longer = int((lengths[rows] > calibration.SHORT).sum())
+                longer = int((lengths[rows] > int8_kernels.SHORT).sum())
                 rows = rows[: longer or len(rows)]
             texts, size = [ids[row] for row in rows], int(lengths[rows].sum())
             if on_cpu:
@@ -339,7 +337,7 @@ class Engine:
 
     def falls_back(self, pooling: Pooling, tokens: int) -> bool:
         """Whether a text of so many tokens is not computed in int8, which would change the direction of its vector."""
-        return bool(self.fallback_layers) and not pooling.first_only and tokens <= calibration.SHORT
+        return bool(self.fallback_layers) and not pooling.first_only and tokens <= int8_kernels.SHORT
 
     def pool(self, x: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
         """(T,D) -> (B,D); if the layer computed only first tokens, x is (B,D) already."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from minibert.kernels import attention
 from minibert.kernels.attention import BatchedAttention, choose_attention, grouped_attention, softmax
-from minibert.kernels.memory import Workspace
+from minibert.kernels.matmul import Workspace
 from minibert.kernels.packing import Packed, pack
 
 CPU = torch.device("cpu")

@@ -1,9 +1,11 @@
-"""The kernels of a matrix product: each proves itself in the engine, and a faulty one falls back to the next."""
+"""The kernels of a matrix product: each proves itself in the engine, a faulty one falls back; memory is reused."""
 
 from __future__ import annotations
 
+import ctypes
 import platform
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from engine_helpers import (
 )
 
 from minibert.kernels import matmul
-from minibert.kernels.matmul import Linear, OneDNNLinear, PackedLinear
+from minibert.kernels.matmul import Linear, OneDNNLinear, PackedLinear, Workspace, keep_freed_memory
 from minibert.vectors import engine as module
 from minibert.vectors.engine import Engine
 
@@ -98,3 +100,37 @@ def test_the_kernel_depends_on_the_build_of_torch_and_on_the_processor(monkeypat
     assert matmul.choose_linear(torch.float32, CPU) is not PackedLinear
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     assert Engine(ENCODER).kernels == "float32 on cpu; products: F.linear; attention: groups of equal length"
+
+
+# Memory
+
+
+def test_inside_freed_memory_is_kept_and_afterwards_returned_even_after_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[tuple[int, ...]] = []
+    library = SimpleNamespace(mallopt=lambda *given: calls.append(given), malloc_trim=lambda pad: calls.append((pad,)))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    never = [(-1, matmul.NEVER), (-3, matmul.NEVER)]
+    with pytest.raises(KeyboardInterrupt), keep_freed_memory():
+        assert calls == never
+        raise KeyboardInterrupt
+    assert calls == [*never, *matmul.USUAL.items(), (0,)]
+
+
+@pytest.mark.parametrize("error", [AttributeError, OSError, TypeError])
+def test_another_c_library_is_left_alone(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: None) -> None:
+        raise error
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    with keep_freed_memory():  # returns memory at the end
+        pass
+
+
+def test_a_workspace_reuses_memory_and_grows() -> None:
+    workspace = Workspace()
+    first = workspace.buffer("a", 4, 8)
+    assert workspace.buffer("a", 2, 8).data_ptr() == first.data_ptr()
+    assert workspace.buffer("a", 8, 8).shape == (8, 8)
+    assert workspace.buffer("b", 4, 8).data_ptr() != workspace.buffer("a", 4, 8).data_ptr()

@@ -1,83 +1,70 @@
-"""Batches: every row once an epoch, padded on the right, in an order that seed and epoch decide, from anywhere on."""
+"""Batches of examples and of a corpus: a function of their number, with every row once and labels that are true."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from random import Random
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from training import CHOICES, batch_of, batches_of, examples
+from training import CHOICES, batch_of, batches_of, examples, write_corpus
+from words import write_words_checkpoint
 
 from minibert.losses import IGNORED
 from minibert.tasks.base import Example
-from minibert.train.batches import Batch, Batches, collate, order
+from minibert.text.masking import Masking
+from minibert.text.tokenized import SpecialTokenTemplate
+from minibert.text.tokenizer import load_tokenizer
+from minibert.train.batches import Batch, Batches, Packing, Stream, collate, cut_pair, order
+from minibert.train.corpus import Corpus
 
-counts = st.integers(1, 40)
-seeds = st.integers(0, 2**31)
-lengths = st.lists(st.integers(1, 11), min_size=1, max_size=12)
+# ---------------------------------------------------------------------------------------------------------------
+# Examples
 
 
-def rows_of(batches: Sequence[Batch]) -> list[int]:
-    return [row for batch in batches for row in batch.rows]
-
-
-def plain(count: int) -> list[Example]:
+def numbered(count: int) -> list[Example]:
     return [Example([row], [0], {"labels": row}) for row in range(count)]
 
 
-@given(counts, st.integers(1, 9), seeds)
-def test_batches_per_epoch_has_each_row_once(count: int, batch_size: int, seed: int) -> None:
-    batches = Batches(plain(count), batch_size, seed, pad_id=0)
-    found = list(batches.epoch_batches(0))
-    assert len(found) == batches.batches_per_epoch
-    assert sorted(rows_of(found)) == list(range(count))
-    assert all(len(batch.rows) == batch_size for batch in found[:-1])
-
-
-@given(counts, st.integers(1, 9), seeds, st.integers(0, 3), st.data())
-def test_an_epoch_that_begins_at_any_batch_is_the_rest_of_the_same_order(
+@given(st.integers(1, 40), st.integers(1, 9), st.integers(0, 2**31), st.integers(0, 3), st.data())
+def test_an_epoch_has_each_row_once_and_can_begin_at_any_batch(
     count: int, batch_size: int, seed: int, epoch: int, data: st.DataObject
 ) -> None:
-    batches = Batches(plain(count), batch_size, seed, pad_id=0)
+    batches = Batches(numbered(count), batch_size, seed, pad_id=0)
+    rows = [batch.rows for batch in batches.epoch_batches(epoch)]
+    assert len(rows) == batches.batches_per_epoch
+    assert sorted(row for batch in rows for row in batch) == list(range(count))
+    assert all(len(batch) == batch_size for batch in rows[:-1])
     first = data.draw(st.integers(0, batches.batches_per_epoch))
-    whole = [batch.rows for batch in batches.epoch_batches(epoch)]
-    assert [batch.rows for batch in batches.epoch_batches(epoch, first)] == whole[first:]
+    assert [batch.rows for batch in batches.epoch_batches(epoch, first)] == rows[first:]
 
 
-def test_each_epoch_and_each_seed_has_an_order_of_its_own() -> None:
+def test_seed_and_epoch_alone_determine_the_order_and_no_row_is_preferred() -> None:
     found = [tuple(order(50, seed, epoch)) for seed in range(4) for epoch in range(4)]
     assert len(set(found)) == len(found)
-
-
-def test_the_order_does_not_depend_on_what_drew_random_numbers_before_and_draws_none() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()
-    first = order(50, 7, 2)
+    assert tuple(order(50, 3, 2)) == found[14]
     assert torch.equal(torch.get_rng_state(), before)
-    torch.manual_seed(2)
-    assert order(50, 7, 2) == first
-
-
-def test_the_first_place_goes_to_every_row_alike() -> None:
-    """A permutation that is no fair one, such as one that shifts the rows, would show here."""
     seen = torch.bincount(torch.tensor([order(8, seed, 0)[0] for seed in range(1600)]), minlength=8)
     assert seen.min() > 140 and seen.max() < 260  # 200 each; four standard errors are 53
 
 
-@given(lengths)
+@given(st.lists(st.integers(1, 11), min_size=1, max_size=12))
 def test_padding_is_on_the_right_and_masked(lengths: list[int]) -> None:
     made = examples("token-classification", lengths)
     batch = collate(made, range(len(made)), pad_id=7)
     assert batch.input_ids.shape == (len(lengths), max(lengths))
     assert batch.tokens == sum(lengths)
     for row, (example, length) in enumerate(zip(made, lengths, strict=True)):
-        assert batch.input_ids[row].tolist() == [*example.ids, *[7] * (max(lengths) - length)]
-        assert batch.attention_mask[row].tolist() == [1] * length + [0] * (max(lengths) - length)
-        assert batch.token_type_ids[row].tolist() == [*example.segments, *[0] * (max(lengths) - length)]
-        assert batch.labels["labels"][row].tolist() == [*example.labels["labels"], *[IGNORED] * (max(lengths) - length)]
+        padding = max(lengths) - length
+        assert batch.input_ids[row].tolist() == [*example.ids, *[7] * padding]
+        assert batch.attention_mask[row].tolist() == [1] * length + [0] * padding
+        assert batch.token_type_ids[row].tolist() == [*example.segments, *[0] * padding]
+        assert batch.labels["labels"][row].tolist() == [*example.labels["labels"], *[IGNORED] * padding]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +76,7 @@ def test_padding_is_on_the_right_and_masked(lengths: list[int]) -> None:
         ([[1, 2], [3, IGNORED]], torch.int64, (2, 2)),
     ],
 )
-def test_labels_are_classes_numbers_several_of_a_text_or_those_of_tokens(
+def test_labels_have_the_dtype_and_shape_of_their_kind(
     values: list[object], dtype: torch.dtype, shape: tuple[int, ...]
 ) -> None:
     made = [Example([1, 2], [0, 0], {"labels": value}) for value in values]
@@ -102,27 +89,174 @@ def test_the_choices_of_a_question_stay_together_with_the_label_of_the_first() -
     assert batches.rows == 7
     for batch in batches.epoch_batches(1):
         assert len(batch.input_ids) == CHOICES * len(batch.rows)
-        for place, row in enumerate(batch.rows):
-            assert batch.labels["labels"][place] == batches.examples[row * CHOICES].labels["labels"]
-            for choice in range(CHOICES):
-                length = int(batch.attention_mask[place * CHOICES + choice].sum())
-                ids = batch.input_ids[place * CHOICES + choice, :length].tolist()
-                assert ids == batches.examples[row * CHOICES + choice].ids
+        numbers = [row * CHOICES + choice for row in batch.rows for choice in range(CHOICES)]
+        for ids, mask, number in zip(batch.input_ids, batch.attention_mask, numbers, strict=True):
+            assert ids[mask.bool()].tolist() == batches.examples[number].ids
+        assert batch.labels["labels"].tolist() == [batches.examples[n].labels["labels"] for n in numbers[::CHOICES]]
 
 
-def test_a_change_is_made_to_each_example_with_its_epoch_and_row() -> None:
-    def change(example: Example, epoch: int, row: int) -> Example:
+def test_examples_are_augmented_by_epoch_and_row() -> None:
+    def augment(example: Example, epoch: int, row: int) -> Example:
         return replace(example, ids=[100 * epoch + row])
 
-    batches = Batches(plain(10), 4, 0, pad_id=0, augment=change)
+    batches = Batches(numbered(10), 4, 0, pad_id=0, augment=augment)
     for epoch in range(2):
         for batch in batches.epoch_batches(epoch):
             assert batch.input_ids[:, 0].tolist() == [100 * epoch + row for row in batch.rows]
 
 
-def test_a_batch_moves_to_another_device_whole() -> None:
-    batch = batch_of("question-answering", [3, 5])
-    moved = batch.to(torch.device("meta"))
+def test_all_tensors_of_a_batch_move_to_another_device() -> None:
+    moved = batch_of("question-answering", [3, 5]).to(torch.device("meta"))
     tensors = [moved.input_ids, moved.attention_mask, moved.token_type_ids, *moved.labels.values()]
     assert len(tensors) == 5 and all(tensor.is_meta for tensor in tensors)
-    assert moved.rows == batch.rows
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Documents to rows
+
+CLS, SEP, LONG = 1, 2, 40
+PAIRINGS = [None, "next-sentence", "sentence-order"]
+
+
+def documents(count: int, sentences: int, length: int = 5) -> list[list[list[int]]]:
+    """Every token is unique: document · 10,000 + its position."""
+    starts = [[10_000 * (n + 1) + s * length for s in range(sentences)] for n in range(count)]
+    return [[list(range(start, start + length)) for start in document] for document in starts]
+
+
+def texts(row: Example) -> list[list[int]]:
+    """The texts of a row without special tokens."""
+    ids = list(row.ids)
+    assert ids[0] == CLS and ids[-1] == SEP
+    cut = ids.index(SEP)
+    return [ids[1:cut]] if cut == len(ids) - 1 else [ids[1:cut], ids[cut + 1 : -1]]
+
+
+def packing(pairing: str | None, max_length: int = LONG) -> Packing:
+    return Packing(pairing, max_length, SpecialTokenTemplate((CLS,), (SEP,), (SEP,)))
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    st.sampled_from(PAIRINGS),
+    st.lists(st.lists(st.lists(st.integers(10, 99), min_size=1, max_size=30), min_size=1, max_size=8), max_size=5),
+    st.integers(8, 40),
+    st.integers(0, 9),
+)
+def test_rows_fit_and_have_special_tokens(
+    pairing: str | None, given: list[list[list[int]]], most: int, seed: int
+) -> None:
+    for row in packing(pairing, most).rows(given, Random(seed)):
+        parts = texts(row)
+        assert len(row.ids) <= most and len(parts) == (1 if pairing is None else 2)
+        expected = [0] * (len(parts[0]) + 2) + ([1] * (len(parts[1]) + 1) if len(parts) > 1 else [])
+        assert list(row.segments) == expected
+
+
+def test_one_text_a_row_loses_no_token_and_one_row_in_ten_is_short() -> None:
+    given = documents(40, 400)
+    rows = packing(None).rows(given, Random(0))
+    all_ids = [id for document in given for sentence in document for id in sentence]
+    assert sorted(id for row in rows for id in texts(row)[0]) == sorted(all_ids)
+    short = sum(len(row.ids) < LONG for row in rows) / len(rows)
+    assert 0.05 < short < 0.12  # a tenth, less those drawn at full length, more the ends of documents
+
+
+def test_half_of_the_second_texts_follow_and_half_are_from_another_document() -> None:
+    rows = packing("next-sentence").rows(documents(50, 60), Random(0))
+    labels = [row.labels["next_sentence_label"] for row in rows]
+    assert 0.45 < sum(labels) / len(labels) < 0.55
+    for row, label in zip(rows, labels, strict=True):
+        a, b = texts(row)
+        assert (a[0] // 10_000 != b[0] // 10_000) == bool(label)
+        assert label or 0 < b[0] - a[-1] <= LONG  # after it, less what was cut
+    copied = packing("next-sentence").rows(documents(1, 60) * 50, Random(0))  # the control: fifty times the same
+    random = [texts(row) for row in copied if row.labels["next_sentence_label"]]
+    assert not all(a[0] // 10_000 != b[0] // 10_000 for a, b in random)
+    alone = packing("next-sentence").rows(documents(1, 30), Random(0))  # no other document
+    assert {row.labels["next_sentence_label"] for row in alone} == {0}
+    assert packing("next-sentence").rows(documents(1, 1), Random(0)) == []
+
+
+def test_sentences_of_the_same_document_are_in_order_or_swapped() -> None:
+    rows = packing("sentence-order").rows(documents(50, 60), Random(0))
+    labels = [row.labels["sentence_order_label"] for row in rows]
+    assert 0.45 < sum(labels) / len(labels) < 0.55
+    for row, label in zip(rows, labels, strict=True):
+        a, b = texts(row)
+        assert a[0] // 10_000 == b[0] // 10_000
+        assert (a[0] > b[0]) == bool(label)
+
+
+@pytest.mark.parametrize(("a", "b"), [(30, 3), (3, 30), (20, 20), (5, 5)])
+def test_a_pair_is_cut_from_its_longer_text_at_either_end(a: int, b: int) -> None:
+    first, second = list(range(100, 100 + a)), list(range(200, 200 + b))
+    cuts = [cut_pair(first, second, 12, Random(seed)) for seed in range(40)]
+    for one, two in cuts:
+        assert len(one) + len(two) == min(12, a + b)
+        assert one == list(range(one[0], one[0] + len(one)))
+        assert min(a, b) > 6 or min(len(one), len(two)) == min(a, b)  # the shorter one is whole
+    assert a + b <= 12 or len({(one[0], two[0]) for one, two in cuts}) > 3
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Batches of a corpus
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stream")
+    write_words_checkpoint(folder)
+    write_corpus(folder / "corpus.txt", 40)
+    return folder
+
+
+def stream(
+    folder: Path, pairing: str | None = "next-sentence", journal: Path | None = None, window: int = 200
+) -> Stream:
+    """Sixty batches of four rows, of many small windows."""
+    tokenizer = load_tokenizer(folder)
+    corpus = replace(Corpus.of(folder / "corpus.txt"), window=window)
+    packing = Packing(pairing, 16, tokenizer.template)
+    return Stream(corpus, tokenizer, packing, Masking.of(tokenizer), 4, 60, 0, tokenizer.pad_id, journal)
+
+
+def assert_same(batches: list[Batch], again: list[Batch]) -> None:
+    for one, other in zip(batches, again, strict=True):
+        assert torch.equal(one.input_ids, other.input_ids)
+        assert torch.equal(one.labels["labels"], other.labels["labels"])
+
+
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_each_batch_is_a_function_of_its_number(pairing: str | None, folder: Path) -> None:
+    whole = list(stream(folder, pairing).epoch_batches(0))
+    for first in (0, 1, 17, 59):
+        assert_same(whole[first:], list(stream(folder, pairing).epoch_batches(0, first)))
+
+
+def test_windows_of_earlier_batches_are_not_read_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = tmp_path / "windows.txt"
+    whole = list(stream(folder, journal=journal).epoch_batches(0))
+    read: list[int] = []
+    right = Stream.window_rows
+    monkeypatch.setattr(Stream, "window_rows", lambda self, number: (read.append(number), right(self, number))[1])
+    assert_same(whole[50:], list(stream(folder, journal=journal).epoch_batches(0, 50)))
+    assert stream(folder).corpus.windows > 5 and min(read) > 5
+
+
+def test_other_tokens_are_masked_each_time_a_sentence_is_used(folder: Path) -> None:
+    seen: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+    for batch in stream(folder, None, window=10**6).epoch_batches(0):
+        for ids, labels in zip(batch.input_ids, batch.labels["labels"], strict=True):
+            original = torch.where(labels == IGNORED, ids, labels)
+            seen.setdefault(tuple(original.tolist()), set()).add(tuple(labels.tolist()))
+    assert max(map(len, seen.values())) > 2
+
+
+def test_a_corpus_without_tokens_gives_no_row(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "corpus.txt").write_text("\u200b\n\n\u200b\n")
+    empty = replace(stream(folder), corpus=Corpus.of(tmp_path / "corpus.txt"))
+    with pytest.raises(ValueError, match="gives no row to learn from"):
+        next(empty.epoch_batches(0))

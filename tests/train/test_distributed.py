@@ -12,34 +12,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from training import CHOICES, batches_of
-from words import write_tsv, write_words_checkpoint
 
-import minibert
-from minibert.cli import main as cli
-from minibert.train import distributed, finetune, pretraining
+from minibert.train import distributed, finetune, pretrain
 from minibert.train.corpus import Corpus
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext, check, context
 
 
 def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int, size: int) -> None:
-    """What torchrun tells a process; nobody is met."""
-    told = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
-    for name, value in told.items():
+    """The environment of a process of torchrun; no process group is started."""
+    variables = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 1}
+    for name, value in variables.items():
         monkeypatch.setenv(name, str(value))
-
-
-@pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = write_words_checkpoint(tmp_path_factory.mktemp("words"), num_hidden_layers=1)
-    write_tsv(folder / "train.tsv")
-    return folder
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Who this process is
 
 
-def test_a_process_knows_its_place_by_what_torchrun_tells_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_context_follows_the_environment_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     assert context() is SINGLE_PROCESS and SINGLE_PROCESS.is_main
     as_rank(monkeypatch, 3, 8)
     assert (context().rank, context().size, context().is_main) == (3, 8, False)
@@ -69,32 +59,26 @@ def test_ranks_draw_numbers_of_their_own() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_other_ranks_than_the_first_are_silent(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "stdout", sys.stdout)  # to be put back
-    monkeypatch.setattr(sys, "stderr", sys.stderr)
-    first = sys.stdout, sys.stderr
+def test_only_the_main_process_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdout", sys.stdout)  # restored at the end
+    monkeypatch.setattr(sys.stderr, "isatty", sys.stderr.isatty)
     with warnings.catch_warnings():
-        distributed.silence_other_ranks()
-        assert (sys.stdout, sys.stderr) == first
-        as_rank(monkeypatch, 1, 2)
-        distributed.silence_other_ranks()
-        print("a figure")
-        warnings.warn("a matter of all", stacklevel=1)
-        print("what stopped it", file=sys.stderr)
-    assert not sys.stderr.isatty()  # no bar
+        for rank in (0, 1):
+            as_rank(monkeypatch, rank, 2)
+            distributed.silence_other_ranks()
+            print(f"figure of rank {rank}")
+            print(f"error of rank {rank}", file=sys.stderr)
+        warnings.warn("not shown", stacklevel=1)
+    assert not sys.stderr.isatty()  # no progress bar
     sys.stdout.close()
-    del sys.stderr.isatty
-    said = capfd.readouterr()
-    assert (said.out, said.err) == ("", "what stopped it\n")
+    assert capsys.readouterr() == ("figure of rank 0\n", "error of rank 0\nerror of rank 1\n")
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # What is refused
 
 
-def test_a_batch_that_ranks_cannot_share_alike_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_ranks_cannot_share_evenly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     check(33, "none")
     as_rank(monkeypatch, 0, 4)
     check(32, "full")
@@ -102,23 +86,17 @@ def test_a_batch_that_ranks_cannot_share_alike_is_refused(monkeypatch: pytest.Mo
         check(33, "none")
 
 
-def test_a_batch_that_ranks_cannot_share_is_refused_before_anything_is_computed(
-    words: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_ranks_cannot_share_is_refused_before_anything_is_computed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    as_rank(monkeypatch, 0, 2)
-    monkeypatch.setattr(minibert.train.finetuning, "load_tokenizer", None)
-    monkeypatch.setattr(pretraining.Corpus, "of", None)
-    asked = ["finetune", "classify", str(words / "train.tsv"), "--text", "1", "--label", "2", "--model", str(words)]
-    assert cli.main([*asked, "--batch-size", "5", "--out", str(tmp_path / "out")]) == 2
-    assert "batch_size is 5" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="batch_size is 7"):
-        minibert.train.pretrain("corpus.txt", out=tmp_path / "out", init=str(words), batch_size=7)
-    assert not list(tmp_path.iterdir())
-
-
-def test_one_process_cannot_shard_a_model(words: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"shard is 'full'.*torchrun --nproc-per-node 2"):
-        finetune("classify", ["good", "bad"], ["good", "bad"], model=words, out=tmp_path / "out", shard="full")
+        finetune("classify", ["good", "bad"], ["good", "bad"], model="missing", out=tmp_path / "out", shard="full")
+    as_rank(monkeypatch, 0, 2)
+    with pytest.raises(ValueError, match="batch_size is 5"):
+        finetune("classify", ["good", "bad"], ["good", "bad"], model="missing", out=tmp_path / "out", batch_size=5)
+    with pytest.raises(ValueError, match="batch_size is 7"):
+        pretrain("missing", out=tmp_path / "out", init="missing", batch_size=7)
+    assert not list(tmp_path.iterdir())
 
 
 # ---------------------------------------------------------------------------------------------------------------

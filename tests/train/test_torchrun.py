@@ -1,4 +1,4 @@
-"""Two processes train what one does: the same weights, one voice, and after a kill the same bits.
+"""Two processes train what one does: the same weights, one output, and after a kill the same bits.
 
 ranks.py runs in the processes; torchrun starts them here as its users do.
 """
@@ -11,15 +11,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ranks
 import torch
 from helpers import assert_equal
-from ranks import CASES, DOUBLE, SHARDED, Ended
+from ranks import CASES, Ended
 from safetensors.torch import load_file
 from torch import Tensor
 from words import write_tsv, write_words_checkpoint
@@ -37,43 +38,24 @@ FAR = 1e-4  # what a mistake makes
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
-@dataclass(frozen=True)
-class Launched:
-    """What two processes left behind."""
-
-    folder: Path
-
-    def weights(self, name: str, rank: int = 0) -> dict[str, Tensor]:
-        return load_file(self.folder / f"{name}-{rank}.safetensors")
-
-    def curve(self, name: str, rank: int = 0) -> list[float]:
-        found: list[float] = json.loads((self.folder / f"{name}-{rank}.json").read_text())
-        return found
-
-
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the trainings of ranks.py, in two processes; one start of torchrun for all of them."""
     folder = tmp_path_factory.mktemp("launched")
-    for group in ranks.GROUPS:
-        (folder / group).mkdir()
-        ranks.write_corpus(folder / group)
+    ranks.write_corpus(folder)
     done = subprocess.run([*TORCHRUN, str(TESTS / "ranks.py"), str(folder)], env=QUIET, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert not done.stderr, "a warning that concerns no user"
     return folder
 
 
-@pytest.fixture(scope="module")
-def equal(launched: Path) -> Launched:
-    """The trainings in which each process has the whole model."""
-    return Launched(launched / "equal")
+def weights(folder: Path, name: str, rank: int = 0) -> dict[str, Tensor]:
+    return load_file(folder / f"{name}-{rank}.safetensors")
 
 
-@pytest.fixture(scope="module")
-def sharded(launched: Path) -> Launched:
-    """Those with a sharded model."""
-    return Launched(launched / "sharded")
+def curve(folder: Path, name: str, rank: int = 0) -> list[float]:
+    found: list[float] = json.loads((folder / f"{name}-{rank}.json").read_text())
+    return found
 
 
 def apart(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
@@ -82,108 +64,82 @@ def apart(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
-def assert_trained_alike(launched: Launched, name: str, alone: Ended, close: float = CLOSE) -> None:
+def assert_trained_alike(launched: Path, name: str, alone: Ended) -> None:
+    close = CLOSE_DOUBLE if "double" in name else CLOSE
     assert len(alone.progress.curve) >= 20 or name == "corpus"
-    assert_equal(launched.weights(name, 0), launched.weights(name, 1))
-    assert launched.curve(name, 0) == launched.curve(name, 1)
-    assert apart(launched.weights(name), alone.weights) < close
+    assert_equal(weights(launched, name, 0), weights(launched, name, 1))
+    assert curve(launched, name, 0) == curve(launched, name, 1)
+    assert apart(weights(launched, name), alone.weights) < close
     # The losses beside them: each is a sum over many weights, so that it differs by more than any of them.
-    torch.testing.assert_close(launched.curve(name), alone.progress.curve, rtol=10 * close, atol=10 * close)
+    torch.testing.assert_close(curve(launched, name), alone.progress.curve, rtol=10 * close, atol=10 * close)
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # The same weights
 
 
+def alone(name: str, folder: Path) -> Ended:
+    """The training by one process."""
+    case = CASES[name]
+    return replace(case, settings=replace(case.settings, shard="none")).run(SINGLE_PROCESS, folder)
+
+
 @pytest.mark.parametrize("name", CASES)
-def test_two_processes_end_with_the_weights_of_one(name: str, equal: Launched) -> None:
-    """Uneven last batches, steps of two batches, rows without a label, several objectives, labels that count more."""
-    assert_trained_alike(equal, name, CASES[name].run(SINGLE_PROCESS))
+def test_two_processes_end_with_the_weights_of_one(name: str, launched: Path, tmp_path: Path) -> None:
+    """Uneven last batches, steps of two batches, rows without a label, several objectives, weighted labels, shards."""
+    assert_trained_alike(launched, name, alone(name, tmp_path))
 
 
-@pytest.mark.parametrize("name", DOUBLE)
-def test_what_differs_in_float32_is_rounding(name: str, equal: Launched) -> None:
-    assert_trained_alike(equal, f"{name}, double", DOUBLE[name].run(SINGLE_PROCESS), CLOSE_DOUBLE)
+def test_a_step_in_which_no_rank_has_a_label_is_left_out(launched: Path) -> None:
+    assert 0.0 in curve(launched, "mlm") and sum(loss > 0 for loss in curve(launched, "mlm")) > 15
 
 
-def test_a_step_in_which_no_rank_has_a_label_is_left_out(equal: Launched) -> None:
-    assert 0.0 in equal.curve("mlm") and sum(loss > 0 for loss in equal.curve("mlm")) > 15
+@pytest.mark.parametrize(("mistake", "ranks_differ"), [("mean of means", False), ("never summed", True)])
+def test_a_mistake_in_summing_is_caught(mistake: str, ranks_differ: bool, launched: Path, tmp_path: Path) -> None:
+    assert apart(weights(launched, mistake), alone("classify", tmp_path).weights) > FAR
+    assert (apart(weights(launched, mistake, 0), weights(launched, mistake, 1)) > FAR) == ranks_differ
 
 
-def test_the_mean_of_the_ranks_means_would_be_seen(equal: Launched) -> None:
-    alone = CASES["classify"].run(SINGLE_PROCESS)
-    assert apart(equal.weights("mean of means"), alone.weights) > FAR
-    assert apart(equal.weights("mean of means", 0), equal.weights("mean of means", 1)) == 0
-
-
-def test_a_rank_whose_gradients_are_not_summed_would_be_seen(equal: Launched) -> None:
-    alone = CASES["classify"].run(SINGLE_PROCESS)
-    assert apart(equal.weights("never summed"), alone.weights) > FAR
-    assert apart(equal.weights("never summed", 0), equal.weights("never summed", 1)) > FAR
-
-
-@pytest.mark.parametrize("name", SHARDED)
-def test_a_model_that_is_sharded_learns_the_same(name: str, sharded: Launched) -> None:
-    case = SHARDED[name]
-    alone = replace(case, settings=replace(case.settings, shard="none"))
-    assert_trained_alike(sharded, name, alone.run(SINGLE_PROCESS))
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# A corpus
-
-
-class Joined:
+class Interleaved:
     """The batches of two ranks in turn, for one process."""
 
     def __init__(self, run: PretrainRun, folder: Path) -> None:
         self.batches_per_epoch = 2 * run.settings.steps * run.settings.accumulate
         stream = replace(run.batches(folder), journal=None)
-        self.streams = [replace(stream, rank=rank, ranks=2, counts=[]) for rank in (0, 1)]
+        self.streams = [replace(stream, rank=rank, ranks=2) for rank in (0, 1)]
 
     def epoch_batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
         for both in zip(*(stream.epoch_batches(epoch) for stream in self.streams), strict=True):
             yield from both
 
 
-def test_two_processes_learn_a_corpus_as_one_that_reads_for_both(equal: Launched, tmp_path: Path) -> None:
-    run = ranks.corpus_run(equal.folder)
+def test_two_processes_learn_a_corpus_as_one_that_reads_for_both(launched: Path, tmp_path: Path) -> None:
+    run = ranks.corpus_run(launched)
     torch.manual_seed(run.settings.seed)
     model = run.new_model()
     settings = replace(run.settings, accumulate=2 * run.settings.accumulate)
-    how = {"loss_of": run.objective, "optimizer": new_optimizer(model, settings)}
-    progress = train(model, Joined(run, tmp_path), settings, **how)
-    assert_trained_alike(equal, "corpus", Ended(progress, {name: p.detach() for name, p in model.named_parameters()}))
-
-
-def test_each_rank_reads_its_own_windows_alone(equal: Launched) -> None:
-    windows = ranks.corpus_run(equal.folder).corpus.windows
-    read = [json.loads((equal.folder / f"read-{rank}.json").read_text()) for rank in (0, 1)]
-    assert windows > 8 and min(map(len, read)) > 2
-    assert {window % 2 for window in read[0]} == {0}
-    assert {window % 2 for window in read[1]} == {1}
-    assert sorted(path.name for path in (equal.folder / "run").glob("windows*")) == ["windows-0.txt", "windows-1.txt"]
+    batches: Any = Interleaved(run, tmp_path)
+    windows = [set(stream.windows) for stream in batches.streams]
+    assert windows[0] | windows[1] == set(range(run.corpus.windows)) and not windows[0] & windows[1]
+    progress = train(model, batches, settings, loss_of=run.objective, optimizer=new_optimizer(model, settings))
+    assert_trained_alike(
+        launched, "corpus", Ended(progress, {name: value.detach() for name, value in model.named_parameters()})
+    )
+    assert sorted(path.name for path in (launched / "run").glob("windows*")) == ["windows-0.txt", "windows-1.txt"]
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Kept and resumed
+# Resumed
 
 
-def assert_resumed(launched: Launched) -> None:
-    assert_equal(launched.weights("resumed"), launched.weights("whole"))
-    assert launched.curve("resumed") == launched.curve("whole")
-    assert apart(launched.weights("resumed wrongly"), launched.weights("whole")) > FAR
-
-
-def test_two_processes_resume_bit_for_bit(equal: Launched) -> None:
-    assert_resumed(equal)
-
-
-def test_a_model_that_is_sharded_is_resumed_bit_for_bit(sharded: Launched) -> None:
-    assert_resumed(sharded)
-    kept = load_file(max((sharded.folder / "kept").glob("state-*")))
-    whole = dict(ranks.new_model("sequence-classification").named_parameters())
-    assert {name: kept[f"exp_avg {name}"].shape for name in whole} == {name: p.shape for name, p in whole.items()}
+@pytest.mark.parametrize("name", ["classify", "classify, sharded"])
+def test_two_processes_resume_bit_for_bit(name: str, launched: Path) -> None:
+    assert_equal(weights(launched, f"{name}, resumed"), weights(launched, f"{name}, whole"))
+    assert curve(launched, f"{name}, resumed") == curve(launched, f"{name}, whole")
+    assert apart(weights(launched, f"{name}, resumed wrongly"), weights(launched, f"{name}, whole")) > FAR
+    saved = load_file(max((launched / f"{name}, saved").glob("state-*")))
+    for parameter, value in CASES[name].new_model().named_parameters():
+        assert saved[f"exp_avg {parameter}"].shape == value.shape  # whole, whoever holds the shards
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -206,7 +162,7 @@ def finetune(words: Path, out: Path, *more: str) -> list[str]:
     return [*command, *columns, *how, *more]
 
 
-def test_the_command_speaks_once_and_writes_one_folder(words: Path, tmp_path: Path) -> None:
+def test_the_command_prints_once_and_writes_one_folder(words: Path, tmp_path: Path) -> None:
     out = tmp_path / "model"
     command = finetune(words, out, "--epochs", "2", "--dev", str(words / "train.tsv"), "--json")
     done = subprocess.run(command, env=QUIET, capture_output=True, text=True)
@@ -219,19 +175,6 @@ def test_the_command_speaks_once_and_writes_one_folder(words: Path, tmp_path: Pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
 
 
-def rank_of(process: int) -> str | None:
-    """The rank that torchrun gave a process."""
-    told = dict(part.split("=", 1) for part in Path(f"/proc/{process}/environ").read_text().split("\0") if "=" in part)
-    return told.get("RANK")
-
-
-def kill_rank(torchrun: subprocess.Popen[bytes], rank: int) -> None:
-    """SIGKILL one of the processes that torchrun started."""
-    children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
-    (victim,) = [int(child) for child in children if rank_of(int(child)) == str(rank)]
-    os.kill(victim, signal.SIGKILL)
-
-
 def wait_for(folder: Path, states: int) -> None:
     """Until the run has gone so many steps."""
     for _ in range(1200):
@@ -241,33 +184,23 @@ def wait_for(folder: Path, states: int) -> None:
     raise AssertionError(f"no state in {folder}")
 
 
-def pretrain(words: Path, out: Path, *more: str) -> list[str]:
-    """Another command; it reads a corpus as it goes."""
-    read = out.parent / "read"
-    read.mkdir(exist_ok=True)
-    ranks.write_corpus(read)
-    corpus, config = (str(read / name) for name in ("corpus.txt", "config.json"))
-    command = [*TORCHRUN, "-m", "minibert", "pretrain", corpus, "--config", config, "--tokenizer", str(read)]
-    how = ["--steps", "40", "--batch-size", "4", "--max-length", "11", "--precision", "float32", "--save-every", "2"]
-    return [*command, "--out", str(out), *how, *more]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="SIGKILL, and the processes of torchrun are found in /proc")
-@pytest.mark.parametrize(("command", "rank", "shard"), [(finetune, 1, "none"), (pretrain, 0, "full")])
+@pytest.mark.parametrize(("rank", "shard"), [(1, "none"), (0, "full")])
 def test_a_rank_that_is_killed_ends_all_and_the_same_command_resumes_bit_for_bit(
-    command: Callable[..., list[str]], rank: int, shard: str, words: Path, tmp_path: Path
+    rank: int, shard: str, words: Path, tmp_path: Path
 ) -> None:
     more = ["--accumulate", "2", "--shard", shard]
     whole, out = tmp_path / "whole", tmp_path / "model"
-    subprocess.run(command(words, whole, *more), env=QUIET, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(finetune(words, whole, *more), env=QUIET, check=True, stdout=subprocess.DEVNULL)
     with subprocess.Popen(
-        command(words, out, *more), env=QUIET, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        finetune(words, out, *more), env=QUIET, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as torchrun:
         wait_for(tmp_path / "model.training", 6)
-        kill_rank(torchrun, rank)
+        children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
+        os.kill(int(children[rank]), signal.SIGKILL)
         assert torchrun.wait(60) != 0
     assert not out.exists()
-    done = subprocess.run(command(words, out, *more), env=QUIET, capture_output=True, text=True)
+    done = subprocess.run(finetune(words, out, *more), env=QUIET, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
     curves = [json.loads((folder / "training.json").read_text())["curve"] for folder in (whole, out)]

@@ -10,9 +10,18 @@ from hypothesis import strategies as st
 from torch import nn
 
 from minibert import device
-from minibert.kernels import calibration
-from minibert.kernels.calibration import quantizations, smoothing
-from minibert.kernels.int8 import HIGHEST, LOWEST, Int8Linear, PackedInt8Linear, Quantization, Quantized, is_exact
+from minibert.kernels.int8 import (
+    HIGHEST,
+    LOWEST,
+    SMOOTHING,
+    Int8Linear,
+    PackedInt8Linear,
+    Quantization,
+    Quantized,
+    is_exact,
+    quantizations,
+    smoothing,
+)
 from minibert.kernels.matmul import linear_of
 
 SAMPLES, ROWS = random_rows([7, 30, 12, 19, 5, 24, 40, 11]), random_rows(MIXED)
@@ -106,7 +115,7 @@ def test_rows_of_zeros_give_the_bias_and_a_row_that_is_not_finite_stays_so(kerne
 
 def test_smoothing_gives_x_and_w_channels_of_similar_range() -> None:
     c = smoothing(torch.tensor([100.0, 1.0]), torch.tensor([1.0, 1.0]))
-    assert torch.allclose(c[0] / c[1], torch.tensor(100.0**calibration.SMOOTHING))
+    assert torch.allclose(c[0] / c[1], torch.tensor(100.0**SMOOTHING))
     assert torch.allclose(c.mean(), torch.tensor(1.0))
     assert bool(smoothing(torch.zeros(3), torch.zeros(3)).isfinite().all())
 

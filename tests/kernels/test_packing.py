@@ -11,7 +11,7 @@ import torch
 from words import GOOD, write_words_checkpoint
 
 import minibert
-from minibert.kernels.prefetch import map_ahead, tokenized
+from minibert.kernels.packing import map_ahead, tokenized
 from minibert.text.texts import portions
 
 TEXTS = [" ".join(GOOD[: row % 4]) for row in range(45)]
@@ -21,7 +21,8 @@ def running() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("minibert-ahead")]
 
 
-def test_map_ahead_keeps_the_order_and_is_one_item_ahead() -> None:
+def test_map_ahead_keeps_the_order_and_makes_the_next_item_while_the_caller_works() -> None:
+    made = {number: threading.Event() for number in range(5)}
     taken: list[int] = []
 
     def items() -> Iterator[int]:
@@ -29,26 +30,12 @@ def test_map_ahead_keeps_the_order_and_is_one_item_ahead() -> None:
             taken.append(number)
             yield number
 
-    results = map_ahead(lambda number: number * number, items())
+    results = map_ahead(lambda number: made[number].set() or number * number, items())  # type: ignore[func-returns-value]
     assert taken == []
     assert next(results) == 0
+    assert made[1].wait(60)  # would time out if it were made only when it is requested
     assert taken == [0, 1]
     assert list(results) == [1, 4, 9, 16]
-    assert running() == []
-    assert list(map_ahead(str, [])) == []
-
-
-def test_the_next_item_is_made_while_the_caller_works_on_this_one() -> None:
-    made = {number: threading.Event() for number in range(3)}
-
-    def make(number: int) -> int:
-        made[number].set()
-        return number
-
-    results = map_ahead(make, range(3))
-    assert next(results) == 0
-    assert made[1].wait(60)  # would time out if it were made only when it is requested
-    results.close()
     assert running() == []
 
 
@@ -78,5 +65,5 @@ def test_chunks_that_are_tokenized_ahead_are_those_of_one_thread(tmp_path: Path)
         for device in ("meta", "cpu")
     )
     assert ahead == here
-    assert [portion.first for portion in ahead] == [7, 15, 23, 31, 39, 47]
+    assert [portion.rows.start for portion in ahead] == [7, 15, 23, 31, 39, 47]
     assert [ids for portion in ahead for ids in portion.tokens.ids] == tokenizer.ids(TEXTS)
