@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 import logging
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +34,6 @@ MEANING = {
 }
 
 
-@dataclass(frozen=True)
-class Exported:
-    """An ONNX file that was written: its inputs and outputs, and its largest difference to the model."""
-
-    out: Path
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    difference: float  # the largest of all outputs
-
-
 class Positional(nn.Module):
     """The model with positional inputs and a tuple of tensors as output, as a graph requires."""
 
@@ -61,13 +50,13 @@ class Positional(nn.Module):
         return tuple(out[:])
 
 
-def export(name: str | Path, out: str | Path, *, head: str | None = None, overwrite: bool = False) -> Exported:
+def export(name: str | Path, out: str | Path, *, head: str | None = None, overwrite: bool = False) -> dict[str, Any]:
     """Write the checkpoint, or its model with a task head, as an ONNX file in float32, and compare the two.
 
     out: a name with the suffix .onnx; a .txt of the same name describes inputs and outputs. overwrite: replace both, if
-    minibert wrote them. Raises ImportError without the extra onnx, ValueError for another suffix, for a file that
-    exists, and what `load` raises; RuntimeError where the file does not compute what the model
-    computes.
+    minibert wrote them. Returns "out", the names of "inputs" and "outputs", and the largest "difference" of an output
+    from the model's. Raises ImportError without the extra onnx, ValueError for another suffix, for a file that exists,
+    and what `load` raises; RuntimeError where the file does not compute what the model computes.
     """
     out, text = Path(out), Path(out).with_suffix(".txt")
     if absent := [package for package in PACKAGES if importlib.util.find_spec(package) is None]:
@@ -102,7 +91,7 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None, overwr
         if not difference <= BOUND:
             raise RuntimeError(f"the ONNX file differs from the model by {difference:.1g}, limit {BOUND:g}: deleted")
     write_text_atomically(text, program.model.doc_string)
-    return Exported(out, wrapped.inputs, outputs, difference)
+    return {"out": out, "inputs": wrapped.inputs, "outputs": outputs, "difference": difference}
 
 
 def inputs_of(model: Encoder | Head, shape: tuple[int, int]) -> tuple[Tensor, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from pathlib import Path
 
 from minibert.cli.shared import Arguments, Figures, add_overwrite
@@ -25,6 +24,6 @@ def run(args: Arguments) -> Figures:
 
     exported = export(args.model, args.out, head=args.head, overwrite=args.overwrite)
     print(args.out.with_suffix(".txt").read_text(encoding="utf-8"))
-    print(block("compared", f"with the model, by onnxruntime: largest difference {exported.difference:.1e}"))
+    print(block("compared", f"with the model, by onnxruntime: largest difference {exported['difference']:.1e}"))
     print(block("written", f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB, and {args.out.with_suffix('.txt')}"))
-    return asdict(exported)
+    return exported

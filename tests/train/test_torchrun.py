@@ -139,7 +139,7 @@ def test_two_processes_resume_bit_for_bit(name: str, launched: Path) -> None:
     assert apart(weights(launched, f"{name}, resumed wrongly"), weights(launched, f"{name}, whole")) > FAR
     saved = load_file(max((launched / f"{name}, saved").glob("state-*")))
     for parameter, value in CASES[name].new_model().named_parameters():
-        assert saved[f"exp_avg {parameter}"].shape == value.shape  # whole, whoever holds the shards
+        assert saved[f"exp_avg {parameter}"].shape == value.shape  # whole, on every rank
 
 
 # ---------------------------------------------------------------------------------------------------------------
