@@ -60,8 +60,8 @@ def check_classes(labels: Sequence[str], least: int = 1) -> None:
     label, fewest = min(counts.items(), key=lambda item: item[1], default=("", 0))
     if len(counts) < 2 or len(counts) == len(labels) > 2 or fewest < least:
         raise ValueError(
-            f"the labels of {len(labels)} rows cannot be learned: there are {len(counts)} classes, the smallest "
-            f"{label!r} with {fewest} rows; at least 2 classes are needed, fewer than rows, of {least} rows or more"
+            f"the labels of {len(labels)} rows cannot be learned: they have {len(counts)} classes, the smallest "
+            f"{label!r} with {fewest} rows; at least 2 classes are needed, of several rows each ({least} or more)"
         )
 
 

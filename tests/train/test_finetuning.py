@@ -106,7 +106,7 @@ def test_a_head_that_fits_is_kept_and_another_is_fresh(checkpoint: Path, tmp_pat
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        (["a"] * 4, "1 class in 4 rows: all are 'a'"),
+        (["a"] * 4, "they have 1 classes, the smallest 'a'"),
         (["a", "b", "c", None], "row 3"),
         (["a", "b"], "4 texts and 2 labels"),
     ],
