@@ -14,6 +14,7 @@ from minibert.heads import HEAD_CLASSES, Head
 from minibert.inputs import unchecked
 
 B, S, C, V = 3, 8, 2, 61
+TEXTS, TOKENS = torch.zeros(B).long(), torch.zeros(B, S).long()
 LABELS = {"sequence-classification": 3, "token-classification": 5}
 
 
@@ -85,16 +86,30 @@ def test_tokens_labelled_minus_100_do_not_count(head):
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "match"),
+    ("head", "given", "match"),
     [
-        (None, torch.zeros(B).long(), "needs both start_positions and end"),
-        (torch.zeros(B), torch.zeros(B).long(), "start_positions are torch.float32"),
-        (torch.zeros(B).long(), torch.zeros(B, 2).long(), r"end_positions are .* with shape \(3, 2\); .* \(3,\)"),
+        ("question-answering", {"end_positions": TEXTS}, "needs both start_positions and end"),
+        (
+            "question-answering",
+            {"start_positions": TEXTS.float(), "end_positions": TEXTS},
+            "start_positions are torch.float32",
+        ),
+        (
+            "question-answering",
+            {"start_positions": TEXTS, "end_positions": torch.zeros(B, 2).long()},
+            r"end_positions are .* with shape \(3, 2\); .* \(3,\)",
+        ),
+        ("pretraining", {"labels": TOKENS}, "both labels and next_sentence_label"),
+        ("pretraining", {"next_sentence_label": TEXTS}, "both labels and next_sentence_label"),
+        ("pretraining", {"labels": TOKENS, "next_sentence_label": TEXTS + 2}, r"next_sentence_label\[0\] is 2"),
+        ("multiple-choice", {"input_ids": TOKENS}, r"has shape \(3, 8\); expected \(batch, choices, tokens\)"),
+        ("multiple-choice", {"attention_mask": torch.ones(C, B, S)}, r"shape \(2, 3, 8\); expected"),
     ],
 )
-def test_positions_that_cannot_be_are_refused(start, end, match):
+def test_labels_and_inputs_that_do_not_belong_together_are_refused(head, given, match):
+    rows = ids(B, C, S) if head == "multiple-choice" else ids()
     with pytest.raises(ValueError, match=match):
-        make("question-answering")(ids(), start_positions=start, end_positions=end)
+        make(head)(**{"input_ids": rows} | given)
 
 
 def test_a_position_past_the_last_token_does_not_count_and_a_negative_one_is_0():
@@ -103,21 +118,3 @@ def test_a_position_past_the_last_token_does_not_count_and_a_negative_one_is_0()
     start, end = past.start_logits.log_softmax(-1), past.end_logits.log_softmax(-1)
     expected = (-start[0, 2] - (end[0, 3] + end[1, 0] + end[2, 4]) / 3) / 2
     torch.testing.assert_close(past.loss, expected)
-
-
-def test_pretraining_needs_both_labels_or_none():
-    model, labels, following = make("pretraining"), torch.zeros(B, S).long(), torch.zeros(B).long()
-    assert model(ids()).loss is None
-    for given in ({"labels": labels}, {"next_sentence_label": following}):
-        with pytest.raises(ValueError, match="both labels and next_sentence_label"):
-            model(ids(), **given)
-    with pytest.raises(ValueError, match=r"next_sentence_label\[0\] is 2"):
-        model(ids(), labels=labels, next_sentence_label=torch.tensor([2, 0, 0]))
-
-
-def test_choices_need_three_axes_and_masks_of_the_same_shape():
-    model = make("multiple-choice")
-    with pytest.raises(ValueError, match=r"input_ids has shape \(3, 8\); expected \(batch, choices, tokens\)"):
-        model(ids())
-    with pytest.raises(ValueError, match=r"attention_mask has shape \(2, 3, 8\); expected"):
-        model(ids(B, C, S), attention_mask=torch.ones(C, B, S))

@@ -11,13 +11,12 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from starlette.requests import ClientDisconnect, Request
 from words import labelled, write_words_checkpoint
 
 import minibert
 from minibert.serving import ServerSettings
-from minibert.serving.app import Server, while_connected
-from minibert.serving.models import Masks, Vectors, filler, load_labels
+from minibert.serving.app import Server
+from minibert.serving.models import Masks, Vectors, load_labels
 from minibert.tasks.frozen import Classifier, train
 from minibert.tasks.masked_text import fill_mask
 from minibert.train import finetune
@@ -129,13 +128,6 @@ def test_a_text_that_is_too_long_is_cut_on_request_and_counted(vectors: Vectors,
     assert_close(found_in(embed(server, [ids])), expected[1:])
 
 
-def test_a_batch_is_filled_up_to_one_of_a_few_numbers_of_tokens() -> None:
-    sizes = [(tokens, tokens + sum(map(len, filler(tokens)))) for tokens in range(1, 1025)]
-    assert all(tokens <= filled <= max(tokens + 7, 1.125 * tokens) for tokens, filled in sizes)
-    assert len({filled for _, filled in sizes}) == 40
-    assert all(len(row) <= 16 for tokens, _ in sizes for row in filler(tokens))
-
-
 # -- labels and masked tokens
 
 
@@ -244,19 +236,6 @@ def test_a_full_queue_is_429_and_has_space_again_later(vectors: Vectors) -> None
     full, later = run(server, work())
     assert (full.status_code, full.json()["error"]["code"], later.status_code) == (429, "queue_full", 200)
     assert int(full.headers["retry-after"]) >= 1
-
-
-def test_a_client_that_disconnects_cancels_its_request() -> None:
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.disconnect"}
-
-    async def work() -> None:
-        future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        with pytest.raises(ClientDisconnect):
-            await asyncio.wait_for(while_connected(Request({"type": "http"}, receive), future), 10)
-        assert future.cancelled()
-
-    asyncio.run(work())
 
 
 class Poisoned(Vectors):

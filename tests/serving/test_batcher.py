@@ -166,15 +166,6 @@ def test_a_full_queue_refuses_until_it_has_space() -> None:
     asyncio.run(main())
 
 
-def test_a_wrong_number_of_results_is_an_error() -> None:
-    async def work(batcher: Batcher) -> None:
-        for items in ([(1, 2), (2, 2)], [(3, 2)]):  # the queue lives on
-            with pytest.raises(ValueError, match="shorter"):
-                await submitted(batcher, items)
-
-    run(work, lambda items: [number for number, _ in items][1:])
-
-
 def test_a_queue_that_mixes_up_results_would_be_noticed() -> None:
     with pytest.raises(AssertionError):
         assert run(lambda batcher: submitted(batcher, [(1, 2), (2, 2)]), lambda items: [4, 2]) == [2, 4]

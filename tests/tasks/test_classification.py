@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,17 +12,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from sklearn.utils.class_weight import compute_class_weight
 from words import write_words_checkpoint
 
 from minibert.losses import text_loss
-from minibert.tasks import TASKS, task_class
+from minibert.tasks import task_class
 from minibert.tasks.base import Encoded
 from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.labels import LabelPrediction, LabelSetPrediction, class_weights
-from minibert.text.tokenizer import Tokenizer, UnknownTokensWarning, load_tokenizer
+from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.batches import collate
 
 ONE, SEVERAL, NUMBER = Classification(), Classification(separator="|"), Classification(regression=True)
@@ -82,11 +78,6 @@ def test_texts_and_labels_are_read(
     assert data.rows == (READ if pairs is None else list(zip(READ, pairs, strict=True)))
 
 
-def test_labelled_texts_come_from_standard_input_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a,1\nb,0\n")))
-    assert Classification(format="csv").read("-").labels == ["1", "0"]
-
-
 def test_a_first_row_that_looks_like_a_header_is_refused_unless_columns_are_named(tmp_path: Path) -> None:
     path = file(tmp_path, "x.csv", "my review,sentiment\na,1\nb,0\nc,1\n")
     with pytest.raises(ValueError, match=r"the first row .* has the label 'sentiment', .* --text 'my review' --label"):
@@ -131,12 +122,6 @@ def test_what_is_no_label_is_refused_with_its_line(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         task.read(file(tmp_path, name, content))
-
-
-@given(st.lists(st.frozensets(st.text("abc ", min_size=1).map(str.strip).filter(bool)), min_size=1))
-def test_labels_that_were_joined_come_back(rows: list[frozenset[str]]) -> None:
-    data = SEVERAL.from_labels(["a"] * len(rows), ["|".join(row) for row in rows])
-    assert data.labels == [tuple(sorted(row)) for row in rows]
 
 
 # -- from Python
@@ -241,10 +226,6 @@ def test_what_cannot_be_used_is_refused(use: Any, error: type[Exception], messag
         use()
 
 
-def test_the_registry_names_each_task_once() -> None:
-    assert {name: task_class(name).name for name in TASKS} == {name: name for name in TASKS}
-
-
 # -- encoding
 
 
@@ -290,11 +271,6 @@ def test_what_was_cut_is_noted_and_of_a_pair_the_longer_text_is_cut_first(tokeni
     assert encoded.examples[0].segments == [0] * 7 + [1] * 3
     assert tokenizer.decode(encoded.examples[0].ids) == "[CLS] good film good film good [SEP] the play [SEP]"
     assert ONE.encode(ONE.from_texts(["bad"]), tokenizer, [], 20).notes == ()
-
-
-def test_another_language_is_warned_of(tokenizer: Tokenizer) -> None:
-    with pytest.warns(UnknownTokensWarning, match=r"3 of 3 tokens are \[UNK\]"):
-        ONE.encode(ONE.from_texts(["中文 文"]), tokenizer, [], 20)
 
 
 # -- answers

@@ -12,7 +12,6 @@ import textwrap
 import urllib.request
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from words import write_tsv, write_words_checkpoint
@@ -88,21 +87,16 @@ def test_the_demo_returns_what_it_shows(checkpoint: Path, tmp_path: Path) -> Non
     data = write_tsv(tmp_path / "x.tsv", 40)
     figures = demo(str(data), str(checkpoint), show=shown.append)
     json.dumps(figures, allow_nan=False)
-    text = "\n".join(shown)
-    assert figures["data"]["classes"] == {"neg": 20, "pos": 20}
-    assert figures["tokens"]["ids"][0] == 2
+    text, evaluation = "\n".join(shown), figures["evaluation"]
     N, S = figures["ids"]["shape"]
+    assert (figures["data"]["classes"], figures["baseline"]) == ({"neg": 20, "pos": 20}, 0.5)
     assert figures["last_hidden_states"]["shape"] == [N, S, 24] == [40, S, 24]
     assert figures["split"] == {"train": 30, "test": 10, "random_state": 0}
-    assert figures["baseline"] == 0.5
-    evaluation = figures["evaluation"]
-    assert f"{evaluation['accuracy']:.3f} ± {evaluation['standard_error']:.3f}" in text
     assert sum(map(sum, evaluation["confusion"])) == 10
     assert EXAMPLE in [prediction["text"] for prediction in figures["predictions"]]
-    assert figures["seconds"]["total"] > 0
-    for expected in (f"({N}, {S})", f"({N}, {S}, 24)", "(40, 24)", str(data), "[CLS]"):
+    accuracy = f"{evaluation['accuracy']:.3f} ± {evaluation['standard_error']:.3f}"
+    for expected in (f"({N}, {S})", f"({N}, {S}, 24)", "(40, 24)", str(data), "[CLS]", accuracy):
         assert expected in text
-    assert max(len(line) for line in text.replace(str(data), "DATA").splitlines()) < 100
 
 
 @pytest.mark.parametrize(
@@ -151,26 +145,6 @@ def test_a_download_that_fails_falls_back_and_the_reason_is_shown(
     source, why = choose_checkpoint(None)
     assert source.name == "all-MiniLM-L6-v2"
     assert "it broke off" in why
-
-
-def test_without_network_the_hub_is_tried_once_for_weights_and_data_together(
-    nothing_here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[str] = []
-
-    def urlopen(request: Any, **options: Any) -> None:
-        tried.append(request.full_url)
-        raise OSError("no route")
-
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
-    hub.answers.cache_clear()
-    try:
-        assert "the Hub does not answer" in choose_checkpoint(None)[1]
-        assert "the Hub does not answer" in find_reviews().why
-    finally:
-        hub.answers.cache_clear()
-    assert tried == [hub.endpoint()]
 
 
 # -- the data

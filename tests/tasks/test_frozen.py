@@ -174,14 +174,6 @@ def test_other_weights_are_refused_with_both_hashes(saved: Path, trained: Classi
         Classifier.load(saved, batch_tokens=0)
 
 
-def test_the_folder_holds_one_file_that_is_read_back(saved: Path, trained: Classifier) -> None:
-    assert [path.name for path in saved.iterdir()] == [CLASSIFIER_FILE]
-    details, arrays = read(saved)
-    assert details["weights_sha256"] == trained.features.weights_sha256_
-    assert (details["labels"], details["layers"]) == (["neg", "pos"], [-2, -1])
-    np.testing.assert_array_equal(arrays["coef"], trained.head[-1].coef_)
-
-
 @pytest.mark.parametrize(
     ("change", "arrays", "message"),
     [

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import re
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +24,10 @@ from minibert.cli import main as cli
 from minibert.heads import Head
 from minibert.losses import IGNORED
 from minibert.parity.compare import parameter_pairs
-from minibert.tasks.base import Augmentation, Example
+from minibert.tasks.base import Example
 from minibert.tasks.masked_text import Corpus, Guess, MaskedText, fill_line, fill_mask, fill_text
 from minibert.text.masking import unmasked
 from minibert.text.tokenized import UnknownTokensWarning
-from minibert.text.tokenizer import Tokenizer
 from minibert.train import finetune
 from minibert.train.batches import Batches
 from minibert.train.finetuning import FinetuneRun, Reader
@@ -53,11 +51,9 @@ def lines_of(count: int) -> list[str]:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Random checkpoints of a few words by family; of BERT also one without a task head."""
-    made = {}
-    for name, head in (("bert", "masked-lm"), ("distilbert", "masked-lm"), ("headless", None)):
-        folder = tmp_path_factory.mktemp(name)
-        made[name] = write_words_checkpoint(folder, "bert" if head is None else name, head)
-    return made
+    place = tmp_path_factory.mktemp("folders")
+    made = {name: write_words_checkpoint(place / name, name, "masked-lm") for name in ("bert", "distilbert")}
+    return made | {"headless": write_words_checkpoint(place / "headless")}
 
 
 @pytest.fixture
@@ -74,8 +70,7 @@ def text_of(example: Example) -> list[int]:
     return unmasked(example.ids, example.labels["labels"])
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Reading, and rows
+# -- reading, and rows
 
 
 @pytest.mark.parametrize(
@@ -132,15 +127,17 @@ def test_each_epoch_masks_other_tokens_of_the_same_text_and_dev_always_the_same(
 ) -> None:
     data, folder = TASK.read(corpus), str(folders["bert"])
     jobs = [FinetuneRun.of(TASK, data, data, FinetuneSettings(model=folder, seed=seed, **QUICK)) for seed in (0, 1)]
-    drawn = [job.batches().of_rows(range(12), epoch).labels["labels"] for job in jobs for epoch in (0, 1)]
-    assert len({tuple(one.flatten().tolist()) for one in drawn}) == 4
-    assert torch.equal(jobs[1].batches().of_rows(range(12), 1).labels["labels"], drawn[3])
+    drawn = [job.batches().of_rows(range(12), epoch) for job in jobs for epoch in (0, 1)]
+    assert len({tuple(one.labels["labels"].flatten().tolist()) for one in drawn}) == 4
+    assert_equal(jobs[1].batches().of_rows(range(12), 1).labels, drawn[3].labels)
+    texts = [torch.tensor(unmasked(one.input_ids.flatten(), one.labels["labels"].flatten())) for one in drawn]
+    assert all(torch.equal(text, texts[0]) for text in texts)
     assert jobs[0].held_out == jobs[1].held_out is not None
     assert [text_of(one) for one in jobs[0].encoded.examples] == [text_of(one) for one in jobs[0].held_out.examples]
+    assert MaskedText.fresh_head not in jobs[0].encoded.notes
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Beside transformers
+# -- beside transformers
 
 
 def load(folder: Path) -> Any:
@@ -151,13 +148,11 @@ def both(folder: Path) -> tuple[Head, Any]:
     return load(folder), transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager")
 
 
-def batches(
-    folder: Path, corpus: Path, change: Callable[[Augmentation], Augmentation] = lambda change: change
-) -> Batches:
-    """Of a corpus, masked afresh in each epoch; change: a mistake."""
+def batches(folder: Path, corpus: Path) -> Batches:
+    """Of a corpus, masked afresh in each epoch."""
     tokenizer = minibert.load_tokenizer(folder)
     encoded = TASK.encode(TASK.read(corpus), tokenizer, [], 16)
-    return Batches(encoded.examples[:25], 5, 0, tokenizer.pad_id, augment=change(TASK.augment(tokenizer, 0)))
+    return Batches(encoded.examples[:25], 5, 0, tokenizer.pad_id, augment=TASK.augment(tokenizer, 0))
 
 
 @both_types
@@ -175,63 +170,27 @@ def test_twenty_readable_steps_are_those_of_a_transformers_loop_bit_for_bit(
     assert_equal({name: p.data for name, p, _ in pairs}, {name: p.data for name, _, p in pairs})
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Mistakes on purpose
-
-
-def faults(original: Sequence[Example], found: Batches, tokenizer: Tokenizer) -> set[str]:
-    """What is wrong with the masked rows of five epochs."""
-    wrong, chosen, text = set(), 0, 0
-    for epoch, (row, example) in itertools.product(range(5), enumerate(original)):
-        before, labels = text_of(example), found.of_rows([row], epoch).labels["labels"][0].tolist()
-        places = [place for place, label in enumerate(labels) if label != IGNORED]
-        chosen, text = chosen + len(places), text + len(before) - 2
-        wrong |= {"labels"} if any(labels[place] != before[place] for place in places) else set()
-        wrong |= {"special"} if any(before[place] in tokenizer.control_ids for place in places) else set()
-    return wrong | (set() if 0.12 < chosen / text < 0.18 else {"share"})
-
-
-def labels_off_by_one(ids: list[int], labels: list[int], before: list[int]) -> list[int]:
-    return labels[1:] + labels[:1]
-
-
-def special_tokens_masked(ids: list[int], labels: list[int], before: list[int]) -> list[int]:
-    ids[0] = ids[labels.index(IGNORED)]
-    return [before[0], *labels[1:]]
-
-
-def loss_over_all_tokens(ids: list[int], labels: list[int], before: list[int]) -> list[int]:
-    return before
-
-
 @pytest.mark.parametrize(
-    ("mistake", "fault"),
-    [(labels_off_by_one, "labels"), (special_tokens_masked, "special"), (loss_over_all_tokens, "share")],
+    "mistake",
+    [lambda labels, text: labels[1:] + labels[:1], lambda labels, text: text],
+    ids=["labels off by one", "loss over all tokens"],
 )
-def test_a_mistake_in_masking_is_caught_and_leaves_other_losses(
-    mistake: Callable[[list[int], list[int], list[int]], list[int]], fault: str, folders: dict[str, Path], corpus: Path
-) -> None:
-    def change(right: Augmentation) -> Augmentation:
-        def wrong(example: Example, epoch: int, row: int) -> Example:
-            one = right(example, epoch, row)
-            ids = list(one.ids)
-            return Example(ids, one.segments, {"labels": mistake(ids, list(one.labels["labels"]), text_of(one))})
+def test_a_mistake_in_masking_leaves_other_losses(mistake: Any, folders: dict[str, Path], corpus: Path) -> None:
+    right = batches(folders["bert"], corpus)
+    augment: Any = right.augment
 
-        return wrong
+    def mistaken(example: Example, epoch: int, row: int) -> Example:
+        one = augment(example, epoch, row)
+        return Example(one.ids, one.segments, {"labels": mistake(list(one.labels["labels"]), text_of(one))})
 
-    tokenizer = minibert.load_tokenizer(folders["bert"])
-    right, wrong = batches(folders["bert"], corpus), batches(folders["bert"], corpus, change)
-    assert faults(right.examples, right, tokenizer) == set()
-    assert fault in faults(wrong.examples, wrong, tokenizer)
     ours, theirs = both(folders["bert"])
     torch.manual_seed(3)
-    curve = train(ours, wrong, TWENTY, loss_of=readable_loss).curve
+    curve = train(ours, replace(right, augment=mistaken), TWENTY, loss_of=readable_loss).curve
     torch.manual_seed(3)
     assert curve != upstream_training(theirs, right, TWENTY)
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Measured
+# -- measured
 
 
 def test_figures_are_those_of_the_readable_logits(folders: dict[str, Path], corpus: Path) -> None:
@@ -284,8 +243,7 @@ def test_a_text_without_a_masked_token_cannot_measure_and_a_batch_without_one_te
     assert_equal(list(model.parameters()), before)
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Training
+# -- training
 
 
 @pytest.fixture(scope="module")
@@ -301,30 +259,14 @@ def learned(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
 def test_a_corpus_is_learned_and_transformers_loads_the_folder_with_equal_logits(learned: tuple[Head, Path]) -> None:
     ours, folder = learned
     report = json.loads((folder / "training.json").read_text())
-    assert report["epochs"][0]["perplexity"] > 10
-    assert report["dev"]["perplexity"] < 3
-    assert report["dev"]["accuracy"] > 0.6
-    assert (
-        report["dev"]
-        == min(report["epochs"], key=lambda epoch: epoch["loss"])
-        == report["epochs"][report["best_epoch"] - 1]
-    )
+    epochs, dev = report["epochs"], report["dev"]
+    assert epochs[0]["perplexity"] > 10 and dev["perplexity"] < 3 and dev["accuracy"] > 0.6
+    assert dev == min(epochs, key=lambda epoch: epoch["loss"]) == epochs[report["best_epoch"] - 1]
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
-    batch = transformers.AutoTokenizer.from_pretrained(folder)(
-        ["the film very [MASK]", "the [MASK]"], padding=True, return_tensors="pt"
-    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer(["the film very [MASK]", "the [MASK]"], padding=True, return_tensors="pt")
     with torch.no_grad():
         assert torch.equal(ours(**batch).logits, theirs(**batch).logits)
-
-
-def test_a_checkpoint_without_the_task_head_gets_a_fresh_one_and_says_so(
-    folders: dict[str, Path], corpus: Path
-) -> None:
-    data = TASK.read(corpus)
-    settings = [FinetuneSettings(model=str(folders[name])) for name in ("headless", "bert")]
-    notes = [FinetuneRun.of(TASK, data, None, one).encoded.notes for one in settings]
-    assert notes[0] == (MaskedText.fresh_head, *notes[1])
-    assert "training starts with a new one" in MaskedText.fresh_head
 
 
 def test_the_commands_train_measure_and_fill(
@@ -345,8 +287,7 @@ def test_the_commands_train_measure_and_fill(
     assert "the text has 0 [MASK]" in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Filling masks
+# -- filling masks
 
 TEXT = "the [MASK] sat on the [MASK] ."
 
@@ -380,13 +321,7 @@ def test_every_mask_gets_the_most_probable_tokens_of_transformers(small: Path) -
     [
         ("", "folder", {}, ValueError, r"the text has 0 \[MASK\], 0 of them"),
         ("the cat [mask]", "folder", {}, ValueError, r"the text has 0 \[MASK\], 0 of them"),
-        (
-            f"a [MASK] {'cat ' * 38}[MASK]",
-            "folder",
-            {},
-            ValueError,
-            r"has 2 \[MASK\], 1 of them in the first 32 tokens",
-        ),
+        (f"a [MASK] {'cat ' * 38}[MASK]", "folder", {}, ValueError, r"2 \[MASK\], 1 of them in the first 32 tokens"),
         (TEXT, "folder", {"top_k": 0}, ValueError, "top_k is 0; it must be 1 to 30522"),
         (TEXT, "folder", {"top_k": -1}, ValueError, "top_k is -1"),
         (TEXT, "folder", {"top_k": 30523}, ValueError, "top_k is 30523"),
@@ -412,21 +347,18 @@ def test_what_cannot_be_filled_is_refused(
         fill_mask(text, made[model](), **settings)
 
 
-def test_the_best_token_replaces_each_mask_and_continues_its_word() -> None:
+def test_a_line_has_tokens_probabilities_and_the_text_in_which_the_best_one_continues_its_word(
+    learned: tuple[Head, Path],
+) -> None:
+    reader: Any = Reader.load(learned[1])
+    [[best]] = fill_mask("The film very [MASK]!", reader.model, 1, tokenizer=reader.tokenizer)
+    line = fill_line("The film very [MASK]!", reader.model, reader.tokenizer)
+    assert line == f"{best.token}\t{best.probability:.4f}\tThe film very {best.token}!"
     guesses = [Guess("##ing", 0.9), Guess("home", 0.8)]
     assert fill_text("He was walk [MASK] [MASK].", guesses, MINILM) == "He was walking home."
 
 
-def test_a_line_has_tokens_probabilities_and_the_text(learned: tuple[Head, Path]) -> None:
-    reader: Any = Reader.load(learned[1])
-    [[best]] = fill_mask("The film very [MASK]!", reader.model, 1, tokenizer=reader.tokenizer)
-    assert best.token in GOOD + BAD
-    line = fill_line("The film very [MASK]!", reader.model, reader.tokenizer)
-    assert line == f"{best.token}\t{best.probability:.4f}\tThe film very {best.token}!"
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Bad input
+# -- bad input
 
 
 @pytest.mark.parametrize(
@@ -460,11 +392,3 @@ def test_a_corpus_of_unknown_or_invisible_characters_is_refused_before_weights_a
             TASK.encode(Corpus.of([text, text]), MINILM, [], 16)
     with pytest.warns(UnknownTokensWarning, match=r"3 of 4 tokens are \[UNK\]"):
         TASK.encode(Corpus.of(["😀 😀", "😀 a"]), MINILM, [], 16)
-
-
-@pytest.mark.parametrize("rate", ["0", "1", "-0.5", "nan"])
-def test_a_mask_rate_of_nothing_or_all_is_refused_before_the_file_is_read(
-    rate: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    assert cli.main(["finetune", "mask", "no file", "--out", str(tmp_path / "out"), f"--mask-rate={rate}"]) == 2
-    assert re.search("mask.rate is", capsys.readouterr().err)
