@@ -41,5 +41,4 @@ def run(args: Arguments) -> Figures:
     task = replace(reader.task, **columns) if columns else reader.task
     measure = reader.measure(task.read(args.data))
     print(measure.text)
-    figures: Figures = measure.figures
-    return figures
+    return dict(measure.figures)

@@ -89,7 +89,9 @@ def steps(result: Result) -> list[dict[str, Any]]:
         {
             "rung": rung,
             "name": label,
-            "shape": shape_text({row.shape for row in rows}),
+            "shape": "various"
+            if len({row.shape for row in rows}) > 1
+            else " x ".join(map(str, rows[0].shape)) or "one number",
             "tensors": len(rows),
             "values": sum(math.prod(row.shape) for row in rows),
             "largest": max(row.largest for row in rows),
@@ -99,11 +101,6 @@ def steps(result: Result) -> list[dict[str, Any]]:
         }
         for (rung, label), rows in groups.items()
     ]
-
-
-def shape_text(shapes: set[tuple[int, ...]]) -> str:
-    """One shape as 6 x 24, several as various."""
-    return "various" if len(shapes) > 1 else " x ".join(map(str, *shapes)) or "one number"
 
 
 def cells(result: Result) -> list[tuple[str, ...]]:

@@ -38,7 +38,10 @@ def run(args: argparse.Namespace, default_model: str) -> dict[str, Any]:
     attention = traced.attention(args.layer, args.head, merge=args.words)
     figures = {"model": name, **describe(traced)}
     if args.out:
-        traced.save(args.out, layers=choice.layers, heads=choice.heads, annotated=annotated_address(args))
+        annotated: Path = args.annotated or Path("build/annotated")  # where `make annotated` writes
+        there = (annotated / "model.html").is_file()
+        link = Path(os.path.relpath(annotated, args.out.parent)).as_posix() if there else ""
+        traced.save(args.out, layers=choice.layers, heads=choice.heads, annotated=link)
         figures |= {
             "out": str(args.out),
             "bytes": args.out.stat().st_size,
@@ -108,12 +111,6 @@ def describe(traced: Trace) -> dict[str, Any]:
     for place, guesses in traced.predictions:
         print(block(f"[MASK] {place}", ", ".join(f"{guess.token} {guess.probability:.4f}" for guess in guesses[:5])))
     return figures
-
-
-def annotated_address(args: argparse.Namespace) -> str:
-    """The annotated source as seen from the page; "" if there is none."""
-    folder: Path = args.annotated or Path("build/annotated")  # where `make annotated` writes
-    return Path(os.path.relpath(folder, args.out.parent)).as_posix() if (folder / "model.html").is_file() else ""
 
 
 def draw(matrix: Any, names: list[str], title: str, path: Path) -> None:
