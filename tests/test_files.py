@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minibert.files import MOST_BYTES, atomic_write, lock_file, read_json, write_text_atomically
+from minibert.files import MOST_BYTES, atomic_write, read_json, write_text_atomically
 
 
 def test_an_object_is_read_with_and_without_a_byte_order_mark(tmp_path: Path) -> None:
@@ -75,9 +75,3 @@ def test_a_file_has_the_permissions_of_the_umask_whatever_wrote_it(tmp_path: Pat
         temporary.unlink()
         os.close(os.open(temporary, os.O_CREAT | os.O_WRONLY, 0o600))  # as the writer of safetensors does
     assert stat.S_IMODE((tmp_path / "a.bin").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
-
-
-def test_a_locked_file_is_refused_until_it_is_closed(tmp_path: Path) -> None:
-    with lock_file(tmp_path / "lock"), pytest.raises(RuntimeError, match="another process is writing"):
-        lock_file(tmp_path / "lock")
-    lock_file(tmp_path / "lock").close()

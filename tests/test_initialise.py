@@ -23,8 +23,10 @@ SEED = 5
 OTHER_ORDER = ("masked-lm", "pretraining")
 # So it does the two smaller tables of RoBERTa, and CamemBERT's and XLM-R's heads, which it draws before the encoder.
 EXCHANGED = {"embeddings.position.weight", "embeddings.segment.weight"}
-CASES = [(family, head) for family, head in HEADS if head not in OTHER_ORDER]
-CASES += [(family, None) for family in FAMILIES.values()]
+CASES = [
+    *((family, head) for family, head in HEADS if head not in OTHER_ORDER),
+    *((family, None) for family in FAMILIES.values()),
+]
 
 
 def ours(config: Config, head: str | None) -> Any:

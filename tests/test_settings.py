@@ -25,24 +25,12 @@ class Example:
         check(self)
 
 
-@pytest.fixture
-def parser() -> argparse.ArgumentParser:
+def test_flags_give_back_the_settings() -> None:
     parser = argparse.ArgumentParser()
     add_options(parser, Example)
-    return parser
-
-
-def test_flags_give_back_the_settings(parser: argparse.ArgumentParser) -> None:
     assert read_options(parser.parse_args([]), Example) == Example()
     args = parser.parse_args(["--steps", "5", "--learning-rate", "0.1", "--step", "readable", "--whole-words"])
     assert read_options(args, Example, hidden=4) == Example(5, 0.1, "readable", None, True, 4)
-
-
-def test_help_has_choices_and_defaults(parser: argparse.ArgumentParser) -> None:
-    text = parser.format_help()
-    assert "packed or readable (packed)" in text
-    assert "steps of the run (10)" in text
-    assert "--hidden" not in text
 
 
 @pytest.mark.parametrize(

@@ -198,34 +198,20 @@ def test_the_mean_of_a_short_text_is_computed_in_bfloat16_in_batches_of_its_own(
 # Where it cannot be computed
 
 
-def off_by_one(monkeypatch: pytest.MonkeyPatch, kernel: type[Int8Linear]) -> None:
-    product = kernel.product
-    monkeypatch.setattr(kernel, "product", lambda self, values: product(self, values).add_(1))
+def break_packed_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    product = PackedInt8Linear.product
+    monkeypatch.setattr(PackedInt8Linear, "product", lambda self, values: product(self, values).add_(1))
 
 
 @EXACT
 def test_the_packed_product_is_taken_if_it_is_exact_and_else_the_plain_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert int8.choose_int8(CPU) is PackedInt8Linear
     packed = int8_engine()
-    off_by_one(monkeypatch, PackedInt8Linear)
+    break_packed_products(monkeypatch)
     plain = int8_engine()
     assert "int8 by packed oneDNN" in packed.kernels and "int8 by torch._int_mm" in plain.kernels
     monkeypatch.undo()
     assert difference(packed.vectors(ROWS), plain.vectors(ROWS)) < 1e-3  # the same integers; floats in another order
-
-
-@pytest.mark.parametrize("broken", [False, True], ids=["no VNNI", "products that are not exact"])
-def test_without_a_fast_and_exact_product_a_warning_says_so(monkeypatch: pytest.MonkeyPatch, broken: bool) -> None:
-    monkeypatch.setattr(device, "cpu_features", lambda: {"avx2"})
-    if broken:
-        monkeypatch.setattr(int8, "has_int8", lambda device: True)
-        off_by_one(monkeypatch, Int8Linear)
-        off_by_one(monkeypatch, PackedInt8Linear)
-    message = "no int8 product that is exact" if broken else "not multiply int8 in hardware"
-    with pytest.warns(UserWarning, match=message):
-        engine = int8_engine()
-    assert engine.kernels.startswith(engine.precision) and engine.precision == "float32"
-    assert cosine(engine.vectors(ROWS), readable_vectors(ENCODER, ROWS)) > 0.999
 
 
 def overflowing(x: Tensor, weight: Tensor, *, out: Tensor) -> Tensor:
@@ -239,12 +225,20 @@ def missing(*arguments: Any, **named: Any) -> Tensor:
     raise AttributeError("no such operator")
 
 
-@pytest.mark.parametrize("fault", [overflowing, missing])
-def test_a_product_that_overflows_or_is_missing_is_not_taken(
-    monkeypatch: pytest.MonkeyPatch, fault: Callable[..., Tensor]
+@pytest.mark.parametrize("fault", [None, overflowing, missing], ids=["no VNNI", "overflowing", "missing"])
+def test_without_a_fast_and_exact_product_a_warning_says_so(
+    monkeypatch: pytest.MonkeyPatch, fault: Callable[..., Tensor] | None
 ) -> None:
-    monkeypatch.setattr(torch, "_int_mm", fault)
-    assert not is_exact()
+    monkeypatch.setattr(device, "cpu_features", lambda: {"avx2"})
+    if fault:
+        monkeypatch.setattr(int8, "has_int8", lambda device: True)
+        monkeypatch.setattr(torch, "_int_mm", fault)
+        break_packed_products(monkeypatch)
+    message = "no int8 product that is exact" if fault else "not multiply int8 in hardware"
+    with pytest.warns(UserWarning, match=message):
+        engine = int8_engine()
+    assert engine.kernels.startswith(engine.precision) and engine.precision == "float32"
+    assert cosine(engine.vectors(ROWS), readable_vectors(ENCODER, ROWS)) > 0.999
 
 
 @EXACT

@@ -12,7 +12,6 @@ from helpers import minilm_folder
 import minibert
 from minibert import embed
 from minibert.config import Config
-from minibert.kernels.packing import batches
 from minibert.model import Encoder
 from minibert.vectors.pooling import POOLINGS, Pooling
 from minibert.vectors.readable import Matrix, readable_vectors
@@ -66,13 +65,6 @@ def test_a_mean_that_counts_padding_would_be_caught(
     assert np.abs(alone - beside_a_longer[:1]).max() > 1000 * TOLERANCE
 
 
-def test_padding_has_no_part_in_mean_and_max_whatever_it_holds() -> None:
-    keep = torch.tensor([[[True], [True], [False]]])
-    states = torch.tensor([[[1.0, -4.0], [3.0, -2.0], [torch.nan, torch.inf]]])
-    assert POOLINGS["mean"].pool(states, keep).tolist() == [[2.0, -3.0]]
-    assert POOLINGS["max"].pool(states, keep).tolist() == [[3.0, -2.0]]
-
-
 def test_vectors_equal_the_output_of_transformers_pooled_by_hand() -> None:
     from transformers import AutoModel, AutoTokenizer
 
@@ -110,17 +102,6 @@ def test_rows_come_back_in_the_order_of_the_texts(small: Encoder) -> None:
     expected = vectors(small, [[length] for length in lengths], layers=0)  # all of one length: nothing to reorder
     np.testing.assert_allclose(X, expected, atol=1e-6)
     assert np.abs(X[1:] - X[:-1]).max(axis=1).min() > 0.01  # two rows exchanged would be seen
-
-
-@pytest.mark.parametrize("batch_tokens", [1, 7, 64, 10_000])
-def test_a_batch_holds_at_most_its_tokens_and_every_row_is_in_one(small: Encoder, batch_tokens: int) -> None:
-    lengths, shapes = [5, 1, 40, 5, 9, 9, 2, 33, 64, 1], []
-    cut = list(batches(lengths, batch_tokens))
-    assert sorted(row for rows in cut for row in rows) == list(range(len(lengths)))
-    assert all(len(rows) == 1 or len(rows) * max(lengths[row] for row in rows) <= batch_tokens for rows in cut)
-    small.embeddings.register_forward_pre_hook(lambda module, given: shapes.append(tuple(given[0].shape)))
-    vectors(small, [[1] * length for length in lengths], batch_tokens=batch_tokens)
-    assert shapes == [(len(rows), max(lengths[row] for row in rows)) for rows in cut]  # no more at once
 
 
 def test_dropout_is_off_while_vectors_are_computed_and_every_module_keeps_its_mode_also_after_errors(
