@@ -113,16 +113,14 @@ def batches_of(
     head: str, count: int, batch_size: int, seed: int = 0, kind: str | None = None, family: Family = BERT
 ) -> Batches:
     """Batches of random examples."""
-    choices = CHOICES if head == "multiple-choice" else 0
-    return Batches(
-        examples(head, lengths_of(count, seed), seed, kind, family), batch_size, seed, pad_id=0, choices=choices
-    )
+    rows = examples(head, lengths_of(count, seed), seed, kind, family)
+    return Batches(rows, batch_size, seed, pad_id=0, choices=CHOICES if head == "multiple-choice" else 0)
 
 
 def batch_of(head: str, lengths: Sequence[int], seed: int = 0, kind: str | None = None, family: Family = BERT) -> Batch:
     """One batch of random examples, one of these lengths each."""
-    choices = CHOICES if head == "multiple-choice" else 0
-    return collate(examples(head, lengths, seed, kind, family), range(len(lengths)), pad_id=0, choices=choices)
+    rows = examples(head, lengths, seed, kind, family)
+    return collate(rows, range(len(lengths)), pad_id=0, choices=CHOICES if head == "multiple-choice" else 0)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -131,8 +129,7 @@ def batch_of(head: str, lengths: Sequence[int], seed: int = 0, kind: str | None 
 
 def upstream_loss(model: nn.Module, batch: Batch) -> Tensor:
     """The loss of transformers' model."""
-    loss: Tensor = forward(model, inputs(batch), batch.labels).loss
-    return loss
+    return forward(model, inputs(batch), batch.labels).loss
 
 
 def inputs(batch: Batch) -> Inputs:
@@ -141,29 +138,24 @@ def inputs(batch: Batch) -> Inputs:
     return Inputs(*(x.unflatten(0, (-1, batch.choices)) if batch.choices else x for x in parts))
 
 
-def upstream_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
-    """AdamW with weight decay by name, as the examples of transformers have it."""
-    no_decay = ("bias", "LayerNorm", "layer_norm")
-    decayed = [p for name, p in model.named_parameters() if not any(part in name for part in no_decay)]
-    other = [p for name, p in model.named_parameters() if any(part in name for part in no_decay)]
-    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": other, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, fused=settings.fused)
-
-
 def upstream_training(
     model: nn.Module,
     batches: Batches,
     settings: TrainSettings,
     parameters: Sequence[nn.Parameter] | None = None,
 ) -> list[float]:
-    """Train transformers' model; returns the loss of each step.
+    """Train transformers' model, with weight decay by name as its examples have it; returns the loss of each step.
 
     parameters: in the order in which clipping sums the squares of their gradients.
     """
     from transformers import get_linear_schedule_with_warmup
 
     clipped = list(model.parameters()) if parameters is None else parameters
-    optimizer = upstream_optimizer(model, settings)
+    no_decay = ("bias", "LayerNorm", "layer_norm")
+    decayed = [p for name, p in model.named_parameters() if not any(part in name for part in no_decay)]
+    other = [p for name, p in model.named_parameters() if any(part in name for part in no_decay)]
+    groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": other, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, fused=settings.fused)
     steps = settings.epochs * -(-batches.batches_per_epoch // settings.accumulate)
     schedule = get_linear_schedule_with_warmup(optimizer, math.ceil(settings.warmup * steps), steps)
     losses = []
@@ -173,12 +165,13 @@ def upstream_training(
         while left:
             parts, left = left[: settings.accumulate], left[settings.accumulate :]
             weights = [counted(part) for part in parts]
-            total = 0.0
-            for part, weight in zip(parts, weights, strict=True):
-                loss = upstream_loss(model, part) * (weight / sum(weights))  # times 1: the same bits
+            scaled = [  # times 1: the same bits
+                upstream_loss(model, part) * (weight / sum(weights))
+                for part, weight in zip(parts, weights, strict=True)
+            ]
+            for loss in scaled:
                 loss.backward()
-                total = total + loss.detach()
-            losses.append(float(total))
+            losses.append(float(sum(loss.detach() for loss in scaled)))
             nn.utils.clip_grad_norm_(clipped, settings.clip)
             optimizer.step()
             schedule.step()

@@ -15,7 +15,6 @@ from training import write_home
 
 from minibert.tasks.base import Measure
 from minibert.train import distill, finetune, loop, pretrain
-from minibert.train import run as module
 from minibert.train.run import DegenerateWarning, plot_runs
 from minibert.train.settings import (
     DistillClassifierSettings,
@@ -156,12 +155,9 @@ def test_a_setting_out_of_its_limits_is_refused(kind: type, name: str, value: An
 # ---------------------------------------------------------------------------------------------------------------
 # The picture
 
-RUN = {"curve": [3.0, 2.0, 1.0, 2.0], "epochs": [{"f1": 0.5}, {"f1": 0.7}, {"f1": 0.6}], "best_epoch": 2}
 
-
-@pytest.mark.parametrize("run", [RUN, RUN | {"epochs": []}], ids=["scores", "no scores"])
-def test_runs_are_plotted_with_and_without_scores(run: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("scores", [[], [{"f1": 0.5}, {"f1": 0.7}, {"f1": 0.6}]], ids=["no scores", "scores"])
+def test_runs_are_plotted_with_and_without_scores(scores: list[dict[str, float]], tmp_path: Path) -> None:
+    run = {"curve": [3.0, 2.0, 1.0, 2.0], "epochs": scores, "best_epoch": 2}
     plot_runs([run, run], "f1", tmp_path / "curve.png")
     assert (tmp_path / "curve.png").stat().st_size > 1000
-    with pytest.raises(ValueError, match=r"must end in \.png, \.svg or \.pdf"):
-        module.check_picture(tmp_path / "curve.txt")
