@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -51,14 +52,13 @@ def test_batched_products_give_what_the_fused_kernel_gives(lengths: list[int], f
 @torch.inference_mode()
 def test_many_texts_are_computed_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = [24] * 50 + [7] * 3
-    packed, parts = packed_of(lengths), inputs(lengths)
-    whole = BatchedAttention(Workspace())(*parts, packed).clone()
+    packed, parts, attend = packed_of(lengths), inputs(lengths), BatchedAttention(Workspace())
+    whole = attend(*parts, packed).clone()
     monkeypatch.setattr(attention, "MAX_SCORES", 24 * 24 * H * 4)
-    some, seen = BatchedAttention(Workspace()), []
-    texts = some.attend_texts
-    monkeypatch.setattr(some, "attend_texts", lambda q, k, v, result: (seen.append(len(q)), texts(q, k, v, result)))
-    assert torch.equal(some(*parts, packed), whole)
-    assert seen == [4] * 12 + [2, 3]
+    watched = Mock(side_effect=attend.attend_texts)
+    monkeypatch.setattr(attend, "attend_texts", watched)
+    assert torch.equal(attend(*parts, packed), whole)
+    assert [len(call.args[0]) for call in watched.mock_calls] == [4] * 12 + [2, 3]
 
 
 @torch.inference_mode()

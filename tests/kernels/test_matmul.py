@@ -7,6 +7,7 @@ import platform
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -56,13 +57,6 @@ def test_every_kernel_gives_the_same_vectors_and_leaves_the_settings_of_torch_al
     assert settings_of_torch() == before
 
 
-def raising(error: Exception) -> Callable[..., torch.Tensor]:
-    def call(*arguments: Any, **named: Any) -> torch.Tensor:
-        raise error
-
-    return call
-
-
 def product(dtype: torch.dtype = torch.float32, shift: int = 0) -> Callable[..., torch.Tensor]:
     """A product without its activation, in this dtype, whose rows are shifted."""
 
@@ -74,8 +68,8 @@ def product(dtype: torch.dtype = torch.float32, shift: int = 0) -> Callable[...,
 
 
 FAULTS = {  # AMX may compute in bfloat16 under the name of float32; of another build, an operator has other arguments
-    "no operator": raising(AttributeError("no such operator")),
-    "other arguments": raising(RuntimeError("expected at most 5 arguments")),
+    "no operator": Mock(side_effect=AttributeError("no such operator")),
+    "other arguments": Mock(side_effect=RuntimeError("expected at most 5 arguments")),
     "rounded": product(torch.bfloat16),
     "off by one row": product(shift=1),
     "without activation": product(),
@@ -96,7 +90,7 @@ def test_a_faulty_kernel_falls_back_to_the_next(
 def test_the_kernel_depends_on_the_build_of_torch_and_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     if matmul.is_x86() and matmul.is_right(PackedLinear, torch.float32):
         assert "packed oneDNN" in Engine(ENCODER).kernels
-    monkeypatch.setattr(PackedLinear, "__init__", raising(AttributeError("no such operator")))
+    monkeypatch.setattr(PackedLinear, "__init__", Mock(side_effect=AttributeError("no such operator")))
     assert matmul.choose_linear(torch.float32, CPU) is not PackedLinear
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     assert Engine(ENCODER).kernels == "float32 on cpu; products: F.linear; attention: groups of equal length"
@@ -120,10 +114,7 @@ def test_inside_freed_memory_is_kept_and_afterwards_returned_even_after_an_error
 
 @pytest.mark.parametrize("error", [AttributeError, OSError, TypeError])
 def test_another_c_library_is_left_alone(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(name: None) -> None:
-        raise error
-
-    monkeypatch.setattr(ctypes, "CDLL", load)
+    monkeypatch.setattr(ctypes, "CDLL", Mock(side_effect=error))
     with keep_freed_memory():  # returns memory at the end
         pass
 

@@ -48,11 +48,10 @@ def test_an_error_in_the_worker_or_in_the_items_reaches_the_caller_and_ends_the_
             raise error("two")
         return number
 
-    seen: list[int] = []
+    results = map_ahead(fail, range(9))
+    assert [next(results), next(results)] == [0, 1]
     with pytest.raises(error, match="two"):
-        for number in map_ahead(fail, range(9)):
-            seen.append(number)
-    assert seen == [0, 1]
+        next(results)
     with pytest.raises(error, match="two"):
         list(map_ahead(int, map(fail, range(9))))
     assert running() == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,16 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import HEADS, assert_equal, every_family, every_head
+from helpers import HEADS, Pair, assert_equal, every_family, every_head
 from torch import nn
 from training import batches_of, inputs, upstream_loss, upstream_training
 
-import minibert
 from minibert.families.albert import ALBERT
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
-from minibert.heads import Head
 from minibert.parity.checkpoints import quiet
 from minibert.parity.compare import parameter_pairs
 from minibert.train.batches import Batch, Batches
@@ -31,25 +28,23 @@ from minibert.train.settings import TrainSettings
 TWENTY = TrainSettings(epochs=4, batch_size=4, learning_rate=1e-3, warmup=0.3)  # steps, with 18 rows
 EPOCH = TrainSettings(epochs=1, batch_size=4, learning_rate=1e-3, warmup=0.3)
 SEED = 5  # of dropout
-MakeBoth = Callable[..., tuple[Head, Any]]
+MakePair = Callable[..., Pair]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture
-def both(written: Callable[..., tuple[Path, Any]]) -> MakeBoth:
-    """A random checkpoint in minibert and in transformers, both for the test to change."""
-
-    def both(family: Family = BERT, head: str = "sequence-classification", **changes: Any) -> tuple[Head, Any]:
-        folder, theirs = written(family, head, **changes)
-        return minibert.load(folder, head=head), copy.deepcopy(theirs)
-
-    return both
-
-
 def assert_trains_as_upstream(
-    ours: Head, theirs: Any, batches: Any, settings: TrainSettings, loss_of: Any = readable_loss, **how: Any
+    both: Pair,
+    batches: Any,
+    settings: TrainSettings = TWENTY,
+    loss_of: Any = readable_loss,
+    in_order: bool = False,
 ) -> None:
-    """Gradients of the first batch, losses of twenty steps and the weights after them: every bit."""
+    """Gradients of the first batch, losses of twenty steps and the weights after them: every bit.
+
+    To clip, the squares of all gradients are summed in the order of the parameters, and float32 sums depend on their
+    order: the other loop gets the parameters in our order, unless they are in order.
+    """
+    ours, theirs = both.ours, both.theirs
     pairs = parameter_pairs(ours, theirs)
     batch = next(batches.epoch_batches(0))
     for model, function in ((ours.train(), readable_loss), (theirs.train(), upstream_loss)):
@@ -61,7 +56,8 @@ def assert_trains_as_upstream(
     torch.manual_seed(3)
     progress = train(ours, batches, settings, loss_of=loss_of)
     torch.manual_seed(3)
-    assert progress.curve == upstream_training(theirs, batches, settings, **how)
+    in_our_order = None if in_order else [p for _, _, p in pairs]
+    assert progress.curve == upstream_training(theirs, batches, settings, in_our_order)
     assert_equal({name: p.data for name, p, _ in pairs}, {name: p.data for name, _, p in pairs})
 
 
@@ -75,54 +71,48 @@ OURS = [(family, head, *way) for family, head in HEADS for way in (WAYS if famil
     ids=[f"{family.name}-{head}-{fused}-{count}" for family, head, fused, count in OURS],
 )
 def test_twenty_readable_steps_are_those_of_a_transformers_loop_bit_for_bit(
-    family: Family, head: str, fused: bool, accumulate: int, both: MakeBoth
+    family: Family, head: str, fused: bool, accumulate: int, pair: MakePair
 ) -> None:
     """Dropout, warmup, decay of the rate and of matrices, clipping.
 
-    To clip, the squares of all gradients are summed in the order of the parameters, and float32 sums depend on their
-    order. The bias of BERT's decoder comes before the transform upstream and after it here, and relatives list norms or
-    tables in another order: then the other loop gets the parameters in our order.
+    The bias of BERT's decoder comes before the transform upstream and after it here, and relatives list norms or tables
+    in another order.
     """
-    ours, theirs = both(family, head)
-    in_order = family in (BERT, DISTILBERT) and not hasattr(ours, "decoder")
-    how = {} if in_order else {"parameters": [p for _, _, p in parameter_pairs(ours, theirs)]}
+    both = pair(family, head)
+    in_order = family in (BERT, DISTILBERT) and not hasattr(both.ours, "decoder")
     settings = replace(TWENTY, fused=fused, accumulate=accumulate, epochs=TWENTY.epochs * accumulate)
-    assert_trains_as_upstream(ours, theirs, batches_of(head, 18, 4, family=family), settings, **how)
+    assert_trains_as_upstream(both, batches_of(head, 18, 4, family=family), settings, in_order=in_order)
 
 
 @pytest.mark.parametrize("kind", ["multi_label_classification", "regression"])
 @every_family
 def test_several_labels_and_numbers_are_learned_as_upstream_bit_for_bit(
-    kind: str, family: Family, both: MakeBoth
+    kind: str, family: Family, pair: MakePair
 ) -> None:
     head = "sequence-classification"
-    ours, theirs = both(family, head, problem_type=kind, num_labels=1 if kind == "regression" else 3)
-    in_our_order = [p for _, _, p in parameter_pairs(ours, theirs)]
-    batches = batches_of(head, 18, 4, kind=kind, family=family)
-    assert_trains_as_upstream(ours, theirs, batches, TWENTY, parameters=in_our_order)
+    both = pair(family, head, problem_type=kind, num_labels=1 if kind == "regression" else 3)
+    assert_trains_as_upstream(both, batches_of(head, 18, 4, kind=kind, family=family))
 
 
 @pytest.mark.parametrize(
     ("family", "name"), [(BERT, "mlm"), (BERT, "mlm+nsp"), (ALBERT, "mlm+sop")], ids=["mlm", "nsp", "sop"]
 )
-def test_an_objective_is_learned_as_upstream_bit_for_bit(family: Family, name: str, both: MakeBoth) -> None:
+def test_an_objective_is_learned_as_upstream_bit_for_bit(family: Family, name: str, pair: MakePair) -> None:
     """The losses of an objective are added up in the order of transformers."""
     objective = OBJECTIVES[name]("readable")
-    ours, theirs = both(family, objective.head)
-    in_our_order = [p for _, _, p in parameter_pairs(ours, theirs)]
     batches = batches_of(objective.head, 18, 4, family=family)
-    assert_trains_as_upstream(ours, theirs, batches, TWENTY, objective, parameters=in_our_order)
+    assert_trains_as_upstream(pair(family, objective.head), batches, loss_of=objective)
 
 
 @pytest.mark.parametrize("change", [{"weight_decay": 0.0}, {"clip": 1e9}, {"warmup": 0.2}, {"learning_rate": 1.001e-3}])
-def test_a_recipe_that_differs_in_one_thing_gives_other_bits(change: dict[str, float], both: MakeBoth) -> None:
-    ours, theirs = both()
+def test_a_recipe_that_differs_in_one_thing_gives_other_bits(change: dict[str, float], pair: MakePair) -> None:
+    both = pair(head="sequence-classification")
     batches = batches_of("sequence-classification", 18, 4)
     torch.manual_seed(3)
-    train(ours, batches, replace(TWENTY, **change), loss_of=readable_loss)
+    train(both.ours, batches, replace(TWENTY, **change), loss_of=readable_loss)
     torch.manual_seed(3)
-    upstream_training(theirs, batches, TWENTY)
-    assert not all(torch.equal(p, other) for _, p, other in parameter_pairs(ours, theirs))
+    upstream_training(both.theirs, batches, TWENTY)
+    assert not all(torch.equal(p, other) for _, p, other in parameter_pairs(both.ours, both.theirs))
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 100, 651])
@@ -187,17 +177,17 @@ def trained_by_trainer(model: Any, batches: Batches, settings: TrainSettings, se
 @pytest.mark.slow
 @every_head
 def test_an_epoch_of_trainer_ends_at_the_same_weights_bit_for_bit(
-    family: Family, head: str, both: MakeBoth, tmp_path: Path
+    family: Family, head: str, pair: MakePair, tmp_path: Path
 ) -> None:
     """With its own optimizer, schedule, clipping and groups for weight decay.
 
     Only the order of the rows is ours, and that of the parameters, which clipping depends on.
     """
     pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate, which the extra `test` installs")
-    ours, theirs = both(family, head)
-    pairs, batches = parameter_pairs(ours, theirs), batches_of(head, 30, 4, family=family)
-    theirs.parameters = lambda recurse=True: iter([parameter for _, _, parameter in pairs])
+    both, batches = pair(family, head), batches_of(head, 30, 4, family=family)
+    pairs = parameter_pairs(both.ours, both.theirs)
+    both.theirs.parameters = lambda recurse=True: iter([parameter for _, _, parameter in pairs])
     torch.manual_seed(SEED)
-    curve = train(ours, batches, EPOCH, loss_of=readable_loss).curve
-    assert trained_by_trainer(theirs, batches, EPOCH, family.has_segments, tmp_path) == curve
+    curve = train(both.ours, batches, EPOCH, loss_of=readable_loss).curve
+    assert trained_by_trainer(both.theirs, batches, EPOCH, family.has_segments, tmp_path) == curve
     assert_equal({name: p.data for name, p, _ in pairs}, {name: p.data for name, _, p in pairs})
