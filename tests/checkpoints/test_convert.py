@@ -35,13 +35,10 @@ POOLER = "bert.pooler.dense.weight"
 
 def old_names(state: dict[str, Any]) -> dict[str, Any]:
     """As the first PyTorch checkpoints were written: LayerNorm's gamma and beta, and the positions beside them."""
-
-    def old(name: str) -> str:
-        return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
-
-    return {old(name): values for name, values in state.items()} | {
-        "bert.embeddings.position_ids": torch.arange(11).expand((1, -1)).contiguous()
-    }
+    return {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): values
+        for name, values in state.items()
+    } | {"bert.embeddings.position_ids": torch.arange(11).expand((1, -1)).contiguous()}
 
 
 def write_old(folder: Path, model: Any, change: Change = dict, legacy: bool = False, model_type: bool = True) -> Path:
@@ -286,8 +283,7 @@ def test_load_names_the_command_and_the_command_does_it(
     assert "--model-type bert" in capsys.readouterr().err
     assert cli.main([*argv, "--model-type", "bert", "--json"]) == 0
     out = capsys.readouterr().out
-    assert "read           " in out
-    assert "left out       cls.predictions.decoder.weight: tied" in out
+    assert "read           " in out and "left out       cls.predictions.decoder.weight: tied" in out
     figures = Converted(**json.loads(out.splitlines()[-1]))
     assert (figures.model_type, figures.read) == ("bert", ["pytorch_model.bin"])
     minibert.load(tmp_path / "new", head="pretraining")
