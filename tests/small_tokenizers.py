@@ -92,7 +92,6 @@ CLASSES = {
     "camembert": "CamembertTokenizer",
     "albert": "AlbertTokenizer",
 }
-CONFIGS = {"roberta": "RobertaConfig", "xlm-roberta": "XLMRobertaConfig", "camembert": "CamembertConfig"}
 # What each needs of SentencePiece's trainer to have the ids of the official files: Camembert's model begins with <unk>.
 ALBERTS = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": "[CLS],[SEP],[MASK]"}
 
@@ -132,7 +131,7 @@ def pieces(family: str) -> bytes:
 def write_config(folder: Path, family: str, vocab_size: int, **values: Any) -> None:
     """A config.json for these many tokens; positions as that family counts them."""
     folder.mkdir(parents=True, exist_ok=True)
-    pad = 1 if family in CONFIGS else 0
+    pad = 1 if family in ("roberta", "xlm-roberta", "camembert") else 0
     sizes = {"vocab_size": vocab_size, "max_position_embeddings": 514 if pad else 512, "pad_token_id": pad}
     config = {"model_type": family, "type_vocab_size": 1 if pad else 2} | sizes | values
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")

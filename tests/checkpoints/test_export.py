@@ -52,9 +52,8 @@ def test_a_graph_for_any_batch_and_length_computes_what_the_model_computes(famil
 def test_the_encoder_itself_exports_with_its_own_arguments_and_its_own_output() -> None:
     encoder = small("bert")
     ids, mask, segments = inputs_of(encoder, (2, 7))
-    axes = {0: Dim.AUTO, 1: Dim.AUTO}
-    shapes = {"input_ids": axes, "attention_mask": axes, "token_type_ids": axes}
     given = {"attention_mask": mask, "token_type_ids": segments}
+    shapes = {name: {0: Dim.AUTO, 1: Dim.AUTO} for name in ["input_ids", *given]}
     program = torch.export.export(encoder, (ids,), given, dynamic_shapes=shapes)
     out = program.module()(ids, **given)
     assert torch.equal(out.last_hidden_state, encoder(ids, **given).last_hidden_state)

@@ -138,8 +138,6 @@ def test_bpe_splits_at_every_character_as_the_library_does(step: int) -> None:
         ours = ["".join(byte_characters()[byte] for byte in word.encode()) for word in bpe_module.split_words(text)]
         wrong += [character] if ours != [word for word, _ in splitter.pre_tokenize_str(text)] else []
     assert {unicodedata.category(character) for character in wrong} <= {"Cn"}  # letters that are newer than Python
-    assert sorted(byte_characters()) == sorted(pre_tokenizers.ByteLevel.alphabet())
-    assert [byte_characters()[byte] for byte in b" \n!\xc3\xa9"] == ["Ġ", "Ċ", "!", "Ã", "©"]
 
 
 @some_or_all
@@ -190,8 +188,7 @@ def test_the_comparison_notices_a_mistake(
 
 
 def test_the_comparison_notices_another_setting() -> None:
-    others = [SETTINGS[name][0] for name in ("case", "accents", "Chinese", "literal")]
-    assert all(differences(ours, wordpiece(), HARD) for ours in others)
+    assert all(differences(SETTINGS[name][0], wordpiece(), HARD) for name in ("case", "accents", "Chinese", "literal"))
     assert differences(BytePairs(BPE_VOCAB, MERGES, taking_space=()), bpe(), HARD) != []
 
 
@@ -202,15 +199,15 @@ def test_the_steps_of_the_docstrings_are_those_of_the_code() -> None:
     ours = WordPiece(VOCAB)
     assert ours.split("Café-Bar 東京") == ours.tokens("Café-Bar 東京") == ["cafe", "-", "bar", "東", "京"]
     assert ours.pieces("unbelievably") == ["un", "##bel", "##ie", "##va", "##bly"]
-    assert ours.pieces("unbelievably😀") == ["[UNK]"]
     assert WordPiece({"<m": 0, "<m>": 1, "a": 2}, special_tokens=("<m", "<m>")).ids("a<m>a<ma") == [2, 1, 2, 0, 2]
     assert bpe_module.split_words("Hello world! Hello") == ["Hello", " world", "!", " Hello"]
     vocab = {piece: id for id, piece in enumerate(["a", "b", "aa", "ab", "aab"])}
-    assert BytePairs(vocab, [("a", "a")]).pieces("aaa") == ["aa", "a"]  # of equal pairs the leftmost
-    assert BytePairs(vocab, [("a", "b"), ("a", "a")]).pieces("aab") == ["a", "ab"]  # the one learned first
-    assert BytePairs(vocab, [("a", "a"), ("aa", "b")]).pieces("aab") == ["aab"]
-    assert unigram_module.split_words(TABLE.normalize_str("ﬁne  ｗｏｒｄｓ")) == ["▁fine", "▁words"]
+    for merges, text, expected in (
+        ([("a", "a")], "aaa", ["aa", "a"]),  # of equal pairs the leftmost
+        ([("a", "b"), ("a", "a")], "aab", ["a", "ab"]),  # the one learned first
+        ([("a", "a"), ("aa", "b")], "aab", ["aab"]),
+    ):
+        assert BytePairs(vocab, merges).pieces(text) == expected
     scores = [("<unk>", 0.0), ("▁", -1.0), ("▁ab", -3.0), ("a", -1.0), ("bc", -1.5), ("c", -2.0), ("▁a", -2.5)]
     model = Unigram(scores, 0, special_tokens=())
-    assert model.tokens("abc") == ["▁", "a", "bc"]  # -3.5; ▁a bc is -4.0, ▁ab c -5.0
-    assert model.tokens("xyz c") == ["▁", "<unk>", "▁", "c"]  # unknown characters in a row are one token
+    assert model.tokens("abc xyz c") == ["▁", "a", "bc", "▁", "<unk>", "▁", "c"]  # -3.5; ▁a bc is -4.0, ▁ab c -5.0

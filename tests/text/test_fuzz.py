@@ -17,7 +17,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import assert_equal
 from safetensors.numpy import save
+from safetensors.torch import load_file
 
 from minibert.checkpoints.tensor_files import INDEX_FILE, WEIGHTS_FILE, list_tensors, read_tensors
 from minibert.config import Config
@@ -140,9 +142,10 @@ def with_details(text: bytes) -> bytes:
     return save(ARRAYS, {frozen.DETAILS: text.decode("utf-8", "replace")})
 
 
-def read_weights(folder: Path) -> object:
-    """Every tensor; small, whatever the header says, because it must fit the file."""
-    return list(read_tensors(list(list_tensors(folder).values())))
+def read_weights(folder: Path) -> None:
+    """Every tensor, as safetensors reads it; small, whatever the header says, because it must fit the file."""
+    ours = {stored.name: tensor for stored, tensor in read_tensors(list(list_tensors(folder).values()))}
+    assert_equal(ours, load_file(folder / WEIGHTS_FILE), equal_nan=True)
 
 
 def read_words(folder: Path) -> object:

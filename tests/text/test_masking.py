@@ -111,13 +111,6 @@ def chosen(masking: Masking, ids: list[int]) -> list[list[bool]]:
     return [[label != IGNORED for label in masking(ids, 0, row)[1]] for row in range(300)]
 
 
-def test_the_pieces_of_a_real_word_are_chosen_together() -> None:
-    batch = TOKENIZER("unbelievably antidisestablishmentarianism , she rummaged .")
-    rows, words = chosen(WORDS, batch.input_ids[0].tolist()), batch.word_ids[0]
-    for word in set(words) - {None}:
-        assert all(len({one for one, number in zip(row, words, strict=True) if number == word}) == 1 for row in rows)
-
-
 def test_the_tokens_of_a_phrase_are_chosen_together_and_the_longer_phrase_counts() -> None:
     [ids] = TOKENIZER.ids(["the united states of america and the united nations , unitedly"])
     phrases = ["united states", "United States of America", "united nations", "and"]

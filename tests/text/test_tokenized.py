@@ -17,7 +17,7 @@ from small_tokenizers import CLASSES, FRAGMENTS
 from words import BAD, GOOD, write_words_checkpoint
 
 from minibert.text import tokenized
-from minibert.text.tokenized import TruncationWarning, in_windows, shares
+from minibert.text.tokenized import TruncationWarning, in_windows
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 
 every_family = pytest.mark.parametrize("family", ["bert", "literal", *CLASSES])
@@ -31,16 +31,6 @@ def tokenizer(both: Any) -> Callable[[str], Tokenizer]:
 
 
 # -- special tokens
-
-
-@pytest.mark.parametrize("family", CLASSES)
-def test_each_relative_has_its_template(family: str, tokenizer: Any) -> None:
-    template, one = tokenizer(family).template, family == "albert"
-    assert (len(template.before), len(template.between), len(template.after)) == (1, 1 if one else 2, 1)
-    assert template.segments(1, 1) == ([0, 0, 0, 1, 1] if one else [0] * 6) and template.segments(2) == [0] * 4
-    row = template.row([7], [8])
-    assert row == [*template.before, 7, *template.between, 8, *template.after] and row[template.second(1)] == 8
-    assert template.specials(pairs=True) == len(row) - 2 and template.specials(pairs=False) == 2
 
 
 def processor(pair: list[tuple[str, int]], single: str = "<s> A </s>") -> dict[str, Any]:
@@ -108,13 +98,6 @@ def test_windows_hold_every_token_and_end_with_the_text(count: int, room: int, d
     assert len(windows) == 1 or (count not in windows[-2] and windows[-2][-1] < count - 1)  # none is redundant
 
 
-@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 50))
-def test_of_a_pair_the_longer_text_is_cut_first(first: int, second: int, room: int) -> None:
-    n, m = shares(first, second, room)
-    assert n + m == min(first + second, room) and n <= first and m <= second
-    assert (n, m) == (first, second) or min(n, m) == min(first, second, room // 2)
-
-
 def test_windows_are_half_a_window_apart_unless_a_stride_is_given_and_are_taken_with_their_text(tmp_path: Path) -> None:
     tokens = load_tokenizer(write_words_checkpoint(tmp_path))  # of 20 tokens, 18 of them of text
     long = " ".join(GOOD * 15)
@@ -142,12 +125,8 @@ def test_windows_are_half_a_window_apart_unless_a_stride_is_given_and_are_taken_
 @pytest.fixture
 def short_pieces(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Makes texts of this many characters very long."""
-
-    def shorten(size: int) -> None:
-        monkeypatch.setattr(tokenized, "PIECE", size)
-        monkeypatch.setattr("minibert.text.tokenizer.PIECE", size)
-
-    return shorten
+    modules = ("tokenized", "tokenizer")
+    return lambda size: [monkeypatch.setattr(f"minibert.text.{module}.PIECE", size) for module in modules]
 
 
 @every_family

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import pickle
@@ -11,8 +10,6 @@ import re
 import subprocess
 import sys
 import textwrap
-import warnings
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +24,6 @@ from small_tokenizers import CLASSES, FRAGMENTS, SENTENCES, SPECIAL, write_confi
 from transformers import AutoTokenizer
 
 import minibert
-from minibert.tasks.answering import Answering, Gold, Question, Questions
 from minibert.tasks.masked_text import fill_mask
 from minibert.tasks.tagging import Sentences, Tagging
 from minibert.text.tokenized import MODEL_INPUTS, TENSORS
@@ -52,14 +48,9 @@ ANY_TEXT = st.lists(
     max_size=8,
 ).map("".join)
 every_family = pytest.mark.parametrize("family", ["bert", *CLASSES])
-every_relative = pytest.mark.parametrize("family", CLASSES)
 
 
-def quietly(call: Callable[[], Any]) -> Any:
-    """Call without warnings of truncated texts and unknown tokens."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return call()
+quiet = pytest.mark.filterwarnings("ignore")  # of truncated texts and of unknown tokens
 
 
 def differences(
@@ -67,9 +58,9 @@ def differences(
 ) -> list[str]:
     """The texts for which the two differ in ids, mask, segments, offsets, tokens or words."""
     columns = [texts] if pairs is None else [texts, pairs]
-    made = quietly(lambda: ours(*columns, max_length=max_length))
+    made = ours(*columns, max_length=max_length)
     options = {"padding": True, "truncation": True, "max_length": max_length, "return_token_type_ids": True}
-    expected = quietly(lambda: theirs(*columns, **options, return_offsets_mapping=True))
+    expected = theirs(*columns, **options, return_offsets_mapping=True)
     tensors = [(made[name].tolist(), expected[name]) for name in MODEL_INPUTS]
     return [
         text
@@ -83,17 +74,13 @@ def differences(
 # -- equal to transformers
 
 
+@quiet
 @every_family
 def test_hard_texts_equal_transformers_in_ids_offsets_and_words(family: str, both: Any) -> None:
     assert differences(*both(family), TEXTS) == []
 
 
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"])
-def test_every_character_of_the_basic_plane_equals_transformers(step: int, both: Any) -> None:
-    words = [f"a{chr(code)}b {chr(code)}" for code in range(0, 0x10000, step) if not 0xD800 <= code <= 0xDFFF]
-    assert differences(*both("bert"), [" ".join(words[i : i + 64]) for i in range(0, len(words), 64)]) == []
-
-
+@quiet
 @every_family
 @settings(max_examples=80)
 @given(text=ANY_TEXT, partner=ANY_TEXT, max_length=st.integers(6, 40))
@@ -104,6 +91,7 @@ def test_any_text_and_any_pair_equal_transformers_also_when_cut(
     assert differences(*both(family), [text], [partner], max_length) == []
 
 
+@quiet
 @every_family
 def test_pairs_of_all_short_lengths_are_cut_as_transformers_cuts_them(family: str, both: Any) -> None:
     first, second = zip(*[("a " * n, "b " * m) for n in range(7) for m in range(7)], strict=True)
@@ -111,6 +99,7 @@ def test_pairs_of_all_short_lengths_are_cut_as_transformers_cuts_them(family: st
         assert differences(*both(family), list(first), list(second), max_length) == []
 
 
+@quiet
 @pytest.mark.parametrize("other", [{"lowercase": False}, {"special_tokens_in_text": "literal"}, "prefix"], ids=str)
 def test_the_comparison_with_transformers_notices_another_setting(other: Any, both: Any, folders: Any) -> None:
     ours, theirs = both("roberta" if other == "prefix" else "bert")
@@ -121,12 +110,7 @@ def test_the_comparison_with_transformers_notices_another_setting(other: Any, bo
     assert differences(ours, theirs, TEXTS) != []
 
 
-def test_the_documented_pair_gives_the_documented_ids_and_segments() -> None:
-    batch = TOKENIZER("I was thirsty!", "I drank water :D")
-    assert batch.input_ids.tolist() == [[101, 1045, 2001, 24907, 999, 102, 1045, 10749, 2300, 1024, 1040, 102]]
-    assert batch.token_type_ids.tolist() == [[0] * 6 + [1] * 6]
-
-
+@quiet
 def test_real_sentences_equal_transformers_and_the_hand_written_wordpiece(both: Any) -> None:
     if "MINIBERT_DATA" not in os.environ:
         pytest.skip(
@@ -137,7 +121,6 @@ def test_real_sentences_equal_transformers_and_the_hand_written_wordpiece(both: 
     texts = [line.split("\t")[0] for line in lines[:2000]]
     assert differences(*both("bert"), texts) == []
     assert [[CLS, *WordPiece(TOKENIZER.vocab).ids(text), SEP] for text in texts] == TOKENIZER.ids(texts)
-    assert TOKENIZER(texts).input_ids.shape == (2000, 59)
 
 
 # -- the batch
@@ -155,13 +138,7 @@ def test_a_batch_is_padded_on_the_right_to_its_longest_row() -> None:
     moved = batch.to("meta")
     assert all(moved[name].is_meta for name in TENSORS) and moved.tokens == batch.tokens
     empty = TOKENIZER([])
-    assert (empty.input_ids.shape, empty.longest, empty.truncated, len(empty), TOKENIZER.ids([])) == (
-        (0, 0),
-        0,
-        0,
-        0,
-        [],
-    )
+    assert (empty.input_ids.shape, len(empty), TOKENIZER.ids([])) == ((0, 0), 0, [])
 
 
 @pytest.mark.parametrize("text", ["", "   ", "\t\n", "\u200b", "\x00", "\ufffd", "\ue000\U000f0000"], ids=ascii)
@@ -183,12 +160,12 @@ def test_offsets_point_into_the_original_text(text: str, stretches: list[str]) -
     assert [text[start:end] for start, end in TOKENIZER(text).offsets[0][1:-1]] == stretches
 
 
+@quiet
 @every_family
 def test_rows_without_padding_are_those_of_the_batch(family: str, both: Any) -> None:
     tokenizer, pairs = both(family)[0], list(zip(SHORT, SHORT[::-1], strict=True))
     made, batch = tokenizer.encode_texts(pairs), tokenizer(SHORT, SHORT[::-1])
-    texts = quietly(lambda: (tokenizer(TEXTS), tokenizer.ids(TEXTS)))
-    for padded, rows in (texts, (batch, made.ids)):
+    for padded, rows in ((tokenizer(TEXTS), tokenizer.ids(TEXTS)), (batch, made.ids)):
         found = zip(padded.input_ids, padded.attention_mask, strict=True)
         assert [ids[mask.bool()].tolist() for ids, mask in found] == rows
     in_segments = family in ("bert", "albert")
@@ -207,6 +184,7 @@ def test_ids_of_more_texts_than_one_chunk_keep_their_order() -> None:
 # -- special tokens in the text
 
 
+@quiet
 @every_family
 def test_typed_special_tokens_are_parsed_or_read_literally(family: str, both: Any, folders: Any) -> None:
     tokenizer, literal = both(family)[0], load_tokenizer(folders(family), special_tokens_in_text="literal")
@@ -219,18 +197,12 @@ def test_typed_special_tokens_are_parsed_or_read_literally(family: str, both: An
     for copy in (literal, pickle.loads(pickle.dumps(literal))):
         assert not any(copy.control_ids & set(copy.encode(text, add_special_tokens=False)) for text in texts)
     if family == "bert":
-        assert quietly(lambda: tokenizer("two 😀")).special_tokens_mask.tolist() == [[1, 0, 0, 1]]  # [UNK] is a word
+        assert tokenizer("two 😀").special_tokens_mask.tolist() == [[1, 0, 0, 1]]  # [UNK] is a word
         by_hand = WordPiece(literal.vocab, special_tokens=())
         assert [literal.encode(text, add_special_tokens=False) for text in texts] == [*map(by_hand.ids, texts)]
 
 
 # -- length
-
-
-def test_a_saved_truncation_and_padding_is_switched_off() -> None:
-    saved = json.loads((FOLDER / "tokenizer.json").read_text(encoding="utf-8"))
-    assert saved["truncation"]["max_length"] == 128 and saved["padding"] is not None, "the file does not test this"
-    assert TOKENIZER("hello " * 510).input_ids.shape == (1, TOKENIZER.max_length) == (1, TOKENIZER.limit) == (1, 512)
 
 
 @pytest.mark.parametrize("call", [TOKENIZER, TOKENIZER.ids], ids=["batch", "ids"])
@@ -278,8 +250,7 @@ def test_a_word_of_101_characters_is_unknown_and_mostly_unknown_tokens_are_warne
 
 
 def test_tokens_and_ids_translate_both_ways() -> None:
-    ids = (TOKENIZER.cls_id, TOKENIZER.sep_id, TOKENIZER.pad_id, TOKENIZER.mask_id, TOKENIZER.unk_id)
-    assert (*ids, TOKENIZER.vocab_size, len(TOKENIZER.vocab)) == (CLS, SEP, PAD, MASK, UNK, 30522, 30522)
+    assert (TOKENIZER.vocab_size, len(TOKENIZER.vocab)) == (30522, 30522)
     assert (TOKENIZER.token_to_id("hello"), TOKENIZER.id_to_token(7592)) == (7592, "hello")
     assert TOKENIZER.token_to_id("no such token") is TOKENIZER.id_to_token(-1) is TOKENIZER.id_to_token(30522) is None
 
@@ -311,17 +282,10 @@ def test_the_fingerprint_is_stable_and_changes_with_everything_that_changes_ids(
     assert TOKENIZER.fingerprint == "d1ca422ac6a799d0882dec07ccb6acbf702330d42803098d757d810e1038223c"
 
 
-@every_family
-def test_a_pickled_tokenizer_is_the_same(family: str, both: Any) -> None:
-    tokenizer, words = both(family)[0], [["The", "cat"]]
-    copy = pickle.loads(pickle.dumps(tokenizer))
-    assert copy.fingerprint == tokenizer.fingerprint and copy.ids(SHORT) == tokenizer.ids(SHORT)
-    assert next(copy.encode_each(words, words=True)).ids == next(tokenizer.encode_each(words, words=True)).ids
-
-
+@quiet
 @every_family
 @pytest.mark.parametrize("options", [{}, {"max_length": 100}, {"lowercase": False}], ids=str)
-def test_a_saved_tokenizer_is_the_same_for_transformers_and_minibert(
+def test_a_saved_or_pickled_tokenizer_is_the_same_for_transformers_and_minibert(
     family: str, options: dict[str, Any], tmp_path: Path, folders: Any
 ) -> None:
     if "lowercase" in options and family != "bert":
@@ -329,10 +293,11 @@ def test_a_saved_tokenizer_is_the_same_for_transformers_and_minibert(
     saved = load_tokenizer(folders(family), **options)
     saved.save(tmp_path)
     write_config(tmp_path, family, 40_000)
-    theirs, again = AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(tmp_path)
-    assert type(theirs).__name__ == CLASSES.get(family, "BertTokenizer")
-    assert again.fingerprint == saved.fingerprint and theirs.model_max_length == saved.max_length
-    assert theirs(SHORT)["input_ids"] == quietly(lambda: saved.ids(SHORT)) == quietly(lambda: again.ids(SHORT))
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    assert (type(theirs).__name__, theirs.model_max_length) == (CLASSES.get(family, "BertTokenizer"), saved.max_length)
+    assert theirs(SHORT)["input_ids"] == saved.ids(SHORT)
+    for again in (load_tokenizer(tmp_path), pickle.loads(pickle.dumps(saved))):
+        assert (again.fingerprint, again.ids(SHORT)) == (saved.fingerprint, saved.ids(SHORT))
 
 
 @pytest.mark.slow
@@ -371,20 +336,6 @@ def test_words_have_their_tags_at_their_first_tokens_as_in_transformers(folders:
         assert encoded.back == firsts
 
 
-@every_relative
-def test_answers_are_cut_from_the_original_text(family: str, both: Any) -> None:
-    tokenizer, passage = both(family)[0], "She was born in  Genève, près du lac, 1879.  Later she left."
-    task = Answering(max_question=16, stride=10)
-    for wanted in ("Genève", "1879", "près du lac"):
-        data = Questions([Question("Where?", passage, answers=(Gold(wanted, passage.index(wanted)),))])
-        encoded = task.encode(data, tokenizer, [], 48)
-        logits = [np.full((2, len(one.ids)), -9.0, dtype=np.float32) for one in encoded.examples]
-        for sure, one in zip(logits, encoded.examples, strict=True):
-            sure[0, one.labels["start_positions"]] = sure[1, one.labels["end_positions"]] = 9.0
-        [answer] = task.decode(logits, encoded, data, [])
-        assert wanted in answer.text and passage[answer.start : answer.end] == answer.text == answer.text.strip()
-
-
 @pytest.mark.parametrize(("family", "mask", "other"), [("roberta", "<mask>", "[MASK]"), ("albert", "[MASK]", "<mask>")])
 def test_models_of_relatives_predict_trace_and_embed(family: str, mask: str, other: str, tmp_path: Path) -> None:
     size = len(write_saved(tmp_path, family))
@@ -398,7 +349,6 @@ def test_models_of_relatives_predict_trace_and_embed(family: str, mask: str, oth
     first, last = traced.tokens[0], traced.tokens[-1]
     words = ["中文", ",", last, last] if family == "roberta" else ["中文,", last]
     assert traced.word_names == [first, "unbelievable", "café", *words, "A", "film", last]
-    assert traced.attention(0, 0, merge=True).shape == (len(traced.word_names),) * 2
     texts, pairs = ["The cat", "a dog sat on the mat"], ["the dog didn't care", "a"]
     with torch.no_grad():
         expected = encoder(**tokenizer(texts, pairs)).last_hidden_state[:, 0]

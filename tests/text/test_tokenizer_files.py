@@ -16,12 +16,11 @@ from helpers import HARD_TEXTS, minilm_folder
 from small_tokenizers import CLASSES, SENTENCES, byte_pairs, write_config, write_saved, write_vocabulary
 from transformers import AutoTokenizer
 
-from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import SPECIAL_TOKENS
 
 FOLDER = minilm_folder()
 SHORT = [*SENTENCES, "", " ", "a <mask> or [MASK]"]
-every_relative = pytest.mark.parametrize("family", CLASSES)
 
 
 def checkpoint(folder: Path, *, vocab: bytes | None = None, drop: tuple[str, ...] = (), **changes: dict) -> Path:
@@ -155,7 +154,7 @@ def test_the_released_vocabulary_gives_the_saved_tokenizer_and_is_saved_as_one(t
     assert type(again) is type(theirs) and ids(folder, texts) == theirs(texts)["input_ids"] == again(texts)["input_ids"]
 
 
-@every_relative
+@pytest.mark.parametrize("family", CLASSES)
 def test_a_tokenizer_json_of_the_first_years_does_not_name_its_model(family: str, tmp_path: Path, folders: Any) -> None:
     shutil.copytree(folders(family), tmp_path, dirs_exist_ok=True)
     content = json.loads((tmp_path / "tokenizer.json").read_text())
@@ -212,6 +211,9 @@ def definition(**changes: Any) -> str:
     return json.dumps(content | changes)
 
 
+SEPARATOR = {"SpecialToken": {"id": "[SEP]", "type_id": 0}}
+# The library would panic at the first text.
+UNDEFINED = {"type": "TemplateProcessing", "single": [SEPARATOR], "pair": [SEPARATOR], "special_tokens": {}}
 CANNOT = r"cannot read this tokenizer\.json"
 TOKENIZER_JSON = {
     "cut off": ("{", "is not valid JSON"),
@@ -231,14 +233,9 @@ TOKENIZER_JSON = {
     "an added token without content": (definition(added_tokens=[{"id": 5}]), CANNOT),
     "unigram without unknown": (definition(model={"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": None}), CANNOT),
     "unigram without scores": (definition(model={"type": "Unigram", "vocab": [["a"]], "unk_id": 0}), CANNOT),
+    "a template with an undefined token": (definition(post_processor=UNDEFINED), r"uses \[SEP\] without defining it"),
     "merges of unknown pieces": (definition(model={"type": "BPE", "merges": [["q", "z"]]}), CANNOT),
 }
-
-
-@pytest.mark.parametrize(("content", "message"), TOKENIZER_JSON.values(), ids=TOKENIZER_JSON)
-def test_a_damaged_tokenizer_json_is_refused(tmp_path: Path, content: str, message: str) -> None:
-    (checkpoint(tmp_path) / "tokenizer.json").write_text(content)
-    refused(tmp_path, message)
 
 
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
@@ -291,11 +288,12 @@ DAMAGED: list[tuple[str, str, Callable[[], bytes], str]] = [
     ("roberta", "merges.txt", lambda: b"a b c\n", "does not fit"),
     ("roberta", "merges.txt", lambda: b"", "does not fit"),
     ("roberta", "merges.txt", lambda: b"\xff\xfe", "is not UTF-8"),
+    *(("bert", "tokenizer.json", text.encode, message) for text, message in TOKENIZER_JSON.values()),
 ]
 
 
 @pytest.mark.parametrize(("family", "name", "content", "message"), DAMAGED)
-def test_a_damaged_vocabulary_is_refused_with_its_file(
+def test_a_damaged_vocabulary_or_tokenizer_json_is_refused_with_its_file(
     tmp_path: Path, family: str, name: str, content: Callable[[], bytes], message: str
 ) -> None:
     checkpoint(tmp_path, vocab=b"") if family == "bert" else write_vocabulary(tmp_path, family)
@@ -335,10 +333,3 @@ def test_files_of_different_checkpoints_are_refused(
     shutil.copytree(folders(family), tmp_path, dirs_exist_ok=True)
     write_config(tmp_path, family, **changes)
     refused(tmp_path, f"{message}.*; the files belong to different checkpoints")
-
-
-def test_a_template_with_an_undefined_token_is_refused() -> None:
-    content = json.loads((FOLDER / "tokenizer.json").read_text("utf-8"))  # the library would panic at the first text
-    del content["post_processor"]["special_tokens"]["[SEP]"]
-    with pytest.raises(ValueError, match=r"post_processor uses \[SEP\] without defining it"):
-        Tokenizer(content)
