@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from mistakes import Model
+from sabotage import Model
 
 import minibert
 from minibert import model
