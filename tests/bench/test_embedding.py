@@ -37,9 +37,7 @@ PAIR = (NAMED["minibert-float32"], NAMED["transformers-sorted"])
 def test_drawn_texts_have_the_lengths_of_sst2_and_are_always_the_same(minilm: Path) -> None:
     tokenizer = minibert.load_tokenizer(minilm)
     texts = embedding.draw_texts(4000, tokenizer)
-    lengths = [len(ids) for ids in tokenizer.ids(texts)]
-    assert set(lengths) <= {tokens for tokens, count in SST2_LENGTHS.items() if count}
-    share = Counter(length // 10 for length in lengths)
+    share = Counter(len(ids) // 10 for ids in tokenizer.ids(texts))
     for tens in range(6):
         wanted = sum(count for tokens, count in SST2_LENGTHS.items() if tokens // 10 == tens) / 2000
         assert abs(share[tens] / 4000 - wanted) < 0.03
@@ -78,8 +76,7 @@ def test_flops_are_those_that_torch_counts_in_the_engine(monkeypatch: pytest.Mon
 def test_rates_are_of_torchs_kernel_and_of_the_one_that_the_engine_chooses() -> None:
     rates = embedding.product_rates(SMALL, ["float32"], "cpu")
     kernels = {matmul.Linear, matmul.choose_linear(torch.float32, torch.device("cpu"))}
-    assert set(rates) == {("float32", kernel.description) for kernel in kernels}
-    assert all(rate > 0 for rate in rates.values())
+    assert set(rates) == {("float32", kernel.description) for kernel in kernels} and min(rates.values()) > 0
 
 
 def test_equal_vectors_are_equal_and_a_wrong_row_order_is_caught_in_every_precision() -> None:
@@ -87,18 +84,17 @@ def test_equal_vectors_are_equal_and_a_wrong_row_order_is_caught_in_every_precis
     alike = (reference * 0.01 + np.linspace(1, 2, 16)).astype(np.float32)
     for precision in ("float32", "bfloat16", "float16", "int8"):
         assert compare(reference + np.float32(1e-6), reference, precision)["equal"]
-        assert not compare(np.roll(reference, 1, axis=0), reference, precision)["equal"]
-        assert not compare(np.roll(alike, 1, axis=0), alike, precision)["equal"], "cosines are above 0.99"
         assert compare(reference * 1.001, reference, precision)["equal"] == (precision != "float32")
-        for other in (reference * np.float32("nan"), reference * np.float32("inf"), reference[:2]):
+        assert not compare(np.roll(alike, 1, axis=0), alike, precision)["equal"], "cosines are above 0.99"
+        nonsense = [reference * np.float32(value) for value in ("nan", "inf")]
+        for other in (np.roll(reference, 1, axis=0), *nonsense, reference[:2]):
             assert not compare(other, reference, precision)["equal"]
 
 
 def test_every_runtime_takes_part_and_a_quick_run_has_minibert_and_transformers_alone() -> None:
     for device, least in (("cpu", 13), ("cuda", 11)):
         names = [one.name for one in peers.contestants_for(device)]
-        assert len(names) == len(set(names)) >= least
-        assert {"minibert-float32", "transformers-sorted"} <= set(names)
+        assert len(names) == len(set(names)) >= least and {"minibert-float32", "transformers-sorted"} <= set(names)
     assert {one.package for one in peers.contestants_for("cpu", quick=True)} == {"minibert", "transformers"}
 
 
@@ -138,12 +134,8 @@ def test_a_quick_run_in_processes_leaves_nothing_behind(
     assert status == 0, out
     figures = json.loads(out.splitlines()[-1])
     ours, theirs, *others = figures["models"][0]["rows"]
-    assert len(ours["samples"]) == 3
-    assert ours["peak"] > 0
-    assert ours["equality"]["difference"] < 1e-4
-    assert "F.linear" in ours["route"] or "oneDNN" in ours["route"]
-    assert theirs["ratio"]["median"] > 0
-    assert ours["roofline"]["median"] > 0
+    assert len(ours["samples"]) == 3 and ours["equality"]["difference"] < 1e-4
+    assert min(ours["peak"], theirs["ratio"]["median"], ours["roofline"]["median"]) > 0
     assert [row["job"] for row in others] == 2 * ["one sentence"] + 2 * ["cold start"]
     assert figures["goals"]
     assert list((tmp_path / "tmp").iterdir()) == []
@@ -160,12 +152,8 @@ def test_every_row_is_there_and_those_that_cannot_run_have_a_reason(
     needy = Contestant("needy", "Needy", "float32", fail, "torch", fail)
     absent = Contestant("absent", "Absent", "float32", fail, "no_such_package")
     found = measure(monkeypatch, checkpoint, *PAIR, NAMED["transformers"], NAMED["tutorial"], broken, needy, absent)
-    assert not found.wrong
-    assert [row.reason for row in found.rows] == [
-        *[""] * 4,
-        *["failed: ValueError: no such precision"] * 2,
-        "not installed",
-    ]
+    reasons = [*[""] * 4, *["failed: ValueError: no such precision"] * 2, "not installed"]
+    assert ([row.reason for row in found.rows], found.wrong) == (reasons, [])
     assert [len(row.samples) for row in found.rows] == [2, 2, 2, 1, 0, 0, 0]
     assert all(row.equality["difference"] < 1e-4 for row in found.rows[:4])
     monkeypatch.setattr(embedding, "total_memory", lambda: 1000)

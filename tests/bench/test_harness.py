@@ -31,8 +31,7 @@ def test_a_row_is_compared_with_ours_of_its_precision_else_with_our_fastest(row:
     slow, fast = row("minibert-float32", 2.0), row("minibert-bfloat16", 1.0)
     int8, theirs = row("onnxruntime-int8", 1.0), row("openvino-bfloat16", 1.5)
     found = result(slow, fast, int8, theirs)
-    assert found.ratio(int8)["median"] == 1.0
-    assert found.ratio(theirs)["median"] == 1.5
+    assert [found.ratio(one)["median"] for one in (int8, theirs)] == [1.0, 1.5]
     assert result(slow, int8).ratio(int8)["median"] == 0.5
     assert found.speedup("minibert-bfloat16") == 1.5, "int8 is another precision"
 
@@ -71,9 +70,8 @@ def test_a_contestant_that_cannot_run_here_has_an_obstacle(monkeypatch: pytest.M
     monkeypatch.setattr(harness, "has_int8", lambda device: False)
     assert obstacle("float32") == obstacle("int8", "transformers") == ""
     assert obstacle("float32", "no_such_package") == "not installed"
-    assert "bfloat16" in obstacle("bfloat16")
-    assert "int8" in obstacle("int8")
-    assert "CUDA" in obstacle("float16")
+    for precision, word in (("bfloat16", "bfloat16"), ("int8", "int8"), ("float16", "CUDA")):
+        assert word in obstacle(precision)
 
 
 @pytest.mark.parametrize(("kind", "count"), [("embedding", 10), ("classify", 5), ("mlm", 4)])

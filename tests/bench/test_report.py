@@ -69,7 +69,6 @@ def test_the_picture_is_drawn(row: Any, result: Any, tmp_path: Path) -> None:
     found = result(row("minibert-float32", 1.0), row("transformers-float32", 5.0, 6.0), *points)
     report.draw([found, found], tmp_path / "bench.png")
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
-    assert [file.name for file in tmp_path.iterdir()] == ["bench.png"]
 
 
 # -- settings
@@ -78,9 +77,7 @@ def test_the_picture_is_drawn(row: Any, result: Any, tmp_path: Path) -> None:
 def test_the_defaults_depend_on_the_benchmark_and_its_size() -> None:
     quick, default, full = Settings(quick=True), Settings(), Settings(full=True)
     assert [(one.sentences, one.rounds) for one in (quick, default, full)] == [(256, 3), (2000, 3), (2000, 7)]
-    assert quick.models == ("all-MiniLM-L6-v2",)
-    assert default.models == ("distilbert-shape", "all-MiniLM-L6-v2")
-    assert Settings(models=("a", "b")).models == ("a", "b")
+    assert (quick.models, default.models) == (("all-MiniLM-L6-v2",), ("distilbert-shape", "all-MiniLM-L6-v2"))
     assert (Settings(train=True).sentences, Settings(train=True).objective) == (512, "classify")
     assert Settings(serve=True, quick=True).rounds == 1
     assert set(default.models) - set(peers.SHAPES) == {"all-MiniLM-L6-v2"}

@@ -21,9 +21,11 @@ def test_ours_is_compared_with_the_best_other_for_each_number_of_clients(row: An
     def turns(name: str, at: int, *seconds: float) -> Any:
         return row(name, *seconds, at=at, job="serving", size={"requests": 1})
 
-    rows = [turns("minibert-float32", 1, 2.0, 2.0, 4.0), turns("minibert-float32", 64, 1.0)]
-    rows += [turns("torch-float32", 1, 3.0, 2.0, 4.0), turns("torch-float32", 64, 5.0)]
-    rows += [turns("onnx-float32", 1, 9.0, 9.0, 9.0), turns("onnx-float32", 64, 2.0)]
+    rows = [
+        *(turns("minibert-float32", 1, 2.0, 2.0, 4.0), turns("minibert-float32", 64, 1.0)),
+        *(turns("torch-float32", 1, 3.0, 2.0, 4.0), turns("torch-float32", 64, 5.0)),
+        *(turns("onnx-float32", 1, 9.0, 9.0, 9.0), turns("onnx-float32", 64, 2.0)),
+    ]
     found = result(*rows, job="serving")
     assert [found.speedup("minibert-float32", at=at) for at in (1, 64)] == [1.0, 2.0]
     rows[3].reason = rows[5].reason = "differs"
@@ -50,8 +52,7 @@ def test_errors_and_a_soak_that_grows_fail_the_run(
         serving.summarize(one, ([0.1, 0.2, 0.3, 0.4], errors))
     serving.judge(one, found)
     assert bool(found.wrong) == fails
-    assert one.samples[0].seconds == 8.0 / (4 - errors)
-    assert one.samples[0].details["p50"] == 0.25
+    assert (one.samples[0].seconds, one.samples[0].details["p50"]) == (8.0 / (4 - errors), 0.25)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,11 +26,8 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Without dropout, so that the packed and the padded step learn the same."""
-    folder = write_words_checkpoint(tmp_path_factory.mktemp("checkpoint"))
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    place = tmp_path_factory.mktemp("checkpoint")
+    return write_words_checkpoint(place, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
 def data() -> quality.Data:
@@ -50,13 +46,11 @@ def weights_after(side: Callable[[FinetuneRun, Head], Head], checkpoint: Path) -
     return {name: weight for name, weight in model.named_parameters() if not name.endswith("key.bias")}
 
 
-def test_the_two_sides_end_at_the_same_weights_without_dropout(checkpoint: Path) -> None:
+def test_the_two_sides_end_at_the_same_weights_without_dropout_and_another_learning_rate_is_caught(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours, theirs = (weights_after(side, checkpoint) for side in (quality.train_ours, quality.train_theirs))
     assert all((weight - theirs[name]).abs().max() < 1e-4 for name, weight in ours.items())
-
-
-def test_another_learning_rate_on_one_side_is_caught(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = weights_after(quality.train_ours, checkpoint)
     monkeypatch.setattr(quality, "learning_rate_at", lambda *args: 2 * loop.learning_rate_at(*args))
     theirs = weights_after(quality.train_theirs, checkpoint)
     assert any((weight - theirs[name]).abs().max() > 1e-3 for name, weight in ours.items())
@@ -69,13 +63,9 @@ def test_the_command_prints_both_sides_and_fails_where_they_are_apart(
     monkeypatch.setattr(quality, "read", lambda name, folder: data())
     monkeypatch.setenv("MINIBERT_DATA", str(tmp_path))
     assert quality.main(["small", "--model", str(checkpoint), "--seeds", "2", "--epochs", "1", "--json"]) == 0
-    table = capsys.readouterr().out.splitlines()[:2]
-    assert table[0].split()[:4] == ["data", "training", "held", "out"]
-    assert table[1].split()[:4] == ["small", "24", "12", "accuracy"]
-    apart: dict[str, Any] = {"minibert": {"mean": 0.9}, "transformers": {"mean": 0.5}, "standard_error": 0.1}
-    apart |= {"main": "accuracy", "rows": [1, 1]}
-    for side in ("minibert", "transformers"):
-        apart[side] |= {"std": 0.0}
+    assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["small", "24", "12", "accuracy"]
+    sides = {"minibert": {"mean": 0.9, "std": 0.0}, "transformers": {"mean": 0.5, "std": 0.0}}
+    apart: dict[str, Any] = {"main": "accuracy", "rows": [1, 1], "standard_error": 0.1, **sides}
     monkeypatch.setattr(quality, "compare", lambda *args: apart)
     assert quality.main(["small"]) == 1
 

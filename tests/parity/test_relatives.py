@@ -7,7 +7,6 @@ found there on purpose (test_negative_controls.py); here is what a random batch 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from torch import Tensor, nn
 import minibert
 from minibert.checkpoints.inspection import checkpoint_text, inspect
 from minibert.checkpoints.load import has_head
-from minibert.config import Config
 from minibert.families import FAMILIES
 from minibert.families.albert import ALBERT
 from minibert.families.base import Family
@@ -30,9 +28,8 @@ from minibert.families.bert import ERNIE
 from minibert.families.electra import ELECTRA
 from minibert.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from minibert.heads import HEAD_CLASSES
-from minibert.kernels.packing import pack
 from minibert.model import Encoder
-from minibert.parity.checkpoints import randomise
+from minibert.parity.checkpoints import make_batch, randomise
 from minibert.parity.compare import compare_full_length, compare_training
 from minibert.parity.stages import Inputs, forward
 from minibert.vectors.engine import Engine
@@ -68,18 +65,13 @@ def test_padding_inside_a_row_and_no_mask_are_computed_as_upstream(pair: MakePai
     rows = ids([0, 7, 1, 8, 9, 2], [0, 7, 2, 1, 1, 1])
     for mask in (torch.ones_like(rows), (rows != 1).long()):
         batch = Inputs(rows, mask, torch.zeros_like(rows))
-        assert (
-            unequal(Pair(both.ours, both.theirs, dataclasses.replace(both.task, batch=batch, labels={})).compare())
-            == []
-        )
-    ours = both.ours(rows).logits
-    assert torch.equal(ours, both.ours(rows, attention_mask=(rows != 1).long()).logits)
+        assert unequal(compare_full_length(both.ours, both.theirs, batch)) == []
+    assert torch.equal(both.ours(rows).logits, both.ours(rows, attention_mask=(rows != 1).long()).logits)
 
 
 def test_the_rows_of_padding_begin_at_zero_and_learn_nothing(pair: MakePair) -> None:
     both = pair(ROBERTA, "masked-lm")
-    before = both.ours.encoder.embeddings.position.weight[1].clone()
-    assert before.any()
+    assert both.ours.encoder.embeddings.position.weight[1].any()
     forward(both.ours, both.task.batch, both.task.labels).loss.backward()
     gradients = both.ours.encoder.embeddings.position.weight.grad
     assert not gradients[:2].any()
@@ -132,25 +124,23 @@ def test_robertas_decoder_loads_under_its_older_names(
 # ALBERT
 
 
-def test_step_i_uses_group_i_over_steps_of_a_group_and_all_of_its_layers() -> None:
-    sizes = {"num_hidden_layers": 5, "num_hidden_groups": 2, "inner_group_num": 2}
-    config = small_config(ALBERT, **sizes)
+def test_step_i_uses_group_i_over_steps_of_a_group_and_all_of_its_layers_which_the_engine_packs_once() -> None:
+    config = small_config(ALBERT, num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2)
     assert config.shared_layers == (0, 1, 0, 1, 0, 1, 2, 3, 2, 3)
-    assert [small_config(ALBERT, num_hidden_layers=7, num_hidden_groups=3).shared_layers] == [(0, 0, 0, 1, 1, 2, 2)]
-    assert len(Encoder(config).layers) == 4
+    assert small_config(ALBERT, num_hidden_layers=7, num_hidden_groups=3).shared_layers == (0, 0, 0, 1, 1, 2, 2)
+    encoder = Encoder(config, pooler=False)
+    assert len(encoder.layers) == 4
+    engine = Engine(encoder)
+    assert len(engine.layers) == 10 and len({id(layer.attention.query) for layer in engine.layers}) == 4
 
 
 def test_another_map_of_steps_to_groups_is_caught(written: Written) -> None:
     folder, theirs = written(ALBERT, num_hidden_layers=4, num_hidden_groups=2)
     ours = minibert.load(folder)
-    assert unequal(compare_full_length(ours, theirs, batch_for(ours))) == []
+    batch = make_batch(ours.config, 11)
+    assert unequal(compare_full_length(ours, theirs, batch)) == []
     object.__setattr__(ours.config, "shared_layers", (0, 1, 0, 1))
-    assert "hidden states" in {row.stage for row in compare_full_length(ours, theirs, batch_for(ours)) if not row.equal}
-
-
-def batch_for(model: Any) -> Inputs:
-    rows = torch.randint(0, 101, (3, 11), generator=torch.Generator().manual_seed(0))
-    return Inputs(rows, torch.ones_like(rows), torch.zeros_like(rows))
+    assert "hidden states" in {row.stage for row in compare_full_length(ours, theirs, batch) if not row.equal}
 
 
 def test_a_group_is_stored_once_and_hidden_states_begin_after_the_map(written: Written, tmp_path: Path) -> None:
@@ -160,16 +150,10 @@ def test_a_group_is_stored_once_and_hidden_states_begin_after_the_map(written: W
     saved = load_file(tmp_path / "model.safetensors")
     assert saved.keys() == load_file(folder / "model.safetensors").keys()
     assert sum("attention.query.weight" in name for name in saved) == 2
-    batch = batch_for(encoder)
+    batch = make_batch(encoder.config, 11)
     ours, expected = (forward(m, batch, {"output_hidden_states": True}).hidden_states for m in (encoder, theirs))
-    assert len(ours) == len(expected) == 7
-    assert ours[0].shape == (3, 11, 24)
+    assert len(ours) == 7 and ours[0].shape[-1] == 24
     assert all(torch.equal(x, y) for x, y in zip(ours, expected, strict=True))
-
-
-def test_the_engine_packs_a_group_once() -> None:
-    engine = Engine(Encoder(small_config(ALBERT, num_hidden_layers=5), pooler=False))
-    assert len(engine.layers) == 5 and len({id(layer.attention.query) for layer in engine.layers}) == 1
 
 
 @pytest.mark.parametrize(
@@ -200,8 +184,7 @@ def test_a_config_that_contradicts_its_tensors_is_named(
 def test_the_order_of_sentences_has_upstreams_fields_and_two_labels(pair: MakePair, written: Written) -> None:
     both = pair(ALBERT, "pretraining")
     out = forward(both.ours, both.task.batch, both.task.labels)
-    assert out.keys() == ["loss", "prediction_logits", "sop_logits"]
-    assert out.sop_logits.shape == (6, 2)
+    assert out.keys() == ["loss", "prediction_logits", "sop_logits"] and out.sop_logits.shape == (6, 2)
     zeros = torch.zeros(6, dtype=torch.long)
     for labels, words in (
         ({"next_sentence_label": zeros}, "both labels and sentence_order_label"),
@@ -234,8 +217,7 @@ def test_task_type_ids_are_read_as_upstream_and_are_0_by_default(pair: MakePair)
     ours, theirs = (forward(m, batch, {"task_type_ids": tasks}).logits for m in (both.ours, both.theirs))
     assert torch.equal(ours, theirs)
     default, zeros = (forward(both.ours, batch, more).logits for more in ({}, {"task_type_ids": tasks * 0}))
-    assert torch.equal(default, zeros)
-    assert not torch.equal(default, ours)
+    assert torch.equal(default, zeros) and not torch.equal(default, ours)
     choices = pair(ERNIE, "multiple-choice")
     ours, theirs = (
         forward(m, choices.task.batch, {"task_type_ids": given}).logits
@@ -246,12 +228,13 @@ def test_task_type_ids_are_read_as_upstream_and_are_0_by_default(pair: MakePair)
 
 def test_a_task_that_is_not_there_is_refused_and_a_model_without_tasks_ignores_them() -> None:
     encoder, rows = Encoder(small_config(ERNIE)).eval(), ids([5, 6])
-    with pytest.raises(ValueError, match=r"task_type_ids\[0, 1\] is 3; the checkpoint has task_type_vocab_size 3"):
-        encoder(rows, task_type_ids=ids([0, 3]))
-    with pytest.raises(ValueError, match="task_type_ids has shape"):
-        encoder(rows, task_type_ids=ids([0, 0, 0]))
+    for tasks, words in (
+        ([0, 3], r"task_type_ids\[0, 1\] is 3; the checkpoint has task_type_vocab_size 3"),
+        ([0, 0, 0], "task_type_ids has shape"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            encoder(rows, task_type_ids=ids(tasks))
     without = Encoder(small_config(ERNIE, use_task_id=False)).eval()
-    assert without.embeddings.task is None
     out = without(rows, task_type_ids=ids([9, 9])).last_hidden_state
     assert torch.equal(out, without(rows).last_hidden_state)
 
@@ -263,13 +246,11 @@ def test_the_task_before_the_position_differs_in_its_last_bits(pair: MakePair) -
 
     def forward(rows: Tensor, segments: Tensor, tasks: Tensor) -> Tensor:
         x = embeddings.token(rows) + embeddings.segment(segments) + embeddings.task(tasks)
-        x = embeddings.norm(x + embeddings.position(embeddings.positions(rows)))
-        return x
+        return embeddings.norm(x + embeddings.position(embeddings.positions(rows)))
 
     embeddings.forward = forward
     result = both.climb()
-    assert str(result.first.place) == "embedding sum"
-    assert 0 < result.first.largest < 1e-6
+    assert str(result.first.place) == "embedding sum" and 0 < result.first.largest < 1e-6
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -285,7 +266,6 @@ def test_detection_counts_the_tokens_that_are_attended_to(pair: MakePair) -> Non
     rows = batch.input_ids.clamp(min=1)  # without padding and without a mask all tokens count, as upstream
     ours, theirs = (m(rows, labels=labels.clamp(min=0)).loss for m in (both.ours, both.theirs))
     assert torch.equal(ours, theirs)
-    assert both.ours(rows).logits.shape == rows.shape
 
 
 @pytest.mark.parametrize(
@@ -314,10 +294,9 @@ def test_a_summary_that_is_not_implemented_is_refused_by_the_one_head_that_reads
     HEAD_CLASSES["sequence-classification"](config)
 
 
-def test_electra_has_a_map_only_where_the_tables_are_narrower() -> None:
-    assert Encoder(small_config(ELECTRA)).embeddings.embedding_projection.in_features == 13
-    assert Encoder(small_config(ELECTRA, embedding_size=24)).embeddings.embedding_projection is None
-    assert Encoder(small_config(ALBERT, embedding_size=24)).embeddings.embedding_projection.in_features == 24
+def test_a_map_of_tables_as_wide_as_the_layers_is_there_in_albert_and_not_in_electra() -> None:
+    maps = [Encoder(small_config(one, embedding_size=24)).embeddings.embedding_projection for one in (ELECTRA, ALBERT)]
+    assert maps[0] is None and maps[1].in_features == 24
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -330,27 +309,14 @@ def test_the_engine_equals_the_readable_path_with_padding_inside_a_row_and_with_
     randomise(encoder, 4)
     pad = encoder.config.pad_token_id
     rows = [[5, 6, pad, 8], [9], [3, pad, pad, 4, 7, 6, 5, 4, 3, 2, 9], [3, 4, 5, 6], [pad], [8, 9, pad, pad]]
-    second = [2, 1, 5, 3, 1, 2]
-    L = len(encoder.config.shared_layers)
-    for recipe in (Recipe(), Recipe(pooling="mean", layers=tuple(range(L + 1))), Recipe(batch_tokens=12)):
-        for pairs in (None, second):
-            found = Engine(encoder).vectors(rows, recipe, second=pairs)
-            assert np.abs(found - readable_vectors(encoder, rows, recipe, second=pairs)).max() <= BOUND
-
-
-def test_padding_inside_packed_texts_takes_no_position() -> None:
-    packed = pack([[5, 1, 6, 1], [1, 1, 7, 8], [9]], torch.device("cpu"), padding_id=1)
-    assert packed.positions.tolist() == [1, 0, 2, 0, 0, 0, 1, 2, 1]
-    assert pack([[5, 1, 6], [9]], torch.device("cpu")).positions.tolist() == [0, 1, 2, 0]
-
-
-def test_an_engine_that_counts_padding_would_be_caught() -> None:
-    encoder = Encoder(small_config(ROBERTA)).eval()
-    randomise(encoder, 4)
-    rows = [[5, 6, 1, 8]]
-    engine = Engine(encoder)
-    engine.padding_id = -1
-    assert np.abs(engine.vectors(rows) - readable_vectors(encoder, rows)).max() > 1e-3
+    engine, states = Engine(encoder), tuple(range(len(encoder.config.shared_layers) + 1))
+    for recipe in (Recipe(), Recipe(pooling="mean", layers=states), Recipe(batch_tokens=12)):
+        for pairs in (None, [2, 1, 5, 3, 1, 2]):
+            expected = readable_vectors(encoder, rows, recipe, second=pairs)
+            assert np.abs(engine.vectors(rows, recipe, second=pairs) - expected).max() <= BOUND
+    if family is ROBERTA:  # an engine that counts padding would be caught
+        engine.padding_id = -1
+        assert np.abs(engine.vectors(rows) - readable_vectors(encoder, rows)).max() > 1e-3
 
 
 def test_a_pair_needs_no_segments_where_special_tokens_tell_it() -> None:
@@ -370,23 +336,20 @@ def test_a_head_that_a_relative_lacks_is_refused_with_the_reason(family: Family)
 def test_a_head_within_anothers_name_is_not_taken_for_it(written: Written) -> None:
     """The classifier of texts is classifier.dense and classifier.out_proj, that of tokens classifier alone."""
     folder, _ = written(ROBERTA, "sequence-classification")
-    assert has_head(folder, "sequence-classification")
-    assert not has_head(folder, "token-classification")
-    assert has_head(written(ALBERT, "pretraining")[0], "masked-lm")
-    assert has_head(written(ELECTRA, "masked-lm")[0], "masked-lm")
+    assert has_head(folder, "sequence-classification") and not has_head(folder, "token-classification")
+    for family, head in ((ALBERT, "pretraining"), (ELECTRA, "masked-lm")):
+        assert has_head(written(family, head)[0], "masked-lm")
 
 
 @each_relative
 def test_inspect_says_what_a_relative_has_otherwise(family: Family, written: Written) -> None:
-    figures = inspect(str(written(family)[0]))
     words = {
         "albert": "1 distinct layers for 2 steps",
         "electra": "tables 13 wide",
         "ernie": "3 tasks",
     }.get(family.name, "positions from 2, of real tokens only")
-    assert words in checkpoint_text(figures)
-    assert "11 positions" in checkpoint_text(figures)
-    json.dumps(figures)
+    text = checkpoint_text(inspect(str(written(family)[0])))
+    assert words in text and "11 positions" in text
 
 
 @pytest.mark.parametrize("family", [XLM_ROBERTA, CAMEMBERT], ids=lambda family: family.name)
@@ -396,4 +359,3 @@ def test_what_we_save_of_xlm_r_and_camembert_transformers_loads(family: Family, 
     theirs: nn.Module = type(both.theirs).from_pretrained(tmp_path, attn_implementation="eager").eval()
     assert unequal(Pair(both.ours, theirs, both.task).compare()) == []
     assert unequal(compare_training(both.ours, theirs, both.task.batch, both.task.labels)) == []
-    assert isinstance(Config.from_file(tmp_path / "config.json"), Config)

@@ -116,13 +116,10 @@ def test_merged_attention_sums_keys_and_averages_queries(words):
     assert np.allclose(merge_words(probs, words), by_hand, atol=1e-6) and np.allclose(by_hand.sum(axis=-1), 1)
 
 
-def test_rollout_is_the_product_of_the_layers_with_the_residual():
+def test_rollout_is_the_product_of_the_layers_and_the_shares_of_a_pair_add_up_for_each_text():
     layers = torch.rand(2, 3, 5, 5).softmax(dim=-1)
     one, both = (0.5 * probs.mean(0) + 0.5 * torch.eye(5) for probs in layers)
     assert all(map(torch.allclose, rollout(list(layers)), (one, both @ one)))
-
-
-def test_the_shares_of_a_pair_add_up_for_each_text():
     shares = quadrants(torch.tensor([[0.5, 0.25, 0.25], [0.75, 0.25, 0.0], [0.0, 0.5, 0.5]]), [0, 0, 1])
     assert shares == pytest.approx({"A→A": 0.875, "A→B": 0.125, "B→A": 0.5, "B→B": 0.5})
     assert quadrants(torch.eye(2), [0, 0]) == {"A→A": 1.0}
@@ -138,10 +135,15 @@ def test_masks_are_guessed_as_fill_mask_guesses_them(folder, tokenizer):
 # -- the page
 
 
-@pytest.mark.parametrize("texts", [(TEXT,), PAIR])
-def test_the_numbers_of_the_page_are_those_of_the_model(texts, encoder, tokenizer):
+@pytest.mark.parametrize(("texts", "row"), [((TEXT,), "[CLS] text [SEP]"), (PAIR, "[CLS] text A [SEP] text B [SEP]")])
+def test_the_numbers_of_the_page_and_the_places_of_special_tokens_are_those_of_the_model(
+    texts, row, encoder, tokenizer
+):
     traced = minibert.trace(encoder, tokenizer, *texts)
-    data = data_of(traced.to_html())
+    page = traced.to_html()
+    assert re.search(rf"equation ?{re.escape(row)} ?computed at", Reader(page).text)
+    assert Reader(traced._repr_html_()).values("srcdoc") == [page]  # in Jupyter it stands in a frame
+    data = data_of(page)
     S, D, H = data["S"], data["D"], data["H"]
     assert data["ids"] == traced.ids and data["tokens"] == traced.tokens
     for layer, probs in enumerate(traced.attentions):
@@ -171,12 +173,6 @@ def test_the_table_has_every_token_with_its_id_and_its_place_in_the_text(encoder
     assert cells[1][4:] == ["0", "0–4", "Film"] and cells[3][4:] == ["1", "7–8", "T"]
 
 
-@pytest.mark.parametrize(("texts", "row"), [((TEXT,), "[CLS] text [SEP]"), (PAIR, "[CLS] text A [SEP] text B [SEP]")])
-def test_the_page_shows_where_the_special_tokens_go(texts, row, encoder, tokenizer):
-    text = Reader(minibert.trace(encoder, tokenizer, *texts).to_html()).text
-    assert re.search(rf"equation ?{re.escape(row)} ?computed at", text)
-
-
 @pytest.mark.filterwarnings("ignore::minibert.text.tokenizer.UnknownTokensWarning")
 @pytest.mark.filterwarnings("ignore::minibert.text.tokenizer.TruncationWarning")
 @pytest.mark.parametrize(
@@ -200,11 +196,6 @@ def test_no_text_becomes_part_of_the_page_which_needs_no_network(text, encoder, 
     assert len(reader.values("id")) == len(set(reader.values("id"))) and data_of(hostile)["tokens"][0] == "[CLS]"
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e]|<!--", hostile)
     assert f'<bdi dir="auto">{html.escape(pages.seen(text[:5]))}'.replace("&quot;", "&#34;")[:22] in hostile
-
-
-def test_in_jupyter_the_page_stands_in_a_frame(encoder, tokenizer):
-    traced = minibert.trace(encoder, tokenizer, 'say "good"')
-    assert Reader(traced._repr_html_()).values("srcdoc") == [traced.to_html()]
 
 
 def test_a_long_text_gets_fewer_heads_and_layers_and_says_so(encoder, tokenizer, monkeypatch):
@@ -276,13 +267,12 @@ def test_a_step_is_found_on_any_line_of_a_statement_or_else_its_function(name, c
     assert line.strip().startswith(code)
 
 
-@pytest.mark.parametrize("with_pygments", [True, False])
-def test_colouring_leaves_the_source_as_it_is(with_pygments, monkeypatch):
-    if not with_pygments:
-        monkeypatch.setitem(sys.modules, "pygments", None)
+def test_colouring_leaves_the_source_as_it_is_and_without_pygments_there_is_none(monkeypatch):
     code = inspect.getsource(pages)
     shown = "\n".join(templates.coloured(code)) + "\n"
-    assert (html.unescape(re.sub("<.*?>", "", shown)), "<span" in shown) == (code, with_pygments)
+    assert html.unescape(re.sub("<.*?>", "", shown)) == code and "<span" in shown
+    monkeypatch.setitem(sys.modules, "pygments", None)
+    assert html.unescape("\n".join(templates.coloured(code)) + "\n") == code
 
 
 # -- texts and models of other kinds
@@ -298,9 +288,17 @@ def test_a_family_without_segments_is_traced_and_a_pair_of_it_says_so(tmp_path):
 
 
 def test_narrow_embeddings_and_shared_layers_are_traced(tokenizer):
-    sizes = {"vocab_size": 100, "embedding_size": 8, "hidden_size": 24, "num_attention_heads": 3}
-    layers = {"num_hidden_layers": 3, "shared_layers": (0, 0, 0), "intermediate_size": 37, "type_vocab_size": 0}
-    traced = minibert.trace(Encoder(Config(**sizes, **layers), pooler=False).eval(), tokenizer, *PAIR)
+    config = Config(
+        vocab_size=100,
+        embedding_size=8,
+        hidden_size=24,
+        num_attention_heads=3,
+        num_hidden_layers=3,
+        shared_layers=(0, 0, 0),
+        intermediate_size=37,
+        type_vocab_size=0,
+    )
+    traced = minibert.trace(Encoder(config, pooler=False).eval(), tokenizer, *PAIR)
     page = traced.to_html()
     assert len(traced.layers) == 3 and not torch.equal(traced.attentions[0], traced.attentions[2])
     assert len(unpacked(data_of(page)["vectors"]["token"], "<f2", len(traced.tokens), 8)) == len(traced.tokens)
@@ -326,16 +324,17 @@ def test_what_is_particular_about_a_text_is_noted(text, note, encoder, tokenizer
         ({"text": ["a"]}, "encoder, text and text_b are of types"),
         ({"text_b": 1}, "encoder, text and text_b are of types"),
         ({"encoder": "name"}, "encoder, text and text_b are of types"),
-        ({"encoder": {"head": "masked-lm", "new_head": True}}, "never trained"),
         ({"text": "film " * 100, "truncation": "error"}, "102 tokens, more than max_length 80"),
     ],
 )
-def test_a_request_that_cannot_be_traced_is_refused(arguments, message, encoder, tokenizer, folder):
-    given = {"encoder": encoder, "tokenizer": tokenizer, "text": "a"} | arguments
-    if isinstance(given["encoder"], dict):
-        given["encoder"] = minibert.load(folder, **given["encoder"])
+def test_a_request_that_cannot_be_traced_is_refused(arguments, message, encoder, tokenizer):
     with pytest.raises((TypeError, ValueError), match=message):
-        minibert.trace(**given)
+        minibert.trace(**({"encoder": encoder, "tokenizer": tokenizer, "text": "a"} | arguments))
+
+
+def test_a_new_head_is_refused_since_it_was_never_trained(tokenizer, folder):
+    with pytest.raises(ValueError, match="never trained"):
+        minibert.trace(minibert.load(folder, head="masked-lm", new_head=True), tokenizer, "a")
 
 
 @pytest.mark.parametrize(

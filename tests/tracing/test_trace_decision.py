@@ -132,10 +132,8 @@ def test_beside_cls_stands_its_attention_in_the_layer_whose_state_is_read(layer,
     shown = [number(row[1]) for row in table_of_tokens(traced)]
     assert shown == pytest.approx(traced.attention(read, "mean")[0].tolist(), abs=6e-4)
     assert shown != pytest.approx(traced.attention(1 - read, "mean")[0].tolist(), abs=6e-4)
-
-
-def test_of_embeddings_no_attention_is_shown(folder):  # they have gathered from nowhere
-    assert "attention of [CLS]" not in classified(folder, pooling="cls", layers=0)[1].to_html()
+    _, embeddings = classified(folder, pooling="cls", layers=0)  # they have gathered from nowhere
+    assert "attention of [CLS]" not in embeddings.to_html()
 
 
 @pytest.mark.parametrize(("text", "places"), [(TEXT, [1, 2]), ("the film", [1, 2]), ("", [])])
