@@ -47,6 +47,7 @@ DEGENERATE = (
     "lower learning rate or more data"
 )
 Settings = TypeVar("Settings", bound=TrainSettings)
+Report = Callable[[Progress], None]  # called after each evaluation
 
 
 class DegenerateWarning(UserWarning):
@@ -118,9 +119,7 @@ class Run(ABC):
         """The models to save, by their folder in that of the result."""
         return {"": model}
 
-    def train(
-        self, folder: Path, *, restart: bool = False, report: Callable[[Progress], None] = lambda progress: None
-    ) -> Trained:
+    def train(self, folder: Path, *, restart: bool = False, report: Report = lambda progress: None) -> Trained:
         """Train. Checkpoints of the run are kept in `folder`; a run that was begun there is resumed.
 
         report: called after each evaluation. Raises what Checkpointer and loop.train raise; may warn DegenerateWarning.
@@ -131,7 +130,7 @@ class Run(ABC):
             torch.manual_seed(settings.seed)
             model = self.new_model().to(device)
             self.freeze(model)
-            trained, size = count_parameters(model)
+            parameters = count_parameters(model)
             context.wrap(model, settings.shard)
             context.seed(settings.seed)
             optimizer = new_optimizer(model, settings)
@@ -167,9 +166,9 @@ class Run(ABC):
         if measure and measure.figures.get("degenerate"):
             warnings.warn(DEGENERATE.format(score=measure.score), DegenerateWarning, stacklevel=2)
         seconds = time.perf_counter() - begin
-        figures = self.figures(progress, measure) | {"parameters": {"trained": trained, "frozen": size - trained}}
         speed = {"seconds": round(seconds, 3), "tokens_per_second": round((progress.tokens - tokens) / seconds, 1)}
-        return Trained(self, model, progress, measure, figures | speed)
+        figures = self.figures(progress, measure) | {"parameters": parameters} | speed
+        return Trained(self, model, progress, measure, figures)
 
     def figures(self, progress: Progress, measure: Measure | None) -> dict[str, Any]:
         """The content of training.json, without sizes and speed."""
@@ -190,12 +189,7 @@ class Run(ABC):
         }
 
     def finish(
-        self,
-        out: Path,
-        *,
-        restart: bool = False,
-        overwrite: bool = False,
-        report: Callable[[Progress], None] = lambda progress: None,
+        self, out: Path, *, restart: bool = False, overwrite: bool = False, report: Report = lambda progress: None
     ) -> Trained:
         """Train, write the result to `out`, and delete the checkpoints of the run.
 
@@ -209,10 +203,10 @@ class Run(ABC):
         return trained
 
 
-def count_parameters(model: nn.Module) -> tuple[int, int]:
-    """How many parameters are trained, and how many there are."""
-    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
-    return sum(size for size, trained in sizes if trained), sum(size for size, _ in sizes)
+def count_parameters(model: nn.Module) -> dict[str, int]:
+    """How many parameters are trained, and how many are not."""
+    groups = {"trained": True, "frozen": False}
+    return {name: sum(x.numel() for x in model.parameters() if x.requires_grad == on) for name, on in groups.items()}
 
 
 def is_best(progress: Progress, main: str) -> bool:
