@@ -16,9 +16,6 @@ def run(args: Arguments) -> Figures:
     from minibert.checkpoints import hub
 
     source = hub.locate_locally(args.model)
-    if source:
-        print(f"{args.model} is here already, from {source.origin}: {source.folder}")
     folder = source.folder if source else hub.fetch(args.model)
-    if not source:
-        print(f"{args.model} is now in {folder}")
+    print(f"{args.model} is {f'here already, from {source.origin}' if source else 'downloaded'}: {folder}")
     return {"model": args.model, "folder": str(folder), "downloaded": source is None}

@@ -95,15 +95,14 @@ class Table:
 
     def rows(self) -> Iterator[tuple[str, ...]]:
         """The text of each requested column, row by row; labels are stripped."""
-        with decompressed(self.stream, self.name) if self.compressed else nullcontext(self.stream) as stream:
-            for place, found in self._records(stream):
-                self.place = place
-                record = {"text": found} if isinstance(found, str) else found
-                if not isinstance(record, dict):
-                    raise ValueError(f"{place} is {brief(record)}, not an object")
-                self.names = self.names or find_columns(self.columns, list(record), place)
-                columns = zip(self.names, self.columns, strict=True)
-                yield tuple(value(record, name, column, place) for name, column in columns)
+        for place, found in self.records():
+            self.place = place
+            record = {"text": found} if isinstance(found, str) else found
+            if not isinstance(record, dict):
+                raise ValueError(f"{place} is {brief(record)}, not an object")
+            self.names = self.names or find_columns(self.columns, list(record), place)
+            columns = zip(self.names, self.columns, strict=True)
+            yield tuple(value(record, name, column, place) for name, column in columns)
 
     def records(self) -> Iterator[tuple[str, object]]:
         """Each row as it is, an object of a .jsonl or .json, with its place."""
