@@ -103,7 +103,7 @@ def test_the_demo_returns_what_it_shows(checkpoint: Path, tmp_path: Path) -> Non
     ("rows", "message"),
     [
         (5, r"--rows is 5: .* 1 classes, .* or shuffle"),
-        (12, "the smallest '0' with 2 rows; .* 4 or more"),
+        (12, "the smallest '0' with 2 rows; .*4 or more"),
     ],
 )
 def test_first_rows_of_a_single_class_are_refused_with_a_hint(

@@ -87,7 +87,7 @@ def test_without_a_grid_too_few_rows_for_the_folds_leave_the_accuracy_unmeasured
         (["a", "b"] * 11 + [None, "b"], {}, "row 22 has the label None"),
         (["a", " "] * 12, {}, "row 1 has the label ' '"),
         ([0.5, 1.5] * 12, {}, "row 0 has the label 0.5"),
-        (["a"] * 20 + ["b"] * 4, {"grid": "log"}, "the smallest 'b' with 4 rows; .* 5 or more"),
+        (["a"] * 20 + ["b"] * 4, {"grid": "log"}, "the smallest 'b' with 4 rows; .*5 or more"),
         (LABELS, {"grid": "fine"}, "grid is 'fine'; it must be tutorial, log or values of C above 0"),
         (LABELS, {"grid": []}, "values of C above 0"),
         (LABELS, {"grid": [1.0, -1.0]}, "values of C above 0"),
