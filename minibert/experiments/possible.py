@@ -141,7 +141,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--student-steps", type=int, default=300, metavar="N", help="training steps of distillation (%(default)s)")
     add("--plot", metavar="FILE.png", help="draw the losses")
     add("--overwrite", action="store_true", help="replace what an earlier run wrote")
-    add("--json", action="store_true", help="print the figures as JSON too")
     settings, began = parser.parse_args(arguments), time.perf_counter()
     out = Path(settings.out)
     for name in ("bert", "distilbert"):
@@ -168,9 +167,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(block("seconds", f"{time.perf_counter() - began:.0f}"))
     if settings.plot:
         draw(figures, best, Path(settings.plot))
-    if settings.json:
-        possible = {"loss": best.loss, "accuracy": best.accuracy, "next": best.next_accuracy}
-        print(json.dumps({"bounds": possible, **{goal: value for goal, (value, _) in values.items()}}))
     return int(any(row[-1] == "missed" for row in rows))
 
 

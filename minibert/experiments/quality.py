@@ -133,8 +133,11 @@ def compare(data: Data, settings: FinetuneSettings, seeds: int, sides: Sequence[
             )
     p = statistics.mean(score for each in scores.values() for score in each)
     rows = measure.figures.get("entities", len(data.held_out))  # the score is a share of these
-    found: dict[str, Any] = {"main": measure.main, "rows": [len(data.training), len(data.held_out)]}
-    found["standard_error"] = math.sqrt(p * (1 - p) / rows)
+    found: dict[str, Any] = {
+        "main": measure.main,
+        "rows": [len(data.training), len(data.held_out)],
+        "standard_error": math.sqrt(p * (1 - p) / rows),
+    }
     for side, each in scores.items():
         deviation = statistics.stdev(each) if len(each) > 1 else 0.0
         found[side] = {"scores": each, "mean": statistics.mean(each), "std": deviation, "seconds": seconds[side]}
@@ -151,8 +154,9 @@ def report(found: dict[str, dict[str, Any]], sides: Sequence[str]) -> str:
     for name, figures in found.items():
         scores = [f"{figures[side]['mean']:.4f} ± {figures[side]['std']:.4f}" for side in sides]
         difference = f"{figures[sides[0]]['mean'] - figures[sides[1]]['mean']:+.4f}" if len(sides) == 2 else ""
-        rows = [str(count) for count in figures["rows"]]
-        lines.append([name, *rows, figures["main"], *scores, difference, f"{figures['standard_error']:.4f}"])
+        lines.append(
+            [name, *map(str, figures["rows"]), figures["main"], *scores, difference, f"{figures['standard_error']:.4f}"]
+        )
     return table(lines)
 
 
@@ -175,9 +179,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = FinetuneSettings(model=args.model, epochs=args.epochs, precision=args.precision)
     for name in args.data or DATA:
         found[name] = compare(read(name, Path(folder)), settings, args.seeds, sides)
-        print(report({name: found[name]}, sides), flush=True)
-    if len(found) > 1:
-        print("\n" + report(found, sides))
+    print(report(found, sides))
     if args.json:
         print(json.dumps(found | {"machine": machine(torch.get_num_threads())}))
     apart = (abs(one[sides[0]]["mean"] - one[sides[-1]]["mean"]) > one["standard_error"] for one in found.values())
