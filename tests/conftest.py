@@ -104,3 +104,8 @@ def browser() -> Iterator[Any]:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Notebooks run first: they take longest, and the processes that share the tests should end together."""
+    items.sort(key=lambda item: item.path.name != "test_tutorials.py")
