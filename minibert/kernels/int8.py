@@ -141,6 +141,7 @@ class Int8Linear(Linear):
         y = self.workspace.buffer(self.name, *size).copy_(integers)
         return y.mul_(self.scale) if self.correction is None else torch.addcmul(self.correction, y, self.scale, out=y)
 
+    # The other kernels take a Tensor; this one takes what `prepare` made of it.
     def __call__(self, x: Quantized, residual: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """(T,in) -> (T,out)."""
         y = self.product(x.values)
