@@ -253,15 +253,14 @@ def test_an_interrupted_call_keeps_the_batches_that_were_computed(
     assert computed[:3] == [2, 2, 2]
 
 
-def fill(folder: Path, worker: int) -> int:
-    """Write and read rows from a process of its own; returns how many of its rows it found again."""
-    store = features.DiskRows(folder)
-    for turn in range(20):
-        store.write({f"{worker} {turn} {n}".encode(): bytes(100) for n in range(10)})
-    return len(store.read({f"{worker} {turn} {n}".encode() for turn in range(20) for n in range(10)}))
-
-
 @pytest.mark.slow
 def test_several_processes_write_to_one_folder_and_nothing_is_lost(tmp_path: Path) -> None:
-    found = joblib.Parallel(n_jobs=2)(joblib.delayed(fill)(tmp_path, worker) for worker in range(4))
+    def fill(worker: int) -> int:
+        """Write and read rows from a process of its own; returns how many of its rows it found again."""
+        store = features.DiskRows(tmp_path)
+        for turn in range(20):
+            store.write({f"{worker} {turn} {n}".encode(): bytes(100) for n in range(10)})
+        return len(store.read({f"{worker} {turn} {n}".encode() for turn in range(20) for n in range(10)}))
+
+    found = joblib.Parallel(n_jobs=2)(joblib.delayed(fill)(worker) for worker in range(4))
     assert found == [200] * 4
