@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from minibert.checkpoints.tensor_files import write_tensors
 from minibert.files import listing, lock_file, read_json, write_text_atomically
 from minibert.outputs import OTHER
+from minibert.train import distributed
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.loop import Progress
 
@@ -163,7 +164,9 @@ class Checkpointer:
 
 
 def remove_run(folder: Path) -> None:
-    """Delete the files of a finished run, and its folder unless other files are in it."""
+    """Delete the files of a finished run, and its folder unless other files are in it; the main process does it."""
+    if not distributed.context().is_main:
+        return
     for pattern in (STATES, BEST, WINDOWS, RUN_CONFIG, LOCK):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
