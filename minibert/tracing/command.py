@@ -14,10 +14,11 @@ from minibert.model import Encoder
 from minibert.outputs import check_output
 from minibert.plotting import heat_map, pyplot
 from minibert.printing import block
-from minibert.tasks.frozen import Classifier, folder_kind
+from minibert.tasks.frozen import Classifier
 from minibert.text.tokenizer import load_tokenizer
 from minibert.tracing.page import choose
 from minibert.tracing.run import Trace, trace
+from minibert.train.reader import folder_kind
 
 
 def run(args: argparse.Namespace, default_model: str) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def check(args: argparse.Namespace) -> None:
 def model_for(name: str) -> Encoder | MaskedLM:
     """The checkpoint's masked language model if it has that task head, else its encoder."""
     encoder = load(name)
-    if folder_kind(name) != "masked-lm":
+    if folder_kind(name) != "mask":
         return encoder
     model = load(name, head=MaskedLM.name)
     assert isinstance(model, MaskedLM)
