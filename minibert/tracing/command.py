@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from minibert.checkpoints.load import load
-from minibert.files import atomic_write
 from minibert.heads import MaskedLM
 from minibert.model import Encoder
 from minibert.outputs import check_output
-from minibert.plotting import heat_map, pyplot
+from minibert.plotting import heat_map, pyplot, save_figure
 from minibert.printing import block
 from minibert.tasks.frozen import Classifier
 from minibert.text.tokenizer import load_tokenizer
@@ -121,6 +120,4 @@ def draw(matrix: Any, names: list[str], title: str, path: Path) -> None:
     figure, axes = pyplot().subplots(figsize=(size, size), layout="constrained")
     heat_map(matrix, names, names, title=title, axes=axes)
     axes.set(xlabel="to (key)", ylabel="from (query)")
-    with atomic_write(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=200)
-    pyplot().close(figure)
+    save_figure(figure, path, dpi=200)
