@@ -6,6 +6,7 @@ import argparse
 import ipaddress
 import os
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,6 +64,7 @@ def run(args: Arguments) -> Figures:
         )
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         print(f"{', '.join(server.names)} at {address}: {', '.join(server.offers)}", flush=True)
+        warnings.simplefilter("ignore")  # of texts, which are no matter of the log: replies count those that were cut
         serve(server, listener)
     sample = server.metrics.registry.get_sample_value
     texts, tokens = (int(sample(f"minibert_{name}") or 0) for name in ("texts_total", "batch_tokens_sum"))

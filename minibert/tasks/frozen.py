@@ -109,7 +109,11 @@ class Classifier:
 
     def answer(self, data: Texts) -> list[LabelPrediction]:
         """A prediction for each text or pair; raises as predict_proba does."""
-        rows = self.predict_proba(data.texts, data.pairs).tolist()
+        return self.predictions(self.predict_proba(data.texts, data.pairs))
+
+    def predictions(self, probabilities: NDArray[np.floating[Any]]) -> list[LabelPrediction]:
+        """The label with the largest probability in each row, (N, classes)."""
+        rows = probabilities.tolist()
         return [LabelPrediction(self.labels[row.index(max(row))], max(row), tuple(row)) for row in rows]
 
     def measure(self, data: Texts) -> Measure:
