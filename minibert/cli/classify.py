@@ -15,7 +15,8 @@ from minibert.files import regular
 from minibert.outputs import atomic_folder, check_output
 from minibert.settings import setting
 
-COLUMNS = ("text", "pair", "label", "format")  # the settings of tasks.classification.Classification about a file
+# The settings of tasks.classification.Classification about a file.
+COLUMNS = ("text", "pair", "label", "format", "delimiter", "encoding", "missing")
 
 
 @dataclass(frozen=True)

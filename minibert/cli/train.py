@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RECENT = 100  # steps over which the printed loss is averaged
 SKIP = ("config", "init", "dev", "objective", "phrases", "model", "freeze", "class_weight")  # no flags of distill
-COLUMNS = ("text", "pair", "label")  # of a table, for distill --task classify
+COLUMNS = ("text", "pair", "label", "format", "delimiter", "encoding", "missing")  # for distill --task classify
 LANGUAGE = {one.name for one in fields(DistillSettings) if "help" in one.metadata} - {*SKIP, "epochs"}
 CLASSIFY = {one.name for one in fields(DistillClassifierSettings) if "help" in one.metadata} - {*SKIP} | {*COLUMNS}
 
@@ -177,7 +177,7 @@ def distill_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, DistillSettings, skip=(*SKIP, "epochs"))
     group: Any = parser.add_argument_group("--task classify", "other defaults: those of `minibert finetune classify`")
     group.add_argument("--epochs", type=int, metavar="N", help="passes over the training data (3)")
-    add_options(group, task_class("classify"), skip=("format", "separator", "regression"))
+    add_options(group, task_class("classify"), skip=("separator", "regression"))
     parser.set_defaults(**dict.fromkeys(LANGUAGE | CLASSIFY))  # None: the settings have their own default
 
 
@@ -193,7 +193,7 @@ def distill(args: Arguments) -> Figures:
     given = {name: value for name in LANGUAGE | CLASSIFY if (value := getattr(args, name)) is not None}
     if wrong := given.keys() - (LANGUAGE if args.task == "language" else CLASSIFY):
         raise ValueError(f"--{min(wrong).replace('_', '-')} has no meaning for --task {args.task}")
-    columns = {name: given.pop(name, None) for name in COLUMNS}
+    columns = {name: given.pop(name) for name in COLUMNS if name in given}
     task: Any = "language" if args.task == "language" else Classification(**columns)
     prepared = prepare(args.data, args.teacher, task, args.dev, **given)
     layers = prepared.settings.take or ()

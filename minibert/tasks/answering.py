@@ -33,7 +33,7 @@ from minibert.printing import brief, table
 from minibert.settings import check, setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
 from minibert.tasks.metrics import f1
-from minibert.text.tables import decompressed, opened
+from minibert.text.formats import decompressed, opened
 from minibert.text.texts import as_columns
 from minibert.text.tokenizer import Tokenizer, TokenStats
 

@@ -27,6 +27,7 @@ from minibert.settings import setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
 from minibert.tasks.labels import check_finite
 from minibert.tasks.metrics import accuracy_text, standard_error
+from minibert.text.formats import FileSettings, TextSettings
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
 from minibert.text.tokenized import shares
@@ -85,7 +86,7 @@ def question_of(record: Any, place: str, labelled: bool = True) -> ChoiceQuestio
 
 
 @dataclass(frozen=True)
-class Choice(Task):
+class Choice(TextSettings, Task):
     """The right one of C choices."""
 
     format: str | None = setting(None, "jsonl or json (default: by the file name)", metavar="TYPE")
@@ -98,7 +99,8 @@ class Choice(Task):
     def read(self, path: str | Path) -> list[ChoiceQuestion]:
         """Questions with labels, from a .jsonl or from the array of a .json. - is standard input."""
         format = self.format or ("jsonl" if str(path) == "-" else None)
-        with Table(path, [Column("question", "question", ())], format) as table:
+        settings = FileSettings(format=format, encoding=self.encoding)
+        with Table(path, [Column("question", "question", ())], settings) as table:
             return [question_of(record, place) for place, record in table.records()]
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[ChoiceQuestion]:

@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from minibert.settings import check, setting
+from minibert.settings import setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
 from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, as_labels, check_finite
+from minibert.text.formats import FileSettings
 from minibert.text.tables import Column, Table
 from minibert.text.texts import TextOrPair, as_columns, as_texts_or_pairs
 from minibert.text.tokenizer import Tokenizer, TokenStats
@@ -49,12 +50,12 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class Classification(Task):
+class Classification(FileSettings, Task):
     """Labels or numbers for texts or pairs of texts.
 
     text, pair, label: columns of a file by name, or by number from 1 without a header; the default names are sentence
     or text, and label; without `pair` there are single texts. separator: between several labels of a text; None: each
-    text has exactly one. regression: labels are numbers.
+    text has exactly one. regression: labels are numbers. The others are those of FileSettings.
     """
 
     text: str | int | None = setting(
@@ -62,7 +63,6 @@ class Classification(Task):
     )
     pair: str | int | None = setting(None, "column of second texts", metavar="COLUMN")
     label: str | int | None = setting(None, "column of the labels (default: label)", metavar="COLUMN")
-    format: str | None = setting(None, "tsv, csv, jsonl, json or parquet (default: by the file name)", metavar="TYPE")
     separator: str | None = setting(None, "between several labels of a text, such as |", metavar="CHARACTER")
     regression: bool = setting(False, "labels are numbers")
 
@@ -71,7 +71,7 @@ class Classification(Task):
     data_help = "labelled texts: .tsv, .csv, .jsonl, .json or .parquet; - is standard input"
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if self.separator == "" or (self.regression and self.separator is not None):
             raise ValueError(f"separator is {self.separator!r}; it must not be empty, and regression has no separator")
 
@@ -103,7 +103,7 @@ class Classification(Task):
         columns = [Column("text", text), Column("label", label, ("label",), self.label_type.cells)]
         if pair is not None:
             columns.append(Column("pair", pair, ("sentence2", "text2", "text_b")))
-        with Table(path, columns, self.format) as table:
+        with Table(path, columns, self) as table:
             rows = [(self.label_type.parse(row[1], table.place), *row) for row in table.rows()]
         if not rows:
             raise ValueError(f"{table.name} holds no rows; each needs a text and a label")

@@ -31,9 +31,10 @@ from minibert.heads import MaskedLM
 from minibert.inputs import inference
 from minibert.losses import IGNORED
 from minibert.printing import block
-from minibert.settings import check, setting
+from minibert.settings import setting
 from minibert.tasks.base import Augmentation, Encoded, Example, Logits, Measure, Task, one_line
 from minibert.tasks.metrics import standard_error
+from minibert.text.formats import FileSettings
 from minibert.text.masking import RATE, Masking, check_rate, unmasked
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts, portions
@@ -142,16 +143,13 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class MaskedText(Task):
+class MaskedText(FileSettings, Task):
     """Masked tokens of raw text."""
 
     mask_rate: float = setting(RATE, "fraction of the tokens to predict")
     whole_words: bool = setting(False, "mask all tokens of a word together")
     text: str | None = setting(
         None, "of a table: name or number of the text column (default: sentence or text)", metavar="COLUMN"
-    )
-    format: str | None = setting(
-        None, "txt, tsv, csv, jsonl, json or parquet (default: by the file name)", metavar="TYPE"
     )
 
     name = "mask"
@@ -161,13 +159,13 @@ class MaskedText(Task):
     fresh_head = "the checkpoint has no trained head 'masked-lm'; training starts with a new one"
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         check_rate(self.mask_rate)
 
     def read(self, path: str | Path) -> Corpus:
         """The texts of a file: plain text has a text a line and an empty line between documents, a table a document a
         row. Raises ValueError for a binary file."""
-        with Table(path, [Column("text", self.text)], self.format) as file:
+        with Table(path, [Column("text", self.text)], self) as file:
             texts = [text for (text,) in tqdm(file.rows(), "reading", leave=False, unit="text", delay=2, disable=None)]
         if any("\0" in text for text in texts):
             raise ValueError(f"{file.name} is a binary file (or UTF-16), not text; save it as UTF-8")

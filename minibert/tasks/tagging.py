@@ -38,6 +38,7 @@ from minibert.losses import IGNORED
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
 from minibert.tasks.labels import label_number
 from minibert.tasks.metrics import ClassScore, class_scores, class_table
+from minibert.text.formats import FileSettings, TextSettings
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, TokenStats
@@ -86,7 +87,7 @@ class TagPrediction:
 
 
 @dataclass(frozen=True)
-class Tagging(Task):
+class Tagging(TextSettings, Task):
     """A tag for each word of a sentence. pretokenized: in raw texts there is a space between any two words."""
 
     pretokenized: bool = False
@@ -101,9 +102,10 @@ class Tagging(Task):
 
         Columns are separated by tabs or, in a line without tabs, by spaces. Raises ValueError with the line.
         """
+        settings = FileSettings(format="txt", encoding=self.encoding)
         sentences: list[list[tuple[str, str]]] = [[]]
         width = 0
-        with Table(path, [Column("column", None)], format="txt") as file:
+        with Table(path, [Column("column", None)], settings) as file:
             for number, (line,) in enumerate(file.rows(), 1):
                 cells = line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
                 cells = [cell.strip(" ") for cell in cells]

@@ -92,6 +92,8 @@ def embed_shards(
     text: str | int | None = None,
     pair: str | int | None = None,
     format: str | None = None,
+    delimiter: str | None = None,
+    encoding: str = "utf-8",
     device: str | torch.device = "auto",
     workers: int | None = None,
     keep_order: bool = False,
@@ -103,7 +105,7 @@ def embed_shards(
     out: new, empty, or of an earlier run, whose finished shards are not computed again unless their source has changed.
     Other settings are refused; restart=True discards finished shards. A shard keeps its name, and its rows their
     order: float32 vectors, FixedSizeList, in the column `vector`.
-    text, pair, format: the columns of texts and of second texts, and how the files are read, see text.tables.
+    text, pair: the columns of texts and of second texts. format, delimiter, encoding: see text.formats.FileSettings.
     workers: models at work at once; None: one for each core, or for each GPU. keep_order: shards are computed in the
     order of their names, else the largest first, so that the workers finish together.
     model is a Hub name or a folder, device as for `embed`, on the machine that calls; settings: those of a Recipe.
@@ -111,14 +113,21 @@ def embed_shards(
     is wrong with a shard, most of it before a worker starts; RuntimeError if Ray fails, or another process writes to
     `out`; and what `embed` raises.
     """
-    folder, columns = Path(out), Columns(text, pair, format)
+    recipe = Recipe(**settings)
+    reading: dict[str, Any] = {
+        "format": format,
+        "delimiter": delimiter,
+        "encoding": encoding,
+        "missing": recipe.missing,
+    }
+    folder, columns = Path(out), Columns(text, pair, **reading)
     check_place(folder, [model])
     shards = find_shards(os.fspath(pattern), folder)
     name = os.path.abspath(model) if os.path.isdir(model) else model  # which each worker loads, and checks its hashes
-    embedder = Embedder(name, Recipe(**settings), choose_device(device))
+    embedder = Embedder(name, recipe, choose_device(device))
     for shard in tqdm(shards, desc="check", unit="shard", delay=2, disable=None):
-        next(read_shard(shard.source, columns, embedder.recipe.missing))
-    identity = embedder.identity | {"text": columns.text, "pair": columns.pair}
+        next(read_shard(shard.source, columns))
+    identity = embedder.identity | asdict(columns)
     with work_folder(folder.absolute(), identity, restart, [Path(shard.out) for shard in shards]):
         found = [(shard, shard.stats(identity)) for shard in shards]
         done = {shard: stats for shard, stats in found if stats is not None}

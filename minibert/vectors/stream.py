@@ -64,15 +64,18 @@ def embed_file(
     column: str | int | None = None,
     column2: str | int | None = None,
     format: str | None = None,
+    delimiter: str | None = None,
+    encoding: str = "utf-8",
     **settings: Any,
 ) -> Written:
     """One vector for each text of a file of any size, as a numpy file (N, D).
 
-    path, column, format: see text.tables.TextFile (- is standard input; .txt, .tsv, .csv, .jsonl, each with .gz).
-    column2: the column of second texts, if the rows are pairs. The other settings, and what happens with `out`: see
-    embed_stream. Raises what those two raise.
+    path, column: see text.tables.TextFile (- is standard input; .txt, .tsv, .csv, .jsonl, each with .gz). column2: the
+    column of second texts, if the rows are pairs. format, delimiter, encoding: see text.formats.FileSettings. The other
+    settings, and what happens with `out`: see embed_stream. Raises what those two raise.
     """
-    with TextFile(path, column, format, column2) as file:
+    reading = {"delimiter": delimiter, "encoding": encoding, "missing": settings.get("missing", "error")}
+    with TextFile(path, column, format, column2, **reading) as file:
         return embed_stream(file, out, model, **settings)
 
 

@@ -294,7 +294,7 @@ def test_predict_labels_a_file_into_a_table_that_can_be_read_back(run: Run, tmp_
     argv = ["classify", "predict", classifier, "--out", out, "--file"]
     result = run(*argv, data, "--text", "review", "--json")
     assert "160 rows (" in printed(result)
-    rows = Classification().read(out)
+    rows = Classification(missing="empty").read(out)
     assert rows.texts == ["good film", "", "  bad meal ", "the \\"] * 40
     assert rows.labels == Classifier.load(classifier).predict(texts).tolist()
     assert figures(result)["labels"] == Counter(rows.labels)
