@@ -6,6 +6,7 @@ import argparse
 import ipaddress
 import os
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def run(args: Arguments) -> Figures:
     import torch
 
     from minibert.device import choose_device
-    from minibert.tasks.frozen import folder_kind
+    from minibert.train.reader import folder_kind
     from minibert.vectors.embedder import Embedder
 
     settings, key = read_options(args, ServerSettings), os.environ.get(API_KEY)
@@ -57,12 +58,13 @@ def run(args: Arguments) -> Figures:
         server = Server(
             Vectors(name, embedder, truncate=settings.truncate, normalize=settings.normalize),
             None if settings.classifier is None else load_labels(settings.classifier, device),
-            Masks(name, args.model, device) if folder_kind(args.model) == "masked-lm" else None,
+            Masks(name, args.model, device) if folder_kind(args.model) == "mask" else None,
             settings,
             key,
         )
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         print(f"{', '.join(server.names)} at {address}: {', '.join(server.offers)}", flush=True)
+        warnings.simplefilter("ignore")  # of texts, which are no matter of the log: replies count those that were cut
         serve(server, listener)
     sample = server.metrics.registry.get_sample_value
     texts, tokens = (int(sample(f"minibert_{name}") or 0) for name in ("texts_total", "batch_tokens_sum"))

@@ -14,8 +14,9 @@ The API. Bodies are JSON, Content-Type application/json; an unknown field is ref
                           endian. Vectors are those of `minibert.embed`; with --normalize of length 1, and
                           `dimensions` then gives the first ones, of length 1 again (without, it is refused).
     GET /v1/models        the names; GET /v1/models/NAME one of them
-    POST /classify        {"input": text, texts or pairs, "model"?} -> label, probability, probabilities of each;
-                          of a folder with several labels a text "labels", of a regression "value"
+    POST /classify        {"input": text, texts or pairs, "model"?} -> what `minibert.predict` returns: label,
+                          probability, probabilities of each; of several labels a text "labels", of a regression
+                          "value"; "entities" of a tagger; answer, start, end, score of [question, passage]
     POST /fill-mask       {"input": text or texts with [MASK], "top_k"?: 5, "model"?} -> masks: tokens, probabilities;
                           if the checkpoint has the head of a masked LM
     GET /health           {"status": "ok"}, without a key
@@ -57,7 +58,7 @@ class ServerSettings:
     name: str | None = setting(None, "what requests call the model (default: the last part of --model)")
     classifier: str | None = setting(
         None,
-        "for /classify: a folder that `minibert classify train` or `minibert finetune classify` wrote",
+        "for /classify: a folder of `minibert classify train`, `minibert finetune` or transformers",
         metavar="FOLDER",
     )
     host: str = setting("127.0.0.1", "address to listen on; the default: this machine alone", metavar="ADDRESS")

@@ -13,10 +13,10 @@ from minibert.model import Encoder
 from minibert.outputs import check_output
 from minibert.plotting import heat_map, pyplot, save_figure
 from minibert.printing import block
-from minibert.tasks.frozen import Classifier, folder_kind
 from minibert.text.tokenizer import load_tokenizer
 from minibert.tracing.page import choose
 from minibert.tracing.run import Trace, trace
+from minibert.train.reader import Reader, folder_kind, open_reader
 
 
 def run(args: argparse.Namespace, default_model: str) -> dict[str, Any]:
@@ -26,9 +26,12 @@ def run(args: argparse.Namespace, default_model: str) -> dict[str, Any]:
     ImportError for a picture without matplotlib.
     """
     check(args)
-    classifier = Classifier.load(args.classifier, model=args.model, device="cpu") if args.classifier else None
-    name = args.model or (str(classifier.features.model) if classifier else default_model)
-    encoder, tokenizer = model_for(name), load_tokenizer(name)
+    classifier = open_reader(args.classifier, model=args.model, device="cpu") if args.classifier else None
+    if isinstance(classifier, Reader):
+        name, encoder, tokenizer = args.classifier, classifier.model.encoder, classifier.tokenizer
+    else:
+        name = args.model or (str(classifier.features.model) if classifier else default_model)
+        encoder, tokenizer = model_for(name), load_tokenizer(name)
     shown = os.path.basename(os.path.normpath(name)) if os.path.isdir(name) else name
     traced = trace(
         encoder, tokenizer, args.text, args.text_b, classifier=classifier, model=shown, truncation=args.truncation
@@ -77,7 +80,7 @@ def check(args: argparse.Namespace) -> None:
 def model_for(name: str) -> Encoder | MaskedLM:
     """The checkpoint's masked language model if it has that task head, else its encoder."""
     encoder = load(name)
-    if folder_kind(name) != "masked-lm":
+    if folder_kind(name) != "mask":
         return encoder
     model = load(name, head=MaskedLM.name)
     assert isinstance(model, MaskedLM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from minibert.serving.models import Masks, Vectors, load_labels
 from minibert.tasks.frozen import Classifier, train
 from minibert.tasks.masked_text import fill_mask
 from minibert.train import finetune
-from minibert.train.finetuning import Reader
+from minibert.train.reader import Reader
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.recipe import Recipe
 
@@ -163,6 +164,38 @@ def test_a_fine_tuned_folder_answers_as_its_reader(vectors: Vectors, folder: Pat
         assert found_in(answer, "label") == [one.label for one in expected]
         probabilities = [list(each.values()) for each in found_in(answer, "probabilities")]
         assert_close(probabilities, [one.probabilities for one in expected])
+
+
+@pytest.mark.parametrize(
+    ("head", "input"),
+    [
+        ("sequence-classification", ["the good film", "a dull play"]),
+        ("sequence-classification", [["the good film", "a dull play"]]),
+        ("token-classification", ["the good film, a play", "x", ""]),
+        ("question-answering", [["the film", "the very good film"], ["the play", "a dull play " * 30]]),
+    ],
+)
+def test_a_folder_of_transformers_answers_as_predict(head: str, input: Any, vectors: Vectors, tmp_path: Path) -> None:
+    write_words_checkpoint(tmp_path / "theirs", head=head, max_position_embeddings=120)
+    texts, pairs = zip(*input, strict=True) if isinstance(input[0], list) else (input, None)
+    expected = minibert.predict(tmp_path / "theirs", texts, pairs)
+    answer = ask(Server(vectors, load_labels(tmp_path / "theirs", "cpu")), "/classify", {"input": input})
+    for found, row in zip(answer.json()["data"], expected, strict=True):
+        assert {name: found[name] for name in row} == json.loads(json.dumps(row), parse_float=approximately)
+
+
+def approximately(number: str) -> Any:
+    return pytest.approx(float(number), abs=1e-6)
+
+
+def test_what_classify_cannot_serve_is_refused_with_the_way_out(folder: Path, vectors: Vectors, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="for the task 'mask'; serve it at /fill-mask: --model"):
+        load_labels(folder, "cpu")
+    with pytest.raises(ValueError, match="for the task 'choose'; use `minibert predict"):
+        load_labels(write_words_checkpoint(tmp_path / "choose", head="multiple-choice"), "cpu")
+    tagger = load_labels(write_words_checkpoint(tmp_path / "tag", head="token-classification"), "cpu")
+    answer = ask(Server(vectors, tagger), "/classify", {"input": [["a", "b"]]})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (422, "row 0 is not a single text")
 
 
 def test_masked_tokens_are_those_of_fill_mask(server: Server, folder: Path) -> None:
