@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from minibert.cli.options import add_options, read_options
 from minibert.cli.shared import Arguments, Figures, add_overwrite
 from minibert.printing import block
@@ -53,6 +51,8 @@ def train(args: Arguments, prepared: Any) -> Figures:
 
 def print_progress(progress: Progress, main: str | None) -> None:
     """Print an evaluation above the progress bar: that of an epoch, compared by `main`, or of some steps."""
+    from tqdm import tqdm
+
     scores = progress.scores[-1] if progress.scores else {}
     curves = progress.parts or {"": progress.curve}
     shown = [main] if main else [name for name in scores if name.endswith(("loss", "accuracy", "found", "kept"))]

@@ -22,13 +22,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from minibert.heads import Head
 from minibert.inputs import unchecked
 from minibert.kernels.matmul import keep_freed_memory
 from minibert.kernels.training import Quick
 from minibert.losses import IGNORED
+from minibert.printing import progress_bar
 from minibert.train.batches import Batch, Batches, Stream
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.packed import packed_output
@@ -209,7 +209,7 @@ def train(
     progress = progress or Progress()
     optimizer = optimizer or new_optimizer(model, settings)
     steps, before = settings.epochs * -(-batches.batches_per_epoch // settings.accumulate), progress.tokens
-    bar = tqdm(total=steps, initial=progress.step, unit="step", delay=2, disable=None if context.is_main else True)
+    bar = progress_bar(name="training", total=steps, initial=progress.step, unit="step")
     with bar, unchecked(), keep_freed_memory():  # the batches are valid
         while progress.epoch < settings.epochs:
             set_train_mode(model)
