@@ -51,16 +51,21 @@ def named(labels: Iterable[str], meaning: Mapping[str, str]) -> list[str]:
     return [f"{label} {meaning[label]}" if label in meaning else label for label in labels]
 
 
+def is_main_process() -> bool:
+    """Whether this process prints: of several that torchrun started the first."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def progress_bar(
     rows: Iterable[Any] | None = None, name: str | None = None, total: int | None = None, show: bool = True, **how: Any
 ) -> Any:
     """A progress bar of tqdm on a terminal; elsewhere one line a minute on standard error, nothing in less time.
 
-    how: other arguments of tqdm. Only the main process of torchrun shows it.
+    how: other arguments of tqdm.
     """
     from tqdm import tqdm  # here, so that `--help` is fast
 
-    how |= {"leave": False, "disable": not show or os.environ.get("RANK", "0") != "0"}
+    how |= {"leave": False, "disable": not (show and is_main_process())}
     if sys.stderr.isatty():
         return tqdm(rows, name, total, delay=BAR_AFTER, **how)
     lines = {"delay": LINE_EVERY, "mininterval": LINE_EVERY, "miniters": 1, "ncols": 0, "file": io.StringIO()}
