@@ -17,14 +17,10 @@ def load_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def load_reader(args: Arguments) -> Any:
-    """The trained folder, ready to predict: a train.finetuning.Reader or a tasks.frozen.Classifier."""
-    from minibert.tasks.frozen import Classifier, folder_kind
+    """The folder, ready to predict, of any kind."""
+    from minibert.train.reader import open_reader
 
-    if folder_kind(args.folder) == "frozen":
-        return Classifier.load(args.folder, model=args.model, device=args.device, batch_tokens=args.batch_tokens)
-    from minibert.train.finetuning import Reader
-
-    return Reader.load(args.folder, args.device)
+    return open_reader(args.folder, model=args.model, device=args.device, batch_tokens=args.batch_tokens)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

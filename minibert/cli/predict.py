@@ -72,11 +72,7 @@ def run(args: Arguments) -> Figures:
 def predict(reader: Any, rows: list[Any]) -> tuple[list[str], list[Any]]:
     """The lines of texts, and their values for --json. Rows that are all pairs, or lines with a tab, are pairs."""
     from minibert.tasks.frozen import Classifier
-    from minibert.tasks.masked_text import MaskedText, fill_line
 
-    if isinstance(reader.task, MaskedText):
-        lines = [fill_line(str(row), reader.model, reader.tokenizer) for row in rows]
-        return lines, lines
     columns = [row.split("\t", 1) if isinstance(row, str) else row for row in rows]
     pairs = [row[1] for row in columns] if all(len(row) == 2 for row in columns) else None
     data = reader.task.from_texts([row[0] for row in columns] if pairs else rows, pairs)

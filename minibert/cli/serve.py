@@ -38,7 +38,7 @@ def run(args: Arguments) -> Figures:
     import torch
 
     from minibert.device import choose_device
-    from minibert.tasks.frozen import folder_kind
+    from minibert.train.reader import folder_kind
     from minibert.vectors.embedder import Embedder
 
     settings, key = read_options(args, ServerSettings), os.environ.get(API_KEY)
@@ -57,7 +57,7 @@ def run(args: Arguments) -> Figures:
         server = Server(
             Vectors(name, embedder, truncate=settings.truncate, normalize=settings.normalize),
             None if settings.classifier is None else load_labels(settings.classifier, device),
-            Masks(name, args.model, device) if folder_kind(args.model) == "masked-lm" else None,
+            Masks(name, args.model, device) if folder_kind(args.model) == "mask" else None,
             settings,
             key,
         )

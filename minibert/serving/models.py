@@ -27,13 +27,13 @@ from minibert.heads import MaskedLM
 from minibert.serving import ServerSettings
 from minibert.tasks.base import Encoded, Example
 from minibert.tasks.classification import Classification
-from minibert.tasks.frozen import Classifier, folder_kind
+from minibert.tasks.frozen import Classifier
 from minibert.tasks.labels import LabelPrediction
 from minibert.tasks.masked_text import best_tokens
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
-from minibert.train.finetuning import Reader
 from minibert.train.outputs import outputs
+from minibert.train.reader import Reader, folder_kind
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
 

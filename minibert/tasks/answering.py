@@ -130,6 +130,7 @@ class Answering(Task):
 
     name = "answer"
     head = "question-answering"
+    pairs = True
     row_length = 384
     main = "f1"
     data_help = "questions on passages: SQuAD 1.1 or 2.0 JSON"
@@ -260,6 +261,10 @@ class Answering(Task):
             one_line(answer.text, f"{answer.probability:.4f}", question.question)
             for answer, question in zip(answers, data.rows, strict=True)
         ]
+
+    def as_dicts(self, answers: Sequence[Answer], data: Questions, labels: Sequence[str]) -> list[dict[str, Any]]:
+        """Each answer, passage[start:end], with its probability among the candidates as the score."""
+        return [{"answer": one.text, "start": one.start, "end": one.end, "score": one.probability} for one in answers]
 
 
 def group_figures(points: NDArray[np.float64]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ at its end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +176,9 @@ class Choice(Task):
             one_line(str(one.number), f"{one.probability:.4f}", one.choice, question.question)
             for one, question in zip(answers, data, strict=True)
         ]
+
+    def as_dicts(
+        self, answers: Sequence[ChoicePrediction], data: Sequence[ChoiceQuestion], labels: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        """The best choice of each question, and the probability of each choice in their order."""
+        return [asdict(one) for one in answers]

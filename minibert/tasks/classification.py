@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,11 @@ class Classification(Task):
         return SingleLabel() if self.separator is None else MultiLabel(self.separator)
 
     @property
+    def pairs(self) -> bool | None:  # type: ignore[override]  # a class attribute of other tasks
+        """Whoever trains on a file names the column of second texts; texts from Python are of either kind."""
+        return True if self.pair is not None else None
+
+    @property
     def main(self) -> str:  # type: ignore[override]  # a class attribute of other tasks
         """accuracy, f1 (several labels, micro) or pearson."""
         return self.label_type.main
@@ -115,7 +120,7 @@ class Classification(Task):
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Texts:
         """Unlabelled texts or pairs. Raises TypeError or ValueError, with the row, for anything but text."""
-        return Texts(*as_columns(list(texts), None if pairs is None else list(pairs)))
+        return Texts(*as_columns(texts, pairs))
 
     def from_labels(self, texts: Sequence[str], labels: Iterable[object], pairs: Sequence[str] | None = None) -> Texts:
         """Texts or pairs with labels: names or integers, several for each text (see MultiLabel), or numbers.
@@ -148,7 +153,7 @@ class Classification(Task):
             f"{stats.truncated:,} of {len(data):,} texts are longer than {max_length} tokens (the longest has "
             f"{'at least ' * bool(stats.uncounted)}{stats.longest:,}) and were truncated"
         )
-        return Encoded(examples, notes=(note,) if stats.truncated else ())
+        return Encoded(examples, notes=(note,) if stats.truncated else (), truncated=stats.truncated)
 
     def decode(self, logits: Sequence[Logits], encoded: Encoded, data: Texts, labels: Sequence[str]) -> list[Any]:
         """A LabelPrediction for each row; a LabelSetPrediction for several labels, a float for a regression."""
@@ -166,3 +171,12 @@ class Classification(Task):
         """The prediction, its probability unless it is a number, and the text or both texts."""
         texts = ([row] if isinstance(row, str) else row for row in data.rows)
         return [one_line(*self.label_type.cells_of(one), *row) for one, row in zip(answers, texts, strict=True)]
+
+    def as_dicts(self, answers: Sequence[Any], data: Texts, labels: Sequence[str]) -> list[dict[str, Any]]:
+        """One label or several with the probability of each, and of all labels; or the value of a regression."""
+        return [
+            {"value": one}
+            if isinstance(one, float)
+            else asdict(one) | {"probabilities": dict(zip(labels, one.probabilities, strict=True))}
+            for one in answers
+        ]

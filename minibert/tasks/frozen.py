@@ -32,11 +32,8 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import minibert
-from minibert.checkpoints.load import has_head
-from minibert.files import atomic_write, parse_json, read_json, regular
-from minibert.heads import MaskedLM
+from minibert.files import atomic_write, parse_json, regular
 from minibert.printing import beside, block, brief, progress_bar, table
-from minibert.tasks import TASKS
 from minibert.tasks.base import Measure
 from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.labels import LabelPrediction, as_labels, check_classes, label_number
@@ -47,7 +44,6 @@ from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import Recipe
 
 CLASSIFIER_FILE = "classifier.safetensors"
-REPORT = "training.json"  # in each folder that train/ writes
 DETAILS = "classifier"  # the entry of its metadata
 FORMAT = 1  # of the details
 ARRAYS = ("mean", "scale", "coef", "intercept")
@@ -77,15 +73,20 @@ class Score:
 class Classifier:
     """Features and the scikit-learn pipeline on top of them, both fitted.
 
-    `task`, `answer` and `measure` are those of a fine-tuned classifier, train.finetuning.Reader.
+    `task`, `labels`, `pairs`, `answer` and `measure` are those of train.reader.Reader too.
     """
 
-    task = Classification()
     features: TextFeatures
     head: Pipeline  # StandardScaler, LogisticRegression
     rows: int  # of the training data
     folds: int = 0  # 0: not cross-validated
     scores: list[Score] = field(default_factory=list)
+    task: Classification = field(default_factory=Classification)  # with the columns of the training data
+
+    @property
+    def pairs(self) -> bool:
+        """Whether it was trained on pairs of texts."""
+        return bool(self.features.pairs_)
 
     @property
     def labels(self) -> list[str]:
@@ -131,6 +132,7 @@ class Classifier:
             "rows": self.rows,
             "folds": self.folds,
             "scores": [asdict(score) for score in self.scores],
+            "columns": asdict(self.task),
             "minibert": minibert.__version__,
             "scikit_learn": sklearn.__version__,
         }
@@ -170,7 +172,8 @@ class Classifier:
         regression.coef_, regression.intercept_ = arrays["coef"], arrays["intercept"]
         regression.classes_ = np.array(details["labels"])
         scores = [Score(**score) for score in details["scores"]]
-        return cls(features, head, details["rows"], details["folds"], scores)
+        task = Classification(**details.get("columns", {}))  # older files have none
+        return cls(features, head, details["rows"], details["folds"], scores, task)
 
 
 def new_head(C: float = 1.0) -> Pipeline:
@@ -279,6 +282,7 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             arrays = {name: file.get_tensor(name) for name in ARRAYS}
             details = parse_json((file.metadata() or {})[DETAILS])
         Recipe(**{name: details[name] for name in RECIPE})
+        Classification(**details.get("columns", {}))
         labels, width = details["labels"], arrays["mean"].size
         rows = 1 if len(labels) == 2 else len(labels)  # two classes share coefficients
         shapes = {"mean": (width,), "scale": (width,), "coef": (rows, width), "intercept": (rows,)}
@@ -311,17 +315,3 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 def digest(arrays: dict[str, NDArray[Any]]) -> str:
     """The SHA-256 of the arrays."""
     return hashlib.sha256(b"".join(arrays[name].tobytes() for name in ARRAYS)).hexdigest()
-
-
-def folder_kind(folder: str | Path) -> str:
-    """frozen: of `minibert classify train`; task: of `minibert finetune`; else "masked-lm" or "encoder", a checkpoint
-    with or without that head, as that of `minibert finetune mask` is.
-
-    folder: for a checkpoint also a name on the Hub. Raises FileNotFoundError or ValueError where it is none of these.
-    """
-    if (Path(folder) / CLASSIFIER_FILE).exists():
-        return "frozen"
-    report = Path(folder) / REPORT
-    if report.is_file() and read_json(report).get("task") in TASKS.keys() - {"mask"}:
-        return "task"
-    return "masked-lm" if has_head(str(folder), MaskedLM.name) else "encoder"

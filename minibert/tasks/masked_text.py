@@ -100,11 +100,18 @@ def fill_text(text: str, guesses: Sequence[Guess], tokenizer: Tokenizer) -> str:
     return whole
 
 
-def fill_line(text: str, model: MaskedLM, tokenizer: Tokenizer) -> str:
-    """A line of `minibert predict`: tokens, probabilities and the filled text, separated by tabs."""
-    best = [guesses[0] for guesses in fill_mask(text, model, 1, tokenizer=tokenizer)]
-    tokens, probabilities = " ".join(one.token for one in best), " ".join(f"{one.probability:.4f}" for one in best)
-    return one_line(tokens, probabilities, fill_text(text, best, tokenizer))
+@dataclass(frozen=True)
+class Filled:
+    """The guesses at each [MASK] of a text, the likeliest first, and the text with the likeliest in their places."""
+
+    masks: list[list[Guess]]
+    text: str
+
+    @classmethod
+    def of(cls, text: str, model: MaskedLM, tokenizer: Tokenizer) -> Filled:
+        """Five guesses at each mask. Raises what fill_mask raises."""
+        masks = fill_mask(text, model, min(5, model.config.vocab_size), tokenizer=tokenizer)
+        return cls(masks, fill_text(text, [guesses[0] for guesses in masks], tokenizer))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -237,6 +244,27 @@ class MaskedText(Task):
         right = f"{accuracy:.4f} ± {figures['standard_error']:.4f} (standard error), {tokens:,.0f} masked tokens"
         text = block("perplexity", f"{figures['perplexity']:,.2f}, of a loss of {loss:.4f}")
         return Measure(figures, self.main, f"{text}\n{block('accuracy', right)}")
+
+    def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[str]:
+        """Texts with masks to fill."""
+        if pairs is not None:
+            raise ValueError("a masked language model fills the masks of one text a row; leave out the second texts")
+        return as_texts(texts)
+
+    def format_predictions(self, answers: Sequence[Filled], data: Sequence[str]) -> list[str]:
+        """The likeliest token of each mask, their probabilities, and the filled text."""
+        best = [[guesses[0] for guesses in one.masks] for one in answers]
+        return [
+            one_line(" ".join(g.token for g in row), " ".join(f"{g.probability:.4f}" for g in row), one.text)
+            for row, one in zip(best, answers, strict=True)
+        ]
+
+    def as_dicts(self, answers: Sequence[Filled], data: Sequence[str], labels: Sequence[str]) -> list[dict[str, Any]]:
+        """The guesses at each mask, the likeliest first, and the filled text."""
+        return [
+            {"masks": [[guess._asdict() for guess in guesses] for guesses in one.masks], "filled": one.text}
+            for one in answers
+        ]
 
 
 def rows_of(document: Iterable[str], tokenizer: Tokenizer, max_length: int) -> Iterator[list[int]]:

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from minibert.checkpoints.load import load
-from minibert.files import atomic_write
 from minibert.heads import MaskedLM
 from minibert.model import Encoder
 from minibert.outputs import check_output
-from minibert.plotting import heat_map, pyplot
+from minibert.plotting import heat_map, pyplot, save_figure
 from minibert.printing import block
-from minibert.tasks.frozen import Classifier, folder_kind
+from minibert.tasks.frozen import Classifier
 from minibert.text.tokenizer import load_tokenizer
 from minibert.tracing.page import choose
 from minibert.tracing.run import Trace, trace
+from minibert.train.reader import folder_kind
 
 
 def run(args: argparse.Namespace, default_model: str) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def check(args: argparse.Namespace) -> None:
 def model_for(name: str) -> Encoder | MaskedLM:
     """The checkpoint's masked language model if it has that task head, else its encoder."""
     encoder = load(name)
-    if folder_kind(name) != "masked-lm":
+    if folder_kind(name) != "mask":
         return encoder
     model = load(name, head=MaskedLM.name)
     assert isinstance(model, MaskedLM)
@@ -120,6 +120,4 @@ def draw(matrix: Any, names: list[str], title: str, path: Path) -> None:
     figure, axes = pyplot().subplots(figsize=(size, size), layout="constrained")
     heat_map(matrix, names, names, title=title, axes=axes)
     axes.set(xlabel="to (key)", ylabel="from (query)")
-    with atomic_write(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=200)
-    pyplot().close(figure)
+    save_figure(figure, path, dpi=200)

@@ -12,6 +12,7 @@ In reading order:
     outputs         many examples through a model: logits, or the states of a frozen encoder
     checkpointer    the checkpoints of a run, from which a killed run resumes
     run             one run of any training, and the folder it writes
+    reader          a trained folder of any kind, opened, and its predictions
     finetuning      a task head on top, and all of it trained on one task's data
     classifier      the same as a scikit-learn classifier
     vocabulary      a WordPiece vocabulary learned from text

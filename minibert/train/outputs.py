@@ -35,6 +35,7 @@ def outputs(
     encoded: Encoded,
     precision: str = "float32",
     keep: Callable[[Tensor, Example], Tensor] = lambda logits, example: logits,
+    batch_tokens: int = BATCH_TOKENS,
 ) -> list[Logits]:
     """The logits of each example, in order: (K), or of a task head that reads tokens (tokens, K) or (2, tokens).
 
@@ -43,16 +44,18 @@ def outputs(
     """
     found: list[Any] = [None] * len(encoded.examples)
     with inference(model), unchecked(), lower_precision(model, precision):
-        for batch in batches_by_length(model, encoded.examples):
+        for batch in batches_by_length(model, encoded.examples, most=batch_tokens):
             for number, row in zip(batch.rows, logits_of(model, batch), strict=True):
                 found[number] = keep(row.float(), encoded.examples[number]).cpu().numpy()
     return found
 
 
-def batches_by_length(model: Any, examples: Sequence[Example], title: str = "predicting") -> Iterator[Batch]:
+def batches_by_length(
+    model: Any, examples: Sequence[Example], title: str = "predicting", most: int = BATCH_TOKENS
+) -> Iterator[Batch]:
     """The examples in batches of similar length, on the model's device, with a progress bar."""
     with progress_bar(name=title, total=len(examples), unit="text") as bar:
-        for numbers in batches([len(one.ids) for one in examples], BATCH_TOKENS):
+        for numbers in batches([len(one.ids) for one in examples], most):
             chosen = [examples[number] for number in numbers]
             yield collate(chosen, numbers, model.config.pad_token_id).to(model.device)
             bar.update(len(numbers))

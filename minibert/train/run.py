@@ -26,10 +26,10 @@ from minibert import __version__
 from minibert.checkpoints.load import save
 from minibert.checkpoints.tensor_files import WEIGHTS_FILE
 from minibert.device import choose_device, choose_dtype
-from minibert.files import atomic_write, write_text_atomically
+from minibert.files import write_text_atomically
 from minibert.heads import Head
 from minibert.outputs import atomic_folder, check_output
-from minibert.plotting import pyplot
+from minibert.plotting import pyplot, save_figure
 from minibert.tasks.base import Measure
 from minibert.text.tokenizer import Tokenizer
 from minibert.train import distributed
@@ -253,7 +253,7 @@ def check_picture(path: Path) -> None:
 def plot_runs(runs: Sequence[Mapping[str, Any]], main: str, path: Path) -> None:
     """Plot the loss of every step of some runs, given by their training.json, and their scores `main` on dev."""
     plt, panels = pyplot(), 2 if any(run["epochs"] for run in runs) else 1
-    with plt.rc_context(STYLE), atomic_write(path) as temporary:
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, panels, figsize=(4.25 * panels, 3.2), layout="constrained", squeeze=False)
         axes[0, 0].set(xlabel="step", title="loss of each step, and its average")
         for run in runs:
@@ -266,8 +266,7 @@ def plot_runs(runs: Sequence[Mapping[str, Any]], main: str, path: Path) -> None:
                 axes[0, 1].plot(best, scores[best - 1], color=SCORE, marker="o", markersize=9, fillstyle="none")
                 axes[0, 1].set(xlabel="epoch", title=f"{main} on dev; the ring is kept")
         axes[0, 0].set_ylim(0, None)
-        figure.savefig(temporary, dpi=140, format=path.suffix[1:], facecolor="white")
-        plt.close(figure)
+        save_figure(figure, path)
 
 
 def averaged(curve: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

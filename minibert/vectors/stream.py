@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from minibert.files import atomic_write, lock_file, read_json, write_text_atomically
-from minibert.outputs import check_output
+from minibert.outputs import NPY_HEADER, NPY_START, check_output
 from minibert.printing import brief, progress_bar
 from minibert.text.tables import TextFile
 from minibert.text.texts import CHARACTERS, TEXTS, TextOrPair, as_text, portions
@@ -267,9 +267,9 @@ class Parts:
         Raises ValueError if an earlier run had more texts.
         """
         self.holds([])  # a part after the last one was of other texts
-        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False}
+        header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (self.rows, width)}
         with atomic_write(out) as temporary, temporary.open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, header | {"shape": (self.rows, width)})
+            file.write((NPY_START + str(header).encode()).ljust(NPY_HEADER - 1) + b"\n")
             for number in range(len(self.stats)):
                 with np.load(self.path(number)) as part:
                     file.write(part["vectors"].tobytes())

@@ -20,7 +20,7 @@ from minibert.serving.models import Masks, Vectors, load_labels
 from minibert.tasks.frozen import Classifier, train
 from minibert.tasks.masked_text import fill_mask
 from minibert.train import finetune
-from minibert.train.finetuning import Reader
+from minibert.train.reader import Reader
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.recipe import Recipe
 
