@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from minibert.checkpoints import hub
 from minibert.checkpoints.load import load
@@ -30,7 +29,7 @@ from minibert.kernels.int8 import VERSION
 from minibert.kernels.matmul import release_memory
 from minibert.kernels.packing import Portion, tokenized
 from minibert.model import Encoder
-from minibert.printing import brief
+from minibert.printing import brief, progress_bar
 from minibert.text.texts import TextOrPair, as_texts_or_pairs, portions
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
@@ -170,7 +169,7 @@ class Embedder:
     def prefetched(self, rows: Sequence[TextOrPair]) -> Matrix:
         """The same on a GPU: while it computes one chunk of texts, the next is tokenized."""
         stats, vectors = TokenStats(), np.empty((len(rows), self.width), np.float32)
-        bar = tqdm(total=len(rows), unit="text", unit_scale=True, delay=2, disable=None)
+        bar = progress_bar(name="embed", total=len(rows), unit="text", unit_scale=True)
         with bar, closing(self.tokenized(portions(rows))) as chunks:
             for chunk in chunks:
                 vectors[chunk.rows.start : chunk.rows.stop] = self.vectors(chunk.tokens, chunk.rows)

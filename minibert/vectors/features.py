@@ -24,6 +24,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
+from minibert.printing import progress_bar
 from minibert.text.texts import TEXTS, TextOrPair, are_pairs, as_texts_or_pairs, columns_of
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
@@ -175,7 +176,8 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         if new:
             tokens = embedder.tokenize(rows)  # all, so that the tokenizer's warnings count the caller's rows
             self.stats_ = tokens.stats
-        for start in range(0, len(new), TEXTS):
+        starts = range(0, len(new), TEXTS)
+        for start in progress_bar(starts, "features", unit="portion", show=len(starts) > 1):
             some = new[start : start + TEXTS]
             vectors = embedder.vectors(tokens.take(some), some, progress=True)
             computed = {keys[number]: vector.tobytes() for number, vector in zip(some, vectors, strict=True)}

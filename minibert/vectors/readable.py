@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from tqdm import tqdm
 
 from minibert.inputs import inference
 from minibert.kernels.packing import batches, check_rows
 from minibert.model import Encoder, EncoderOutput
+from minibert.printing import progress_bar
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS
 from minibert.vectors.recipe import DEFAULT, Recipe
 
@@ -43,7 +43,7 @@ def readable_vectors(
     lengths = check_rows(encoder.config, ids, second).tolist()
     second = second if encoder.config.family.pairs_in_segments else None
     vectors = np.empty((len(ids), width), dtype=np.float32)
-    bar = tqdm(total=len(ids), unit="text", delay=2, disable=None if progress else True)
+    bar = progress_bar(total=len(ids), unit="text", show=progress)
     with inference(encoder), bar:
         for rows in batches(lengths, recipe.batch_tokens):
             input_ids, keep = pad([ids[row] for row in rows], encoder.config.pad_token_id, encoder.device)
