@@ -84,7 +84,7 @@ def run(args: Arguments) -> Figures:
     print(block("data", f"{args.data}: {len(rows):,} {'pairs' if rows.pairs else 'rows'} ({counts})"))
     where = args.features or f"{settings['cache']}, which makes another --grid quick and may be removed"
     shape = (classifier.rows, classifier.features.n_features_out_)
-    print(block("features", f"{shape} by {args.model}, pooling {args.pooling}, in {where}"))
+    print(block("features", f"{shape} by {args.model}, pooling {classifier.features.recipe_.how}, in {where}"))
     stats = getattr(classifier.features, "stats_", None)  # None: all vectors came from a cache
     if stats and stats.windowed:
         print(block("windows", windows_text(stats.windowed, stats.texts, stats.windows)))

@@ -124,7 +124,7 @@ class Classifier:
 
     def details(self) -> dict[str, Any]:
         """Everything but the arrays of the head."""
-        model, recipe = str(self.features.model), self.features.recipe
+        model, recipe = str(self.features.model), self.features.recipe_
         return {
             "model": str(Path(model).absolute()) if Path(model).is_dir() else model,
             "weights_sha256": self.features.weights_sha256_,
@@ -284,7 +284,8 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     try:
         with safe_open(regular(path), framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in ARRAYS}
-            details = parse_json((file.metadata() or {})[DETAILS])
+            details = {"normalize": False, "max_length": None}  # which older folders do not have
+            details |= parse_json((file.metadata() or {})[DETAILS])
         Recipe(**{name: details[name] for name in RECIPE})
         Classification(**details.get("columns", {}))
         labels, width = details["labels"], arrays["mean"].size

@@ -91,6 +91,11 @@ class Run(ABC):
         return settings | {"processes": distributed.context().size, "tokenizer": self.tokenizer.fingerprint}
 
     @property
+    def computed_in(self) -> str:
+        """The precision that was really chosen, and the device, for people."""
+        return f"computed in {self.settings.precision} on {choose_device(self.settings.device)}"
+
+    @property
     @abstractmethod
     def report(self) -> dict[str, Any]:
         """What training.json has of this kind of run."""

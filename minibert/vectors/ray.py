@@ -77,6 +77,7 @@ class Embedded:
     truncated: int  # texts that were too long and lost their ends
     windowed: int  # texts that were too long and were read in several windows
     windows: int  # these windows
+    description: str  # of how the vectors were made
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -140,7 +141,7 @@ def embed_shards(
     total = sum(done.values(), TokenStats())
     embedder.warn(total)
     counts = (total.tokens, total.truncated, total.windowed, total.windows)
-    return Embedded(str(out), len(shards), total.texts, embedder.width, resumed, *counts)
+    return Embedded(str(out), len(shards), total.texts, embedder.width, resumed, *counts, embedder.description)
 
 
 def run(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -55,7 +56,8 @@ def readable_vectors(
                     f"a batch of {tuple(keep.shape)} tokens does not fit on {encoder.device}; "
                     f"use a smaller batch_tokens than {recipe.batch_tokens}"
                 ) from error
-            vectors[rows] = pool(out, keep, recipe, layers).cpu().numpy()
+            pooled = pool(out, keep, recipe, layers)
+            vectors[rows] = (F.normalize(pooled) if recipe.normalize else pooled).cpu().numpy()
             bar.update(len(rows))
     return vectors
 
@@ -74,7 +76,7 @@ def segments_of(keep: Tensor, second: Sequence[int]) -> Tensor:
 
 
 def pool(out: EncoderOutput, keep: Tensor, recipe: Recipe, layers: Sequence[int]) -> Tensor:
-    """One float32 vector for each row: each layer pooled, then combined, (B, width).
+    """One float32 vector for each row: each layer pooled, then combined, not normalized, (B, width).
 
     keep, (B, S), is False for padding; layers are counted from 0, as by Recipe.fit_to.
     """

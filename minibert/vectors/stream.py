@@ -52,6 +52,7 @@ class Written:
     windowed: int  # texts that were too long and were read in several windows
     windows: int  # these windows
     kernels: str  # that computed them
+    description: str  # of how they were made
     cosine: float | None = None  # the smallest to float32, of some texts computed in int8; None: not measured
 
 
@@ -119,7 +120,8 @@ def embed_stream(
     stats = sum(parts.stats, TokenStats())
     embedder.warn(stats)
     shape, counts = (stats.texts, embedder.width), (stats.tokens, stats.truncated, stats.windowed, stats.windows)
-    return Written(str(out), shape, dtype, stats.texts, resumed, *counts, embedder.engine.kernels, cosine)
+    how = (embedder.engine.kernels, embedder.description)
+    return Written(str(out), shape, dtype, stats.texts, resumed, *counts, *how, cosine)
 
 
 def check_request(out: Path, dtype: str, overwrite: bool, model: str | os.PathLike[str]) -> None:
