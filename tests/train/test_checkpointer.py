@@ -185,7 +185,8 @@ def test_a_restart_that_is_killed_leaves_no_state_of_the_earlier_run(
     with pytest.raises(Killed), Checkpointer(tmp_path, CONFIG | {"seed": 1}, restart=True):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "run_config.json"]
-    with pytest.raises(ValueError, match="seed was 0 and is 1"), Checkpointer(tmp_path, CONFIG | {"seed": 1}):
+    monkeypatch.undo()
+    with Checkpointer(tmp_path, CONFIG | {"seed": 1}):  # so any config may follow
         pass
 
 
