@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from minibert.text.tokenizer import Tokenizer, load_tokenizer
     from minibert.tracing.run import trace
     from minibert.train.classifier import FineTunedClassifier
+    from minibert.train.reader import predict
     from minibert.vectors import stream
     from minibert.vectors.embedder import Embedder, embed
     from minibert.vectors.features import TextFeatures
@@ -38,6 +39,7 @@ MODULES = {
     "embed": "vectors.embedder",
     "load": "checkpoints.load",
     "load_tokenizer": "text.tokenizer",
+    "predict": "train.reader",
     "save": "checkpoints.load",
     "stream": "vectors.stream",
     "trace": "tracing.run",
@@ -53,6 +55,7 @@ __all__ = [
     "embed",
     "load",
     "load_tokenizer",
+    "predict",
     "save",
     "stream",
     "trace",

@@ -2,7 +2,7 @@
 
 `check_output` refuses an output before any work begins. `atomic_folder` writes a folder: its files appear when all of
 them are complete, together with LIST_FILE, which holds the SHA-256 of each. With overwrite, a file in a folder is
-replaced only if it still has the SHA-256 in that list; a single file only if it begins as minibert begins such files.
+replaced only if it still has the SHA-256 in that list; a single file only if it has the mark of minibert.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from minibert.files import listing, read_json, regular, sha256, write_text_atomi
 
 LIST_FILE = "minibert.json"  # {"files": {name: SHA-256}}; two of them, old and new, while a file is being replaced
 OTHER = "name another --out"
-# By suffix, a regular expression that matches the beginning of every file that minibert writes.
+# A numpy file of ours has its numbers from byte 4096 on, where a page of memory begins; numpy itself pads to 64 bytes.
+NPY_HEADER = 4096
+NPY_START = b"\x93NUMPY\x01\x00" + (NPY_HEADER - 10).to_bytes(2, "little")
+# By suffix, a regular expression that matches the first or the last 4096 bytes of every file that minibert writes.
 MARKS = {
-    ".npy": b"\x93NUMPY",
+    ".npy": re.escape(NPY_START),
     ".html": b"minibert (trace|parity)</title>",
     ".md": b"# Parity",
-    ".png": b"\x89PNG",
-    ".svg": b"<svg",
-    ".pdf": b"%PDF",
-    ".onnx": b"pytorch",
+    **dict.fromkeys((".png", ".svg", ".pdf", ".onnx"), b"minibert"),
     ".txt": b"in   input_ids: int64",
     ".tsv": b"label\tprobability\ttext",
 }
@@ -57,7 +57,9 @@ def check_output(
         )
     if files is None:
         with regular(out).open("rb") as file:
-            foreign = [] if re.search(MARKS[out.suffix.lower()], file.read(4096)) else [out]
+            ends = file.read(4096)
+            file.seek(max(0, out.stat().st_size - 4096))
+            foreign = [] if re.search(MARKS[out.suffix.lower()], ends + file.read()) else [out]
     else:
         own = own_files(out)
         foreign = [out / name for name in files if os.path.lexists(out / name) and name not in own]

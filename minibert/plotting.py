@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from minibert.files import atomic_write
 from minibert.printing import install_hint
 
 if TYPE_CHECKING:
@@ -78,3 +80,12 @@ def head_grid(
         title = titles[number] if titles else f"head {number}"
         heat_map(probabilities, rows, columns, title=title, axes=axes, limit=1.0)
     return figure
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = 140) -> None:
+    """Write a figure and close it; the file names minibert as its maker. The ending of `path` is the format."""
+    kind = path.suffix[1:].lower()
+    maker = {"Software" if kind == "png" else "Creator": "minibert"}
+    with atomic_write(path) as temporary:
+        figure.savefig(temporary, format=kind, dpi=dpi, facecolor="white", metadata=maker)
+    pyplot().close(figure)

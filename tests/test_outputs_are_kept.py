@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -40,6 +42,15 @@ FOLDERS = {  # what to write into --out, a folder; HOME is that of the fixture
     "vocab": ["vocab", "HOME/corpus.txt", "--size", "60"],
     "convert": ["convert", "HOME/pickle"],
 }
+
+
+def npy(matrix: np.ndarray[Any, Any]) -> bytes:
+    """The bytes of the file that numpy writes."""
+    file = io.BytesIO()
+    np.save(file, matrix)
+    return file.getvalue()
+
+
 FILES: dict[str, tuple[str, list[str], str]] = {  # the option, the command, the ending
     "embed": ("--out", ["embed", "HOME/corpus.txt", "--model", "HOME/words"], ".npy"),
     "trace": ("--out", ["trace", "the film", "--model", "HOME/words"], ".html"),
@@ -49,6 +60,11 @@ FILES: dict[str, tuple[str, list[str], str]] = {  # the option, the command, the
     "finetune": ("--plot", [*FOLDERS["finetune"], "--out", "NEW"], ".svg"),
     "parity": ("--report", ["parity", "HOME/words", "--attention", "sdpa"], ".md"),
 }
+OTHERS = {
+    ".npy": npy(np.zeros((3, 2), np.float32)),
+    ".png": b"\x89PNG\r\n",
+    ".svg": b"<svg></svg>",
+}  # by other programs
 NEEDED = {"export": "onnxscript", "trace picture": "matplotlib", "finetune": "matplotlib"}
 
 
@@ -168,10 +184,11 @@ def test_a_file_is_refused_and_with_overwrite_replaced_only_if_it_is_of_that_kin
         assert run(*FOLDERS["classify train"], "--out", home / "frozen") == 0
     option, argv, ending = FILES[command]
     out = tmp_path / f"out{ending}"
-    out.write_text("my life")
-    for overwrite in ([], ["--overwrite"]):
-        assert run(*argv, option, out, *overwrite) == 2
-        assert out.read_text() == "my life"
+    for content in (b"my life", OTHERS.get(ending, b"")):
+        out.write_bytes(content)
+        for overwrite in ([], ["--overwrite"]):
+            assert run(*argv, option, out, *overwrite) == 2
+            assert out.read_bytes() == content
     out.unlink()
     assert run(*argv, option, out) == 0
     written = out.read_bytes()

@@ -16,8 +16,7 @@ from minibert import __version__
 from minibert.bench.harness import PROC, BenchResult, Row, read_field, spread, total_memory
 from minibert.bench.settings import Settings
 from minibert.device import cpu_features
-from minibert.files import atomic_write
-from minibert.plotting import pyplot
+from minibert.plotting import pyplot, save_figure
 from minibert.printing import block, table
 
 PACKAGES = (
@@ -163,7 +162,7 @@ def figures(settings: Settings, results: Sequence[BenchResult], seconds: float) 
 def draw(results: Sequence[BenchResult], path: Path) -> None:
     """Bars for each checkpoint: the units a second of every contestant in the main job, and how much faster ours is."""
     plt = pyplot()
-    with plt.rc_context(STYLE), atomic_write(path) as temporary:
+    with plt.rc_context(STYLE):
         figure, grid = plt.subplots(1, len(results), figsize=(14, 5), layout="constrained", squeeze=False)
         for axes, result in zip(grid[0], results, strict=True):
             rows = [row for row in result.rows if row.job == result.job and row.ranked]
@@ -178,5 +177,4 @@ def draw(results: Sequence[BenchResult], path: Path) -> None:
             axes.set_yticks(range(len(rows)), labels)
             axes.invert_yaxis()
             axes.set(title=result.name, xlabel=f"{unit} a second, more is better")
-        figure.savefig(temporary, dpi=140, format=path.suffix[1:], facecolor="white")
-        plt.close(figure)
+        save_figure(figure, path)

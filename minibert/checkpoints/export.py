@@ -85,6 +85,7 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None, overwr
             dynamic_shapes=[axes for _ in example],
             verbose=False,
         )
+        program.model.producer_name = "minibert"
         program.model.doc_string = describe(str(name), model, program.model.graph)
         program.save(str(temporary))
         difference = compare(wrapped, temporary)

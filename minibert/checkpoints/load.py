@@ -283,6 +283,15 @@ def has_head(name: str | Path, head: str) -> bool:
     return head in family.heads and held.issuperset(family.heads[head].values())
 
 
+def head_of(name: str | Path) -> str | None:
+    """The task head that a checkpoint has, of those that its config.json names; None where it has none of them."""
+    folder = hub.locate(name).folder
+    named = Config.from_file(folder / "config.json").extra.get("architectures")
+    names = tuple(str(one) for one in named) if isinstance(named, list) else ()
+    found = (head for head, one in HEAD_CLASSES.items() if any(name.endswith(one.upstream) for name in names))
+    return next((head for head in found if has_head(folder, head)), None)
+
+
 def save(model: nn.Module, folder: str | Path) -> None:
     """Write a folder that transformers loads bit-equal and that minibert loads back (without the tokenizer).
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
+from minibert.cli.options import add_options, read_options
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures
+from minibert.text.formats import FileSettings
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,14 +15,17 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", metavar="FILE", help="labelled texts, .tsv, .csv or .jsonl (default: SST-2 if it is available)")
     add("--text", metavar="COLUMN", help="column of the texts of --data: name, or number without a header")
     add("--label", metavar="COLUMN", help="column of the labels of --data")
+    add_options(parser, FileSettings)
     add("--model", metavar="NAME", help=f"checkpoint (default: {DEFAULT_MODEL} if it is available)")
     add("--rows", type=int, default=2000, metavar="N", help="rows to use (%(default)s)")
 
 
 def run(args: Arguments) -> Figures:
     """The main job, start to end, with the weights and data that are available."""
-    if args.data is None and (args.text or args.label):
-        raise ValueError("--text and --label are columns of --data, which is not given")
+    reading = read_options(args, FileSettings)
+    if args.data is None and (args.text or args.label or reading != FileSettings()):
+        raise ValueError("--text and --label are columns of --data, which is not given, and the rest is about it")
     from minibert.tasks.demo import demo
 
-    return demo(args.data, args.model, args.rows, partial(print, flush=True), text=args.text, label=args.label)
+    columns = {"text": args.text, "label": args.label, **reading.reading}
+    return demo(args.data, args.model, args.rows, partial(print, flush=True), **columns)

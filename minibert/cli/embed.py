@@ -7,6 +7,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from minibert.cli.options import add_options
 from minibert.cli.shared import (
     Arguments,
     Figures,
@@ -16,6 +17,7 @@ from minibert.cli.shared import (
     standard_input,
     windows_text,
 )
+from minibert.text.formats import FileSettings
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +43,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="name, or number from 1 in a table without header (default: sentence, text, or the only one)",
     )
     add("--column2", "--pair", metavar="NAME", help="the column of second texts, if the rows are pairs")
-    add("--format", metavar="TYPE", help="txt, tsv, csv, jsonl, json or parquet (default: by the name)")
+    add_options(parser, FileSettings)
     add("--dtype", default="float32", metavar="TYPE", help="of numbers in the file: float32 or float16 (%(default)s)")
     add("--restart", action="store_true", help="discard what an interrupted command has done")
     add_overwrite(parser)
@@ -81,13 +83,15 @@ def embed_one(args: Arguments) -> Figures:
         column=args.column,
         column2=args.column2,
         format=args.format,
+        delimiter=args.delimiter,
+        encoding=args.encoding,
         dtype=args.dtype,
         restart=args.restart,
         overwrite=args.overwrite,
         **features_settings(args),
     )
     before = f"; {written.resumed_rows:,} rows were done before" if written.resumed_rows else ""
-    print(f"{args.out}: {written.shape} {written.dtype}{before}")
+    print(f"{args.out}: {written.shape} {written.dtype}{before}; {written.description}")
     if written.cosine is not None:
         print(f"int8: the smallest cosine to float32 is {written.cosine:.4f}, of up to 64 of these texts")
     return asdict(written)
@@ -105,11 +109,13 @@ def embed_many(args: Arguments) -> Figures:
         text=args.column,
         pair=args.column2,
         format=args.format,
+        delimiter=args.delimiter,
+        encoding=args.encoding,
         workers=args.workers,
         keep_order=args.keep_order,
         restart=args.restart or args.overwrite,
         **features_settings(args),
     )
     before = f"; {done.resumed_shards:,} shards were done before" if done.resumed_shards else ""
-    print(f"{done.out}: {done.rows:,} rows in {done.shards:,} shards{before}")
+    print(f"{done.out}: {done.rows:,} rows in {done.shards:,} shards{before}; {done.description}")
     return asdict(done)

@@ -17,27 +17,24 @@ def load_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def load_reader(args: Arguments) -> Any:
-    """The trained folder, ready to predict: a train.finetuning.Reader or a tasks.frozen.Classifier."""
-    from minibert.tasks.frozen import Classifier, folder_kind
+    """The folder, ready to predict, of any kind."""
+    from minibert.train.reader import open_reader
 
-    if folder_kind(args.folder) == "frozen":
-        return Classifier.load(args.folder, model=args.model, device=args.device, batch_tokens=args.batch_tokens)
-    from minibert.train.finetuning import Reader
-
-    return Reader.load(args.folder, args.device)
+    return open_reader(args.folder, model=args.model, device=args.device, batch_tokens=args.batch_tokens)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     load_arguments(parser)
     data_arguments(parser)
+    parser.set_defaults(encoding=None, missing=None)  # None: as in training
 
 
 def run(args: Arguments) -> Figures:
     """Measure a trained folder on labelled data of the kind it was trained on."""
     reader = load_reader(args)
     columns = {name: getattr(args, name) for name in COLUMNS if getattr(args, name) is not None}
-    if columns and reader.task.name != "classify":
-        raise ValueError(f"files of the task {reader.task.name!r} have no {', '.join(columns)} to choose")
+    if wrong := [name for name in columns if not hasattr(reader.task, name)]:
+        raise ValueError(f"files of the task {reader.task.name!r} have no {', '.join(wrong)} to choose")
     task = replace(reader.task, **columns) if columns else reader.task
     measure = reader.measure(task.read(args.data))
     print(measure.text)

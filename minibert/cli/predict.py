@@ -12,9 +12,11 @@ from typing import Any
 
 from minibert.cli.classify import COLUMNS, add_columns
 from minibert.cli.evaluate import load_arguments, load_reader
+from minibert.cli.options import read_options
 from minibert.cli.shared import Arguments, Figures, add_overwrite, standard_input
 from minibert.files import atomic_write
 from minibert.outputs import check_output
+from minibert.text.formats import FileSettings
 
 TEXTS_AT_ONCE = 64  # texts in a batch
 
@@ -34,8 +36,10 @@ def run(args: Arguments) -> Figures:
 
     On standard input a text is a line; a pair is a line with a tab between its texts.
     """
-    if (args.texts and args.file is not None) or (args.file is None and (args.text or args.pair or args.format)):
-        raise ValueError("give either texts or --file; --text, --pair and --format are about --file")
+    reading = read_options(args, FileSettings)
+    about_file = args.text or args.pair or reading != FileSettings()
+    if (args.texts and args.file is not None) or (args.file is None and about_file):
+        raise ValueError("give either texts or --file; --text, --pair and --format are about --file, and so on")
     if args.out is not None:
         check_output(args.out, args.overwrite, apart=[args.folder])
     from minibert.printing import block
@@ -46,7 +50,7 @@ def run(args: Arguments) -> Figures:
     typed = not args.texts and args.file in (None, "-") and standard_input().isatty()
     source: Any = nullcontext(args.texts)
     if not args.texts:
-        source = TextFile(args.file or "-", args.text, args.format, args.pair)
+        source = TextFile(args.file or "-", args.text, column2=args.pair, **reading.reading)
     counts: Counter[str] = Counter()
     found: list[Any] = []
     with (
@@ -72,11 +76,7 @@ def run(args: Arguments) -> Figures:
 def predict(reader: Any, rows: list[Any]) -> tuple[list[str], list[Any]]:
     """The lines of texts, and their values for --json. Rows that are all pairs, or lines with a tab, are pairs."""
     from minibert.tasks.frozen import Classifier
-    from minibert.tasks.masked_text import MaskedText, fill_line
 
-    if isinstance(reader.task, MaskedText):
-        lines = [fill_line(str(row), reader.model, reader.tokenizer) for row in rows]
-        return lines, lines
     columns = [row.split("\t", 1) if isinstance(row, str) else row for row in rows]
     pairs = [row[1] for row in columns] if all(len(row) == 2 for row in columns) else None
     data = reader.task.from_texts([row[0] for row in columns] if pairs else rows, pairs)

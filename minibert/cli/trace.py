@@ -15,7 +15,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("text_b", nargs="?", metavar="TEXT_B", help="a second text, to make a pair")
     add("--out", type=Path, metavar="FILE.html", help="the page")
     add("--model", metavar="NAME", help=f"a Hub name or a folder (default: the classifier's, or {DEFAULT_MODEL})")
-    add("--classifier", metavar="FOLDER", help="of `minibert classify train`: explains its decision")
+    add(
+        "--classifier",
+        metavar="FOLDER",
+        help="of `minibert classify train`, of `minibert finetune classify` or of transformers: explains its decision",
+    )
     add("--layers", type=integers, metavar="N,N", help="layers of the page, from 0 (default: as many as fit in 12 MB)")
     add("--heads", type=integers, metavar="N,N", help="heads of the page, from 0 (default: as many as fit in 12 MB)")
     add("--truncation", default="warn", metavar="HOW", help="a text that is too long is cut (warn) or refused (error)")

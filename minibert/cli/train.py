@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from minibert.cli.options import add_options, read_options
 from minibert.cli.shared import Arguments, Figures, add_overwrite
 from minibert.printing import block
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
 RECENT = 100  # steps over which the printed loss is averaged
 SKIP = ("config", "init", "dev", "objective", "phrases", "model", "freeze", "class_weight")  # no flags of distill
-COLUMNS = ("text", "pair", "label")  # of a table, for distill --task classify
+COLUMNS = ("text", "pair", "label", "format", "delimiter", "encoding", "missing")  # for distill --task classify
 LANGUAGE = {one.name for one in fields(DistillSettings) if "help" in one.metadata} - {*SKIP, "epochs"}
 CLASSIFY = {one.name for one in fields(DistillClassifierSettings) if "help" in one.metadata} - {*SKIP} | {*COLUMNS}
 
@@ -53,6 +51,8 @@ def train(args: Arguments, prepared: Any) -> Figures:
 
 def print_progress(progress: Progress, main: str | None) -> None:
     """Print an evaluation above the progress bar: that of an epoch, compared by `main`, or of some steps."""
+    from tqdm import tqdm
+
     scores = progress.scores[-1] if progress.scores else {}
     curves = progress.parts or {"": progress.curve}
     shown = [main] if main else [name for name in scores if name.endswith(("loss", "accuracy", "found", "kept"))]
@@ -100,7 +100,7 @@ def finetune(args: Arguments, name: str) -> Figures:
     """Train with one seed or several, write the folder of the best, and report the scores."""
     from minibert.outputs import check_output
     from minibert.train import distributed
-    from minibert.train.checkpointer import remove_run
+    from minibert.train.checkpointer import remove_run, reported
     from minibert.train.finetuning import FinetuneRun
     from minibert.train.run import check_out, check_picture, plot_runs, write
 
@@ -123,7 +123,8 @@ def finetune(args: Arguments, name: str) -> Figures:
         print(block("seed", str(seed)), flush=True)
         folders.append(args.out.with_name(f"{args.out.name}.training" + (f"-{seed}" if args.seeds > 1 else "")))
         report = partial(print_progress, main=task.main)
-        trained.append(one.train(folders[-1], restart=args.restart, report=report))
+        with reported(folders[-1]):
+            trained.append(one.train(folders[-1], restart=args.restart, report=report))
         print_result(trained[-1])
     best = max(trained, key=lambda one: one.measure.score if one.measure else 0.0)
     if args.seeds > 1:
@@ -131,7 +132,8 @@ def finetune(args: Arguments, name: str) -> Figures:
         spread = {"mean": statistics.mean(scores), "std": statistics.stdev(scores)}
         best.figures["seeds"] = {"scores": scores} | spread
         print(block("seeds", "mean {mean:.4f}, standard deviation {std:.4f}; the best is kept".format(**spread)))
-    write(best, args.out, args.overwrite)
+    with reported(folders[-1]):
+        write(best, args.out, args.overwrite)
     for folder in folders:
         remove_run(folder)
     if args.plot and distributed.context().is_main:
@@ -177,7 +179,7 @@ def distill_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, DistillSettings, skip=(*SKIP, "epochs"))
     group: Any = parser.add_argument_group("--task classify", "other defaults: those of `minibert finetune classify`")
     group.add_argument("--epochs", type=int, metavar="N", help="passes over the training data (3)")
-    add_options(group, task_class("classify"), skip=("format", "separator", "regression"))
+    add_options(group, task_class("classify"), skip=("separator", "regression"))
     parser.set_defaults(**dict.fromkeys(LANGUAGE | CLASSIFY))  # None: the settings have their own default
 
 
@@ -193,7 +195,7 @@ def distill(args: Arguments) -> Figures:
     given = {name: value for name in LANGUAGE | CLASSIFY if (value := getattr(args, name)) is not None}
     if wrong := given.keys() - (LANGUAGE if args.task == "language" else CLASSIFY):
         raise ValueError(f"--{min(wrong).replace('_', '-')} has no meaning for --task {args.task}")
-    columns = {name: given.pop(name, None) for name in COLUMNS}
+    columns = {name: given.pop(name) for name in COLUMNS if name in given}
     task: Any = "language" if args.task == "language" else Classification(**columns)
     prepared = prepare(args.data, args.teacher, task, args.dev, **given)
     layers = prepared.settings.take or ()

@@ -22,11 +22,11 @@ from typing import Any
 
 from minibert.checkpoints.load import load
 from minibert.experiments.toy_language import BestPredictions, Language, Procedure, bounds
-from minibert.files import atomic_write, write_text_atomically
+from minibert.files import write_text_atomically
 from minibert.heads import Head
 from minibert.inputs import inference
 from minibert.outputs import check_output
-from minibert.plotting import pyplot
+from minibert.plotting import pyplot, save_figure
 from minibert.printing import block, table
 from minibert.tasks.base import Example
 from minibert.train.batches import collate
@@ -96,17 +96,15 @@ def draw(figures: dict[str, Any], best: BestPredictions, path: Path) -> None:
         ("masked_lm_loss", "masked tokens: loss in nats", best.loss),
         ("next_sentence_accuracy", "next sentence: accuracy", best.next_accuracy),
     ]
-    with atomic_write(path) as temporary:
-        figure, both = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-        both[0].plot(figures["curves"]["masked-lm"], color="#0072B2", linewidth=0.5, alpha=0.4, label="each step")
-        for axes, (name, title, bound) in zip(both, panels, strict=True):
-            points = [score["step"] for score in scores], [score[name] for score in scores]
-            axes.plot(*points, "o-", color="#0072B2", label="held out")
-            axes.axhline(bound, color="#D55E00", label=f"best possible, {bound:.3f}")
-            axes.set(title=title, xlabel="step")
-            axes.legend(frameon=False)
-        figure.savefig(temporary, dpi=140, format=path.suffix[1:], facecolor="white")
-        plt.close(figure)
+    figure, both = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    both[0].plot(figures["curves"]["masked-lm"], color="#0072B2", linewidth=0.5, alpha=0.4, label="each step")
+    for axes, (name, title, bound) in zip(both, panels, strict=True):
+        points = [score["step"] for score in scores], [score[name] for score in scores]
+        axes.plot(*points, "o-", color="#0072B2", label="held out")
+        axes.axhline(bound, color="#D55E00", label=f"best possible, {bound:.3f}")
+        axes.set(title=title, xlabel="step")
+        axes.legend(frameon=False)
+    save_figure(figure, path)
 
 
 def report_scores(progress: Progress) -> None:

@@ -11,11 +11,13 @@ The API. Bodies are JSON, Content-Type application/json; an unknown field is ref
     POST /v1/embeddings   {"model": NAME, "input": ..., "encoding_format"?, "dimensions"?, "user"?} as OpenAI has it.
                           input: a text, a list of texts, a list of token ids or a list of such lists; [CLS] and [SEP]
                           are put around ids that have none. encoding_format: "float", or "base64", float32 in little
-                          endian. Vectors are those of `minibert.embed`; with --normalize of length 1, and
-                          `dimensions` then gives the first ones, of length 1 again (without, it is refused).
+                          endian. Vectors are those of `minibert.embed` with pooling="auto", unless --pooling says
+                          otherwise; of vectors of length 1 `dimensions` gives the first numbers, of length 1 again
+                          (of others it is refused; --normalize makes them).
     GET /v1/models        the names; GET /v1/models/NAME one of them
-    POST /classify        {"input": text, texts or pairs, "model"?} -> label, probability, probabilities of each;
-                          of a folder with several labels a text "labels", of a regression "value"
+    POST /classify        {"input": text, texts or pairs, "model"?} -> what `minibert.predict` returns: label,
+                          probability, probabilities of each; of several labels a text "labels", of a regression
+                          "value"; "entities" of a tagger; answer, start, end, score of [question, passage]
     POST /fill-mask       {"input": text or texts with [MASK], "top_k"?: 5, "model"?} -> masks: tokens, probabilities;
                           if the checkpoint has the head of a masked LM
     GET /health           {"status": "ok"}, without a key
@@ -57,12 +59,11 @@ class ServerSettings:
     name: str | None = setting(None, "what requests call the model (default: the last part of --model)")
     classifier: str | None = setting(
         None,
-        "for /classify: a folder that `minibert classify train` or `minibert finetune classify` wrote",
+        "for /classify: a folder of `minibert classify train`, `minibert finetune` or transformers",
         metavar="FOLDER",
     )
     host: str = setting("127.0.0.1", "address to listen on; the default: this machine alone", metavar="ADDRESS")
     port: int = setting(8000, "0: any that is free", minimum=0, maximum=65535)
-    normalize: bool = setting(False, "vectors of length 1, as OpenAI's are; `dimensions` needs it")
     truncate: bool = setting(False, "cut texts that are too long, instead of refusing them")
     threads: int | None = setting(None, "threads that compute (default: as torch chooses)", minimum=1)
     wait_ms: float = setting(5.0, "time for requests to come together in a batch", minimum=0, maximum=1000)

@@ -39,7 +39,7 @@ from starlette.routing import Route
 
 from minibert.serving import ServerSettings
 from minibert.serving.batcher import Batcher
-from minibert.serving.models import FrozenLabels, Masks, RequestError, TunedLabels, Vectors, read_body, rows_of
+from minibert.serving.models import FrozenLabels, Masks, RequestError, TaskLabels, Vectors, read_body, rows_of
 
 INLINE = 4_000  # characters that are tokenized at once, in a millisecond; more of them in a thread of their own
 
@@ -77,7 +77,7 @@ class Server:
     def __init__(
         self,
         vectors: Vectors,
-        labels: FrozenLabels | TunedLabels | None = None,
+        labels: FrozenLabels | TaskLabels | None = None,
         masks: Masks | None = None,
         settings: ServerSettings = ServerSettings(),  # noqa: B008  # it is frozen
         api_key: str | None = None,

@@ -10,7 +10,7 @@ import asyncio
 import base64
 import re
 from collections.abc import Sequence
-from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,15 +25,13 @@ from minibert.checkpoints.load import load
 from minibert.device import choose_device
 from minibert.heads import MaskedLM
 from minibert.serving import ServerSettings
-from minibert.tasks.base import Encoded, Example
-from minibert.tasks.classification import Classification
-from minibert.tasks.frozen import Classifier, folder_kind
-from minibert.tasks.labels import LabelPrediction
+from minibert.tasks.base import Encoded
+from minibert.tasks.frozen import Classifier
 from minibert.tasks.masked_text import best_tokens
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
-from minibert.train.finetuning import Reader
 from minibert.train.outputs import outputs
+from minibert.train.reader import Reader, open_reader
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
 
@@ -166,20 +164,20 @@ class EmbeddingsBody(msgspec.Struct, forbid_unknown_fields=True):
 class Vectors(Model):
     """POST /v1/embeddings: texts or token ids to the vectors of a recipe.
 
-    truncate: cut texts that are too long instead of refusing them. normalize: vectors of length 1; only these may be
+    truncate: cut texts that are too long instead of refusing them. Only vectors of length 1, by the recipe, may be
     shortened to their first `dimensions` numbers, and are then of length 1 again.
     """
 
     body, kind = EmbeddingsBody, "embedding"
 
-    def __init__(self, name: str, embedder: Embedder, *, truncate: bool = False, normalize: bool = False) -> None:
-        self.name, self.embedder, self.truncate, self.normalize = name, embedder, truncate, normalize
+    def __init__(self, name: str, embedder: Embedder, *, truncate: bool = False) -> None:
+        self.name, self.embedder, self.truncate = name, embedder, truncate
         self.tokenizer, self.width = embedder.tokenizer, embedder.width  # loads the checkpoint
 
     def prepare(self, rows: list[Any], body: EmbeddingsBody) -> Prepared:
         """Raises RequestError: 400 for `dimensions` that the vectors cannot have, 422, with the row, for a text that is
         too long and for an id outside the vocabulary."""
-        allowed = range(1 if self.normalize else self.width, self.width + 1)
+        allowed = range(1 if self.embedder.recipe.normalize else self.width, self.width + 1)
         if body.dimensions is not None and body.dimensions not in allowed:
             raise RequestError(
                 400, f"dimensions must be {allowed[0]} to {self.width}; fewer need `serve --normalize`", "dimensions"
@@ -214,7 +212,7 @@ class Vectors(Model):
     def finish(self, results: list[Any], body: EmbeddingsBody) -> list[dict[str, Any]]:
         """The vectors as JSON."""
         vectors = np.stack(results)[:, : body.dimensions]  # (N, dimensions)
-        if self.normalize:
+        if vectors.shape[1] < self.width:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True).astype(np.float32)
             vectors = vectors / np.maximum(lengths, np.float32(1e-12))
         if body.encoding_format != "base64":
@@ -238,65 +236,74 @@ class FrozenLabels(Model):
 
     body, kind = ClassifyBody, "label"
 
-    def __init__(self, folder: Path, device: str) -> None:
-        self.name, self.classifier = folder.name, Classifier.load(folder, device=device)
-        features = self.classifier.features
+    def __init__(self, folder: Path, classifier: Classifier, device: str) -> None:
+        self.name, self.classifier = folder.name, classifier
+        features = classifier.features
         self.embedder = Embedder(features.model, features.recipe, device)
 
     def prepare(self, rows: list[Any], body: ClassifyBody) -> Prepared:
         """Raises RequestError, 422 with the row, for pairs instead of texts or the reverse, and for a text that is too
         long if the recipe refuses those."""
-        pairs = self.classifier.features.pairs_
-        if isinstance(rows[0], tuple) != pairs:
-            raise RequestError(422, f"row 0 is not a {'pair' if pairs else 'single text'}", "input")
+        check_pairs(rows, self.classifier.pairs)
         recipe = self.embedder.recipe
         return prepared(encode(self.embedder.tokenizer, rows, recipe.long, recipe.stride))
 
     def compute(self, items: list[Tokenized]) -> list[dict[str, Any]]:
         """The label with the largest probability, and the probability of each."""
-        labels, rows = self.classifier.labels, self.classifier.head.predict_proba(vectors_of(self.embedder, items))
-        each = [LabelPrediction(labels[row.argmax()], float(row.max()), tuple(row.tolist())) for row in rows]
-        return [as_json(prediction, labels) for prediction in each]
+        classifier = self.classifier
+        answers = classifier.predictions(classifier.head.predict_proba(vectors_of(self.embedder, items)))
+        return classifier.task.as_dicts(answers, None, classifier.labels)
 
 
-class TunedLabels(Model):
-    """POST /classify by a folder of `minibert finetune classify`: long texts are cut as they were in training."""
+class TaskLabels(Model):
+    """POST /classify by a checkpoint with a task head: labels, entities, or answers from passages.
+
+    Long texts are cut as they were in training; passages are read in windows.
+    """
 
     body, kind = ClassifyBody, "label"
 
-    def __init__(self, folder: Path, device: str) -> None:
-        self.name, self.reader = folder.name, Reader.load(folder, device)
-        if not isinstance(self.reader.task, Classification):
-            raise ValueError(f"{folder} was trained for the task {self.reader.task.name!r}; /classify needs 'classify'")
+    def __init__(self, folder: Path, reader: Reader) -> None:
+        self.name, self.reader = folder.name, reader
 
     def prepare(self, rows: list[Any], body: ClassifyBody) -> Prepared:
-        """Texts or pairs, whichever it was trained on."""
-        return prepared(self.reader.tokenizer.encode_texts(rows))
+        """Items: the data of a row, and its examples. Raises RequestError, 422, for pairs instead of texts or the
+        reverse, unless it reads both."""
+        reader, items = self.reader, []
+        check_pairs(rows, reader.pairs)
+        for row in rows:
+            data = reader.task.from_texts(*([text] for text in (row if isinstance(row, tuple) else (row,))))
+            items.append((data, reader.task.encode(data, reader.tokenizer, reader.labels, reader.max_length)))
+        tokens = [sum(len(one.ids) for one in encoded.examples) for _, encoded in items]
+        return items, tokens, sum(encoded.truncated for _, encoded in items)
 
-    def compute(self, items: list[Tokenized]) -> list[dict[str, Any]]:
-        """The predictions of the task."""
-        reader, encoded = self.reader, Encoded([as_example(item) for item in items])
-        logits = outputs(reader.model, encoded)
-        return [as_json(one, reader.labels) for one in reader.task.decode(logits, encoded, None, reader.labels)]
-
-
-def as_example(item: Tokenized) -> Example:
-    """A text or pair with the segment of each token."""
-    (ids,) = item.ids
-    start = len(ids) if item.second is None else item.second[0]
-    return Example(ids, [0] * start + [1] * (len(ids) - start))
-
-
-def as_json(prediction: Any, labels: Sequence[str]) -> dict[str, Any]:
-    """A prediction as JSON: one label or several with the probability of each, or the value of a regression."""
-    if isinstance(prediction, float):
-        return {"value": prediction}
-    return asdict(prediction) | {"probabilities": dict(zip(labels, prediction.probabilities, strict=True))}
+    def compute(self, items: list[tuple[Any, Encoded]]) -> list[dict[str, Any]]:
+        """What `minibert.predict` says of each."""
+        reader, found = self.reader, []
+        logits = iter(outputs(reader.model, Encoded([one for _, encoded in items for one in encoded.examples])))
+        for data, encoded in items:
+            answers = reader.task.decode(list(islice(logits, len(encoded.examples))), encoded, data, reader.labels)
+            found += reader.task.as_dicts(answers, data, reader.labels)
+        return found
 
 
-def load_labels(folder: str | Path, device: str) -> FrozenLabels | TunedLabels:
-    """A trained folder of either kind. Raises FileNotFoundError or ValueError if it is neither."""
-    return (FrozenLabels if folder_kind(folder) == "frozen" else TunedLabels)(Path(folder), device)
+def check_pairs(rows: list[Any], pairs: bool | None) -> None:
+    """Raise RequestError, 422, for pairs instead of texts or the reverse; pairs: None allows both."""
+    if pairs is not None and isinstance(rows[0], tuple) != pairs:
+        raise RequestError(422, f"row 0 is not a {'pair' if pairs else 'single text'}", "input")
+
+
+def load_labels(name: str | Path, device: str) -> FrozenLabels | TaskLabels:
+    """A folder of any kind whose predictions /classify serves. Raises FileNotFoundError or ValueError for another."""
+    reader, folder = open_reader(name, device=device), Path(name)
+    if isinstance(reader, Classifier):
+        return FrozenLabels(folder, reader, device)
+    ways = {"mask": f"serve it at /fill-mask: --model {name}", "choose": f"use `minibert predict {name}`"}
+    if way := ways.get(reader.task.name):
+        raise ValueError(
+            f"/classify serves labels, tags and answers, and {name} is for the task {reader.task.name!r}; {way}"
+        )
+    return TaskLabels(folder, reader)
 
 
 # ---------------------------------------------------------------------------------------------------------------

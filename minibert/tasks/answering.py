@@ -26,14 +26,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
-from tqdm import tqdm
 
 from minibert.files import parse_json
-from minibert.printing import brief, table
+from minibert.printing import brief, progress_bar, table
 from minibert.settings import check, setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
 from minibert.tasks.metrics import f1
-from minibert.text.tables import decompressed, opened
+from minibert.text.formats import decompressed, opened
 from minibert.text.texts import as_columns
 from minibert.text.tokenizer import Tokenizer, TokenStats
 
@@ -131,6 +130,7 @@ class Answering(Task):
 
     name = "answer"
     head = "question-answering"
+    pairs = True
     row_length = 384
     main = "f1"
     data_help = "questions on passages: SQuAD 1.1 or 2.0 JSON"
@@ -175,7 +175,7 @@ class Answering(Task):
         back: list[Passage] = []
         split = truncated = lost = 0
         questions = tokenizer.encode_each([question.question for question in data.rows])
-        bar = tqdm(questions, "encoding", len(data), leave=False, unit="text", delay=2, disable=None)
+        bar = progress_bar(questions, "encoding", len(data), unit="text")
         for row, pieces in zip(data.rows, bar, strict=True):
             context, question = contexts[row.context], pieces.ids[: self.max_question]
             room, first = max_length - len(question) - special, template.second(len(question))
@@ -261,6 +261,10 @@ class Answering(Task):
             one_line(answer.text, f"{answer.probability:.4f}", question.question)
             for answer, question in zip(answers, data.rows, strict=True)
         ]
+
+    def as_dicts(self, answers: Sequence[Answer], data: Questions, labels: Sequence[str]) -> list[dict[str, Any]]:
+        """Each answer, passage[start:end], with its probability among the candidates as the score."""
+        return [{"answer": one.text, "start": one.start, "end": one.end, "score": one.probability} for one in answers]
 
 
 def group_figures(points: NDArray[np.float64]) -> dict[str, Any]:

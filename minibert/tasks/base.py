@@ -46,6 +46,7 @@ class Encoded:
     examples: list[Example]
     choices: int = 0  # examples per question in multiple choice; 0 in other tasks
     notes: tuple[str, ...] = ()  # warnings for the user: texts truncated, words without tokens, windows
+    truncated: int = 0  # rows of the data that lost their end
     back: Any = None  # what `decode` needs to map logits back to the data
 
 
@@ -73,10 +74,13 @@ class Task(ABC):
     problem_type: str | None = None  # of config.json, which selects the loss; None: by the labels
     row_length: ClassVar[int] = 128  # default max_length, in tokens
     fresh_head: ClassVar[str] = ""  # a note for checkpoints without this task head
+    pairs: bool | None = False  # whether a row is two texts; None: it may be either
     # (texts, pairs=None) -> unlabelled data for prediction, one text a row
     from_texts: Callable[..., Any]
     # (predictions, data) -> the output of `minibert predict`: a line for each row, tab-separated, the text last
     format_predictions: Callable[..., list[str]]
+    # (predictions, data, labels) -> what `minibert.predict` returns: a dict for each row
+    as_dicts: Callable[..., list[dict[str, Any]]]
 
     @abstractmethod
     def read(self, path: str | Path) -> Any:

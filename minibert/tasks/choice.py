@@ -13,20 +13,20 @@ at its end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.special import softmax
-from tqdm import tqdm
 
 from minibert.files import parse_json
-from minibert.printing import brief
+from minibert.printing import brief, progress_bar
 from minibert.settings import setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
 from minibert.tasks.labels import check_finite
 from minibert.tasks.metrics import accuracy_text, standard_error
+from minibert.text.formats import FileSettings, TextSettings
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
 from minibert.text.tokenized import shares
@@ -85,7 +85,7 @@ def question_of(record: Any, place: str, labelled: bool = True) -> ChoiceQuestio
 
 
 @dataclass(frozen=True)
-class Choice(Task):
+class Choice(TextSettings, Task):
     """The right one of C choices."""
 
     format: str | None = setting(None, "jsonl or json (default: by the file name)", metavar="TYPE")
@@ -98,7 +98,8 @@ class Choice(Task):
     def read(self, path: str | Path) -> list[ChoiceQuestion]:
         """Questions with labels, from a .jsonl or from the array of a .json. - is standard input."""
         format = self.format or ("jsonl" if str(path) == "-" else None)
-        with Table(path, [Column("question", "question", ())], format) as table:
+        settings = FileSettings(format=format, encoding=self.encoding)
+        with Table(path, [Column("question", "question", ())], settings) as table:
             return [question_of(record, place) for place, record in table.records()]
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[ChoiceQuestion]:
@@ -126,7 +127,7 @@ class Choice(Task):
         cut = 0
         firsts = tokenizer.encode_each([" ".join(filter(None, (one.context, one.question))) for one in data])
         seconds = tokenizer.encode_each([choice for one in data for choice in one.choices])
-        for question in tqdm(data, "encoding", unit="question", delay=2, disable=None):
+        for question in progress_bar(data, "encoding", unit="question"):
             known = {} if question.label is None else {"labels": question.label}
             first = next(firsts).ids
             for _ in question.choices:
@@ -177,3 +178,9 @@ class Choice(Task):
             one_line(str(one.number), f"{one.probability:.4f}", one.choice, question.question)
             for one, question in zip(answers, data, strict=True)
         ]
+
+    def as_dicts(
+        self, answers: Sequence[ChoicePrediction], data: Sequence[ChoiceQuestion], labels: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        """The best choice of each question, and the probability of each choice in their order."""
+        return [asdict(one) for one in answers]

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from minibert.settings import check, setting
+from minibert.settings import setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
 from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, as_labels, check_finite
+from minibert.text.formats import FileSettings
 from minibert.text.tables import Column, Table
 from minibert.text.texts import TextOrPair, as_columns, as_texts_or_pairs
 from minibert.text.tokenizer import Tokenizer, TokenStats
@@ -49,12 +50,12 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class Classification(Task):
+class Classification(FileSettings, Task):
     """Labels or numbers for texts or pairs of texts.
 
     text, pair, label: columns of a file by name, or by number from 1 without a header; the default names are sentence
     or text, and label; without `pair` there are single texts. separator: between several labels of a text; None: each
-    text has exactly one. regression: labels are numbers.
+    text has exactly one. regression: labels are numbers. The others are those of FileSettings.
     """
 
     text: str | int | None = setting(
@@ -62,7 +63,6 @@ class Classification(Task):
     )
     pair: str | int | None = setting(None, "column of second texts", metavar="COLUMN")
     label: str | int | None = setting(None, "column of the labels (default: label)", metavar="COLUMN")
-    format: str | None = setting(None, "tsv, csv, jsonl, json or parquet (default: by the file name)", metavar="TYPE")
     separator: str | None = setting(None, "between several labels of a text, such as |", metavar="CHARACTER")
     regression: bool = setting(False, "labels are numbers")
 
@@ -71,7 +71,7 @@ class Classification(Task):
     data_help = "labelled texts: .tsv, .csv, .jsonl, .json or .parquet; - is standard input"
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         if self.separator == "" or (self.regression and self.separator is not None):
             raise ValueError(f"separator is {self.separator!r}; it must not be empty, and regression has no separator")
 
@@ -81,6 +81,11 @@ class Classification(Task):
         if self.regression:
             return Regression()
         return SingleLabel() if self.separator is None else MultiLabel(self.separator)
+
+    @property
+    def pairs(self) -> bool | None:  # type: ignore[override]  # a class attribute of other tasks
+        """Whoever trains on a file names the column of second texts; texts from Python are of either kind."""
+        return True if self.pair is not None else None
 
     @property
     def main(self) -> str:  # type: ignore[override]  # a class attribute of other tasks
@@ -98,7 +103,7 @@ class Classification(Task):
         columns = [Column("text", text), Column("label", label, ("label",), self.label_type.cells)]
         if pair is not None:
             columns.append(Column("pair", pair, ("sentence2", "text2", "text_b")))
-        with Table(path, columns, self.format) as table:
+        with Table(path, columns, self) as table:
             rows = [(self.label_type.parse(row[1], table.place), *row) for row in table.rows()]
         if not rows:
             raise ValueError(f"{table.name} holds no rows; each needs a text and a label")
@@ -115,7 +120,7 @@ class Classification(Task):
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Texts:
         """Unlabelled texts or pairs. Raises TypeError or ValueError, with the row, for anything but text."""
-        return Texts(*as_columns(list(texts), None if pairs is None else list(pairs)))
+        return Texts(*as_columns(texts, pairs))
 
     def from_labels(self, texts: Sequence[str], labels: Iterable[object], pairs: Sequence[str] | None = None) -> Texts:
         """Texts or pairs with labels: names or integers, several for each text (see MultiLabel), or numbers.
@@ -148,7 +153,7 @@ class Classification(Task):
             f"{stats.truncated:,} of {len(data):,} texts are longer than {max_length} tokens (the longest has "
             f"{'at least ' * bool(stats.uncounted)}{stats.longest:,}) and were truncated"
         )
-        return Encoded(examples, notes=(note,) if stats.truncated else ())
+        return Encoded(examples, notes=(note,) if stats.truncated else (), truncated=stats.truncated)
 
     def decode(self, logits: Sequence[Logits], encoded: Encoded, data: Texts, labels: Sequence[str]) -> list[Any]:
         """A LabelPrediction for each row; a LabelSetPrediction for several labels, a float for a regression."""
@@ -166,3 +171,12 @@ class Classification(Task):
         """The prediction, its probability unless it is a number, and the text or both texts."""
         texts = ([row] if isinstance(row, str) else row for row in data.rows)
         return [one_line(*self.label_type.cells_of(one), *row) for one, row in zip(answers, texts, strict=True)]
+
+    def as_dicts(self, answers: Sequence[Any], data: Texts, labels: Sequence[str]) -> list[dict[str, Any]]:
+        """One label or several with the probability of each, and of all labels; or the value of a regression."""
+        return [
+            {"value": one}
+            if isinstance(one, float)
+            else asdict(one) | {"probabilities": dict(zip(labels, one.probabilities, strict=True))}
+            for one in answers
+        ]

@@ -59,17 +59,16 @@ def demo(
     model: str | None = None,
     rows: int = 2000,
     show: Show = print,
-    *,
-    text: str | None = None,
-    label: str | None = None,
+    **columns: Any,
 ) -> Figures:
     """Run the main job, print it with `show`, and return all figures.
 
-    data: a file of labelled texts, in the columns `text` and `label`. model: a checkpoint; by default the tutorial's if
-    it is available. rows: the first rows of the data to use. Raises ValueError for data that cannot be learned from.
+    data: a file of labelled texts; columns: text, label and other settings of a Classification. model: a checkpoint; by
+    default the tutorial's if it is available. rows: the first rows of the data to use. Raises ValueError for data that
+    cannot be learned from.
     """
     begin = time.perf_counter()
-    reviews = find_reviews(data, text=text, label=label)
+    reviews = find_reviews(data, **columns)
     texts, labels = reviews.texts[: max(rows, 0)], reviews.labels[: max(rows, 0)]
     try:
         check_classes(labels, 4)  # so that both parts of the split have some of each
@@ -185,12 +184,10 @@ class Reviews:
     meaning: dict[str, str] = field(default_factory=dict)
 
 
-def find_reviews(
-    data: str | Path | None = None, *, text: str | int | None = None, label: str | int | None = None
-) -> Reviews:
+def find_reviews(data: str | Path | None = None, **columns: Any) -> Reviews:
     """Data for the demo: the named file, $MINIBERT_DATA/sst2/train.tsv, the tutorial's own file, the shipped reviews.
 
-    text, label: columns of the named file. The tutorial's file is downloaded once. Raises as Classification.read.
+    columns: those of the named file. The tutorial's file is downloaded once. Raises as Classification.read.
     """
     meaning, folder = MEANING, os.environ.get("MINIBERT_DATA")
     cached = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "minibert" / "sst2" / "train.tsv"
@@ -203,7 +200,7 @@ def find_reviews(
     else:
         path, origin = Path(str(resources.files("minibert") / "data" / "reviews.tsv")), "reviews shipped with minibert"
         why = f"the tutorial's file, SST-2, was not downloaded: {problem}; another file: --data FILE"
-    rows = Classification(text=text, label=label).read(path)
+    rows = Classification(**columns).read(path)
     return Reviews(rows.texts, rows.known_labels, origin, why, meaning)
 
 

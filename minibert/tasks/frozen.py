@@ -30,14 +30,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
-from tqdm import tqdm
 
 import minibert
-from minibert.checkpoints.load import has_head
-from minibert.files import atomic_write, parse_json, read_json, regular
-from minibert.heads import MaskedLM
-from minibert.printing import beside, block, brief, table
-from minibert.tasks import TASKS
+from minibert.files import atomic_write, parse_json, regular
+from minibert.printing import beside, block, brief, progress_bar, table
 from minibert.tasks.base import Measure
 from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.labels import LabelPrediction, as_labels, check_classes, label_number
@@ -48,7 +44,6 @@ from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import Recipe
 
 CLASSIFIER_FILE = "classifier.safetensors"
-REPORT = "training.json"  # in each folder that train/ writes
 DETAILS = "classifier"  # the entry of its metadata
 FORMAT = 1  # of the details
 ARRAYS = ("mean", "scale", "coef", "intercept")
@@ -78,15 +73,20 @@ class Score:
 class Classifier:
     """Features and the scikit-learn pipeline on top of them, both fitted.
 
-    `task`, `answer` and `measure` are those of a fine-tuned classifier, train.finetuning.Reader.
+    `task`, `labels`, `pairs`, `answer` and `measure` are those of train.reader.Reader too.
     """
 
-    task = Classification()
     features: TextFeatures
     head: Pipeline  # StandardScaler, LogisticRegression
     rows: int  # of the training data
     folds: int = 0  # 0: not cross-validated
     scores: list[Score] = field(default_factory=list)
+    task: Classification = field(default_factory=Classification)  # with the columns of the training data
+
+    @property
+    def pairs(self) -> bool:
+        """Whether it was trained on pairs of texts."""
+        return bool(self.features.pairs_)
 
     @property
     def labels(self) -> list[str]:
@@ -108,7 +108,11 @@ class Classifier:
 
     def answer(self, data: Texts) -> list[LabelPrediction]:
         """A prediction for each text or pair; raises as predict_proba does."""
-        rows = self.predict_proba(data.texts, data.pairs).tolist()
+        return self.predictions(self.predict_proba(data.texts, data.pairs))
+
+    def predictions(self, probabilities: NDArray[np.floating[Any]]) -> list[LabelPrediction]:
+        """The label with the largest probability in each row, (N, classes)."""
+        rows = probabilities.tolist()
         return [LabelPrediction(self.labels[row.index(max(row))], max(row), tuple(row)) for row in rows]
 
     def measure(self, data: Texts) -> Measure:
@@ -120,7 +124,7 @@ class Classifier:
 
     def details(self) -> dict[str, Any]:
         """Everything but the arrays of the head."""
-        model, recipe = str(self.features.model), self.features.recipe
+        model, recipe = str(self.features.model), self.features.recipe_
         return {
             "model": str(Path(model).absolute()) if Path(model).is_dir() else model,
             "weights_sha256": self.features.weights_sha256_,
@@ -132,6 +136,7 @@ class Classifier:
             "rows": self.rows,
             "folds": self.folds,
             "scores": [asdict(score) for score in self.scores],
+            "columns": asdict(self.task),
             "minibert": minibert.__version__,
             "scikit_learn": sklearn.__version__,
         }
@@ -171,7 +176,8 @@ class Classifier:
         regression.coef_, regression.intercept_ = arrays["coef"], arrays["intercept"]
         regression.classes_ = np.array(details["labels"])
         scores = [Score(**score) for score in details["scores"]]
-        return cls(features, head, details["rows"], details["folds"], scores)
+        task = Classification(**details.get("columns", {}))  # older files have none
+        return cls(features, head, details["rows"], details["folds"], scores, task)
 
 
 def new_head(C: float = 1.0) -> Pipeline:
@@ -249,9 +255,7 @@ def cross_validate(
 ) -> list[Score]:
     """Accuracy at each C, the scaler fitted within each fold; the folds are the same for all and in every run."""
     splits = StratifiedKFold(folds, shuffle=True, random_state=0)
-    found = {
-        C: cross_val_score(new_head(C), vectors, labels, cv=splits) for C in tqdm(grid, unit="C", delay=2, disable=None)
-    }
+    found = {C: cross_val_score(new_head(C), vectors, labels, cv=splits) for C in progress_bar(grid, "grid", unit="C")}
     return [Score(C, float(accuracies.mean()), float(accuracies.std())) for C, accuracies in found.items()]
 
 
@@ -280,8 +284,10 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     try:
         with safe_open(regular(path), framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in ARRAYS}
-            details = parse_json((file.metadata() or {})[DETAILS])
+            details = {"normalize": False, "max_length": None}  # which older folders do not have
+            details |= parse_json((file.metadata() or {})[DETAILS])
         Recipe(**{name: details[name] for name in RECIPE})
+        Classification(**details.get("columns", {}))
         labels, width = details["labels"], arrays["mean"].size
         rows = 1 if len(labels) == 2 else len(labels)  # two classes share coefficients
         shapes = {"mean": (width,), "scale": (width,), "coef": (rows, width), "intercept": (rows,)}
@@ -314,17 +320,3 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 def digest(arrays: dict[str, NDArray[Any]]) -> str:
     """The SHA-256 of the arrays."""
     return hashlib.sha256(b"".join(arrays[name].tobytes() for name in ARRAYS)).hexdigest()
-
-
-def folder_kind(folder: str | Path) -> str:
-    """frozen: of `minibert classify train`; task: of `minibert finetune`; else "masked-lm" or "encoder", a checkpoint
-    with or without that head, as that of `minibert finetune mask` is.
-
-    folder: for a checkpoint also a name on the Hub. Raises FileNotFoundError or ValueError where it is none of these.
-    """
-    if (Path(folder) / CLASSIFIER_FILE).exists():
-        return "frozen"
-    report = Path(folder) / REPORT
-    if report.is_file() and read_json(report).get("task") in TASKS.keys() - {"mask"}:
-        return "task"
-    return "masked-lm" if has_head(str(folder), MaskedLM.name) else "encoder"

@@ -24,16 +24,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from minibert.checkpoints.load import load
 from minibert.heads import MaskedLM
 from minibert.inputs import inference
 from minibert.losses import IGNORED
-from minibert.printing import block
-from minibert.settings import check, setting
+from minibert.printing import block, progress_bar
+from minibert.settings import setting
 from minibert.tasks.base import Augmentation, Encoded, Example, Logits, Measure, Task, one_line
 from minibert.tasks.metrics import standard_error
+from minibert.text.formats import FileSettings
 from minibert.text.masking import RATE, Masking, check_rate, unmasked
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts, portions
@@ -101,11 +101,18 @@ def fill_text(text: str, guesses: Sequence[Guess], tokenizer: Tokenizer) -> str:
     return whole
 
 
-def fill_line(text: str, model: MaskedLM, tokenizer: Tokenizer) -> str:
-    """A line of `minibert predict`: tokens, probabilities and the filled text, separated by tabs."""
-    best = [guesses[0] for guesses in fill_mask(text, model, 1, tokenizer=tokenizer)]
-    tokens, probabilities = " ".join(one.token for one in best), " ".join(f"{one.probability:.4f}" for one in best)
-    return one_line(tokens, probabilities, fill_text(text, best, tokenizer))
+@dataclass(frozen=True)
+class Filled:
+    """The guesses at each [MASK] of a text, the likeliest first, and the text with the likeliest in their places."""
+
+    masks: list[list[Guess]]
+    text: str
+
+    @classmethod
+    def of(cls, text: str, model: MaskedLM, tokenizer: Tokenizer) -> Filled:
+        """Five guesses at each mask. Raises what fill_mask raises."""
+        masks = fill_mask(text, model, min(5, model.config.vocab_size), tokenizer=tokenizer)
+        return cls(masks, fill_text(text, [guesses[0] for guesses in masks], tokenizer))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -135,16 +142,13 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class MaskedText(Task):
+class MaskedText(FileSettings, Task):
     """Masked tokens of raw text."""
 
     mask_rate: float = setting(RATE, "fraction of the tokens to predict")
     whole_words: bool = setting(False, "mask all tokens of a word together")
     text: str | None = setting(
         None, "of a table: name or number of the text column (default: sentence or text)", metavar="COLUMN"
-    )
-    format: str | None = setting(
-        None, "txt, tsv, csv, jsonl, json or parquet (default: by the file name)", metavar="TYPE"
     )
 
     name = "mask"
@@ -154,14 +158,14 @@ class MaskedText(Task):
     fresh_head = "the checkpoint has no trained head 'masked-lm'; training starts with a new one"
 
     def __post_init__(self) -> None:
-        check(self)
+        super().__post_init__()
         check_rate(self.mask_rate)
 
     def read(self, path: str | Path) -> Corpus:
         """The texts of a file: plain text has a text a line and an empty line between documents, a table a document a
         row. Raises ValueError for a binary file."""
-        with Table(path, [Column("text", self.text)], self.format) as file:
-            texts = [text for (text,) in tqdm(file.rows(), "reading", leave=False, unit="text", delay=2, disable=None)]
+        with Table(path, [Column("text", self.text)], self) as file:
+            texts = [text for (text,) in progress_bar(file.rows(), "reading", unit="text")]
         if any("\0" in text for text in texts):
             raise ValueError(f"{file.name} is a binary file (or UTF-16), not text; save it as UTF-8")
         if file.format == "txt":
@@ -182,7 +186,7 @@ class MaskedText(Task):
         masking = Masking.of(tokenizer, self.mask_rate, self.whole_words, seed=0)
         examples: list[Example] = []
         tokens = unknown = 0
-        for document in tqdm(data.documents, "encoding", leave=False, unit="document", delay=2, disable=None):
+        for document in progress_bar(data.documents, "encoding", unit="document"):
             for row in rows_of(document, tokenizer, max_length):
                 tokens, unknown = tokens + len(row), unknown + row.count(tokenizer.unk_id)
                 examples.append(masked(tokenizer.template.row(row), masking, 0, len(examples)))
@@ -238,6 +242,27 @@ class MaskedText(Task):
         right = f"{accuracy:.4f} ± {figures['standard_error']:.4f} (standard error), {tokens:,.0f} masked tokens"
         text = block("perplexity", f"{figures['perplexity']:,.2f}, of a loss of {loss:.4f}")
         return Measure(figures, self.main, f"{text}\n{block('accuracy', right)}")
+
+    def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[str]:
+        """Texts with masks to fill."""
+        if pairs is not None:
+            raise ValueError("a masked language model fills the masks of one text a row; leave out the second texts")
+        return as_texts(texts)
+
+    def format_predictions(self, answers: Sequence[Filled], data: Sequence[str]) -> list[str]:
+        """The likeliest token of each mask, their probabilities, and the filled text."""
+        best = [[guesses[0] for guesses in one.masks] for one in answers]
+        return [
+            one_line(" ".join(g.token for g in row), " ".join(f"{g.probability:.4f}" for g in row), one.text)
+            for row, one in zip(best, answers, strict=True)
+        ]
+
+    def as_dicts(self, answers: Sequence[Filled], data: Sequence[str], labels: Sequence[str]) -> list[dict[str, Any]]:
+        """The guesses at each mask, the likeliest first, and the filled text."""
+        return [
+            {"masks": [[guess._asdict() for guess in guesses] for guesses in one.masks], "filled": one.text}
+            for one in answers
+        ]
 
 
 def rows_of(document: Iterable[str], tokenizer: Tokenizer, max_length: int) -> Iterator[list[int]]:

@@ -7,7 +7,8 @@
 
 A file has a word and its tag on each line and an empty line between sentences. A word is labelled, and its prediction
 read, at its first token. Every word gets a tag: a word without tokens, because it is invisible or the sentence was
-truncated, gets O.
+truncated, gets O. The words of a file are those of its lines. Raw text is split as such files are: at spaces and at
+punctuation, which is a word of its own, but not inside of O'Brien, U.S or 3.5.
 
 The metric counts entities, as the CoNLL shared tasks do: the spans of words that tags mark.
 
@@ -21,18 +22,23 @@ nothing begins an entity, and so does another type. This reads IOB1, IOB2, IOBES
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
+import numpy as np
+from scipy.special import softmax
 
 from minibert.losses import IGNORED
+from minibert.printing import progress_bar
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
 from minibert.tasks.labels import label_number
 from minibert.tasks.metrics import ClassScore, class_scores, class_table
+from minibert.text.formats import FileSettings, TextSettings
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, TokenStats
@@ -40,6 +46,7 @@ from minibert.text.tokenizer import Tokenizer, TokenStats
 DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL files; not a word
 OUTSIDE = "O"
 PREFIXES = {"O": "O", "B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S"}
+JOINS = "-'’.,&/_"  # part of a word between two letters or digits; a comma only between digits
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,8 @@ class Sentences:
 
     words: Sequence[Sequence[str]]
     tags: Sequence[Sequence[str]] | None = None
+    texts: Sequence[str] = ()  # of raw texts, and where the words are in them: characters start .. end - 1
+    places: Sequence[Sequence[tuple[int, int]]] = ()
 
     def __post_init__(self) -> None:
         pairs = enumerate(zip_longest(self.words, self.words if self.tags is None else self.tags, fillvalue=()))
@@ -65,13 +74,23 @@ class Sentences:
         return self.tags
 
 
+@dataclass(frozen=True)
+class TagPrediction:
+    """The best tag of each word of a sentence, and its probability."""
+
+    tags: list[str]
+    probabilities: list[float]
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # The task
 
 
 @dataclass(frozen=True)
-class Tagging(Task):
-    """A tag for each word of a sentence."""
+class Tagging(TextSettings, Task):
+    """A tag for each word of a sentence. pretokenized: in raw texts there is a space between any two words."""
+
+    pretokenized: bool = False
 
     name = "tag"
     head = "token-classification"
@@ -83,9 +102,10 @@ class Tagging(Task):
 
         Columns are separated by tabs or, in a line without tabs, by spaces. Raises ValueError with the line.
         """
+        settings = FileSettings(format="txt", encoding=self.encoding)
         sentences: list[list[tuple[str, str]]] = [[]]
         width = 0
-        with Table(path, [Column("column", None)], format="txt") as file:
+        with Table(path, [Column("column", None)], settings) as file:
             for number, (line,) in enumerate(file.rows(), 1):
                 cells = line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
                 cells = [cell.strip(" ") for cell in cells]
@@ -103,10 +123,13 @@ class Tagging(Task):
         return Sentences([[word for word, _ in one] for one in found], [[tag for _, tag in one] for one in found])
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Sentences:
-        """Untagged sentences, split into words at white space."""
+        """Untagged sentences, split into words."""
         if pairs is not None:
             raise ValueError("tagging takes one text a row; leave out the second texts")
-        return Sentences([text.split() for text in as_texts(texts)])
+        texts = as_texts(texts)
+        places = [list(word_places(text, self.pretokenized)) for text in texts]
+        words = [[text[start:end] for start, end in row] for text, row in zip(texts, places, strict=True)]
+        return Sentences(words, None, texts, places)
 
     def labels_of(self, data: Sentences) -> list[str]:
         """The tags, sorted. Raises ValueError for less than two."""
@@ -126,7 +149,7 @@ class Tagging(Task):
         back: list[list[int | None]] = []
         longest = tokens = unknown = 0
         pieces = tokenizer.encode_each(data.words, words=True)
-        bar = tqdm(pieces, "encoding", len(data), leave=False, unit="text", delay=2, disable=None)
+        bar = progress_bar(pieces, "encoding", len(data), unit="text")
         for row, text in enumerate(bar):
             ids = tokenizer.template.row(text.ids[:room])
             first: dict[int | None, int] = {}
@@ -150,19 +173,22 @@ class Tagging(Task):
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Sentences, labels: Sequence[str]
-    ) -> list[list[str]]:
+    ) -> list[TagPrediction]:
         """The best tag of each word at its first token; O for a word without tokens."""
         remaining = iter(logits)
         answers = []
         for places in encoded.back:
-            best = next(remaining).argmax(axis=-1) if any(places) else ()  # (tokens, K) -> (tokens)
-            answers.append([OUTSIDE if place is None else labels[best[place]] for place in places])
+            p = softmax(next(remaining).astype(np.float64), axis=-1) if any(places) else ()  # (tokens, K)
+            tags = [OUTSIDE if place is None else labels[p[place].argmax()] for place in places]
+            probabilities = [1.0 if place is None else float(p[place].max()) for place in places]
+            answers.append(TagPrediction(tags, probabilities))
         return answers
 
-    def measure(self, answers: Sequence[Sequence[str]], data: Sentences, labels: Sequence[str]) -> Measure:
+    def measure(self, answers: Sequence[TagPrediction], data: Sentences, labels: Sequence[str]) -> Measure:
         """Precision, recall and F1 of entities, overall and by type, and the accuracy over words."""
-        overall, types = score_entities(data.known_tags, answers)
-        words = [pair for rows in zip(data.known_tags, answers, strict=True) for pair in zip(*rows, strict=True)]
+        predicted = [one.tags for one in answers]
+        overall, types = score_entities(data.known_tags, predicted)
+        words = [pair for rows in zip(data.known_tags, predicted, strict=True) for pair in zip(*rows, strict=True)]
         figures: dict[str, Any] = {
             "f1": overall.f1,
             "precision": overall.precision,
@@ -179,12 +205,46 @@ class Tagging(Task):
             figures, self.main, f"{text}\n\n{figures['accuracy']:.3f} of {len(words):,} words have the right tag"
         )
 
-    def format_predictions(self, answers: Sequence[Sequence[str]], data: Sentences) -> list[str]:
+    def format_predictions(self, answers: Sequence[TagPrediction], data: Sentences) -> list[str]:
         """A line for each word and its tag, an empty line after each sentence: a file for `read`."""
         found = []
-        for words, tags in zip(data.words, answers, strict=True):
-            found += [*(f"{word}\t{tag}" for word, tag in zip(words, tags, strict=True)), ""]
+        for words, one in zip(data.words, answers, strict=True):
+            found += [*(f"{word}\t{tag}" for word, tag in zip(words, one.tags, strict=True)), ""]
         return found
+
+    def as_dicts(
+        self, answers: Sequence[TagPrediction], data: Sentences, labels: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        """The entities of each raw text; text[start:end] is their text, the score the mean over their words."""
+        found: list[dict[str, Any]] = []
+        for text, places, one in zip(data.texts, data.places, answers, strict=True):
+            row = []
+            for label, first, last in entities(one.tags):
+                start, end, score = places[first][0], places[last - 1][1], float(np.mean(one.probabilities[first:last]))
+                row.append({"text": text[start:end], "label": label, "start": start, "end": end, "score": score})
+            found.append({"entities": row})
+        return found
+
+
+def word_places(text: str, pretokenized: bool = False) -> Iterator[tuple[int, int]]:
+    """The first character of each word, and the one after its last. pretokenized: words are split at spaces only."""
+    for chunk in re.finditer(r"\S+", text):
+        start, end = chunk.span()
+        for place in range(start, end):
+            if not pretokenized and is_separate(text, place):
+                yield from ((start, place), (place, place + 1)) if start < place else ((place, place + 1),)
+                start = place + 1
+        if start < end:
+            yield start, end
+
+
+def is_separate(text: str, place: int) -> bool:
+    """Whether a character is punctuation that is a word of its own."""
+    mark, before, after = text[place], text[max(place - 1, 0) : place], text[place + 1 : place + 2]
+    if unicodedata.category(mark)[0] not in "PS":
+        return False
+    inside = mark in JOINS and before.isalnum() and after.isalnum() and (mark != "," or (before + after).isdigit())
+    return not inside and not (mark in "@#" and after.isalnum())
 
 
 def token_labels(

@@ -3,6 +3,7 @@
 In reading order:
 
     texts            columns of texts and of pairs, checked row by row
+    formats          how a file is read: format, delimiter, encoding
     tables           columns of files: .txt .tsv .csv .jsonl .json .parquet, .gz, and standard input
     wordpiece        WordPiece by hand, for reading
     byte_pairs       byte-level BPE by hand

@@ -1,6 +1,6 @@
 """Columns of texts and labels from a file, row by row.
 
-    bytes (.gz decompressed) -> lines of UTF-8 -> rows -> the requested columns -> a text for each
+    bytes (.gz decompressed) -> lines, decoded -> rows -> the requested columns -> a text for each
 
 .txt      one text per line; an empty line is an empty text. Standard input and names without an ending are read as this
 .tsv      columns separated by tabs; quotes are ordinary characters
@@ -9,41 +9,47 @@
 .json     an array of objects or of texts, read at once
 .parquet  with pyarrow
 
-All may also end in .gz. Blank lines of a table and of .jsonl are skipped. A table has a header if a column
-is requested by name, and none if all are requested by number, from 1. Except for .json, memory does not grow with the
-file: a row longer than ROW_LIMIT is refused before it is read. Errors name the file and the place in it.
+All may also end in .gz. A .csv or .tsv may have another delimiter: it is found in the first rows, with a warning, or
+given (formats.py). Blank lines of a table and of .jsonl are skipped. A table has a header if a column is requested by
+name, and none if all are requested by number, from 1. Except for .json, memory does not grow with the file: a row
+longer than ROW_LIMIT is refused before it is read. Errors name the file and the place in it.
 """
 
 from __future__ import annotations
 
 import csv
-import gzip
 import importlib
 import io
 import json
 import os
-import sys
+import unicodedata
 import warnings
-import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
-from pathlib import Path
+from itertools import chain, islice
 from typing import Any, BinaryIO, Self
 
-from minibert.files import regular
 from minibert.printing import brief, install_hint
+from minibert.text.formats import (
+    CANDIDATES,
+    DELIMITERS,
+    FileSettings,
+    codec,
+    decoded_lines,
+    decompressed,
+    dialect,
+    first_row,
+    likely_delimiters,
+    opened,
+    other_encoding,
+    shown,
+)
 from minibert.text.texts import TextOrPair, check_surrogates
 
-ROW_LIMIT = 64_000_000  # bytes of a line: a thousand times what BERT reads of a text
 JSON_LIMIT = 1_000_000_000  # bytes of a .json, decompressed
-DIALECTS: dict[str, dict[str, Any]] = {
-    "tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE},
-    "csv": {"delimiter": ",", "strict": True},
-}
-FORMATS = ("txt", *DIALECTS, "jsonl", "json", "parquet")
+FIRST_LINES = 20  # of a table, in which the delimiter is found
+DEFAULT = FileSettings()
 TEXT_COLUMNS = ("sentence", "text")  # the usual names of a column of texts
 STANDARD_INPUT = "standard input"
 
@@ -65,22 +71,25 @@ class Column:
 class Table:
     """Columns of a file, to be read once, inside `with`.
 
-    path: - is standard input. format: one of FORMATS; None decides by the name. After the first row `names` are those
-    of the requested columns, or their numbers without a header. Raises FileNotFoundError for a missing file,
+    path: - is standard input. settings: format, delimiter, encoding, missing texts. After the first row `names` are
+    those of the requested columns, or their numbers without a header. Raises FileNotFoundError for a missing file,
     ImportError for .parquet without pyarrow, and ValueError for a pipe, a device or a folder, an unknown format, a
-    missing column, or, with its place, for content that is damaged.
+    missing column, a file that changes while it is read, or, with its place, for content that is damaged.
     """
 
-    def __init__(self, path: str | os.PathLike[str], columns: Sequence[Column], format: str | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], columns: Sequence[Column], settings: FileSettings = DEFAULT
+    ) -> None:
         self.name = STANDARD_INPUT if os.fspath(path) == "-" else os.fspath(path)
-        self.format, self.compressed = format_of(self.name, format)
+        self.format, self.compressed = settings.format_of(self.name)
+        self.settings = settings
         self.columns = tuple(columns)
         self.names: tuple[str, ...] | None = None  # of the requested columns
         self.header = True
         self.place = self.name  # of the last row, for messages
         self.stream = opened(path)
-        in_file = self.name != STANDARD_INPUT and self.format != "parquet"
-        self.size = os.path.getsize(path) if in_file else None  # bytes, None if unknown
+        self.begun = self.state()
+        self.size = self.begun[0] if self.begun and self.format != "parquet" else None  # bytes, None if unknown
 
     def __enter__(self) -> Self:
         return self
@@ -93,6 +102,13 @@ class Table:
         """Bytes read so far, compressed ones of a .gz; 0 if the size is unknown."""
         return 0 if self.size is None else self.stream.tell()
 
+    def state(self) -> tuple[int, int] | None:
+        """Bytes and modification time of a file; None for standard input."""
+        if self.name == STANDARD_INPUT:
+            return None
+        found = os.fstat(self.stream.fileno())
+        return found.st_size, found.st_mtime_ns
+
     def rows(self) -> Iterator[tuple[str, ...]]:
         """The text of each requested column, row by row; labels are stripped."""
         for place, found in self.records():
@@ -102,28 +118,82 @@ class Table:
                 raise ValueError(f"{place} is {brief(record)}, not an object")
             self.names = self.names or find_columns(self.columns, list(record), place)
             columns = zip(self.names, self.columns, strict=True)
-            yield tuple(value(record, name, column, place) for name, column in columns)
+            yield tuple(self.value(record, name, column, place) for name, column in columns)
 
     def records(self) -> Iterator[tuple[str, object]]:
         """Each row as it is, an object of a .jsonl or .json, with its place."""
-        with decompressed(self.stream, self.name) if self.compressed else nullcontext(self.stream) as stream:
-            yield from self._records(stream)
+        try:
+            with decompressed(self.stream, self.name) if self.compressed else nullcontext(self.stream) as stream:
+                yield from self._records(stream)
+        except ValueError:
+            self.check_unchanged()  # which may be the cause
+            raise
+        self.check_unchanged()
+
+    def check_unchanged(self) -> None:
+        """Raise ValueError if the file is no longer as it was when it was opened."""
+        if self.state() != self.begun:
+            raise ValueError(f"{self.name} was changed while it was read; wait until it is complete, then start again")
 
     def _records(self, stream: BinaryIO) -> Iterator[tuple[str, object]]:
         """The rows as objects or as texts, each with its place."""
-        if self.format in DIALECTS:
-            yield from self._table(read_table(stream, self.name, self.format))
+        encoding = self.settings.encoding
+        if self.format in DELIMITERS:
+            lines = decoded_lines(stream, self.name, encoding)
+            first = list(islice(lines, FIRST_LINES))
+            how = dialect(self.format, self.settings.delimiter or self._delimiter(first))
+            yield from self._table(read_table(chain(first, lines), self.name, how))
         elif self.format == "parquet":
             file = open_parquet(stream, self.name)
             self.names = find_columns(self.columns, file.schema_arrow.names, self.name)
             yield from read_parquet(file, self.name, self.names)
         elif self.format == "txt":
             place = f"{self.name}, read as one text per line,"
-            yield from (
-                (place, line.removesuffix("\n").removesuffix("\r")) for line in decoded_lines(stream, self.name)
-            )
+            lines = decoded_lines(stream, self.name, encoding)
+            yield from ((place, line.removesuffix("\n").removesuffix("\r")) for line in lines)
         else:
-            yield from (read_json_lines if self.format == "jsonl" else read_json_array)(stream, self.name)
+            yield from (read_json_lines if self.format == "jsonl" else read_json_array)(stream, self.name, encoding)
+
+    def _delimiter(self, lines: Sequence[str]) -> str:
+        """The delimiter by the first lines of a table, with a warning if it is not the one of the format.
+
+        One that separates the requested names is certain. Raises ValueError if none is.
+        """
+        implied, found = DELIMITERS[self.format], []
+        for one in sorted(CANDIDATES, key=lambda one: one != implied):
+            row = first_row(lines, dialect(self.format, one) | {"strict": False})
+            if has_header(self.columns, row) and all(name_of(column, row) in row for column in self.columns):
+                found.append(one)
+        if not found:
+            requested = [column.name for column in self.columns]
+            found = likely_delimiters(lines, self.format, has_header(self.columns, ()), requested == ["1"])
+            if len(found) > 1:
+                raise ValueError(
+                    f"{self.name}: the delimiter of its columns may be {' or '.join(map(shown, found))}; choose one: "
+                    f"--delimiter {shown(found[-1])} (delimiter=)"
+                )
+        if found[0] != implied:
+            warnings.warn(
+                f"{self.name}: its columns are separated by {shown(found[0])}, not by {shown(implied)}; --delimiter "
+                f"{shown(found[0])} (delimiter=) confirms it",
+                stacklevel=2,
+            )
+        return found[0]
+
+    def value(self, record: Mapping[str, object], name: str, column: Column, where: str) -> str:
+        """A text unchanged, a label stripped. Raises ValueError for another type, an empty cell and an empty label."""
+        found = record.get(name)
+        if column.role == "label":
+            return label(found, name, column, where)
+        absent = found is None or (found == "" and self.format in DELIMITERS)
+        if absent and self.settings.missing == "empty":
+            return ""
+        if absent or not isinstance(found, str):
+            wrong = f"{where} has {'an empty cell' if found == '' else brief(found)} as {name!r}, not a text"
+            way_out = "; fill it, leave the row out, or read it as an empty text: --missing empty (missing=)" * absent
+            raise ValueError(f"{wrong}; it has: {listed(list(record))}{way_out}")
+        check_surrogates(found, f"{where} {name!r}")
+        return found
 
     def _table(self, rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, object]]:
         """The rows of a table as objects. The first is a header unless columns are requested by number.
@@ -148,7 +218,8 @@ class TextFile(Table):
     """A column of texts in a file, to be iterated once, inside `with`; a file without any texts is warned of.
 
     column: a name, or a number from 1 if there is no header; None takes the column called sentence or text, or the
-    only one. column2: the column of second texts; each row is then a pair of texts. Otherwise as Table.
+    only one. column2: the column of second texts; each row is then a pair of texts. format and settings: those of
+    FileSettings. Otherwise as Table.
     """
 
     def __init__(
@@ -157,11 +228,12 @@ class TextFile(Table):
         column: str | int | None = None,
         format: str | None = None,
         column2: str | int | None = None,
+        **settings: Any,
     ) -> None:
         columns = [Column("column", None if column is None else str(column))]
         if column2 is not None:
             columns.append(Column("column2", str(column2), ()))
-        super().__init__(path, columns, format)
+        super().__init__(path, columns, FileSettings(format=format, **settings))
 
     def __iter__(self) -> Iterator[TextOrPair]:
         row = None
@@ -172,64 +244,13 @@ class TextFile(Table):
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Bytes
-
-
-def format_of(name: str, format: str | None) -> tuple[str, bool]:
-    """The format of a file, and whether it is compressed. Raises ValueError for an unknown format."""
-    endings = [suffix.lower()[1:] for suffix in Path(name).suffixes]
-    compressed = endings[-1:] == ["gz"]
-    found = format or "".join(endings[-2:-1] if compressed else endings[-1:]) or "txt"
-    if found not in FORMATS:
-        raise ValueError(
-            f"{name}: its format is {found!r}; choose from {', '.join(FORMATS)}, with format= (--format) if its name "
-            "does not end in one"
-        )
-    return found, compressed
-
-
-def opened(path: str | os.PathLike[str]) -> BinaryIO:
-    """The file or standard input, open for bytes. Raises ValueError for a pipe or a device, which could block."""
-    if os.fspath(path) == "-":
-        return sys.stdin.buffer
-    return regular(Path(path), "file; to read from a pipe, use standard input, whose name is -").open("rb")
-
-
-@contextmanager
-def decompressed(stream: BinaryIO, name: str) -> Iterator[BinaryIO]:
-    """The content of a gzip file, to be read inside `with`. Raises ValueError for one that is damaged or cut off."""
-    try:
-        with gzip.open(stream) as inside:
-            yield inside  # type: ignore[misc]  # it reads as one, without being declared as one
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise ValueError(f"{name} is cut off, or not a gzip file: {error}") from None
-
-
-# ---------------------------------------------------------------------------------------------------------------
 # Rows
 
 
-def decoded_lines(stream: BinaryIO, name: str) -> Iterator[str]:
-    """The lines of UTF-8 with their ends. Raises ValueError, with the line, for other encodings and endless lines."""
-    for number, line in enumerate(iter(partial(stream.readline, ROW_LIMIT + 1), b""), 1):
-        if len(line) > ROW_LIMIT:
-            raise ValueError(
-                f"{name}, line {number}, is longer than {ROW_LIMIT / 1e6:g} MB; split it, or check whether the file is "
-                "what its name says"
-            )
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{name}, line {number}, is not UTF-8 (byte 0x{line[error.start]:02X}); save it as UTF-8"
-            ) from None
-        yield text
-
-
-def read_table(stream: BinaryIO, name: str, format: str) -> Iterator[tuple[str, list[str]]]:
-    """The rows of a .tsv or .csv that are not blank, each with its place: the line that it begins on, from 1."""
-    lines = (io.StringIO(line, newline="") for line in decoded_lines(stream, name))  # may end in a lone \r
-    rows = csv.reader(chain.from_iterable(lines), **DIALECTS[format])
+def read_table(lines: Iterator[str], name: str, dialect: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
+    """The rows of a table that are not blank, each with its place: the line that it begins on, from 1."""
+    parts = (io.StringIO(line, newline="") for line in lines)  # may end in a lone \r
+    rows = csv.reader(chain.from_iterable(parts), **dialect)
     place = f"{name}, line 1,"
     try:
         for row in rows:
@@ -237,28 +258,32 @@ def read_table(stream: BinaryIO, name: str, format: str) -> Iterator[tuple[str, 
                 yield place, row
             place = f"{name}, line {rows.line_num + 1},"
     except csv.Error as error:
-        raise ValueError(f"{place} cannot be read: {error}; is a quote not closed?") from None
+        plain = "; --format tsv reads quotes as ordinary characters" * (dialect["delimiter"] == "\t")
+        raise ValueError(f"{place} cannot be read: {error}; is a quote not closed?{plain}") from None
 
 
-def read_json_lines(stream: BinaryIO, name: str) -> Iterator[tuple[str, object]]:
+def read_json_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[tuple[str, object]]:
     """The value of each line that is not blank, with its place."""
-    for number, line in enumerate(decoded_lines(stream, name), 1):
+    for number, line in enumerate(decoded_lines(stream, name, encoding), 1):
         if line.strip():
             place = f"{name}, line {number},"
             yield place, parsed(line, place)
 
 
-def read_json_array(stream: BinaryIO, name: str) -> Iterator[tuple[str, object]]:
+def read_json_array(stream: BinaryIO, name: str, encoding: str) -> Iterator[tuple[str, object]]:
     """The items of a JSON array, each with its place."""
     content = stream.read(JSON_LIMIT + 1)
     place = f"{name}, read as one JSON array (with one object per line, its format is jsonl: --format jsonl),"
-    items = parsed(content, place) if len(content) <= JSON_LIMIT else None
+    try:
+        items = parsed(content.decode(codec(encoding)), place) if len(content) <= JSON_LIMIT else None
+    except UnicodeDecodeError as error:
+        raise other_encoding(f"{name}, at byte {error.start:,},", error) from None
     if not isinstance(items, list):
         raise ValueError(f"{place} is no array, or longer than {JSON_LIMIT / 1e6:g} MB")
     yield from ((f"{name}, item {number},", item) for number, item in enumerate(items, 1))
 
 
-def parsed(text: str | bytes, place: str) -> Any:
+def parsed(text: str, place: str) -> Any:
     """A JSON value. Raises ValueError with the place."""
     try:
         return json.loads(text)
@@ -292,7 +317,19 @@ def read_parquet(file: Any, name: str, columns: Sequence[str]) -> Iterator[tuple
 
 def usual_name(column: Column, names: Sequence[str]) -> str | None:
     """The first of the column's usual names in the file, in any case, as the file has it."""
-    return next((name for usual in column.usual for name in names if name.lower() == usual), None)
+    return next((name for usual in column.usual for name in names if name.strip().lower() == usual), None)
+
+
+def name_of(column: Column, names: Sequence[str]) -> str | None:
+    """The name of a column as the file has it: blanks around it, and how an umlaut is encoded, do not matter."""
+    if column.name is None:
+        return usual_name(column, names)
+    return next((name for name in names if plain(name) == plain(column.name)), column.name)
+
+
+def plain(name: str) -> str:
+    """A name without blanks around it, each umlaut as one character."""
+    return unicodedata.normalize("NFC", name.strip())
 
 
 def has_header(columns: Sequence[Column], first: Sequence[str]) -> bool:
@@ -308,12 +345,12 @@ def find_columns(columns: Sequence[Column], names: Sequence[str], where: str, he
     A column that is not requested by name is the only one, or one of those left, in order, of a table without a header.
     Raises ValueError for a column that is not there, or there twice, or requested twice.
     """
-    left = [name for name in names if name not in [column.name for column in columns]]
+    left = [name for name in names if name not in [name_of(column, names) for column in columns if column.name]]
     unnamed = sum(column.name is None for column in columns)
     spare = iter(left if (not header or len(columns) == 1) and len(left) == unnamed else ())
     found: list[str] = []
     for column in columns:
-        name = column.name or usual_name(column, names) or next(spare, "")
+        name = name_of(column, names) or next(spare, "")
         if name in found or names.count(name) != 1:
             what = repr(name) if name else " or ".join(column.usual)
             count = "only one" if name in found else "more than one" if name in names else "no"
@@ -329,18 +366,18 @@ def find_columns(columns: Sequence[Column], names: Sequence[str], where: str, he
 # Cells
 
 
-def value(record: dict[str, object], name: str, column: Column, where: str) -> str:
-    """A text unchanged, a label stripped. Raises ValueError for another type, and for an empty label."""
-    found, is_label, number = record.get(name), column.role == "label", column.labels == "number"
-    if is_label and isinstance(found, int | float if number else int):
+def label(found: object, name: str, column: Column, where: str) -> str:
+    """A label, stripped. Raises ValueError for another type, and for an empty one."""
+    number = column.labels == "number"
+    if isinstance(found, int | float if number else int):
         return str(found)
     if not isinstance(found, str):
-        expected = "a text" if not is_label else "a number" if number else "a name or a whole number"
-        raise ValueError(f"{where} has {brief(found)} as {name!r}, not {expected}; it has: {listed(list(record))}")
+        expected = "a number" if number else "a name or a whole number"
+        raise ValueError(f"{where} has {brief(found)} as {name!r}, not {expected}")
     check_surrogates(found, f"{where} {name!r}")
-    if is_label and not found.strip() and column.labels != "names":
+    if not found.strip() and column.labels != "names":
         raise ValueError(f"{where} has an empty label")
-    return found.strip() if is_label else found
+    return found.strip()
 
 
 def listed(names: Sequence[str]) -> str:

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from minibert.checkpoints.load import load
-from minibert.files import atomic_write
 from minibert.heads import MaskedLM
 from minibert.model import Encoder
 from minibert.outputs import check_output
-from minibert.plotting import heat_map, pyplot
+from minibert.plotting import heat_map, pyplot, save_figure
 from minibert.printing import block
-from minibert.tasks.frozen import Classifier, folder_kind
 from minibert.text.tokenizer import load_tokenizer
 from minibert.tracing.page import choose
 from minibert.tracing.run import Trace, trace
+from minibert.train.reader import Reader, folder_kind, open_reader
 
 
 def run(args: argparse.Namespace, default_model: str) -> dict[str, Any]:
@@ -27,9 +26,13 @@ def run(args: argparse.Namespace, default_model: str) -> dict[str, Any]:
     ImportError for a picture without matplotlib.
     """
     check(args)
-    classifier = Classifier.load(args.classifier, model=args.model, device="cpu") if args.classifier else None
-    name = args.model or (str(classifier.features.model) if classifier else default_model)
-    encoder, tokenizer = model_for(name), load_tokenizer(name)
+    classifier = open_reader(args.classifier, model=args.model, device="cpu") if args.classifier else None
+    if isinstance(classifier, Reader):
+        name, encoder, tokenizer = args.classifier, classifier.model.encoder, classifier.tokenizer
+    else:
+        name = args.model or (str(classifier.features.model) if classifier else default_model)
+        most = classifier.features.recipe.max_length if classifier else None
+        encoder, tokenizer = model_for(name), load_tokenizer(name, max_length=most)
     shown = os.path.basename(os.path.normpath(name)) if os.path.isdir(name) else name
     traced = trace(
         encoder, tokenizer, args.text, args.text_b, classifier=classifier, model=shown, truncation=args.truncation
@@ -78,7 +81,7 @@ def check(args: argparse.Namespace) -> None:
 def model_for(name: str) -> Encoder | MaskedLM:
     """The checkpoint's masked language model if it has that task head, else its encoder."""
     encoder = load(name)
-    if folder_kind(name) != "masked-lm":
+    if folder_kind(name) != "mask":
         return encoder
     model = load(name, head=MaskedLM.name)
     assert isinstance(model, MaskedLM)
@@ -120,6 +123,4 @@ def draw(matrix: Any, names: list[str], title: str, path: Path) -> None:
     figure, axes = pyplot().subplots(figsize=(size, size), layout="constrained")
     heat_map(matrix, names, names, title=title, axes=axes)
     axes.set(xlabel="to (key)", ylabel="from (query)")
-    with atomic_write(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=200)
-    pyplot().close(figure)
+    save_figure(figure, path, dpi=200)

@@ -6,7 +6,7 @@ Tensors have no batch dimension: one text or pair is traced, B is 1.
 
 A classifier's decision is explained by the dimensions of its vector and by the tokens of the text:
 
-    logit = Σ_d coefficient_d · standardised_d + intercept             exact, for every recipe
+    logit = Σ_d coefficient_d · standardised_d + intercept             exact, for every recipe and task head
           = Σ_t what token t adds + intercept                          exact, for a mean over the tokens
     probability with a token masked − probability                      measured, a row of the model for each token
 
@@ -32,9 +32,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from minibert.config import Config
+from minibert.heads import SequenceClassification
 from minibert.model import Encoder, EncoderOutput
+from minibert.tasks.base import Encoded, Example
 from minibert.tasks.frozen import Classifier
 from minibert.tasks.masked_text import Guess
+from minibert.train.outputs import outputs
+from minibert.train.reader import Reader
 from minibert.vectors.readable import pool, readable_vectors
 
 UNITS = 6  # listed for each token
@@ -71,16 +75,17 @@ class Decision:
 
     labels: list[str]
     probabilities: NDArray[np.float64]  # (labels)
-    logits: NDArray[np.float64]  # (labels), or (1) for two labels: that of the second
+    logits: NDArray[np.float64]  # (labels), or (1) for two labels of a logistic regression: that of the second
     intercepts: NDArray[np.float64]  # as logits
     coefficients: NDArray[np.float64]  # (logits, width)
-    standardised: NDArray[np.float64]  # (width): mean 0 and variance 1 over the training texts
+    standardised: NDArray[np.float64]  # (width): mean 0 and variance 1 over the training texts; of a task head, vector
     by_token: NDArray[np.float64] | None  # (logits, S): what each token adds; None unless the vector is a mean
     columns: list[str]  # the name of each column of the width
     pooling: str  # cls, mean, max or pooler
     layers: tuple[int, ...]  # the hidden states that are read, 0 for the embeddings
     combine: str  # of several hidden states
     vector: Tensor  # (width) before the scaler
+    is_head: bool = False  # a task head decides, not a logistic regression
 
     @property
     def contributions(self) -> NDArray[np.float64]:
@@ -236,11 +241,13 @@ def decide(classifier: Classifier, config: Config, states: tuple[Tensor, ...], p
 
     out = EncoderOutput(states[-1][None], None if pooled is None else pooled[None], tuple(x[None] for x in states))
     (vector,) = vectors(out)  # (width)
+    length = max(float(np.linalg.norm(vector)), 1e-12) if recipe.normalize else 1.0
+    vector /= length
     standardised = (vector - scaler.mean_) / scaler.scale_
     by_token = None
     if recipe.pooling == "mean":  # of S vectors, each that of a text of one token
         alone = EncoderOutput(states[-1][:, None], None, tuple(x[:, None] for x in states))  # S texts of 1 token
-        by_token = regression.coef_ @ ((vectors(alone) - scaler.mean_) / scaler.scale_ / S).T
+        by_token = regression.coef_ @ ((vectors(alone) / length - scaler.mean_) / scaler.scale_ / S).T
     state_names = [f" of hidden state {layer}" for layer in layers] if width > D else [""]
     return Decision(
         labels=classifier.labels,
@@ -258,12 +265,44 @@ def decide(classifier: Classifier, config: Config, states: tuple[Tensor, ...], p
     )
 
 
+def decide_by_head(reader: Reader, states: tuple[Tensor, ...], pooled: Tensor | None) -> Decision:
+    """The decision of a task head on these states, by the vector that its last layer reads; as for `decide`."""
+    model: Any = reader.model
+    head: SequenceClassification = model
+    with torch.no_grad():
+        first = states[-1][:1]  # (1,D) of [CLS]
+        vector = pooled if head.pre_classifier is None else head.activation(head.pre_classifier(first))[0]
+        weight, bias, values = (x.detach().double().numpy() for x in (*head.classifier.parameters(), vector))
+    logits = weight @ values + bias
+    (answer,) = reader.task.decode([logits], Encoded([]), None, reader.labels)
+    return Decision(
+        labels=reader.labels,
+        probabilities=np.array(answer.probabilities),
+        logits=logits,
+        intercepts=bias,
+        coefficients=weight,
+        standardised=values,
+        by_token=None,
+        columns=[f"dimension {d}" for d in range(len(values))],
+        pooling="pooler" if head.pre_classifier is None else "cls",
+        layers=(len(states) - 1,),
+        combine="",
+        vector=torch.from_numpy(values),
+        is_head=True,
+    )
+
+
 def mask_in_turn(
-    classifier: Classifier, encoder: Encoder, ids: Sequence[int], places: Sequence[int], mask_id: int
+    classifier: Classifier | Reader, encoder: Encoder, ids: Sequence[int], places: Sequence[int], mask_id: int
 ) -> list[Masked]:
     """The decision on a text, (S) ids, with one token at a time replaced by [MASK]; a row of the model for each."""
     rows = [list(ids), *([*ids[:place], mask_id, *ids[place + 1 :]] for place in places)]
-    vectors = readable_vectors(encoder, rows, classifier.features.recipe)  # (1 + places, width)
-    found = classifier.head.predict_proba(vectors)  # (1 + places, labels)
+    if isinstance(classifier, Classifier):
+        vectors = readable_vectors(encoder, rows, classifier.features.recipe)  # (1 + places, width)
+        found = classifier.head.predict_proba(vectors)  # (1 + places, labels)
+    else:
+        encoded = Encoded([Example(row, [0] * len(row)) for row in rows])
+        answers = classifier.task.decode(outputs(classifier.model, encoded), encoded, None, classifier.labels)
+        found = np.array([answer.probabilities for answer in answers])
     whole, *without = found[:, found[0].argmax()].tolist()
     return [Masked(place, p, p - whole) for place, p in zip(places, without, strict=True)]

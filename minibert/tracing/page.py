@@ -101,6 +101,8 @@ def page(
         "signed": lambda number: f"{number:+.4f}".replace("-", "−"),
         "plain": lambda number: f"{number:.3f}".replace("-", "−"),
     }
+    is_head = journey.decision is not None and journey.decision.is_head
+    decider = task_heads.SequenceClassification if is_head else Classifier
     return environment.get_template("page.html").render(
         trace=journey,
         layers=choice.layers,
@@ -114,7 +116,7 @@ def page(
         annotated=quote(annotated),
         sums=sums(journey.decision) if journey.decision else [],
         traced=tokens_of_decision(journey, journey.decision) if journey.decision else [],
-        classifier_file=Path(inspect.getfile(Classifier)).relative_to(PACKAGE).as_posix(),
+        decider=f"{decider.__name__} in minibert/{Path(inspect.getfile(decider)).relative_to(PACKAGE).as_posix()}",
         data=page_data(journey, choice),
         style=asset(FOLDER / "page.css"),
         script=Markup("\n\n").join(asset(FOLDER / f"{name}.js") for name in SCRIPTS),

@@ -17,11 +17,14 @@ from minibert.heads import MaskedLM
 from minibert.inputs import inference
 from minibert.model import Encoder
 from minibert.parity.stages import Inputs, Place, Tensors, forward, recording
+from minibert.tasks.classification import Classification
 from minibert.tasks.frozen import Classifier
+from minibert.tasks.labels import SingleLabel
 from minibert.tasks.masked_text import best_tokens
 from minibert.text.tokenizer import Tokenizer
-from minibert.tracing.journey import Journey, Prediction, decide, mask_in_turn, strongest_units
+from minibert.tracing.journey import Journey, Prediction, decide, decide_by_head, mask_in_turn, strongest_units
 from minibert.tracing.page import page
+from minibert.train.reader import Reader
 
 MASKED = 64  # first tokens of a classifier's text that are masked in turn, a row of the model for each
 
@@ -53,7 +56,7 @@ def trace(
     text: str,
     text_b: str | None = None,
     *,
-    classifier: Classifier | None = None,
+    classifier: Classifier | Reader | None = None,
     model: str = "",
     truncation: str = "warn",
 ) -> Trace:
@@ -61,7 +64,8 @@ def trace(
 
     encoder: an Encoder, or a MaskedLM, whose guesses at each [MASK] are kept too. Attention is computed by the
     written-out path whatever the model's setting, dropout is off, and the model is left as it was.
-    classifier: its decision is explained by dimensions and tokens. model: a name for the page's title.
+    classifier: its decision is explained by dimensions and tokens; of a Reader, `encoder` is reader.model.encoder.
+    model: a name for the page's title.
     truncation: a text beyond the tokenizer's max_length is cut with a warning ("warn") or refused ("error").
     Raises TypeError for a text that is no str or an encoder of another type, ValueError for a classifier that does
     not fit or a head that was never trained.
@@ -93,13 +97,17 @@ def trace(
         ],
         pooled=pooled,
         predictions=predictions(tensors, ids, tokenizer),
-        decision=decide(classifier, encoder.config, states, pooled) if classifier else None,
+        decision=None
+        if classifier is None
+        else decide(classifier, encoder.config, states, pooled)
+        if isinstance(classifier, Classifier)
+        else decide_by_head(classifier, states, pooled),
         masked=mask_in_turn(classifier, below, ids, words[:MASKED], tokenizer.mask_id) if classifier else [],
         notes=notes(encoder, tokenizer, row, text, text_b, classifier),
     )
 
 
-def check(encoder: object, text: object, text_b: object, classifier: Classifier | None) -> None:
+def check(encoder: object, text: object, text_b: object, classifier: Classifier | Reader | None) -> None:
     """Raise TypeError or ValueError for a request that cannot be traced, before anything is computed."""
     if not isinstance(encoder, Encoder | MaskedLM) or not isinstance(text, str) or not isinstance(text_b, str | None):
         raise TypeError(
@@ -108,7 +116,15 @@ def check(encoder: object, text: object, text_b: object, classifier: Classifier 
         )
     if isinstance(encoder, MaskedLM) and not encoder.head_is_trained:
         raise ValueError("the task head 'masked-lm' was never trained; load a checkpoint that has it")
-    if classifier is not None and (classifier.features.pairs_ or text_b is not None):
+    if isinstance(classifier, Reader):
+        if not isinstance(classifier.task, Classification) or not isinstance(classifier.task.label_type, SingleLabel):
+            raise ValueError(
+                "trace explains the decision for one label of a text, and this model answers otherwise; see its "
+                "answers with `minibert predict`, or trace the model without --classifier"
+            )
+        if encoder is not classifier.model.encoder:
+            raise ValueError("the encoder is not that of the classifier; pass classifier.model.encoder")
+    if classifier is not None and (classifier.pairs or text_b is not None):
         raise ValueError("trace explains decisions of a classifier on one text, not on a pair; leave out one of them")
 
 
@@ -142,10 +158,10 @@ def notes(
     row: Any,
     text: str,
     text_b: str | None,
-    classifier: Classifier | None,
+    classifier: Classifier | Reader | None,
 ) -> list[str]:
     """What is particular about this text on this model, in sentences."""
-    precision = classifier.features.precision if classifier else "float32"
+    precision = classifier.features.precision if isinstance(classifier, Classifier) else "float32"
     found = {
         f"The text has {row.longest} tokens, and {tokenizer.max_length} are read; the rest was cut off.": (
             row.longest > tokenizer.max_length

@@ -19,7 +19,8 @@ from sklearn.utils.validation import check_is_fitted
 from minibert.device import choose_device
 from minibert.tasks.classification import Classification
 from minibert.text.texts import columns_of
-from minibert.train.finetuning import FinetuneRun, Reader
+from minibert.train.finetuning import FinetuneRun
+from minibert.train.reader import Reader
 from minibert.train.settings import FinetuneSettings
 
 

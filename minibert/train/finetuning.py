@@ -25,8 +25,6 @@ from minibert.checkpoints import hub
 from minibert.checkpoints.load import has_head, load
 from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.config import Config
-from minibert.device import choose_device
-from minibert.files import read_json
 from minibert.heads import Head
 from minibert.printing import block
 from minibert.tasks import task_class
@@ -34,13 +32,13 @@ from minibert.tasks.base import Encoded, Measure, Task
 from minibert.tasks.classification import Classification
 from minibert.tasks.labels import class_weights
 from minibert.text.texts import as_texts
-from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.text.tokenizer import load_tokenizer
 from minibert.train import distributed
 from minibert.train.batches import Batch, Batches
 from minibert.train.loop import Loss, readable_loss
 from minibert.train.outputs import States, can_be_kept, outputs
 from minibert.train.packed import OutputFunction, packed_output
-from minibert.train.run import REPORT, Run, check_out, resolve_precision
+from minibert.train.run import Run, check_out, resolve_precision
 from minibert.train.settings import FinetuneSettings
 
 TINY = torch.finfo(torch.float32).tiny  # the least sum of weights in a batch
@@ -95,7 +93,7 @@ class FinetuneRun(Run):
     def summary(self) -> str:
         """The number of examples, and the notes, for people."""
         dev = f", {len(self.held_out.examples):,} for evaluation" if self.held_out else ""
-        lines = [block("data", f"{len(self.encoded.examples):,} examples{dev}")]
+        lines = [block("data", f"{len(self.encoded.examples):,} examples{dev}; {self.computed_in}")]
         return "\n".join([*lines, *(block("note", note) for note in self.notes)])
 
     @property
@@ -275,43 +273,3 @@ def as_data(task: Any, data: object, labels: object = None, pairs: Sequence[str]
     if isinstance(data, str | os.PathLike):
         return task.read(os.fspath(data))
     return data if labels is None else task.from_labels(list(as_texts(data)), labels, pairs)
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# A trained folder
-
-
-@dataclass(frozen=True)
-class Reader:
-    """A trained folder, ready to predict."""
-
-    task: Task
-    model: Head
-    tokenizer: Tokenizer
-    labels: list[str]
-    max_length: int
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str], device: str = "auto") -> Reader:
-        """A folder written by finetune. Raises FileNotFoundError without training.json, ValueError if it is damaged."""
-        path = Path(folder)
-        if not (path / REPORT).is_file():
-            raise FileNotFoundError(f"{path} has no {REPORT}: it was not written by `minibert finetune`")
-        report = read_json(path / REPORT)
-        try:
-            task = task_class(report["task"])(**report["settings"])
-            labels, max_length = list(map(str, report["labels"])), int(report["asked"]["max_length"])
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{path / REPORT} is damaged ({error!r}); train again") from None
-        model = load(path, head=task.head, device=choose_device(device))
-        return cls(task, model, load_tokenizer(path, max_length=max_length), labels, max_length)
-
-    def answer(self, data: Any) -> list[Any]:
-        """One prediction for each row of the data."""
-        encoded = self.task.encode(data, self.tokenizer, self.labels, self.max_length)
-        logits = outputs(self.model, encoded, "float32", self.task.reduce)
-        return self.task.decode(logits, encoded, data, self.labels)
-
-    def measure(self, data: Any) -> Measure:
-        """The predictions compared with the labels."""
-        return self.task.measure(self.answer(data), data, self.labels)

@@ -26,15 +26,15 @@ from minibert import __version__
 from minibert.checkpoints.load import save
 from minibert.checkpoints.tensor_files import WEIGHTS_FILE
 from minibert.device import choose_device, choose_dtype
-from minibert.files import atomic_write, write_text_atomically
+from minibert.files import write_text_atomically
 from minibert.heads import Head
 from minibert.outputs import atomic_folder, check_output
-from minibert.plotting import pyplot
+from minibert.plotting import pyplot, save_figure
 from minibert.tasks.base import Measure
 from minibert.text.tokenizer import Tokenizer
 from minibert.train import distributed
 from minibert.train.batches import Batches, Stream
-from minibert.train.checkpointer import Checkpointer, remove_run
+from minibert.train.checkpointer import Checkpointer, remove_run, reported
 from minibert.train.loop import Loss, Progress, new_optimizer, train
 from minibert.train.settings import TrainSettings
 
@@ -89,6 +89,11 @@ class Run(ABC):
         """Everything that determines the trained weights, as JSON."""
         settings = {name: value for name, value in asdict(self.settings).items() if name not in NOT_IN_CONFIG}
         return settings | {"processes": distributed.context().size, "tokenizer": self.tokenizer.fingerprint}
+
+    @property
+    def computed_in(self) -> str:
+        """The precision that was really chosen, and the device, for people."""
+        return f"computed in {self.settings.precision} on {choose_device(self.settings.device)}"
 
     @property
     @abstractmethod
@@ -158,6 +163,7 @@ class Run(ABC):
 
             how: dict[str, Any] = {"progress": progress, "optimizer": optimizer, "context": context}
             how |= {"loss_of": loss_of, "after_step": after_step} | ({"after_epoch": checkpoint} if self.main else {})
+            how["before_stop"] = lambda progress: checkpointer.save(progress, model, optimizer)
             train(model, self.batches(folder), settings, **how)
             model = context.unwrap(model, lambda: self.new_model().to(device))
             if self.main:
@@ -197,9 +203,10 @@ class Run(ABC):
         """
         check_out(out, overwrite, *self.inputs)
         state = out.with_name(out.name + ".training")
-        trained = self.train(state, restart=restart, report=report)
-        write(trained, out, overwrite)
-        remove_run(state)
+        with reported(state):
+            trained = self.train(state, restart=restart, report=report)
+            write(trained, out, overwrite)
+            remove_run(state)
         return trained
 
 
@@ -251,7 +258,7 @@ def check_picture(path: Path) -> None:
 def plot_runs(runs: Sequence[Mapping[str, Any]], main: str, path: Path) -> None:
     """Plot the loss of every step of some runs, given by their training.json, and their scores `main` on dev."""
     plt, panels = pyplot(), 2 if any(run["epochs"] for run in runs) else 1
-    with plt.rc_context(STYLE), atomic_write(path) as temporary:
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots(1, panels, figsize=(4.25 * panels, 3.2), layout="constrained", squeeze=False)
         axes[0, 0].set(xlabel="step", title="loss of each step, and its average")
         for run in runs:
@@ -264,8 +271,7 @@ def plot_runs(runs: Sequence[Mapping[str, Any]], main: str, path: Path) -> None:
                 axes[0, 1].plot(best, scores[best - 1], color=SCORE, marker="o", markersize=9, fillstyle="none")
                 axes[0, 1].set(xlabel="epoch", title=f"{main} on dev; the ring is kept")
         axes[0, 0].set_ylim(0, None)
-        figure.savefig(temporary, dpi=140, format=path.suffix[1:], facecolor="white")
-        plt.close(figure)
+        save_figure(figure, path)
 
 
 def averaged(curve: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

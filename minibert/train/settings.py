@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minibert.settings import check, integers, setting
+from minibert.text.formats import FileSettings
 
 STEPS, SHARDS = ("packed", "readable"), ("none", "full")
 OBJECTIVES = ("mlm", "mlm+nsp", "mlm+sop", "electra")  # the keys of train.objectives.OBJECTIVES
@@ -130,12 +131,9 @@ class DistillClassifierSettings(StudentSettings, FinetuneSettings):
 
 
 @dataclass(frozen=True)
-class VocabularySettings:
+class VocabularySettings(FileSettings):
     """Settings of learning a vocabulary."""
 
     size: int = setting(8000, "tokens, special tokens included", minimum=6)
     min_frequency: int = setting(2, "count that a pair of pieces needs to be joined", minimum=1)
     by: str = setting("library", "{choices}, which is slower and gives the same tokens", choices=("library", "hand"))
-
-    def __post_init__(self) -> None:
-        check(self)

@@ -27,11 +27,12 @@ from typing import Any
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
-from tqdm import tqdm
 
 from minibert.files import write_text_atomically
 from minibert.outputs import atomic_folder
-from minibert.text.tables import Column, Table
+from minibert.printing import progress_bar
+from minibert.text.formats import FileSettings
+from minibert.text.tables import DEFAULT, Column, Table
 from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import MAX_WORD_LENGTH, SPECIAL_TOKENS
 from minibert.train.settings import VocabularySettings
@@ -73,18 +74,20 @@ def learn_vocabulary(
     lowercase: bool = True,
     min_frequency: int = MIN_FREQUENCY,
     by: str = VocabularySettings.by,
+    **reading: Any,
 ) -> Vocabulary:
     """Learn a vocabulary of `size` tokens, special tokens included, from files of text.
 
     paths: plain text, or any file that text/tables.py reads, each also as .gz. lowercase: without case and accents, as
     in "uncased". min_frequency: the count that a pair needs to be joined; where too few pairs have it, the vocabulary
-    stays smaller. by: "library", or "hand", which is slower and gives the same tokens.
+    stays smaller. by: "library", or "hand", which is slower and gives the same tokens. reading: format, delimiter,
+    encoding and missing of the files, see text.formats.FileSettings.
     Raises FileNotFoundError for a missing file, ValueError for a file that is not text or has no words, and for a size
     too small for the letters.
     """
-    VocabularySettings(size=size, min_frequency=min_frequency, by=by)
+    settings = VocabularySettings(size=size, min_frequency=min_frequency, by=by, **reading)
     paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    counted = count_words(paths, lowercase)
+    counted = count_words(paths, lowercase, settings)
     words = {word: count for word, count in counted.items() if len(word) <= MAX_WORD_LENGTH}  # longer ones are [UNK]
     if not words:
         raise ValueError(f"{' and '.join(map(str, paths))}: no word to learn from; a corpus is text, line by line")
@@ -103,7 +106,9 @@ def learn_vocabulary(
 # Words
 
 
-def count_words(paths: Sequence[str | os.PathLike[str]], lowercase: bool) -> Counter[str]:
+def count_words(
+    paths: Sequence[str | os.PathLike[str]], lowercase: bool, reading: FileSettings = DEFAULT
+) -> Counter[str]:
     """The count of each word, split as BERT splits text; of more than MOST_WORDS different ones the rarest are dropped.
 
     Raises ValueError for a binary file.
@@ -111,7 +116,10 @@ def count_words(paths: Sequence[str | os.PathLike[str]], lowercase: bool) -> Cou
     normalizer, splitter = normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
     chunks: Counter[str] = Counter()  # between spaces, with punctuation; only different ones are split further
     for path in paths:
-        with Table(path, [Column("text")]) as file, progress("reading", file.size, "B") as bar:
+        with (
+            Table(path, [Column("text")], reading) as file,
+            progress_bar(name="reading", total=file.size, unit="B", unit_scale=True) as bar,
+        ):
             for (line,) in file.rows():
                 if "\0" in line:
                     raise ValueError(f"{file.name} is a binary file (or UTF-16), not text; save it as UTF-8")
@@ -130,11 +138,6 @@ def letters(words: Mapping[str, int]) -> list[str]:
     """The tokens that can write every word: each character, and with ## each one inside a word."""
     first, inside = ({character for word in words for character in word[start:]} for start in (0, 1))
     return [*sorted(first), *(f"##{character}" for character in sorted(inside))]
-
-
-def progress(what: str, total: int | None, unit: str) -> tqdm[Any]:
-    """A progress bar on a terminal, for what takes over two seconds."""
-    return tqdm(desc=what, total=total, unit=unit, unit_scale=True, leave=False, delay=2, disable=None)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -157,7 +160,7 @@ def learn_by_hand(words: Mapping[str, int], size: int, min_frequency: int = MIN_
 
     queue = [(-count, pair) for pair, count in counted.items()]  # the most frequent first, of these the smallest ids
     heapify(queue)
-    with progress("joining", size - len(tokens), "token") as bar:
+    with progress_bar(name="joining", total=size - len(tokens), unit="token") as bar:
         while queue and len(tokens) < size:
             count, pair = heappop(queue)
             if counted[pair] != -count:  # an old count; the current one is in the queue too

@@ -45,10 +45,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from minibert.device import choose_device
 from minibert.outputs import check_place
+from minibert.printing import progress_bar
 from minibert.text.tokenized import TokenStats
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.recipe import Recipe, with_settings
@@ -77,6 +77,7 @@ class Embedded:
     truncated: int  # texts that were too long and lost their ends
     windowed: int  # texts that were too long and were read in several windows
     windows: int  # these windows
+    description: str  # of how the vectors were made
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -92,6 +93,8 @@ def embed_shards(
     text: str | int | None = None,
     pair: str | int | None = None,
     format: str | None = None,
+    delimiter: str | None = None,
+    encoding: str = "utf-8",
     device: str | torch.device = "auto",
     workers: int | None = None,
     keep_order: bool = False,
@@ -103,7 +106,7 @@ def embed_shards(
     out: new, empty, or of an earlier run, whose finished shards are not computed again unless their source has changed.
     Other settings are refused; restart=True discards finished shards. A shard keeps its name, and its rows their
     order: float32 vectors, FixedSizeList, in the column `vector`.
-    text, pair, format: the columns of texts and of second texts, and how the files are read, see text.tables.
+    text, pair: the columns of texts and of second texts. format, delimiter, encoding: see text.formats.FileSettings.
     workers: models at work at once; None: one for each core, or for each GPU. keep_order: shards are computed in the
     order of their names, else the largest first, so that the workers finish together.
     model is a Hub name or a folder, device as for `embed`, on the machine that calls; settings: those of a Recipe.
@@ -111,14 +114,21 @@ def embed_shards(
     is wrong with a shard, most of it before a worker starts; RuntimeError if Ray fails, or another process writes to
     `out`; and what `embed` raises.
     """
-    folder, columns = Path(out), Columns(text, pair, format)
+    recipe = Recipe(**settings)
+    reading: dict[str, Any] = {
+        "format": format,
+        "delimiter": delimiter,
+        "encoding": encoding,
+        "missing": recipe.missing,
+    }
+    folder, columns = Path(out), Columns(text, pair, **reading)
     check_place(folder, [model])
     shards = find_shards(os.fspath(pattern), folder)
     name = os.path.abspath(model) if os.path.isdir(model) else model  # which each worker loads, and checks its hashes
-    embedder = Embedder(name, Recipe(**settings), choose_device(device))
-    for shard in tqdm(shards, desc="check", unit="shard", delay=2, disable=None):
-        next(read_shard(shard.source, columns, embedder.recipe.missing))
-    identity = embedder.identity | {"text": columns.text, "pair": columns.pair}
+    embedder = Embedder(name, recipe, choose_device(device))
+    for shard in progress_bar(shards, "check", unit="shard"):
+        next(read_shard(shard.source, columns))
+    identity = embedder.identity | asdict(columns)
     with work_folder(folder.absolute(), identity, restart, [Path(shard.out) for shard in shards]):
         found = [(shard, shard.stats(identity)) for shard in shards]
         done = {shard: stats for shard, stats in found if stats is not None}
@@ -131,7 +141,7 @@ def embed_shards(
     total = sum(done.values(), TokenStats())
     embedder.warn(total)
     counts = (total.tokens, total.truncated, total.windowed, total.windows)
-    return Embedded(str(out), len(shards), total.texts, embedder.width, resumed, *counts)
+    return Embedded(str(out), len(shards), total.texts, embedder.width, resumed, *counts, embedder.description)
 
 
 def run(
@@ -158,7 +168,7 @@ def run(
     )
     rows.context.execution_options.preserve_order = keep_order
     rows.context.enable_progress_bars = False
-    bar = tqdm(total=len(shards), initial=len(done), desc="embed", unit="shard", delay=2, disable=None)
+    bar = progress_bar(name="embed", total=len(shards), initial=len(done), unit="shard")
     try:
         with bar:
             for row in rows.iter_rows():

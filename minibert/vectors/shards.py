@@ -22,6 +22,7 @@ from typing import Any
 
 from minibert.files import atomic_write
 from minibert.printing import install_hint
+from minibert.text.formats import FileSettings
 from minibert.text.tables import Column, TextFile, find_columns, open_parquet
 from minibert.text.texts import TEXTS, TextOrPair, portions
 from minibert.text.tokenized import TokenStats
@@ -61,15 +62,14 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Columns:
-    """What is read of every shard: the column of texts, that of second texts if rows are pairs, and the format.
+class Columns(FileSettings):
+    """What is read of every shard: the column of texts, that of second texts if rows are pairs, and how.
 
-    None: the usual names, single texts, and the format of the file's ending; see text.tables.
+    None: the usual names, and single texts; see text.tables.
     """
 
     text: str | int | None = None
     pair: str | int | None = None
-    format: str | None = None
 
 
 def find_shards(pattern: str, out: Path) -> list[Shard]:
@@ -103,7 +103,7 @@ def find_shards(pattern: str, out: Path) -> list[Shard]:
 # Read
 
 
-def read_shard(path: str, columns: Columns, missing: str = "error") -> Iterator[tuple[Any, list[TextOrPair]]]:
+def read_shard(path: str, columns: Columns) -> Iterator[tuple[Any, list[TextOrPair]]]:
     """Chunks of a shard: an arrow table of n rows that is kept, and its texts or pairs.
 
     The first chunk is empty: it has the schema. It is enough to read that one to check a shard: it raises ValueError,
@@ -115,10 +115,10 @@ def read_shard(path: str, columns: Columns, missing: str = "error") -> Iterator[
             names, first = text_columns(file.schema_arrow, columns, path), 0
             yield file.schema_arrow.empty_table(), []
             for batch in file.iter_batches(TEXTS):
-                yield from in_chunks(pyarrow.Table.from_batches([batch]), names, missing, path, first)
+                yield from in_chunks(pyarrow.Table.from_batches([batch]), names, columns.missing, path, first)
                 first += batch.num_rows
         return
-    with TextFile(path, columns.text, columns.format, columns.pair) as source:
+    with TextFile(path, columns.text, column2=columns.pair, **columns.reading) as source:
         chunks = portions(iter(source))
         one = list(islice(chunks, 1))  # after which the names are known
         names = list(source.names) if source.names and source.header else ["text", "pair"][: len(source.columns)]
@@ -176,7 +176,7 @@ def embed_shard(shard: Shard, columns: Columns, embedder: Embedder, settings: di
     source, stats = shard.source_state, TokenStats()
     Path(shard.out).parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(Path(shard.out)) as temporary:
-        chunks = read_shard(shard.source, columns, embedder.recipe.missing)
+        chunks = read_shard(shard.source, columns)
         schema = next(chunks)[0].schema
         others = schema.names  # vectors repeat nothing and need no statistics
         schema = schema.append(pyarrow.field(VECTOR, pyarrow.list_(pyarrow.float32(), embedder.width)))

@@ -24,11 +24,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from minibert.files import atomic_write, lock_file, read_json, write_text_atomically
-from minibert.outputs import check_output
-from minibert.printing import brief
+from minibert.outputs import NPY_HEADER, NPY_START, check_output
+from minibert.printing import brief, progress_bar
 from minibert.text.tables import TextFile
 from minibert.text.texts import CHARACTERS, TEXTS, TextOrPair, as_text, portions
 from minibert.text.tokenized import TokenStats
@@ -53,6 +52,7 @@ class Written:
     windowed: int  # texts that were too long and were read in several windows
     windows: int  # these windows
     kernels: str  # that computed them
+    description: str  # of how they were made
     cosine: float | None = None  # the smallest to float32, of some texts computed in int8; None: not measured
 
 
@@ -64,15 +64,18 @@ def embed_file(
     column: str | int | None = None,
     column2: str | int | None = None,
     format: str | None = None,
+    delimiter: str | None = None,
+    encoding: str = "utf-8",
     **settings: Any,
 ) -> Written:
     """One vector for each text of a file of any size, as a numpy file (N, D).
 
-    path, column, format: see text.tables.TextFile (- is standard input; .txt, .tsv, .csv, .jsonl, each with .gz).
-    column2: the column of second texts, if the rows are pairs. The other settings, and what happens with `out`: see
-    embed_stream. Raises what those two raise.
+    path, column: see text.tables.TextFile (- is standard input; .txt, .tsv, .csv, .jsonl, each with .gz). column2: the
+    column of second texts, if the rows are pairs. format, delimiter, encoding: see text.formats.FileSettings. The other
+    settings, and what happens with `out`: see embed_stream. Raises what those two raise.
     """
-    with TextFile(path, column, format, column2) as file:
+    reading = {"delimiter": delimiter, "encoding": encoding, "missing": settings.get("missing", "error")}
+    with TextFile(path, column, format, column2, **reading) as file:
         return embed_stream(file, out, model, **settings)
 
 
@@ -117,7 +120,8 @@ def embed_stream(
     stats = sum(parts.stats, TokenStats())
     embedder.warn(stats)
     shape, counts = (stats.texts, embedder.width), (stats.tokens, stats.truncated, stats.windowed, stats.windows)
-    return Written(str(out), shape, dtype, stats.texts, resumed, *counts, embedder.engine.kernels, cosine)
+    how = (embedder.engine.kernels, embedder.description)
+    return Written(str(out), shape, dtype, stats.texts, resumed, *counts, *how, cosine)
 
 
 def check_request(out: Path, dtype: str, overwrite: bool, model: str | os.PathLike[str]) -> None:
@@ -147,7 +151,7 @@ def fill(
     """
     file = source if isinstance(source, TextFile) and source.size is not None else None
     total = file.size if file else len(source) if isinstance(source, Sized) else None
-    bar = tqdm(desc="embed", total=total, unit="B" if file else "text", unit_scale=True, delay=2, disable=None)
+    bar = progress_bar(name="embed", total=total, unit="B" if file else "text", unit_scale=True)
     left = dropwhile(parts.holds, chunks)
     next_chunk = list(islice(left, 1))  # that all before it are done is known now
     resumed, cosine = parts.rows, None
@@ -268,9 +272,9 @@ class Parts:
         Raises ValueError if an earlier run had more texts.
         """
         self.holds([])  # a part after the last one was of other texts
-        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False}
+        header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (self.rows, width)}
         with atomic_write(out) as temporary, temporary.open("wb") as file:
-            np.lib.format.write_array_header_1_0(file, header | {"shape": (self.rows, width)})
+            file.write((NPY_START + str(header).encode()).ljust(NPY_HEADER - 1) + b"\n")
             for number in range(len(self.stats)):
                 with np.load(self.path(number)) as part:
                     file.write(part["vectors"].tobytes())

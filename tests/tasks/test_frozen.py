@@ -19,7 +19,7 @@ from sklearn.preprocessing import StandardScaler
 from words import labelled, write_words_checkpoint
 
 from minibert.tasks.classification import Texts
-from minibert.tasks.frozen import CLASSIFIER_FILE, DETAILS, REPORT, Classifier, digest, folder_kind, read, train
+from minibert.tasks.frozen import CLASSIFIER_FILE, DETAILS, Classifier, digest, read, train
 from minibert.vectors.embedder import embed
 from minibert.vectors.features import TextFeatures
 
@@ -227,14 +227,3 @@ def test_a_file_without_a_classifier_is_refused(saved: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(ValueError, match=r"classifier\.safetensors is a pipe"):
         read(saved)
-
-
-def test_the_kind_of_a_folder_is_decided_by_its_files(saved: Path, tmp_path: Path) -> None:
-    encoder = write_words_checkpoint(tmp_path / "encoder")
-    assert [folder_kind(folder) for folder in (saved, encoder)] == ["frozen", "encoder"]
-    assert folder_kind(write_words_checkpoint(tmp_path / "mlm", head="masked-lm")) == "masked-lm"
-    for task, kind in (("tag", "task"), ("mask", "encoder"), ("mlm+nsp", "encoder")):
-        (encoder / REPORT).write_text(json.dumps({"task": task}))
-        assert folder_kind(encoder) == kind
-    with pytest.raises(FileNotFoundError, match="no/such"):
-        folder_kind("no/such")

@@ -25,14 +25,15 @@ from minibert.heads import Head
 from minibert.losses import IGNORED
 from minibert.parity.compare import parameter_pairs
 from minibert.tasks.base import Example
-from minibert.tasks.masked_text import Corpus, Guess, MaskedText, fill_line, fill_mask, fill_text
+from minibert.tasks.masked_text import Corpus, Guess, MaskedText, fill_mask, fill_text
 from minibert.text.masking import unmasked
 from minibert.text.tokenized import UnknownTokensWarning
 from minibert.train import finetune
 from minibert.train.batches import Batches
-from minibert.train.finetuning import FinetuneRun, Reader
+from minibert.train.finetuning import FinetuneRun
 from minibert.train.loop import readable_loss, train
 from minibert.train.outputs import outputs
+from minibert.train.reader import Reader
 from minibert.train.settings import FinetuneSettings, TrainSettings
 
 TASK = MaskedText()
@@ -208,10 +209,7 @@ def test_figures_are_those_of_the_readable_logits(folders: dict[str, Path], corp
     assert figures["masked_tokens"] == len(right)
 
 
-def test_no_more_than_a_batch_of_logits_is_held(
-    folders: dict[str, Path], corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("minibert.train.outputs.BATCH_TOKENS", 48)
+def test_no_more_than_a_batch_of_logits_is_held(folders: dict[str, Path], corpus: Path) -> None:
     encoded = TASK.encode(TASK.read(corpus), minibert.load_tokenizer(folders["bert"]), [], 16)
 
     def most_alive(keep: Callable[[Tensor, Example], Tensor]) -> int:
@@ -224,7 +222,7 @@ def test_no_more_than_a_batch_of_logits_is_held(
             alive.append(len(blocks))
             return keep(logits, example)
 
-        outputs(load(folders["bert"]), encoded, keep=watched)
+        outputs(load(folders["bert"]), encoded, keep=watched, batch_tokens=48)
         return max(alive)
 
     assert most_alive(TASK.reduce) == 1
@@ -351,9 +349,13 @@ def test_a_line_has_tokens_probabilities_and_the_text_in_which_the_best_one_cont
     learned: tuple[Head, Path],
 ) -> None:
     reader: Any = Reader.load(learned[1])
-    [[best]] = fill_mask("The film very [MASK]!", reader.model, 1, tokenizer=reader.tokenizer)
-    line = fill_line("The film very [MASK]!", reader.model, reader.tokenizer)
-    assert line == f"{best.token}\t{best.probability:.4f}\tThe film very {best.token}!"
+    [guesses] = fill_mask("The film very [MASK]!", reader.model, 5, tokenizer=reader.tokenizer)
+    answers, best = reader.answer(data := reader.task.from_texts(["The film very [MASK]!"])), guesses[0]
+    filled = f"The film very {best.token}!"
+    assert reader.task.format_predictions(answers, data) == [f"{best.token}\t{best.probability:.4f}\t{filled}"]
+    assert reader.task.as_dicts(answers, data, []) == [
+        {"masks": [[one._asdict() for one in guesses]], "filled": filled}
+    ]
     guesses = [Guess("##ing", 0.9), Guess("home", 0.8)]
     assert fill_text("He was walk [MASK] [MASK].", guesses, MINILM) == "He was walking home."
 

@@ -19,7 +19,7 @@ from seqeval.metrics.sequence_labeling import get_entities
 from transformers import AutoTokenizer
 
 from minibert.tasks.base import Encoded
-from minibert.tasks.tagging import Sentences, Tagging, entities, score_entities
+from minibert.tasks.tagging import Sentences, Tagging, TagPrediction, entities, score_entities
 from minibert.text.tokenizer import UnknownTokensWarning, load_tokenizer
 
 FOLDER = minilm_folder()
@@ -44,6 +44,11 @@ def encode(data: Sentences, max_length: int = 128, labels: list[str] = LABELS) -
 def certain(encoded: Encoded) -> list[Any]:
     """Logits that are sure of the labels, and of the first label where a token has none."""
     return [np.eye(len(LABELS), dtype=np.float32)[np.maximum(one.labels["labels"], 0)] for one in encoded.examples]
+
+
+def sure(*rows: Any) -> list[TagPrediction]:
+    """Predictions of these tags."""
+    return [TagPrediction(list(tags), [1.0] * len(tags)) for tags in rows]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -88,7 +93,7 @@ def test_a_file_that_is_no_table_of_words_and_tags_is_refused_by_line(tmp_path: 
 
 
 def test_what_is_predicted_can_be_read_again(tmp_path: Path) -> None:
-    lines = TASK.format_predictions(BEACH.known_tags, BEACH)
+    lines = TASK.format_predictions(sure(*BEACH.known_tags), BEACH)
     assert lines == ["Redondo\tB-location", "Beach\tI-location", "Blvd\tI-location", ".\tO", "", "me\tO", ""]
     (tmp_path / "a.conll").write_text("\n".join(lines) + "\n")
     again = TASK.read(tmp_path / "a.conll")
@@ -108,7 +113,7 @@ def test_what_is_predicted_can_be_read_again(tmp_path: Path) -> None:
         ),
         (lambda: TASK.labels_of(Sentences([], [])), "0 sentences have the tags"),
         (lambda: TASK.labels_of(Sentences([["a"]])), "these sentences have no tags"),
-        (lambda: TASK.measure([["O"]], Sentences([["a"]]), LABELS), "these sentences have no tags"),
+        (lambda: TASK.measure(sure(["O"]), Sentences([["a"]]), LABELS), "these sentences have no tags"),
         (lambda: Sentences([["a"], ["b", "c"]], [["O"], ["O"]]), "row 1 has not as many tags as words"),
         (lambda: Sentences([["a"], ["b", "c"]], [["O"]]), "row 1 has not as many tags as words"),
         (
@@ -158,7 +163,7 @@ def test_ids_and_places_are_those_of_transformers(data: Sentences, max_length: i
 @given(data=TAGGED, max_length=st.sampled_from([3, 8, 128]))
 def test_every_word_has_an_answer_and_it_is_its_own(data: Sentences, max_length: int) -> None:
     encoded = encode(data, max_length)
-    answers = TASK.decode(certain(encoded), encoded, data, LABELS)
+    answers = [one.tags for one in TASK.decode(certain(encoded), encoded, data, LABELS)]
     assert [len(row) for row in answers] == [len(words) for words in data.words]
     for row, tags, found in zip(answers, data.known_tags, encoded.back, strict=True):
         seen = [tag if place is not None else "O" for tag, place in zip(tags, found, strict=True)]
@@ -179,7 +184,7 @@ def test_words_without_a_token_are_outside_and_are_counted() -> None:
         (BEACH, 6, [["B-location", "I-location", "O", "O"], ["O"]], "2 of 5 words .* 6 tokens .*the longest has 10"),
     ):
         encoded = encode(data, max_length)
-        assert TASK.decode(certain(encoded), encoded, data, LABELS) == expected
+        assert [one.tags for one in TASK.decode(certain(encoded), encoded, data, LABELS)] == expected
         assert re.search(count, encoded.notes[0])
     assert len(encode(vanish).examples) == 3  # a sentence without a token has none
     assert encode(BEACH).notes == ()
@@ -243,11 +248,42 @@ def test_entities_by_hand(tags: str, expected: list[Any]) -> None:
 
 def test_a_measure_has_entities_types_and_words() -> None:
     data = Sentences([["Ann", "Lee", "in", "Rome"], ["me"]], [["B-person", "I-person", "O", "B-location"], ["O"]])
-    measure = TASK.measure([["B-person", "O", "O", "B-location"], ["O"]], data, LABELS)
+    measure = TASK.measure(sure(["B-person", "O", "O", "B-location"], ["O"]), data, LABELS)
     assert measure.score == measure.figures["f1"] == 0.5
     assert (measure.figures["accuracy"], measure.figures["degenerate"]) == (0.8, False)
     assert measure.figures["types"]["location"] == {"precision": 1.0, "recall": 1.0, "f1": 1.0, "rows": 1}
     assert measure.figures["types"]["person"]["f1"] == 0.0
-    assert TASK.measure([["O"] * 4, ["O"]], data, LABELS).figures["degenerate"]
+    assert TASK.measure(sure(["O"] * 4, ["O"]), data, LABELS).figures["degenerate"]
     assert json.loads(json.dumps(measure.figures)) == measure.figures
     assert "0.800 of 5 words have the right tag" in measure.text
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Raw text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("He left New York, for (Paris).", "He left New York , for ( Paris ) ."),
+        ("Lufthansa.", "Lufthansa ."),
+        ("O'Brien of the U.S. paid $3.50 or 1,000 yen", "O'Brien of the U.S . paid $ 3.50 or 1,000 yen"),
+        ("York,Paris \u2013 Rh\u00f4ne\u2014Alpes", "York , Paris \u2013 Rh\u00f4ne \u2014 Alpes"),
+        ("@user wrote #London!", "@user wrote #London !"),
+        ("cafe\u0301 \u0928\u092e\u0938\u094d\u0924\u0947", "cafe\u0301 \u0928\u092e\u0938\u094d\u0924\u0947"),
+        (" \t\n", ""),
+    ],
+)
+def test_raw_text_is_split_at_spaces_and_punctuation_as_training_data_is(text: str, words: str) -> None:
+    data = TASK.from_texts([text])
+    assert data.words == [words.split()]
+    assert [text[start:end] for start, end in data.places[0]] == words.split()
+    assert Tagging(pretokenized=True).from_texts([text]).words == [text.split()]
+
+
+def test_entities_have_their_place_in_the_text_and_the_mean_probability_of_their_words() -> None:
+    data = TASK.from_texts(["He left  New York, alone.", ""])
+    tags = ["O", "O", "B-location", "I-location", "O", "O", "O"]
+    answers = [TagPrediction(tags, [1.0, 1.0, 0.5, 1.0, 1.0, 1.0, 1.0]), TagPrediction([], [])]
+    entity = {"text": "New York", "label": "location", "start": 9, "end": 17, "score": 0.75}
+    assert TASK.as_dicts(answers, data, LABELS) == [{"entities": [entity]}, {"entities": []}]

@@ -17,6 +17,7 @@ import minibert
 from minibert.tasks.frozen import train
 from minibert.tracing.journey import strongest_units
 from minibert.tracing.run import Trace
+from minibert.train.reader import Reader
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -170,3 +171,40 @@ def test_the_strongest_units_are_found_whatever_their_sign_and_of_zeros_there_ar
     contract.weight.data, contract.bias.data = torch.zeros(2, 4), torch.zeros(2)
     units = strongest_units(torch.ones(1, 4), contract)
     assert units.share.tolist() == [[0.0, 0.0, 0.0, 0.0]] and units.bias.tolist() == [0.0]
+
+
+# -- task heads
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])  # with the pooler, and with a first layer of its own
+@pytest.mark.parametrize("labels", [2, 3])
+def test_the_decision_of_a_task_head_adds_up_and_is_that_of_predict(family, labels, tmp_path):
+    sizes = {"num_labels": labels, "max_position_embeddings": 40}
+    write_words_checkpoint(tmp_path, family, "sequence-classification", **sizes)
+    reader = Reader.load(tmp_path, "cpu")
+    traced = minibert.trace(reader.model.encoder, reader.tokenizer, TEXT, classifier=reader)
+    made, (expected,) = traced.decision, minibert.predict(reader, [TEXT])
+    assert made.labels == list(expected["probabilities"])
+    assert np.allclose(made.probabilities, list(expected["probabilities"].values()), atol=1e-6)
+    assert np.allclose(made.contributions.sum(axis=1) + made.intercepts, made.logits)
+    assert np.allclose(np.exp(made.logits) / np.exp(made.logits).sum(), made.probabilities)
+    (masked,) = minibert.predict(reader, ["the film [MASK] good"])
+    assert traced.masked[2].probability == pytest.approx(masked["probabilities"][expected["label"]], abs=1e-6)
+    html = traced.to_html()
+    assert html.count("What makes the logit of") == labels
+    assert "The task head reads a vector" in html and "SequenceClassification in minibert/heads.py" in html
+    assert "× standardised" not in html and "Logistic regression" not in html
+
+
+@pytest.mark.parametrize("head", ["token-classification", "question-answering", "regression"])
+def test_what_has_no_label_for_a_text_is_refused_with_the_way_out(head, tmp_path):
+    name, labels = ("sequence-classification", 1) if head == "regression" else (head, 2)
+    reader = Reader.load(write_words_checkpoint(tmp_path, head=name, num_labels=labels), "cpu")
+    with pytest.raises(ValueError, match="and this model answers otherwise; see its answers with `minibert predict`"):
+        minibert.trace(reader.model.encoder, reader.tokenizer, TEXT, classifier=reader)
+
+
+def test_a_task_head_explains_its_own_encoder_alone(folder, tmp_path):
+    reader = Reader.load(write_words_checkpoint(tmp_path, head="sequence-classification"), "cpu")
+    with pytest.raises(ValueError, match="the encoder is not that of the classifier"):
+        minibert.trace(minibert.load(folder), reader.tokenizer, TEXT, classifier=reader)

@@ -21,7 +21,8 @@ from minibert.cli import main as cli
 from minibert.tasks import task_class
 from minibert.tasks.answering import Answering
 from minibert.train import finetune
-from minibert.train.finetuning import FinetuneRun, Reader, freeze, new_model
+from minibert.train.finetuning import FinetuneRun, freeze, new_model
+from minibert.train.reader import Reader
 from minibert.train.settings import FinetuneSettings
 
 pytestmark = [

@@ -162,7 +162,7 @@ def test_the_columns_are_kept_with_the_vectors_of_embed_beside_them(
 KINDS = [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
 CORPORA: dict[str, tuple[dict[str, Any], dict[str, Any], Columns]] = {  # columns of a shard, arguments of embed
     **{str(kind): ({"body": pa.array(TEXTS).cast(kind)}, {"texts": TEXTS}, BODY) for kind in KINDS},
-    "nulls": ({"body": ["good", None, "bad"]}, {"texts": ["good", "", "bad"]}, BODY),
+    "nulls": ({"body": ["good", None, "bad"]}, {"texts": ["good", "", "bad"]}, Columns("body", missing="empty")),
     "pairs": (
         {"body": TEXTS, "title": OTHER[:3] * 9},
         {"texts": TEXTS, "pairs": OTHER[:3] * 9},
@@ -177,8 +177,7 @@ def test_strings_of_every_kind_nulls_and_pairs_have_the_vectors_of_embed(
 ) -> None:
     shard, texts, columns = CORPORA[name]
     pq.write_table(pa.table(shard), tmp_path / "a.parquet")
-    lenient = Embedder(checkpoint, Recipe(missing="empty"), "cpu")
-    made = embed(tmp_path / "a.parquet", tmp_path / "out.parquet", lenient, columns)
+    made = embed(tmp_path / "a.parquet", tmp_path / "out.parquet", Embedder(checkpoint, device="cpu"), columns)
     assert made.column("body") == pq.read_table(tmp_path / "a.parquet").column("body")
     np.testing.assert_allclose(matrix(made), minibert.embed(model=checkpoint, **texts), rtol=0, atol=1e-5)
 
@@ -186,8 +185,8 @@ def test_strings_of_every_kind_nulls_and_pairs_have_the_vectors_of_embed(
 TABLES: dict[str, tuple[str, Columns, str]] = {
     "a.txt": ("good film\n\nbad\n", Columns(), "text"),
     "a.jsonl": ('{"id": 1, "body": "good film"}\n{"id": 2, "body": ""}\n{"id": 3, "body": "bad"}\n', BODY, "body"),
-    "a.csv": ("id,body\n1,good film\n2,\n3,bad\n", BODY, "body"),
-    "a.tsv.gz": ("1\tgood film\n2\t\n3\tbad\n", Columns("2"), "text"),
+    "a.csv": ("id,body\n1,good film\n2,\n3,bad\n", Columns("body", missing="empty"), "body"),
+    "a.tsv.gz": ("1\tgood film\n2\t\n3\tbad\n", Columns("2", missing="empty"), "text"),
 }
 
 

@@ -1,0 +1,200 @@
+"""How a file is read: its format, its encoding, and the delimiter between its columns.
+
+Bewertung;Note            reviews.csv: there is no comma between the names,
+Sehr gut, danke;1         and one semicolon in each row: it is the delimiter
+"Teuer; und laut";5       inside quotes it does not count
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import os
+import re
+import sys
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from minibert.files import regular
+from minibert.printing import brief
+from minibert.settings import check, setting
+
+DELIMITERS = {"tsv": "\t", "csv": ","}  # that the format implies
+ROW_LIMIT = 64_000_000  # bytes of a line: a thousand times what BERT reads of a text
+CANDIDATES = (",", ";", "\t", "|")
+FORMATS = ("txt", *DELIMITERS, "jsonl", "json", "parquet")
+# A quoted cell, which begins a line or follows a delimiter; without a closing quote it reaches the end.
+QUOTED = re.compile(r'(?<![^,;\t|\r\n])"(?:[^"]|"")*(?:"|\Z)')
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSettings:
+    """How the lines of a file are read. Raises ValueError for an encoding that Python does not know."""
+
+    encoding: str = setting("utf-8", "of the file, such as cp1252 (Windows), latin-1 or utf-16", metavar="NAME")
+
+    def __post_init__(self) -> None:
+        check(self)
+        try:
+            "\n".encode(self.encoding)
+        except (LookupError, UnicodeError):
+            raise ValueError(
+                f"encoding is {brief(self.encoding)}; it must be one that Python knows, such as utf-8, cp1252 or utf-16"
+            ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSettings(TextSettings):
+    """How a file of texts is read.
+
+    format: one of FORMATS; None decides by the name. delimiter: one character, or "tab"; None finds it in the first
+    rows. missing: null, and an empty cell of a .csv or .tsv, is refused ("error") or an empty text ("empty").
+    """
+
+    format: str | None = setting(
+        None, "txt, tsv, csv, jsonl, json or parquet (default: by the file name)", metavar="TYPE"
+    )
+    delimiter: str | None = setting(
+        None,
+        "between the columns of a .csv or .tsv: a character, or tab (default: found in the first rows)",
+        metavar="CHARACTER",
+    )
+    missing: str = setting(
+        "error", "an empty cell or null as a text: {choices} (an empty text)", choices=("error", "empty"), metavar="HOW"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.delimiter in ("tab", r"\t"):
+            object.__setattr__(self, "delimiter", "\t")
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
+            raise ValueError(f"delimiter is {brief(self.delimiter)}; it must be one character, such as ; or |, or tab")
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """These settings alone, of a class that has others too."""
+        return {one.name: getattr(self, one.name) for one in fields(FileSettings)}
+
+    def format_of(self, name: str) -> tuple[str, bool]:
+        """The format of a file, and whether it is compressed.
+
+        Raises ValueError for an unknown format, and for settings that a file of this format does not have.
+        """
+        endings = [suffix.lower()[1:] for suffix in Path(name).suffixes]
+        compressed = endings[-1:] == ["gz"]
+        found = self.format or "".join(endings[-2:-1] if compressed else endings[-1:]) or "txt"
+        if found not in FORMATS:
+            raise ValueError(
+                f"{name}: its format is {found!r}; choose from {', '.join(FORMATS)}, with format= (--format) if its "
+                "name does not end in one"
+            )
+        if self.delimiter is not None and found not in DELIMITERS:
+            raise ValueError(f"{name} is read as {found}, which has no delimiter; leave it out, or use --format csv")
+        if self.encoding != "utf-8" and found == "parquet":
+            raise ValueError(f"{name} is read as parquet, which is always UTF-8; leave out the encoding")
+        return found, compressed
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Lines
+
+
+def opened(path: str | os.PathLike[str]) -> BinaryIO:
+    """The file or standard input, open for bytes. Raises ValueError for a pipe or a device, which could block."""
+    if os.fspath(path) == "-":
+        return sys.stdin.buffer
+    return regular(Path(path), "file; to read from a pipe, use standard input, whose name is -").open("rb")
+
+
+@contextmanager
+def decompressed(stream: BinaryIO, name: str) -> Iterator[BinaryIO]:
+    """The content of a gzip file, to be read inside `with`. Raises ValueError for one that is damaged or cut off."""
+    try:
+        with gzip.open(stream) as inside:
+            yield inside  # type: ignore[misc]  # it reads as one, without being declared as one
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{name} is cut off, or not a gzip file: {error}") from None
+
+
+def decoded_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[str]:
+    """The lines with their ends. Raises ValueError, with the line, for other encodings and endless lines."""
+    decoder = codecs.getincrementaldecoder(codec(encoding))()
+    number, rest = 1, ""  # the beginning of a line: only of encodings in which the byte of \n is part of others
+    for raw in chain(iter(partial(stream.readline, ROW_LIMIT + 1), b""), [b""]):
+        if len(raw) + len(rest) > ROW_LIMIT:
+            raise ValueError(
+                f"{name}, line {number}, is longer than {ROW_LIMIT / 1e6:g} MB; split it, or check whether the file is "
+                "what its name says"
+            )
+        try:
+            *lines, rest = (rest + decoder.decode(raw, final=not raw)).split("\n")
+        except UnicodeDecodeError as error:
+            raise other_encoding(f"{name}, line {number},", error) from None
+        number += len(lines)
+        yield from (line + "\n" for line in lines)
+    if rest:
+        yield rest
+
+
+def codec(encoding: str) -> str:
+    """The codec of an encoding: that of UTF-8 drops a mark at the beginning."""
+    return "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
+
+
+def other_encoding(place: str, error: UnicodeDecodeError) -> ValueError:
+    """The error for bytes that are not text in this encoding."""
+    name = error.encoding.upper()
+    return ValueError(
+        f"{place} is not {name} (byte 0x{error.object[error.start]:02X}); save it as UTF-8, or name its encoding: "
+        "--encoding cp1252 (encoding=)"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Delimiters
+
+
+def dialect(format: str, delimiter: str) -> dict[str, Any]:
+    """The arguments of csv.reader: quotes are ordinary characters between tabs of a .tsv."""
+    plain = format == "tsv" and delimiter == "\t"
+    return {"delimiter": delimiter} | ({"quoting": csv.QUOTE_NONE} if plain else {"strict": True})
+
+
+def first_row(lines: Sequence[str], how: Mapping[str, Any]) -> list[str]:
+    """The cells of the first row; none where it cannot be read."""
+    try:
+        return next(csv.reader(io.StringIO("".join(lines), newline=""), **how), [])
+    except csv.Error:
+        return []
+
+
+def shown(delimiter: str) -> str:
+    """A delimiter for a message and for --delimiter."""
+    return "tab" if delimiter == "\t" else f"'{delimiter}'"
+
+
+def likely_delimiters(lines: Sequence[str], format: str, header: bool, one_column: bool) -> list[str]:
+    """The delimiters that fit the first lines of a table; a single one is certain.
+
+    header: whether the first row has names. one_column: whether a table of one column is all that is requested, whose
+    texts may hold any delimiter.
+    """
+    implied = DELIMITERS[format]
+    bare = QUOTED.sub("", "".join(lines))
+    texts = {one: "".join(lines) if format == "tsv" and one == "\t" else bare for one in CANDIDATES}
+    counts = {one: [line.count(one) for line in re.split("[\r\n]+", text) if line] for one, text in texts.items()}
+    regular = [one for one in CANDIDATES if len(set(counts[one])) == 1 and counts[one][0]]  # as often in each row
+    if implied in regular:
+        return [implied] if implied == "\t" else regular
+    if regular:
+        return [implied, *regular] if one_column and not any(counts[implied]) else regular
+    named = [one for one in CANDIDATES if header and counts[one] and counts[one][0]]  # between the names
+    return [implied] if not named or implied in named else [implied, *named]

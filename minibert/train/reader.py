@@ -1,0 +1,189 @@
+"""A folder that holds a model with a task head, ready to answer texts: `minibert.predict`.
+
+    folder -> its kind -> a reader: Classifier or Reader -> data -> answers -> a dict for each text
+
+A frozen classifier, of `minibert classify train`, is a tasks.frozen.Classifier. Every other folder is a checkpoint with
+a task head and is opened by Reader: those of `minibert finetune`, whose training.json has the settings of the task, and
+those that transformers wrote with save_pretrained.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minibert.checkpoints import hub
+from minibert.checkpoints.load import has_head, head_of, load
+from minibert.config import Config
+from minibert.device import choose_device
+from minibert.files import read_json
+from minibert.heads import Head, MaskedLM
+from minibert.tasks import TASKS, task_class
+from minibert.tasks.base import Measure, Task
+from minibert.tasks.classification import Classification
+from minibert.tasks.frozen import CLASSIFIER_FILE, Classifier
+from minibert.tasks.masked_text import Corpus, Filled, MaskedText
+from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.train.outputs import BATCH_TOKENS, outputs
+from minibert.train.run import REPORT
+
+
+def folder_kind(name: str | os.PathLike[str]) -> str:
+    """What a folder, or a checkpoint by its name on the Hub, holds.
+
+    "frozen", a classifier of `minibert classify train`; the task of its head, one of TASKS; or "encoder", a checkpoint
+    without any of these heads. Raises FileNotFoundError or ValueError where it is no checkpoint.
+    """
+    name = os.fspath(name)
+    if (Path(name) / CLASSIFIER_FILE).exists():
+        return "frozen"
+    tasks = {task_class(task).head: task for task in TASKS}
+    head = head_of(name)
+    if head not in tasks and has_head(name, MaskedLM.name):  # BertForPreTraining has it too
+        return MaskedText.name
+    return tasks.get(head or "", "encoder")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A model with a task head, its tokenizer and its labels."""
+
+    task: Task
+    model: Head
+    tokenizer: Tokenizer
+    labels: list[str]
+    max_length: int
+    batch_tokens: int = BATCH_TOKENS
+
+    @classmethod
+    def of(cls, model: Head, tokenizer: Tokenizer, task: Task | None = None, **more: Any) -> Reader:
+        """A loaded model. task: with its settings; None: those that config.json implies.
+
+        Raises ValueError for a task head that was never trained, one that no task has, and for two labels of one name.
+        """
+        found = {task_class(name).head: name for name in TASKS}.get(model.name)
+        if found is None or not model.head_is_trained:
+            state = "was never trained" if found else f"is not that of a task; choose from {', '.join(TASKS)}"
+            raise ValueError(f"the task head {model.name!r} {state}")
+        labels = [name for _, name in sorted(model.config.id2label.items())]
+        if (twice := Counter(labels).most_common(1)) and twice[0][1] > 1:
+            raise ValueError(f"config.json has the label {twice[0][0]!r} twice in id2label; each needs its own name")
+        return cls(task or task_of(found, model.config), model, tokenizer, labels, tokenizer.max_length, **more)
+
+    @classmethod
+    def load(cls, name: str | os.PathLike[str], device: str = "auto", batch_tokens: int = BATCH_TOKENS) -> Reader:
+        """A checkpoint with a task head, by its folder or its name on the Hub.
+
+        Raises FileNotFoundError where there is none, ValueError where it has no task head or is damaged.
+        """
+        if (kind := folder_kind(name)) not in TASKS:
+            raise ValueError(
+                f"{name} holds {'a frozen classifier' if kind == 'frozen' else 'no task head'}; a folder of `minibert "
+                "finetune`, or of transformers, has one, and config.json names it in `architectures`"
+            )
+        folder = hub.locate(os.fspath(name)).folder
+        task, max_length = trained_task(folder, kind)
+        model = load(folder, head=task_class(kind).head, device=choose_device(device))
+        return cls.of(model, load_tokenizer(folder, max_length=max_length), task, batch_tokens=batch_tokens)
+
+    @property
+    def pairs(self) -> bool | None:
+        """Whether a row is two texts; None: it may be either."""
+        return self.task.pairs
+
+    def answer(self, data: Any) -> list[Any]:
+        """One prediction for each row of the data."""
+        if isinstance(self.task, MaskedText) and not isinstance(data, Corpus):
+            model: Any = self.model
+            return [Filled.of(text, model, self.tokenizer) for text in data]
+        encoded = self.task.encode(data, self.tokenizer, self.labels, self.max_length)
+        logits = outputs(self.model, encoded, "float32", self.task.reduce, self.batch_tokens)
+        return self.task.decode(logits, encoded, data, self.labels)
+
+    def measure(self, data: Any) -> Measure:
+        """The predictions compared with the labels."""
+        return self.task.measure(self.answer(data), data, self.labels)
+
+
+def trained_task(folder: Path, kind: str) -> tuple[Task | None, int | None]:
+    """The task with its settings, and max_length, of a folder that `minibert finetune` wrote; None for any other."""
+    report = read_json(folder / REPORT) if (folder / REPORT).is_file() else {}
+    if report.get("task") != kind:  # that of transformers, or of `minibert pretrain`
+        return None, None
+    try:
+        return task_class(kind)(**report["settings"]), int(report["asked"]["max_length"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{folder / REPORT} is damaged ({error!r}); train again") from None
+
+
+def task_of(name: str, config: Config) -> Task:
+    """The task of this name with the settings that a config.json implies."""
+    if name != Classification.name:
+        return task_class(name)()
+    several = config.problem_type == "multi_label_classification"
+    regression = config.problem_type == "regression" or (config.problem_type is None and len(config.id2label) == 1)
+    return Classification(separator="|" if several else None, regression=regression)
+
+
+def open_reader(
+    name: str | os.PathLike[str],
+    *,
+    model: str | None = None,
+    device: str = "auto",
+    batch_tokens: int = BATCH_TOKENS,
+) -> Classifier | Reader:
+    """Open a folder of any kind, or a checkpoint by its name on the Hub. model: that of a frozen classifier, where it
+    was moved.
+
+    Raises FileNotFoundError or ValueError, in one sentence, where there is no task head or the folder is damaged.
+    """
+    if folder_kind(name) == "frozen":
+        return Classifier.load(name, model=model, device=device, batch_tokens=batch_tokens)
+    if model is not None:
+        raise ValueError(f"model is {model!r}, and {name} holds its own model; leave it out")
+    return Reader.load(name, device, batch_tokens)
+
+
+def predict(
+    model: str | os.PathLike[str] | Head | Classifier | Reader,
+    texts: object,
+    pairs: object = None,
+    *,
+    tokenizer: Tokenizer | None = None,
+    device: str = "auto",
+) -> list[dict[str, Any]]:
+    """What a model with a task head says of texts, a dict for each text.
+
+    model: a folder of `minibert classify train`, of `minibert finetune` or of transformers, also by its name on the
+    Hub; or a loaded model with its tokenizer, which stays on its device. pairs: second texts, the passages of
+    questions.
+
+        one label        {"label", "probability", "probabilities": {label: probability}}
+        several labels   {"labels": (...), "probability": (of each), "probabilities": {...}}
+        a number         {"value"}
+        tags             {"entities": [{"text", "label", "start", "end", "score"}]}  text[start:end] of the given text
+        answers          {"answer", "start", "end", "score"}                         of the passage
+        choices          {"number", "choice", "probability", "probabilities"}
+        masked LM        {"masks": [[{"token", "probability"}, ...] of each mask], "filled"}
+
+    Raises what opening the folder raises, TypeError or ValueError, with the row, for anything but texts, and ValueError
+    for pairs where single texts are expected or the reverse.
+    """
+    if isinstance(model, Head):
+        tokenizer = tokenizer or getattr(model, "tokenizer", None)
+        if tokenizer is None:
+            raise TypeError("a loaded model reads texts with its tokenizer; pass tokenizer=load_tokenizer(...)")
+        reader: Any = Reader.of(model, tokenizer)
+    elif tokenizer is not None:
+        raise TypeError("tokenizer is for a loaded model; a folder has its own")
+    else:
+        reader = model if isinstance(model, Classifier | Reader) else open_reader(model, device=device)
+    if reader.pairs is not None and reader.pairs != (pairs is not None):
+        raise ValueError(f"this model reads {'pairs: give the second texts' if reader.pairs else 'one text a row'}")
+    given: list[Any] = [[one] if isinstance(one, str) else one for one in (texts, pairs) if one is not None]
+    data = reader.task.from_texts(*given)
+    found: list[dict[str, Any]] = reader.task.as_dicts(reader.answer(data), data, reader.labels)
+    return found

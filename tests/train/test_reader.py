@@ -1,0 +1,256 @@
+"""Folders with a task head, of every kind: what they are, what they answer, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from words import labelled, write_words_checkpoint
+
+import minibert
+from minibert.tasks.frozen import Classifier, train
+from minibert.tasks.masked_text import fill_mask
+from minibert.train import finetune
+from minibert.train.reader import Reader, folder_kind, open_reader
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+TEXTS = ["the film very good", "a dull play, the book."]
+TAGS: dict[str, Any] = {"num_labels": 3, "id2label": {0: "O", 1: "B-thing", 2: "I-thing"}}
+TAGS["label2id"] = {tag: number for number, tag in TAGS["id2label"].items()}
+HEADS = {
+    "classify": "sequence-classification",
+    "tag": "token-classification",
+    "answer": "question-answering",
+    "choose": "multiple-choice",
+    "mask": "masked-lm",
+}
+
+
+def write_theirs(folder: Path, head: str | None, family: str = "bert", **sizes: Any) -> Path:
+    """A folder as transformers writes it, with its tokenizer."""
+    write_words_checkpoint(folder, family, head, **{"max_position_embeddings": 120} | sizes)
+    transformers.BertTokenizer.from_pretrained(folder).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of each kind: frozen, fine-tuned, and by task of transformers."""
+    home = tmp_path_factory.mktemp("folders")
+    for task, head in HEADS.items():
+        write_theirs(home / task, head, **TAGS if task == "tag" else {})
+    write_theirs(home / "encoder", None)
+    texts, labels = labelled()
+    train(texts, labels, model=str(home / "encoder"), folds=0).save(home / "frozen")
+    finetune("classify", texts, labels, model=home / "encoder", out=home / "tuned", epochs=1, max_length=20)
+    return home
+
+
+# -- kinds
+
+
+def test_the_kind_of_a_folder_is_decided_by_its_files(home: Path, tmp_path: Path) -> None:
+    assert {name: folder_kind(home / name) for name in HEADS} == {name: name for name in HEADS}
+    assert [folder_kind(home / name) for name in ("frozen", "tuned", "encoder")] == ["frozen", "classify", "encoder"]
+    (home / "encoder" / "training.json").write_text(json.dumps({"task": "tag"}))  # the weights are what counts
+    assert folder_kind(home / "encoder") == "encoder"
+    for head, kind in (("pretraining", "mask"), ("next-sentence", "encoder")):
+        assert folder_kind(write_theirs(tmp_path / head, head)) == kind
+    assert folder_kind(write_theirs(tmp_path / "electra", "replaced-token-detection", "electra")) == "encoder"
+    with pytest.raises(FileNotFoundError, match="no/such"):
+        folder_kind("no/such")
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "roberta", "albert", "electra"])
+def test_every_relative_of_transformers_is_recognised_by_its_head(family: str, tmp_path: Path) -> None:
+    for task, head in HEADS.items():
+        assert folder_kind(write_words_checkpoint(tmp_path / task, family, head)) == task
+
+
+def test_a_head_that_config_json_names_and_the_weights_lack_is_none(home: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(home / "encoder", tmp_path / "bare")
+    config = json.loads((folder / "config.json").read_text())
+    for named, kind in ((["BertForTokenClassification"], "encoder"), (None, "encoder"), (7, "encoder")):
+        (folder / "config.json").write_text(json.dumps(config | {"architectures": named}))
+        assert folder_kind(folder) == kind
+
+
+# -- answers
+
+
+def logits_of(folder: Path, kind: Any, *texts: Any) -> Any:
+    """The output of transformers' model."""
+    model = kind.from_pretrained(folder, attn_implementation="eager").eval()
+    batch = transformers.AutoTokenizer.from_pretrained(folder)(*texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        return model(**batch)
+
+
+def test_labels_are_those_of_transformers(home: Path) -> None:
+    for folder, names in ((home / "classify", ["LABEL_0", "LABEL_1"]), (home / "tuned", ["neg", "pos"])):
+        logits = logits_of(folder, transformers.AutoModelForSequenceClassification, TEXTS).logits
+        expected = logits.softmax(dim=-1).numpy()
+        found = minibert.predict(folder, TEXTS)
+        assert [list(one["probabilities"]) for one in found] == [names] * 2
+        assert np.allclose([list(one["probabilities"].values()) for one in found], expected, atol=1e-6)
+        assert [one["label"] for one in found] == [names[row.argmax()] for row in expected]
+        assert np.allclose([one["probability"] for one in found], expected.max(axis=1))
+
+
+def test_pairs_are_read_as_pairs(home: Path) -> None:
+    logits = logits_of(home / "classify", transformers.AutoModelForSequenceClassification, TEXTS, TEXTS[::-1]).logits
+    found = minibert.predict(home / "classify", TEXTS, TEXTS[::-1])
+    assert np.allclose([list(one["probabilities"].values()) for one in found], logits.softmax(dim=-1), atol=1e-6)
+
+
+def test_a_frozen_classifier_answers_in_the_same_form(home: Path) -> None:
+    classifier = Classifier.load(home / "frozen")
+    found = minibert.predict(home / "frozen", TEXTS)
+    assert [one["label"] for one in found] == classifier.predict(TEXTS).tolist()
+    assert np.allclose([list(one["probabilities"].values()) for one in found], classifier.predict_proba(TEXTS))
+    assert minibert.predict(classifier, TEXTS) == found
+
+
+@pytest.mark.parametrize(
+    ("problem", "labels", "expected"),
+    [
+        ("multi_label_classification", 3, ["labels", "probability", "probabilities"]),
+        ("regression", 1, ["value"]),
+        (None, 1, ["value"]),
+        (None, 3, ["label", "probability", "probabilities"]),
+    ],
+)
+def test_the_problem_type_of_config_json_decides_the_form(
+    problem: str | None, labels: int, expected: list[str], tmp_path: Path
+) -> None:
+    write_theirs(tmp_path, "sequence-classification", num_labels=labels, problem_type=problem)
+    logits = logits_of(tmp_path, transformers.AutoModelForSequenceClassification, TEXTS).logits
+    found = minibert.predict(tmp_path, TEXTS)
+    assert [list(one) for one in found] == [expected] * 2
+    if expected == ["value"]:
+        assert np.allclose([one["value"] for one in found], logits[:, 0], atol=1e-6)
+    elif problem:
+        probabilities = [list(one["probabilities"].values()) for one in found]
+        assert np.allclose(probabilities, logits.sigmoid(), atol=1e-6)
+        assert [len(one["labels"]) for one in found] == (logits > 0).sum(dim=1).tolist()
+
+
+def test_entities_are_cut_from_the_text(home: Path) -> None:
+    found = minibert.predict(home / "tag", TEXTS)
+    assert len(found) == 2
+    for row, text in zip(found, TEXTS, strict=True):
+        for entity in row["entities"]:
+            assert list(entity) == ["text", "label", "start", "end", "score"]
+            assert entity["text"] == text[entity["start"] : entity["end"]] != ""
+            assert 1 / 3 < entity["score"] <= 1
+    assert {one["label"] for row in found for one in row["entities"]} <= {"thing"}
+
+
+def test_labels_without_names_are_types_of_entities(tmp_path: Path) -> None:
+    write_theirs(tmp_path, "token-classification", num_labels=2)
+    found = minibert.predict(tmp_path, ["the film"])[0]["entities"]
+    assert "".join(one["text"].replace(" ", "") for one in found) == "thefilm"
+    assert {one["label"] for one in found} <= {"LABEL_0", "LABEL_1"}
+
+
+def test_answers_are_cut_from_the_passage(home: Path) -> None:
+    passages = ["the very good film, the book", "a dull play"]
+    for row, passage in zip(minibert.predict(home / "answer", TEXTS, passages), passages, strict=True):
+        assert list(row) == ["answer", "start", "end", "score"]
+        assert row["answer"] == passage[row["start"] : row["end"]]
+        assert 0 < row["score"] <= 1
+
+
+def test_choices_and_masks_have_their_candidates(home: Path) -> None:
+    question = json.dumps({"question": "the film", "choices": ["good", "bad", "dull"]})
+    (chosen,) = minibert.predict(home / "choose", [question])
+    assert chosen["choice"] == ["good", "bad", "dull"][chosen["number"]]
+    assert sum(chosen["probabilities"]) == pytest.approx(1)
+    (filled,) = minibert.predict(home / "mask", ["the [MASK] [MASK] film"])
+    expected = fill_mask("the [MASK] [MASK] film", str(home / "mask"))
+    assert filled["masks"] == [[one._asdict() for one in guesses] for guesses in expected]
+    assert filled["filled"].startswith("the")
+
+
+def test_one_str_is_one_text_and_no_texts_have_no_answers(home: Path) -> None:
+    for name in ("frozen", "tuned", "classify", "tag", "mask"):
+        text = "the [MASK]"
+        assert minibert.predict(home / name, text) == minibert.predict(home / name, [text])
+        assert minibert.predict(home / name, []) == []
+    assert minibert.predict(home / "answer", [], []) == []
+
+
+def test_a_loaded_model_answers_as_its_folder(home: Path) -> None:
+    for name, head in HEADS.items():
+        texts = ['{"question": "the", "choices": ["a", "b"]}'] if name == "choose" else ["the [MASK] film"]
+        pairs = ["the good film"] if name == "answer" else None
+        model, tokenizer = minibert.load(home / name, head=head), minibert.load_tokenizer(home / name)
+        assert minibert.predict(model, texts, pairs, tokenizer=tokenizer) == minibert.predict(home / name, texts, pairs)
+
+
+# -- what is refused
+
+
+def untrained(home: Path) -> Any:
+    model = minibert.load(home / "encoder", head="token-classification", new_head=True, num_labels=3)
+    return minibert.predict(model, TEXTS, tokenizer=minibert.load_tokenizer(home / "encoder"))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda home: minibert.predict("no/such", TEXTS), FileNotFoundError, "no/such is no folder"),
+        (lambda home: minibert.predict(home / "encoder", TEXTS), ValueError, "holds no task head; a folder of"),
+        (lambda home: Reader.load(home / "frozen"), ValueError, "holds a frozen classifier"),
+        (lambda home: open_reader(home / "tag", model="x"), ValueError, "model is 'x', and .*tag holds its own model"),
+        (untrained, ValueError, "the task head 'token-classification' was never trained"),
+        (
+            lambda home: minibert.predict(minibert.load(home / "mask", head="masked-lm"), TEXTS),
+            TypeError,
+            r"pass tokenizer=load_tokenizer\(\.\.\.\)",
+        ),
+        (
+            lambda home: minibert.predict(home / "tag", TEXTS, tokenizer=minibert.load_tokenizer(home / "tag")),
+            TypeError,
+            "tokenizer is for a loaded model",
+        ),
+        (lambda home: minibert.predict(home / "answer", TEXTS), ValueError, "reads pairs: give the second texts"),
+        (lambda home: minibert.predict(home / "frozen", TEXTS, TEXTS), ValueError, "reads one text a row"),
+        (lambda home: minibert.predict(home / "tag", TEXTS, TEXTS), ValueError, "reads one text a row"),
+        (lambda home: minibert.predict(home / "mask", TEXTS, TEXTS), ValueError, "reads one text a row"),
+        (lambda home: minibert.predict(home / "mask", TEXTS), ValueError, r"the text has 0 \[MASK\]"),
+        (lambda home: minibert.predict(home / "tuned", ["a", None]), TypeError, "row 1 is None"),
+        (lambda home: minibert.predict(home / "classify", [["a", "b"]]), TypeError, "row 0 is of type list"),
+        (lambda home: minibert.predict(home / "classify", ["a"], ["b", "c"]), ValueError, "1 texts and 2 pairs"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused(
+    call: Callable[[Path], Any], error: type[Exception], message: str, home: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        call(home)
+
+
+def test_two_labels_of_one_name_are_refused(home: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(home / "classify", tmp_path / "twice")
+    config = json.loads((folder / "config.json").read_text()) | {"id2label": {"0": "a", "1": "a"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="has the label 'a' twice in id2label"):
+        minibert.predict(folder, TEXTS)
+
+
+def test_a_damaged_training_json_is_refused_and_a_lost_one_is_not_needed(home: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(home / "tuned", tmp_path / "damaged")
+    found = minibert.predict(folder, TEXTS)
+    (folder / "training.json").write_text('{"task": "classify", "settings": {"colour": 1}, "asked": {"max_length": 9}}')
+    with pytest.raises(ValueError, match=r"is damaged .*; train again"):
+        minibert.predict(folder, TEXTS)
+    (folder / "training.json").unlink()
+    assert minibert.predict(folder, TEXTS) == found
