@@ -24,7 +24,7 @@ from tqdm import tqdm
 from minibert.files import parse_json
 from minibert.printing import brief
 from minibert.settings import setting
-from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
+from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
 from minibert.tasks.labels import check_finite
 from minibert.tasks.metrics import accuracy_text, standard_error
 from minibert.text.formats import FileSettings, TextSettings
@@ -32,6 +32,7 @@ from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
 from minibert.text.tokenized import shares
 from minibert.text.tokenizer import Tokenizer
+from minibert.text.writing import one_line
 
 EXAMPLE = '{"question": "The sky is", "choices": ["blue.", "a fish."], "label": 0}'
 
