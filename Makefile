@@ -33,14 +33,12 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 test: check
 	$(PYTEST)
 
-# The second tier: notebooks, ONNX, pages in a browser, and, one after the other since each needs the machine to itself,
-# torchrun with a rank that is killed, Ray with a worker killed, a server under load for MINIBERT_SOAK seconds.
-PROCESSES := tests/train/test_torchrun.py tests/vectors/test_ray.py tests/serving/test_serve.py tests/bench/test_serving.py
-export MINIBERT_SOAK ?= 60
+# The second tier: notebooks, ONNX, pages in a browser, torchrun with a rank that is killed, Ray with a worker killed, a
+# server under load for MINIBERT_SOAK seconds. A notebook runs by itself, all tests of another file in one process.
+export MINIBERT_SOAK ?= 20
 
 test-slow: .venv/installed-for-tests
-	$(PYTEST) -m slow $(PROCESSES:%=--deselect %)
-	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow $(PROCESSES)
+	$(PYTEST) --dist loadgroup --no-loadscope-reorder -m slow
 
 test-all: check
 	$(PYTEST) -m "slow or not slow"

@@ -1,18 +1,22 @@
-"""Text for users: values in error messages, reports in aligned lines, the commands that install optional packages."""
+"""Text for users: values in error messages, reports in aligned lines, progress, how to install optional packages."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import io
+import os
 import re
 import shlex
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 MARGIN = 15  # columns of a report for the name of a line
 WIDTH = 96  # columns of a report
 LONGEST = 80  # characters of a value in an error message
+BAR_AFTER, LINE_EVERY = 2, 60  # seconds: progress is shown on a terminal, or as lines
 DISTRIBUTION = "minibert-annotated"  # the name of this project for pip; on PyPI, minibert is another project
 CHECKOUT = Path(__file__).resolve().parents[1]  # the source tree, if minibert runs from one
 
@@ -45,6 +49,34 @@ def table(rows: Sequence[Sequence[object]], left: int = 1) -> str:
 def named(labels: Iterable[str], meaning: Mapping[str, str]) -> list[str]:
     """The labels, each with its meaning where there is one: "1 positive"."""
     return [f"{label} {meaning[label]}" if label in meaning else label for label in labels]
+
+
+def is_main_process() -> bool:
+    """Whether this process prints: of several that torchrun started the first."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def progress_bar(
+    rows: Iterable[Any] | None = None, name: str | None = None, total: int | None = None, show: bool = True, **how: Any
+) -> Any:
+    """A progress bar of tqdm on a terminal; elsewhere one line a minute on standard error, nothing in less time.
+
+    how: other arguments of tqdm.
+    """
+    from tqdm import tqdm  # here, so that `--help` is fast
+
+    how |= {"leave": False, "disable": not (show and is_main_process())}
+    if sys.stderr.isatty():
+        return tqdm(rows, name, total, delay=BAR_AFTER, **how)
+    lines = {"delay": LINE_EVERY, "mininterval": LINE_EVERY, "miniters": 1, "ncols": 0, "file": io.StringIO()}
+    bar: Any = tqdm(rows, name, total, **lines, **how)
+
+    def print_line(msg: str | None = None, pos: int = 0) -> None:
+        if msg is None:  # "": the end
+            print(f"minibert: {str(bar).strip()}", file=sys.stderr, flush=True)
+
+    bar.display = print_line
+    return bar
 
 
 def install_hint(extra: str) -> str:

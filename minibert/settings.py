@@ -59,6 +59,8 @@ def check(settings: Any) -> None:
         value, limits = getattr(settings, one.name), one.metadata
         if optional and value is None:
             continue
+        if kind is bool and limits and not isinstance(value, bool):
+            raise TypeError(f"{one.name} is {brief(value)}; it must be True or False")
         if limits.get("choices") and value not in limits["choices"]:
             raise ValueError(f"{one.name} is {brief(value)}; choose from {', '.join(limits['choices'])}")
         if kind in (int, float):

@@ -107,5 +107,8 @@ def browser() -> Iterator[Any]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Notebooks run first: they take longest, and the processes that share the tests should end together."""
+    """Notebooks run first and each by itself: they take longest. The slow tests of another file share its fixtures."""
     items.sort(key=lambda item: item.path.name != "test_tutorials.py")
+    for item in items:
+        if item.path.name != "test_tutorials.py":
+            item.add_marker(pytest.mark.xdist_group(item.location[0]))

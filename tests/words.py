@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +37,35 @@ def write_tsv(path: Path, rows: int = 24) -> Path:
     lines = [f"{text}\t{label}\n" for text, label in zip(texts, labels, strict=True)]
     path.write_text("".join(lines), encoding="utf-8")
     return path
+
+
+def state_vectors(
+    folder: Path, pooling: str | None = "mean", normalize: bool = True, max_length: int = 12, newer: bool = False
+) -> Path:
+    """Files beside a checkpoint that state how its vectors are made, as sentence-transformers 2.0 or 6.2 writes them.
+
+    pooling: None names none.
+    """
+    package = "sentence_transformers"
+    types = {
+        "": (f"{package}.models.Transformer", f"{package}.base.modules.transformer.Transformer"),
+        "1_Pooling": (f"{package}.models.Pooling", f"{package}.sentence_transformer.modules.pooling.Pooling"),
+        "2_Normalize": (f"{package}.models.Normalize", f"{package}.base.modules.normalize.Normalize"),
+    }
+    modules = [
+        {"idx": number, "name": str(number), "path": path, "type": names[newer]}
+        for number, (path, names) in enumerate(types.items())
+    ]
+    older = {f"pooling_mode_{mode}": pooling and mode.startswith(pooling) for mode in ("cls_token", "mean_tokens")}
+    older |= {"pooling_mode_max_tokens": pooling == "max", "pooling_mode_mean_sqrt_len_tokens": pooling == "sqrt"}
+    files = {
+        "modules.json": modules if normalize else modules[:2],
+        "1_Pooling/config.json": {"pooling_mode": pooling, "include_prompt": True} if newer else older,
+        "sentence_bert_config.json": {} if newer else {"max_seq_length": max_length, "do_lower_case": False},
+        "tokenizer_config.json": {"model_max_length": max_length if newer else 20, "do_lower_case": True},
+        "config_sentence_transformers.json": {"prompts": {"query": ""}, "default_prompt_name": None} if newer else {},
+    }
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content), encoding="utf-8")
+    return folder

@@ -25,10 +25,11 @@ from torch import nn
 from torch.utils.benchmark import Timer
 
 from minibert.bench import peers
-from minibert.bench.harness import Row, Sample, Session, do_job, load_contestant, steps, total_memory
+from minibert.bench.harness import Row, Sample, Session, do_job, load_contestant, total_memory
 from minibert.bench.settings import TURNS, Settings, cores
 from minibert.config import Config
 from minibert.kernels.matmul import Linear, choose_linear
+from minibert.printing import progress_bar
 from minibert.tasks.classification import Classification
 from minibert.text.tokenizer import Tokenizer
 
@@ -195,7 +196,7 @@ def rounds(session: Session) -> None:
     """Each round: the rate of matrix products, then a turn of every contestant; the vectors are compared again."""
     result = session.result
     precisions = sorted({row.contestant.precision for row in result.rows if not row.reason} - {"int8"})
-    for _ in steps(range(session.settings.rounds), "rounds"):
+    for _ in progress_bar(range(session.settings.rounds), "rounds"):
         found = session.call(product_rates, result.config, precisions, session.context.device)
         for (precision, kernel), rate in found.items():
             result.rates.setdefault(precision, {}).setdefault(kernel, []).append(rate)
@@ -211,7 +212,7 @@ def pair(session: Session, job: str, size: Mapping[str, float], at: int = 0) -> 
 def one_sentence(session: Session) -> None:
     """Seconds for one short sentence with the model warm."""
     rows = pair(session, "one sentence", {"sentences": 1})
-    for _ in steps(range(TURNS[session.settings.size][0]), "one sentence"):
+    for _ in progress_bar(range(TURNS[session.settings.size][0]), "one sentence"):
         session.turn(rows, [SENTENCE], calls=CALLS)
     session.result.rows += rows
 
@@ -230,7 +231,7 @@ def growth(session: Session) -> None:
         rows = pair(session, what, {"sentences": count, "tokens": sum(map(len, tokenizer.ids(texts)))}, at)
         if what == "threads":
             session.load(rows, threads=at)  # in new processes
-        for _ in steps(range(1 + REPEATS), f"{what}: {at}"):
+        for _ in progress_bar(range(1 + REPEATS), f"{what}: {at}"):
             session.turn(rows, texts)
         for row in rows:
             row.samples = row.samples[1:]  # the first warmed up
@@ -241,7 +242,7 @@ def cold_starts(session: Session) -> None:
     """Seconds from the start of Python to the time that the program prints; the files have been read before."""
     rows, context = pair(session, "cold start", {"sentences": 1}), session.context
     session.stop(*session.processes.keys() - {"helper"})
-    for row in steps(rows * TURNS[session.settings.size][1], "cold starts"):
+    for row in progress_bar(rows * TURNS[session.settings.size][1], "cold starts"):
         arguments = [OURS if row.contestant.ours else THEIRS, SENTENCE, str(context.folder), context.device]
         start = partial(subprocess.run, [sys.executable, "-c", *arguments], capture_output=True, check=True)
         began = time.time()

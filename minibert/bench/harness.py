@@ -18,16 +18,15 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from minibert.bench.settings import Settings
 from minibert.config import Config
 from minibert.device import has_bfloat16, has_int8
+from minibert.printing import progress_bar
 from minibert.text.tokenizer import load_tokenizer
 
 # The machine is too busy when the rounds of minibert differ by a larger factor: ratios then move by more than they are
@@ -36,7 +35,6 @@ UNSTEADY = 1.4
 WIDE = 768  # hidden size; in a narrower model, matrix products are a smaller share of the work
 JOBS: dict[str, Callable[..., Any]] = {}  # in the process of a contestant: its name -> the function that does the job
 PROC = Path("/proc")  # on Linux
-steps = partial(tqdm, leave=False, disable=None)  # a progress bar on a terminal
 
 
 @dataclass(frozen=True)
@@ -304,7 +302,7 @@ class Session:
             self.stop(row.contestant.name)
             self.processes[row.contestant.name] = new_process(threads or self.context.threads)
             self.processes[row.contestant.name].submit(int)
-        for row in steps(able, "loading"):
+        for row in progress_bar(able, "loading"):
             row.route, row.load_peak = self.request(row, load_contestant, row.contestant, self.context) or ("", 0)
 
     def turn(self, rows: Iterable[Row], work: Any, check: Callable[[Row, Any], None] | None = None, **how: Any) -> None:

@@ -28,8 +28,9 @@ from typing import Any
 import numpy as np
 
 from minibert.bench import embedding, peers
-from minibert.bench.harness import BenchResult, Contestant, Context, Row, Session, do_job, steps
+from minibert.bench.harness import BenchResult, Contestant, Context, Row, Session, do_job
 from minibert.bench.settings import Settings
+from minibert.printing import progress_bar
 
 MODEL = "checkpoint"  # its name in requests
 READY = 180  # seconds within which a server must answer
@@ -179,7 +180,7 @@ def rounds(session: Session) -> None:
         plan.append(("soak", servers[:1], CLIENTS[-1], PARTS, settings.soak / PARTS))
     for job, contestants, clients, turns, seconds in plan:
         rows = [replace(row, job=job, at=clients, samples=[]) for row in contestants]
-        for row in steps(rows * turns, f"{job}, {clients} clients"):
+        for row in progress_bar(rows * turns, f"{job}, {clients} clients"):
             arguments = row.contestant.name, settings.device, session.work
             session.request(row, do_job, *arguments, clients=clients, seconds=1.0)
             session.turn([row], session.work, summarize, clients=clients, seconds=seconds)

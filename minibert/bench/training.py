@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 from minibert.bench import embedding, peers
-from minibert.bench.harness import Contestant, Context, Row, Session, steps
+from minibert.bench.harness import Contestant, Context, Row, Session
 from minibert.bench.settings import Settings
 from minibert.checkpoints import load as checkpoints
 from minibert.heads import Head
@@ -36,6 +36,7 @@ from minibert.kernels.training import Quick, onednn_is_float32
 from minibert.parity import compare
 from minibert.parity.checkpoints import quiet, upstream_class
 from minibert.parity.stages import Place
+from minibert.printing import progress_bar
 from minibert.tasks.base import Example
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
@@ -252,7 +253,7 @@ def check_losses(row: Row, losses: peers.Vectors) -> None:
 
 def rounds(session: Session) -> None:
     """An epoch of every contestant in turn."""
-    for _ in steps(range(session.settings.rounds), "rounds"):
+    for _ in progress_bar(range(session.settings.rounds), "rounds"):
         session.turn(session.result.rows, session.work, check_losses)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minibert.checkpoints import sentence_files
 from minibert.checkpoints.hub import TOKENIZER_FILES, locate
 from minibert.checkpoints.load import bare_name
 from minibert.checkpoints.tensor_files import (
@@ -36,7 +37,8 @@ from minibert.files import listing, read_json, regular, write_text_atomically
 from minibert.outputs import atomic_folder, check_output
 from minibert.printing import brief
 
-FILES = (WEIGHTS_FILE, "config.json", *TOKENIZER_FILES)  # of the new folder
+COPIED = (*TOKENIZER_FILES, *sentence_files.PATTERNS)
+FILES = (WEIGHTS_FILE, "config.json", *TOKENIZER_FILES)  # of the new folder, among others
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 DTYPES = (*FLOATS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)  # of positions too
 
@@ -76,10 +78,13 @@ def convert(name: str | Path, out: str | Path, *, model_type: str | None = None,
             write_tensors(temporary / WEIGHTS_FILE, read_pickles(folder, config, done))
         written = json.dumps(stated | {"model_type": config.model_type}, indent=2, ensure_ascii=False)
         write_text_atomically(temporary / "config.json", f"{written}\n")
-        for file in [*copied, *(file for file in TOKENIZER_FILES if (folder / file).exists())]:
-            shutil.copyfile(regular(folder / file), temporary / file)
+        for path in [path for pattern in (*copied, *COPIED) for path in folder.glob(pattern)]:
+            file = temporary / path.relative_to(folder)
+            file.parent.mkdir(exist_ok=True)
+            shutil.copyfile(regular(path), file)
         done.tensors = len(list_tensors(temporary))
-        done.written = sorted(path.name for path in temporary.iterdir())
+        paths = (path for path in temporary.rglob("*") if path.is_file())
+        done.written = sorted(path.relative_to(temporary).as_posix() for path in paths)
     return done
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from huggingface_hub import constants
 
+from minibert.checkpoints import sentence_files
 from minibert.checkpoints.tensor_files import INDEX_FILE, PICKLES, WEIGHTS_FILE, list_tensors
 from minibert.files import listing, read_small, sha256
 from minibert.printing import CHECKOUT, pip_install
@@ -39,7 +40,7 @@ TOKENIZER_FILES = [
     "sentencepiece.bpe.model",
 ]
 WEIGHTS = [WEIGHTS_FILE, INDEX_FILE]
-NEEDED_FILES = ["config.json", *TOKENIZER_FILES, *WEIGHTS, "model-*.safetensors"]
+NEEDED_FILES = ["config.json", *TOKENIZER_FILES, *WEIGHTS, "model-*.safetensors", *sentence_files.PATTERNS]
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # anything else is a path, which the Hub cannot have
 
 
@@ -232,6 +233,9 @@ def fetch(name: str) -> Path:
     partial = folder.with_name(folder.name + ".partial")
     try:
         snapshot_download(hub_id, revision=revision, local_dir=partial, allow_patterns=NEEDED_FILES)
+    except KeyboardInterrupt as stop:
+        stop.args = (f"what has arrived is kept in {partial}; the same command continues",)
+        raise
     except OSError as error:
         raise ConnectionError(f"{hub_id} could not be downloaded: {error}; or {by_hand(name)}") from error
     if not any(partial.glob("*.safetensors*")):

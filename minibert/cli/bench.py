@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
-import signal
-import sys
 import time
 from pathlib import Path
 
@@ -36,12 +34,10 @@ def run(args: Arguments) -> Figures:
 
     benchmark = importlib.import_module(f"minibert.bench.{settings.kind}")
     began, results = time.perf_counter(), []
-    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that measure cleans up
     print(report.heading(settings), flush=True)
     for model in settings.models:
         results.append(harness.measure(model, settings, benchmark))
         print("\n" + report.result_text(results[-1]), flush=True)
-    signal.signal(signal.SIGTERM, before)
     seconds = time.perf_counter() - began
     print("\n" + report.goals_text(results) + "\n\n" + block("legend", report.LEGEND))
     print(block("seconds", f"{seconds:.0f}"))

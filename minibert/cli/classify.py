@@ -71,7 +71,12 @@ def run(args: Arguments) -> Figures:
         settings["cache"] = args.cache or args.out.with_name(args.out.name + ".features")
     vectors = None if args.features is None else read_vectors(Path(args.features))
     how = {"vectors": vectors, "grid": args.grid, "folds": args.folds}
-    classifier = train(rows.texts, rows.known_labels, pairs=rows.pairs, **how, **settings)
+    try:
+        classifier = train(rows.texts, rows.known_labels, pairs=rows.pairs, **how, **settings)
+    except KeyboardInterrupt as stop:
+        if args.features is None and Path(settings["cache"]).exists():
+            stop.args = (f"the features of some texts are kept in {settings['cache']}; the same command continues",)
+        raise
     seconds = time.perf_counter() - begin
     with atomic_folder(args.out, args.overwrite) as folder:
         classifier.save(folder)
@@ -79,7 +84,7 @@ def run(args: Arguments) -> Figures:
     print(block("data", f"{args.data}: {len(rows):,} {'pairs' if rows.pairs else 'rows'} ({counts})"))
     where = args.features or f"{settings['cache']}, which makes another --grid quick and may be removed"
     shape = (classifier.rows, classifier.features.n_features_out_)
-    print(block("features", f"{shape} by {args.model}, pooling {args.pooling}, in {where}"))
+    print(block("features", f"{shape} by {args.model}, pooling {classifier.features.recipe_.how}, in {where}"))
     stats = getattr(classifier.features, "stats_", None)  # None: all vectors came from a cache
     if stats and stats.windowed:
         print(block("windows", windows_text(stats.windowed, stats.texts, stats.windows)))

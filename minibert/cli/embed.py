@@ -91,7 +91,7 @@ def embed_one(args: Arguments) -> Figures:
         **features_settings(args),
     )
     before = f"; {written.resumed_rows:,} rows were done before" if written.resumed_rows else ""
-    print(f"{args.out}: {written.shape} {written.dtype}{before}")
+    print(f"{args.out}: {written.shape} {written.dtype}{before}; {written.description}")
     if written.cosine is not None:
         print(f"int8: the smallest cosine to float32 is {written.cosine:.4f}, of up to 64 of these texts")
     return asdict(written)
@@ -117,5 +117,5 @@ def embed_many(args: Arguments) -> Figures:
         **features_settings(args),
     )
     before = f"; {done.resumed_shards:,} shards were done before" if done.resumed_shards else ""
-    print(f"{done.out}: {done.rows:,} rows in {done.shards:,} shards{before}")
+    print(f"{done.out}: {done.rows:,} rows in {done.shards:,} shards{before}; {done.description}")
     return asdict(done)

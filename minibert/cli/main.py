@@ -5,7 +5,8 @@
 Each command is a file of this package with two functions. `arguments` adds its options to a parser. `run` takes the
 parsed options, prints a report and returns its figures; `--json` prints them too, as the last line, and "ok": false
 among them means that a check failed. A command imports the package that does the work when it runs, so that `--help`
-is instant. Exit status: 0 done, 1 the work failed, 2 the request was wrong, 130 interrupted, 141 the output was closed.
+is instant. Exit status: 0 done, 1 the work failed, 2 the request was wrong, 141 the output was closed; 130 and 143:
+ended by Ctrl-C and SIGTERM, each a KeyboardInterrupt, whose text says what is kept.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import io
 import json
 import os
 import re
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NoReturn
 
@@ -40,6 +44,7 @@ from minibert.cli import (
     train,
 )
 from minibert.cli.shared import Arguments, Figures
+from minibert.printing import is_main_process
 from minibert.tasks import TASKS
 
 WRONG_REQUEST = (ValueError, TypeError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
@@ -124,10 +129,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # names of files may be anything
     argv = join_negatives(sys.argv[1:] if argv is None else argv)
-    args = parser(argv).parse_args(argv)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), terminable() as terminated:
         warnings.showwarning = show_warning
         try:
+            args = parser(argv).parse_args(argv)
             figures = args.run(args)
             if args.json:
                 print(json.dumps(figures, default=str, ensure_ascii=False, allow_nan=False))
@@ -136,14 +141,33 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
             return 141
         except KeyboardInterrupt as stop:
-            if str(stop):  # it says what has been done so far
-                print(f"minibert: interrupted: {stop}", file=sys.stderr)
-            return 130
+            if is_main_process():
+                print(f"minibert: interrupted: {str(stop) or 'nothing is kept'}", file=sys.stderr)
+            return 128 + (signal.SIGTERM if terminated else signal.SIGINT)
         except WRONG_REQUEST as error:
             return complain(error, 2)
         except FAILURE as error:
             return complain(error, 1)
     return 0 if figures.get("ok", True) else 1
+
+
+@contextmanager
+def terminable() -> Iterator[list[int]]:
+    """Inside, SIGTERM is a KeyboardInterrupt, as Ctrl-C is, and appended to a list."""
+    received: list[int] = []
+
+    def interrupt(number: int, _: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    usual = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, usual)
 
 
 def complain(error: BaseException, status: int) -> int:

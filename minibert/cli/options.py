@@ -12,19 +12,24 @@ from minibert.settings import type_of
 Settings = TypeVar("Settings")
 
 
-def add_options(parser: argparse.ArgumentParser, settings: type, skip: Collection[str] = ()) -> None:
-    """Add an option for each field that has a help text: --learning-rate for learning_rate, a switch for a bool."""
+def add_options(parser: argparse.ArgumentParser, settings: type, skip: Collection[str] = (), **defaults: Any) -> None:
+    """Add an option for each field that has a help text: --learning-rate for learning_rate, a switch for a bool.
+
+    A bool that may be None has two switches, --normalize and --no-normalize. defaults: those that differ from the
+    settings' own, by name.
+    """
     for one in fields(settings):
         if one.name in skip or "help" not in one.metadata:
             continue
-        kind, _ = type_of(settings, one.name)
-        flag, help = f"--{one.name.replace('_', '-')}", help_of(one.default, one.metadata)
+        (kind, optional), default = type_of(settings, one.name), defaults.get(one.name, one.default)
+        flag, help = f"--{one.name.replace('_', '-')}", help_of(default, one.metadata)
         if kind is bool:
-            parser.add_argument(flag, action="store_true", default=one.default, help=help)
+            action: Any = argparse.BooleanOptionalAction if optional else "store_true"
+            parser.add_argument(flag, action=action, default=default, help=help)
             continue
         metavar = one.metadata["metavar"] or {int: "N", float: "X"}.get(kind, "NAME")
         parse = one.metadata["parse"] or (kind if kind in (int, float) else str)
-        parser.add_argument(flag, type=parse, default=one.default, metavar=metavar, help=help)
+        parser.add_argument(flag, type=parse, default=default, metavar=metavar, help=help)
 
 
 def help_of(default: Any, metadata: Mapping[str, Any]) -> str:

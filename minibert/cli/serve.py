@@ -22,7 +22,7 @@ API_KEY = "MINIBERT_API_KEY"
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=DEFAULT_MODEL, metavar="NAME", help="a Hub name or a folder (%(default)s)")
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (%(default)s)")
-    add_options(parser, Recipe, skip=("long", "stride", "truncation", "missing", "batch_tokens"))
+    add_options(parser, Recipe, skip=("long", "stride", "truncation", "missing", "batch_tokens"), pooling="auto")
     add_options(parser, ServerSettings)
 
 
@@ -56,14 +56,15 @@ def run(args: Arguments) -> Figures:
         recipe = read_options(args, Recipe, batch_tokens=settings.batch_tokens)
         embedder = Embedder(args.model, recipe, device)
         server = Server(
-            Vectors(name, embedder, truncate=settings.truncate, normalize=settings.normalize),
+            Vectors(name, embedder, truncate=settings.truncate),
             None if settings.classifier is None else load_labels(settings.classifier, device),
             Masks(name, args.model, device) if folder_kind(args.model) == "mask" else None,
             settings,
             key,
         )
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        print(f"{', '.join(server.names)} at {address}: {', '.join(server.offers)}", flush=True)
+        offers = ", ".join(server.offers)
+        print(f"{', '.join(server.names)} at {address}: {offers}; {embedder.description}", flush=True)
         warnings.simplefilter("ignore")  # of texts, which are no matter of the log: replies count those that were cut
         serve(server, listener)
     sample = server.metrics.registry.get_sample_value

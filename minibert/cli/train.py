@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from minibert.cli.options import add_options, read_options
 from minibert.cli.shared import Arguments, Figures, add_overwrite
 from minibert.printing import block
@@ -53,6 +51,8 @@ def train(args: Arguments, prepared: Any) -> Figures:
 
 def print_progress(progress: Progress, main: str | None) -> None:
     """Print an evaluation above the progress bar: that of an epoch, compared by `main`, or of some steps."""
+    from tqdm import tqdm
+
     scores = progress.scores[-1] if progress.scores else {}
     curves = progress.parts or {"": progress.curve}
     shown = [main] if main else [name for name in scores if name.endswith(("loss", "accuracy", "found", "kept"))]
@@ -100,7 +100,7 @@ def finetune(args: Arguments, name: str) -> Figures:
     """Train with one seed or several, write the folder of the best, and report the scores."""
     from minibert.outputs import check_output
     from minibert.train import distributed
-    from minibert.train.checkpointer import remove_run
+    from minibert.train.checkpointer import remove_run, reported
     from minibert.train.finetuning import FinetuneRun
     from minibert.train.run import check_out, check_picture, plot_runs, write
 
@@ -123,7 +123,8 @@ def finetune(args: Arguments, name: str) -> Figures:
         print(block("seed", str(seed)), flush=True)
         folders.append(args.out.with_name(f"{args.out.name}.training" + (f"-{seed}" if args.seeds > 1 else "")))
         report = partial(print_progress, main=task.main)
-        trained.append(one.train(folders[-1], restart=args.restart, report=report))
+        with reported(folders[-1]):
+            trained.append(one.train(folders[-1], restart=args.restart, report=report))
         print_result(trained[-1])
     best = max(trained, key=lambda one: one.measure.score if one.measure else 0.0)
     if args.seeds > 1:
@@ -131,7 +132,8 @@ def finetune(args: Arguments, name: str) -> Figures:
         spread = {"mean": statistics.mean(scores), "std": statistics.stdev(scores)}
         best.figures["seeds"] = {"scores": scores} | spread
         print(block("seeds", "mean {mean:.4f}, standard deviation {std:.4f}; the best is kept".format(**spread)))
-    write(best, args.out, args.overwrite)
+    with reported(folders[-1]):
+        write(best, args.out, args.overwrite)
     for folder in folders:
         remove_run(folder)
     if args.plot and distributed.context().is_main:

@@ -25,12 +25,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from tqdm import tqdm
 
 from minibert.bench.report import machine
 from minibert.checkpoints.load import load, save
 from minibert.heads import Head
-from minibert.printing import table
+from minibert.printing import progress_bar, table
 from minibert.tasks.answering import Answering
 from minibert.tasks.base import Task
 from minibert.tasks.classification import Classification
@@ -99,7 +98,7 @@ def plain_loop(model: Any, run: FinetuneRun, *, segments: bool) -> None:
     in_order = (batch for epoch in range(settings.epochs) for batch in batches.epoch_batches(epoch))
     lower = torch.autocast("cpu", torch.bfloat16) if settings.precision == "bfloat16" else nullcontext()
     model.train()
-    for step, batch in enumerate(tqdm(in_order, total=steps, unit="step", delay=2, disable=None)):
+    for step, batch in enumerate(progress_bar(in_order, "training", steps, unit="step")):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate_at(step, steps, settings)
         inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, **batch.labels}

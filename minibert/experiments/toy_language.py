@@ -31,10 +31,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from minibert.files import atomic_write
 from minibert.losses import IGNORED
+from minibert.printing import progress_bar
 from minibert.text.masking import MASKED, RATE, REPLACED
 from minibert.text.wordpiece import SPECIAL_TOKENS
 
@@ -121,7 +121,7 @@ class Grammar:
 
     def write(self, path: str | Path, count: int, seed: int = 0, sentences: tuple[int, int] = (4, 12)) -> None:
         """Write documents as a corpus: a sentence a line, an empty line between documents. The file appears whole."""
-        documents = tqdm(self.documents(count, seed, sentences), "writing", count, leave=False, delay=2, disable=None)
+        documents = progress_bar(self.documents(count, seed, sentences), "writing", count)
         with atomic_write(Path(path)) as temporary, temporary.open("w", encoding="utf-8") as file:
             for number, document in enumerate(documents):
                 file.write("\n" * (number > 0) + "".join(f"{sentence}\n" for sentence in document))
@@ -267,7 +267,7 @@ def bounds(
     reader = Posteriors(grammar, vocab or {token: id for id, token in enumerate(grammar.vocabulary)}, procedure)
     parts = [
         reader.read(ids[start : start + ROWS], labels[start : start + ROWS], start)
-        for start in tqdm(range(0, len(ids), ROWS), "bounds", leave=False, delay=2, disable=None)
+        for start in progress_bar(range(0, len(ids), ROWS), "bounds")
     ]
     words, true, is_next = (np.concatenate(part) for part in zip(*parts, strict=True))
     return BestPredictions(words, true, is_next, None if next_labels is None else np.asarray(next_labels))

@@ -23,7 +23,7 @@ from minibert.outputs import check_output
 from minibert.parity.checkpoints import BASE, LARGER, TINY
 from minibert.parity.compare import DROPOUT, NEWEST, OLDEST, RUNGS, TENSORS, Comparison
 from minibert.parity.ladder import Result, climb_checkpoint, climb_path, climb_random
-from minibert.printing import install_hint, table
+from minibert.printing import install_hint, progress_bar, table
 from minibert.templates import templates
 
 CHECKPOINT = "all-MiniLM-L6-v2"
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         against = "minibert's own written-out float32 path on the CPU"
         climbs = [partial(climb_path, source, args.device, getattr(torch, args.dtype), args.attention)]
     results: list[Result] = []
-    for climb in tqdm(climbs, disable=None, unit="checkpoint", leave=False):
+    for climb in progress_bar(climbs, "parity", unit="checkpoint"):
         began = time.perf_counter()
         results.append(climb())
         results[-1].seconds = time.perf_counter() - began

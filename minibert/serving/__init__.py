@@ -11,8 +11,9 @@ The API. Bodies are JSON, Content-Type application/json; an unknown field is ref
     POST /v1/embeddings   {"model": NAME, "input": ..., "encoding_format"?, "dimensions"?, "user"?} as OpenAI has it.
                           input: a text, a list of texts, a list of token ids or a list of such lists; [CLS] and [SEP]
                           are put around ids that have none. encoding_format: "float", or "base64", float32 in little
-                          endian. Vectors are those of `minibert.embed`; with --normalize of length 1, and
-                          `dimensions` then gives the first ones, of length 1 again (without, it is refused).
+                          endian. Vectors are those of `minibert.embed` with pooling="auto", unless --pooling says
+                          otherwise; of vectors of length 1 `dimensions` gives the first numbers, of length 1 again
+                          (of others it is refused; --normalize makes them).
     GET /v1/models        the names; GET /v1/models/NAME one of them
     POST /classify        {"input": text, texts or pairs, "model"?} -> what `minibert.predict` returns: label,
                           probability, probabilities of each; of several labels a text "labels", of a regression
@@ -63,7 +64,6 @@ class ServerSettings:
     )
     host: str = setting("127.0.0.1", "address to listen on; the default: this machine alone", metavar="ADDRESS")
     port: int = setting(8000, "0: any that is free", minimum=0, maximum=65535)
-    normalize: bool = setting(False, "vectors of length 1, as OpenAI's are; `dimensions` needs it")
     truncate: bool = setting(False, "cut texts that are too long, instead of refusing them")
     threads: int | None = setting(None, "threads that compute (default: as torch chooses)", minimum=1)
     wait_ms: float = setting(5.0, "time for requests to come together in a batch", minimum=0, maximum=1000)

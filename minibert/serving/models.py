@@ -164,20 +164,20 @@ class EmbeddingsBody(msgspec.Struct, forbid_unknown_fields=True):
 class Vectors(Model):
     """POST /v1/embeddings: texts or token ids to the vectors of a recipe.
 
-    truncate: cut texts that are too long instead of refusing them. normalize: vectors of length 1; only these may be
+    truncate: cut texts that are too long instead of refusing them. Only vectors of length 1, by the recipe, may be
     shortened to their first `dimensions` numbers, and are then of length 1 again.
     """
 
     body, kind = EmbeddingsBody, "embedding"
 
-    def __init__(self, name: str, embedder: Embedder, *, truncate: bool = False, normalize: bool = False) -> None:
-        self.name, self.embedder, self.truncate, self.normalize = name, embedder, truncate, normalize
+    def __init__(self, name: str, embedder: Embedder, *, truncate: bool = False) -> None:
+        self.name, self.embedder, self.truncate = name, embedder, truncate
         self.tokenizer, self.width = embedder.tokenizer, embedder.width  # loads the checkpoint
 
     def prepare(self, rows: list[Any], body: EmbeddingsBody) -> Prepared:
         """Raises RequestError: 400 for `dimensions` that the vectors cannot have, 422, with the row, for a text that is
         too long and for an id outside the vocabulary."""
-        allowed = range(1 if self.normalize else self.width, self.width + 1)
+        allowed = range(1 if self.embedder.recipe.normalize else self.width, self.width + 1)
         if body.dimensions is not None and body.dimensions not in allowed:
             raise RequestError(
                 400, f"dimensions must be {allowed[0]} to {self.width}; fewer need `serve --normalize`", "dimensions"
@@ -212,7 +212,7 @@ class Vectors(Model):
     def finish(self, results: list[Any], body: EmbeddingsBody) -> list[dict[str, Any]]:
         """The vectors as JSON."""
         vectors = np.stack(results)[:, : body.dimensions]  # (N, dimensions)
-        if self.normalize:
+        if vectors.shape[1] < self.width:
             lengths = np.linalg.norm(vectors, axis=1, keepdims=True).astype(np.float32)
             vectors = vectors / np.maximum(lengths, np.float32(1e-12))
         if body.encoding_format != "base64":

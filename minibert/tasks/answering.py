@@ -26,10 +26,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
-from tqdm import tqdm
 
 from minibert.files import parse_json
-from minibert.printing import brief, table
+from minibert.printing import brief, progress_bar, table
 from minibert.settings import check, setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
 from minibert.tasks.metrics import f1
@@ -177,7 +176,7 @@ class Answering(Task):
         back: list[Passage] = []
         split = truncated = lost = 0
         questions = tokenizer.encode_each([question.question for question in data.rows])
-        bar = tqdm(questions, "encoding", len(data), leave=False, unit="text", delay=2, disable=None)
+        bar = progress_bar(questions, "encoding", len(data), unit="text")
         for row, pieces in zip(data.rows, bar, strict=True):
             context, question = contexts[row.context], pieces.ids[: self.max_question]
             room, first = max_length - len(question) - special, template.second(len(question))

@@ -19,10 +19,9 @@ from typing import Any
 
 import numpy as np
 from scipy.special import softmax
-from tqdm import tqdm
 
 from minibert.files import parse_json
-from minibert.printing import brief
+from minibert.printing import brief, progress_bar
 from minibert.settings import setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
 from minibert.tasks.labels import check_finite
@@ -129,7 +128,7 @@ class Choice(TextSettings, Task):
         cut = 0
         firsts = tokenizer.encode_each([" ".join(filter(None, (one.context, one.question))) for one in data])
         seconds = tokenizer.encode_each([choice for one in data for choice in one.choices])
-        for question in tqdm(data, "encoding", unit="question", delay=2, disable=None):
+        for question in progress_bar(data, "encoding", unit="question"):
             known = {} if question.label is None else {"labels": question.label}
             first = next(firsts).ids
             for _ in question.choices:

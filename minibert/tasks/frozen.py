@@ -30,11 +30,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
-from tqdm import tqdm
 
 import minibert
 from minibert.files import atomic_write, parse_json, regular
-from minibert.printing import beside, block, brief, table
+from minibert.printing import beside, block, brief, progress_bar, table
 from minibert.tasks.base import Measure
 from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.labels import LabelPrediction, as_labels, check_classes, label_number
@@ -125,7 +124,7 @@ class Classifier:
 
     def details(self) -> dict[str, Any]:
         """Everything but the arrays of the head."""
-        model, recipe = str(self.features.model), self.features.recipe
+        model, recipe = str(self.features.model), self.features.recipe_
         return {
             "model": str(Path(model).absolute()) if Path(model).is_dir() else model,
             "weights_sha256": self.features.weights_sha256_,
@@ -256,9 +255,7 @@ def cross_validate(
 ) -> list[Score]:
     """Accuracy at each C, the scaler fitted within each fold; the folds are the same for all and in every run."""
     splits = StratifiedKFold(folds, shuffle=True, random_state=0)
-    found = {
-        C: cross_val_score(new_head(C), vectors, labels, cv=splits) for C in tqdm(grid, unit="C", delay=2, disable=None)
-    }
+    found = {C: cross_val_score(new_head(C), vectors, labels, cv=splits) for C in progress_bar(grid, "grid", unit="C")}
     return [Score(C, float(accuracies.mean()), float(accuracies.std())) for C, accuracies in found.items()]
 
 
@@ -287,7 +284,8 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     try:
         with safe_open(regular(path), framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in ARRAYS}
-            details = parse_json((file.metadata() or {})[DETAILS])
+            details = {"normalize": False, "max_length": None}  # which older folders do not have
+            details |= parse_json((file.metadata() or {})[DETAILS])
         Recipe(**{name: details[name] for name in RECIPE})
         Classification(**details.get("columns", {}))
         labels, width = details["labels"], arrays["mean"].size

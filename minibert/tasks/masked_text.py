@@ -24,13 +24,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from minibert.checkpoints.load import load
 from minibert.heads import MaskedLM
 from minibert.inputs import inference
 from minibert.losses import IGNORED
-from minibert.printing import block
+from minibert.printing import block, progress_bar
 from minibert.settings import setting
 from minibert.tasks.base import Augmentation, Encoded, Example, Logits, Measure, Task
 from minibert.tasks.metrics import standard_error
@@ -167,7 +166,7 @@ class MaskedText(FileSettings, Task):
         """The texts of a file: plain text has a text a line and an empty line between documents, a table a document a
         row. Raises ValueError for a binary file."""
         with Table(path, [Column("text", self.text)], self) as file:
-            texts = [text for (text,) in tqdm(file.rows(), "reading", leave=False, unit="text", delay=2, disable=None)]
+            texts = [text for (text,) in progress_bar(file.rows(), "reading", unit="text")]
         if any("\0" in text for text in texts):
             raise ValueError(f"{file.name} is a binary file (or UTF-16), not text; save it as UTF-8")
         if file.format == "txt":
@@ -188,7 +187,7 @@ class MaskedText(FileSettings, Task):
         masking = Masking.of(tokenizer, self.mask_rate, self.whole_words, seed=0)
         examples: list[Example] = []
         tokens = unknown = 0
-        for document in tqdm(data.documents, "encoding", leave=False, unit="document", delay=2, disable=None):
+        for document in progress_bar(data.documents, "encoding", unit="document"):
             for row in rows_of(document, tokenizer, max_length):
                 tokens, unknown = tokens + len(row), unknown + row.count(tokenizer.unk_id)
                 examples.append(masked(tokenizer.template.row(row), masking, 0, len(examples)))

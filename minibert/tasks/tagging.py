@@ -32,9 +32,9 @@ from typing import Any
 
 import numpy as np
 from scipy.special import softmax
-from tqdm import tqdm
 
 from minibert.losses import IGNORED
+from minibert.printing import progress_bar
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
 from minibert.tasks.labels import label_number
 from minibert.tasks.metrics import ClassScore, class_scores, class_table
@@ -149,7 +149,7 @@ class Tagging(TextSettings, Task):
         back: list[list[int | None]] = []
         longest = tokens = unknown = 0
         pieces = tokenizer.encode_each(data.words, words=True)
-        bar = tqdm(pieces, "encoding", len(data), leave=False, unit="text", delay=2, disable=None)
+        bar = progress_bar(pieces, "encoding", len(data), unit="text")
         for row, text in enumerate(bar):
             ids = tokenizer.template.row(text.ids[:room])
             first: dict[int | None, int] = {}

@@ -31,7 +31,8 @@ def run(args: argparse.Namespace, default_model: str) -> dict[str, Any]:
         name, encoder, tokenizer = args.classifier, classifier.model.encoder, classifier.tokenizer
     else:
         name = args.model or (str(classifier.features.model) if classifier else default_model)
-        encoder, tokenizer = model_for(name), load_tokenizer(name)
+        most = classifier.features.recipe.max_length if classifier else None
+        encoder, tokenizer = model_for(name), load_tokenizer(name, max_length=most)
     shown = os.path.basename(os.path.normpath(name)) if os.path.isdir(name) else name
     traced = trace(
         encoder, tokenizer, args.text, args.text_b, classifier=classifier, model=shown, truncation=args.truncation

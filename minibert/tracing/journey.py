@@ -241,11 +241,13 @@ def decide(classifier: Classifier, config: Config, states: tuple[Tensor, ...], p
 
     out = EncoderOutput(states[-1][None], None if pooled is None else pooled[None], tuple(x[None] for x in states))
     (vector,) = vectors(out)  # (width)
+    length = max(float(np.linalg.norm(vector)), 1e-12) if recipe.normalize else 1.0
+    vector /= length
     standardised = (vector - scaler.mean_) / scaler.scale_
     by_token = None
     if recipe.pooling == "mean":  # of S vectors, each that of a text of one token
         alone = EncoderOutput(states[-1][:, None], None, tuple(x[:, None] for x in states))  # S texts of 1 token
-        by_token = regression.coef_ @ ((vectors(alone) - scaler.mean_) / scaler.scale_ / S).T
+        by_token = regression.coef_ @ ((vectors(alone) / length - scaler.mean_) / scaler.scale_ / S).T
     state_names = [f" of hidden state {layer}" for layer in layers] if width > D else [""]
     return Decision(
         labels=classifier.labels,

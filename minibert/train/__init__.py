@@ -7,6 +7,7 @@ In reading order:
     batches         rows of token ids to batches: of examples, and of a corpus
     packed          the training step without padding
     distributed     several processes that train one model, started by torchrun
+    interrupts      Ctrl-C and SIGTERM wait for the end of a step
     loop            the training loop, every line of it
     outputs         many examples through a model: logits, or the states of a frozen encoder
     checkpointer    the checkpoints of a run, from which a killed run resumes

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 from minibert.checkpoints.tensor_files import write_tensors
 from minibert.files import listing, lock_file, read_json, write_text_atomically
 from minibert.outputs import OTHER
+from minibert.train import distributed
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.loop import Progress
 
@@ -75,17 +77,17 @@ class Checkpointer:
             self.context.sum(torch.zeros(1))  # wait for the other ranks, which may still read
         if self.context.is_main:
             self.lock.close()
+            if error and not steps_kept(self.folder):
+                remove_run(self.folder)
 
     def compare_config(self) -> None:
-        """Raise ValueError for a run with another config; write the config of a new run."""
+        """Raise ValueError for a run with another config; write the config of a new run, or of one without a state."""
         file = self.folder / RUN_CONFIG
-        for pattern in (
-            ".*.*.*",
-            *((STATES, BEST, WINDOWS) if self.restart else ()),
-        ):  # .*: half written by a killed run
+        is_new = self.restart or not (file.exists() and steps_kept(self.folder))
+        for pattern in (".*.*.*", *((STATES, BEST, WINDOWS) if is_new else ())):  # .*: half written by a killed run
             for path in self.folder.glob(pattern):
                 path.unlink(missing_ok=True)
-        if self.restart or not file.exists():  # last: until then the files belong to the earlier run
+        if is_new:  # last: until then the files belong to the earlier run
             write_text_atomically(file, json.dumps(self.config, indent=1) + "\n")
             return
         before, now = read_json(file), json.loads(json.dumps(self.config))
@@ -162,8 +164,26 @@ class Checkpointer:
             parameters[name].data.copy_(tensor)
 
 
+def steps_kept(folder: Path) -> int:
+    """The number of steps after which the last state of a run was saved; 0: it has none."""
+    return max((int(path.stem.removeprefix("state-")) for path in folder.glob(STATES)), default=0)
+
+
+@contextmanager
+def reported(folder: Path) -> Iterator[None]:
+    """A KeyboardInterrupt inside says how many steps of the run in this folder are kept."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        if steps := steps_kept(folder):
+            stop.args = (f"the run is kept up to step {steps:,}, in {folder}; the same command continues",)
+        raise
+
+
 def remove_run(folder: Path) -> None:
-    """Delete the files of a finished run, and its folder unless other files are in it."""
+    """Delete the files of a finished run, and its folder unless other files are in it; the main process does it."""
+    if not distributed.context().is_main:
+        return
     for pattern in (STATES, BEST, WINDOWS, RUN_CONFIG, LOCK):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

@@ -252,5 +252,4 @@ def silence_other_ranks() -> None:
     """Only the main process prints; the others write nothing but the error that stops them."""
     if not context().is_main:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
-        sys.stderr.isatty = lambda: False  # type: ignore[method-assign]  # no progress bar
         warnings.simplefilter("ignore")

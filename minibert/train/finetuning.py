@@ -93,7 +93,7 @@ class FinetuneRun(Run):
     def summary(self) -> str:
         """The number of examples, and the notes, for people."""
         dev = f", {len(self.held_out.examples):,} for evaluation" if self.held_out else ""
-        lines = [block("data", f"{len(self.encoded.examples):,} examples{dev}")]
+        lines = [block("data", f"{len(self.encoded.examples):,} examples{dev}; {self.computed_in}")]
         return "\n".join([*lines, *(block("note", note) for note in self.notes)])
 
     @property

@@ -22,15 +22,16 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from minibert.heads import Head
 from minibert.inputs import unchecked
 from minibert.kernels.matmul import keep_freed_memory
 from minibert.kernels.training import Quick
 from minibert.losses import IGNORED
+from minibert.printing import progress_bar
 from minibert.train.batches import Batch, Batches, Stream
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
+from minibert.train.interrupts import delayed_signals
 from minibert.train.packed import packed_output
 from minibert.train.settings import TrainSettings
 
@@ -197,20 +198,22 @@ def train(
     context: DistributedContext = SINGLE_PROCESS,
     after_step: Callable[[Progress], None] = lambda progress: None,
     after_epoch: Callable[[Progress], None] = lambda progress: None,
+    before_stop: Callable[[Progress], None] = lambda progress: None,
 ) -> Progress:
     """Train the model in place, from the given `progress` and `optimizer` on; leaves it in eval mode.
 
     loss_of: packed_loss, readable_loss or another function of model and batch. after_step, after_epoch: called with the
-    progress; after an epoch the model is in eval mode. context: the ranks by which the model was wrapped; `batches`
-    gives each its rows.
-    Raises NotFiniteError, with the step and the rows, for a loss that is NaN or infinite.
+    progress; after an epoch the model is in eval mode. before_stop: called with it after the step in which Ctrl-C or
+    SIGTERM arrived at any rank. context: the ranks by which the model was wrapped; `batches` gives each its rows.
+    Raises NotFiniteError, with the step and the rows, for a loss that is NaN or infinite; KeyboardInterrupt after a
+    step, see before_stop.
     """
     flush_every = 1 if next(model.parameters()).device.type == "cpu" else 20
     progress = progress or Progress()
     optimizer = optimizer or new_optimizer(model, settings)
     steps, before = settings.epochs * -(-batches.batches_per_epoch // settings.accumulate), progress.tokens
-    bar = tqdm(total=steps, initial=progress.step, unit="step", delay=2, disable=None if context.is_main else True)
-    with bar, unchecked(), keep_freed_memory():  # the batches are valid
+    bar = progress_bar(name="training", total=steps, initial=progress.step, unit="step")
+    with bar, unchecked(), keep_freed_memory(), delayed_signals() as signals:  # unchecked: the batches are valid
         while progress.epoch < settings.epochs:
             set_train_mode(model)
             in_order = batches.epoch_batches(progress.epoch, progress.batch)
@@ -219,7 +222,8 @@ def train(
                     group["lr"] = learning_rate_at(progress.step, steps, settings)
                 losses = one_step(model, parts, optimizer, loss_of, settings, progress.step + 1, context)
                 progress.step, progress.batch = progress.step + 1, progress.batch + len(parts)
-                progress.tokens += int(context.sum(torch.tensor([sum(part.tokens for part in parts)])))
+                counts = context.sum(torch.tensor([sum(part.tokens for part in parts), len(signals)]))
+                progress.tokens += int(counts[0])
                 progress.pending.append((parts, losses))
                 if len(progress.pending) >= flush_every:
                     progress.flush_losses()
@@ -227,6 +231,9 @@ def train(
                     bar.set_postfix_str(f"loss {progress.curve[-1]:.3f}, {speed:,.0f} tokens/s", refresh=False)
                 bar.update()
                 after_step(progress)
+                if counts[1]:
+                    before_stop(progress)
+                    raise KeyboardInterrupt
             progress.flush_losses()
             progress.epoch, progress.batch = progress.epoch + 1, 0
             model.eval()

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from tqdm import tqdm
 
 from minibert.heads import Head, MaskedLM, QuestionAnswering, TokenClassification
 from minibert.inputs import inference, unchecked
 from minibert.kernels.packing import batches
 from minibert.losses import IGNORED
 from minibert.model import EncoderOutput
+from minibert.printing import progress_bar
 from minibert.tasks.base import Encoded, Example, Logits
 from minibert.train.batches import Batch, collate
 from minibert.train.packed import PackedBatch, encode, first_states, packed_output
@@ -51,10 +51,10 @@ def outputs(
 
 
 def batches_by_length(
-    model: Any, examples: Sequence[Example], title: str | None = None, most: int = BATCH_TOKENS
+    model: Any, examples: Sequence[Example], title: str = "predicting", most: int = BATCH_TOKENS
 ) -> Iterator[Batch]:
     """The examples in batches of similar length, on the model's device, with a progress bar."""
-    with tqdm(total=len(examples), desc=title, unit="text", delay=2, disable=None, leave=False) as bar:
+    with progress_bar(name=title, total=len(examples), unit="text") as bar:
         for numbers in batches([len(one.ids) for one in examples], most):
             chosen = [examples[number] for number in numbers]
             yield collate(chosen, numbers, model.config.pad_token_id).to(model.device)

@@ -105,6 +105,7 @@ class PretrainRun(Run):
             "{documents:,} documents, {sentences:,} sentences, {tokens:,} tokens, {rows:,} rows".format(**self.stats),
             "{single:.1%} of the documents have one sentence, {repeated:.1%} of the sentences are repeated, "
             "{unknown:.2%} of the tokens are unknown".format(**self.stats),
+            self.computed_in,
         ]
         notes = {
             "many sentences are repeated: they will be memorized": self.stats["repeated"] > MANY_REPEATED,

@@ -34,7 +34,7 @@ from minibert.tasks.base import Measure
 from minibert.text.tokenizer import Tokenizer
 from minibert.train import distributed
 from minibert.train.batches import Batches, Stream
-from minibert.train.checkpointer import Checkpointer, remove_run
+from minibert.train.checkpointer import Checkpointer, remove_run, reported
 from minibert.train.loop import Loss, Progress, new_optimizer, train
 from minibert.train.settings import TrainSettings
 
@@ -89,6 +89,11 @@ class Run(ABC):
         """Everything that determines the trained weights, as JSON."""
         settings = {name: value for name, value in asdict(self.settings).items() if name not in NOT_IN_CONFIG}
         return settings | {"processes": distributed.context().size, "tokenizer": self.tokenizer.fingerprint}
+
+    @property
+    def computed_in(self) -> str:
+        """The precision that was really chosen, and the device, for people."""
+        return f"computed in {self.settings.precision} on {choose_device(self.settings.device)}"
 
     @property
     @abstractmethod
@@ -158,6 +163,7 @@ class Run(ABC):
 
             how: dict[str, Any] = {"progress": progress, "optimizer": optimizer, "context": context}
             how |= {"loss_of": loss_of, "after_step": after_step} | ({"after_epoch": checkpoint} if self.main else {})
+            how["before_stop"] = lambda progress: checkpointer.save(progress, model, optimizer)
             train(model, self.batches(folder), settings, **how)
             model = context.unwrap(model, lambda: self.new_model().to(device))
             if self.main:
@@ -197,9 +203,10 @@ class Run(ABC):
         """
         check_out(out, overwrite, *self.inputs)
         state = out.with_name(out.name + ".training")
-        trained = self.train(state, restart=restart, report=report)
-        write(trained, out, overwrite)
-        remove_run(state)
+        with reported(state):
+            trained = self.train(state, restart=restart, report=report)
+            write(trained, out, overwrite)
+            remove_run(state)
         return trained
 
 

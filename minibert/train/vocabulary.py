@@ -27,10 +27,10 @@ from typing import Any
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
-from tqdm import tqdm
 
 from minibert.files import write_text_atomically
 from minibert.outputs import atomic_folder
+from minibert.printing import progress_bar
 from minibert.text.formats import FileSettings
 from minibert.text.tables import DEFAULT, Column, Table
 from minibert.text.tokenizer import load_tokenizer
@@ -116,7 +116,10 @@ def count_words(
     normalizer, splitter = normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
     chunks: Counter[str] = Counter()  # between spaces, with punctuation; only different ones are split further
     for path in paths:
-        with Table(path, [Column("text")], reading) as file, progress("reading", file.size, "B") as bar:
+        with (
+            Table(path, [Column("text")], reading) as file,
+            progress_bar(name="reading", total=file.size, unit="B", unit_scale=True) as bar,
+        ):
             for (line,) in file.rows():
                 if "\0" in line:
                     raise ValueError(f"{file.name} is a binary file (or UTF-16), not text; save it as UTF-8")
@@ -135,11 +138,6 @@ def letters(words: Mapping[str, int]) -> list[str]:
     """The tokens that can write every word: each character, and with ## each one inside a word."""
     first, inside = ({character for word in words for character in word[start:]} for start in (0, 1))
     return [*sorted(first), *(f"##{character}" for character in sorted(inside))]
-
-
-def progress(what: str, total: int | None, unit: str) -> tqdm[Any]:
-    """A progress bar on a terminal, for what takes over two seconds."""
-    return tqdm(desc=what, total=total, unit=unit, unit_scale=True, leave=False, delay=2, disable=None)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -162,7 +160,7 @@ def learn_by_hand(words: Mapping[str, int], size: int, min_frequency: int = MIN_
 
     queue = [(-count, pair) for pair, count in counted.items()]  # the most frequent first, of these the smallest ids
     heapify(queue)
-    with progress("joining", size - len(tokens), "token") as bar:
+    with progress_bar(name="joining", total=size - len(tokens), unit="token") as bar:
         while queue and len(tokens) < size:
             count, pair = heappop(queue)
             if counted[pair] != -count:  # an old count; the current one is in the queue too

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 import os
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -20,17 +21,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
+import torch.nn.functional as F
 
 from minibert.checkpoints import hub
 from minibert.checkpoints.load import load
+from minibert.checkpoints.sentence_files import Stated, read_stated
 from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.device import choose_device
 from minibert.kernels.int8 import VERSION
 from minibert.kernels.matmul import release_memory
 from minibert.kernels.packing import Portion, tokenized
 from minibert.model import Encoder
-from minibert.printing import brief
+from minibert.printing import brief, progress_bar
 from minibert.text.texts import TextOrPair, as_texts_or_pairs, portions
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
@@ -38,6 +40,7 @@ from minibert.vectors.engine import Engine, NotFiniteError
 from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import DEFAULT, Recipe, with_settings
 
+log = logging.getLogger("minibert")
 SAMPLES = 32  # texts by which int8 is calibrated
 COMPARED = 64  # texts whose int8 vectors are compared with those in float32
 
@@ -95,11 +98,32 @@ class Embedder:
             )
         elif device != "auto":
             raise ValueError(f"device is {brief(device)}, and an Encoder stays where it is; use model.to(device)")
-        self.model, self.recipe, self.device = model, recipe, device
+        if tokenizer is not None and recipe.max_length not in (None, tokenizer.max_length):
+            raise ValueError(
+                f"max_length is {recipe.max_length}, and that of the tokenizer is {tokenizer.max_length}; leave one out"
+            )
+        self.model, self.given_recipe, self.device = model, recipe, device
         self.given_tokenizer = tokenizer
         self.expected: dict[str, str] | None = None  # the hashes that the checkpoint must have; None: any
 
     # -- the checkpoint
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """The recipe with values in place of pooling "auto", which are what the checkpoint's files state.
+
+        Raises ValueError for files that state what minibert does not have, FileNotFoundError for no checkpoint.
+        """
+        given = self.given_recipe
+        if given.pooling != "auto" or isinstance(self.model, Encoder):
+            return replace(given, normalize=bool(given.normalize))
+        stated = read_stated(hub.locate(os.fspath(self.model)).folder) or Stated("cls", False, None)
+        return replace(
+            given,
+            pooling=stated.pooling,
+            normalize=stated.normalize if given.normalize is None else given.normalize,
+            max_length=given.max_length or (None if self.given_tokenizer else stated.max_length),
+        )
 
     @cached_property
     def checkpoint(self) -> LoadedCheckpoint:
@@ -107,8 +131,11 @@ class Embedder:
         if isinstance(self.model, Encoder):
             raise TypeError("model is an Encoder, whose weights no file names or hashes; give a Hub name or a folder")
         loaded = load_shared(self.model, choose_device(self.device), self.recipe.precision)
-        if self.expected is not None:
-            found = {"weights": loaded.weights, "tokenizer": (self.given_tokenizer or loaded.tokenizer).fingerprint}
+        if self.expected is None:
+            if self.given_recipe.pooling == "cls" and self.given_recipe.normalize is None:
+                note_stated(self.model, loaded.folder)
+        else:
+            found = {"weights": loaded.weights, "tokenizer": self.tokenizer_of(loaded).fingerprint}
             if found != self.expected:
                 raise ValueError(
                     f"checkpoint {self.model} has the hashes {found}, expected {self.expected}; "
@@ -128,8 +155,12 @@ class Embedder:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The one that was passed in, else that of the checkpoint."""
-        return self.given_tokenizer or self.checkpoint.tokenizer
+        """The one that was passed in, else that of the checkpoint, with the max_length of the recipe."""
+        return self.given_tokenizer or self.tokenizer_of(self.checkpoint)
+
+    def tokenizer_of(self, loaded: LoadedCheckpoint) -> Tokenizer:
+        """The same, for a checkpoint that is not yet checked."""
+        return self.given_tokenizer or shared_tokenizer(loaded.folder, loaded.files, self.recipe.max_length)
 
     @property
     def width(self) -> int:
@@ -150,13 +181,19 @@ class Embedder:
         recipe, engine = self.recipe, self.engine
         return self.hashes | {
             "max_length": self.tokenizer.max_length,
-            "pooling": recipe.pooling,
+            "pooling": recipe.how,
             "layers": list(engine.check(recipe)[0]),
             "combine": recipe.combine,
             "precision": f"int8, {VERSION}" if engine.precision == "int8" else str(engine.dtype),
             "long": recipe.long,
             "stride": recipe.stride,
         }
+
+    @property
+    def description(self) -> str:
+        """How vectors are made, with the precision that was really chosen, for a report."""
+        how, engine = f"pooling {self.recipe.how}, at most {self.tokenizer.max_length} tokens", self.engine
+        return f"{how}, computed in {engine.precision} on {engine.device}"
 
     # -- texts to vectors
 
@@ -170,7 +207,7 @@ class Embedder:
     def prefetched(self, rows: Sequence[TextOrPair]) -> Matrix:
         """The same on a GPU: while it computes one chunk of texts, the next is tokenized."""
         stats, vectors = TokenStats(), np.empty((len(rows), self.width), np.float32)
-        bar = tqdm(total=len(rows), unit="text", unit_scale=True, delay=2, disable=None)
+        bar = progress_bar(name="embed", total=len(rows), unit="text", unit_scale=True)
         with bar, closing(self.tokenized(portions(rows))) as chunks:
             for chunk in chunks:
                 vectors[chunk.rows.start : chunk.rows.stop] = self.vectors(chunk.tokens, chunk.rows)
@@ -206,7 +243,9 @@ class Embedder:
             row, dtype = error.args
             text = tokens.text_of(row)
             raise NotFiniteError(text if rows is None else rows[text], dtype) from None
-        return vectors if tokens.windows is None else average_windows(vectors, tokens.ids, tokens.windows)
+        if tokens.windows is not None:
+            vectors = average_windows(vectors, tokens.ids, tokens.windows)
+        return F.normalize(torch.from_numpy(vectors)).numpy() if self.recipe.normalize else vectors
 
     def float32_cosine(self, tokens: Tokenized) -> float:
         """The smallest cosine of the vectors to those in float32, of up to COMPARED texts, spread over all of these."""
@@ -220,7 +259,7 @@ class Embedder:
     def __getstate__(self) -> dict[str, Any]:
         return {
             "model": self.model,
-            "recipe": self.recipe,
+            "given_recipe": self.recipe,
             "device": self.device,
             "given_tokenizer": self.given_tokenizer,
             "expected": self.expected or self.hashes,
@@ -253,7 +292,6 @@ class LoadedCheckpoint:
     """A checkpoint ready for use. The encoder itself is not kept: the engine has its weights in a form of its own."""
 
     engine: Engine
-    tokenizer: Tokenizer
     folder: Path
     files: Files  # at the time when they were read
 
@@ -279,12 +317,31 @@ def load_shared(model: str | os.PathLike[str], device: str, precision: str) -> L
 @functools.lru_cache(maxsize=2)  # two, so that a comparison of two models loads each once
 def load_folder(folder: Path, files: Files, device: str, precision: str) -> LoadedCheckpoint:
     """The checkpoint in a folder, see load_shared."""
-    tokenizer = load_tokenizer(folder)
+    tokenizer = shared_tokenizer(folder, files, None)
     encoder = load(folder, device=device)
     engine = Engine(encoder, precision, keep_encoder=False, samples=samples(tokenizer, precision))
     del encoder
     release_memory()  # the memory of the weights before they took the engine's form
-    return LoadedCheckpoint(engine, tokenizer, folder, files)
+    return LoadedCheckpoint(engine, folder, files)
+
+
+@functools.lru_cache(maxsize=4)
+def shared_tokenizer(folder: Path, files: Files, max_length: int | None) -> Tokenizer:
+    """The tokenizer of a folder in this state, with this max_length."""
+    return load_tokenizer(folder, max_length=max_length)
+
+
+@functools.cache
+def note_stated(model: str | os.PathLike[str], folder: Path) -> None:
+    """Log, once in a process, that the files of a checkpoint state other vectors than those of pooling "cls"."""
+    try:
+        stated = read_stated(folder)
+        if stated is None or (stated.pooling == "cls" and not stated.normalize):
+            return
+        words = f"the files of {model} state {stated}; --pooling auto (pooling='auto') follows them"
+    except (ValueError, OSError) as error:
+        words = str(error)
+    log.warning("minibert: notice: these vectors have pooling cls, the default; %s", words)
 
 
 def samples(tokenizer: Tokenizer, precision: str) -> list[list[int]] | None:

@@ -27,7 +27,6 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from minibert import model
 from minibert.config import Config
@@ -37,6 +36,7 @@ from minibert.kernels.attention import BatchedAttention, PackedAttend, choose_at
 from minibert.kernels.int8 import Calibration, Int8Linear, Quantization, choose_int8
 from minibert.kernels.matmul import Linear, Workspace, choose_linear, linear_of
 from minibert.kernels.packing import TOKEN_BUCKET, Packed, check_rows, last_bucket, pack, padding_texts
+from minibert.printing import progress_bar
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS, Pooling
 from minibert.vectors.recipe import DEFAULT, Recipe
 
@@ -278,7 +278,7 @@ class Engine:
         lengths = check_rows(self.config, ids, second)
         second = second if self.config.family.pairs_in_segments else None
         result = np.empty((len(ids), width), np.float32)
-        bar = tqdm(total=int(lengths.sum()), unit="token", unit_scale=True, delay=2, disable=None if progress else True)
+        bar = progress_bar(name="embed", total=int(lengths.sum()), show=progress, unit="token", unit_scale=True)
         with bar:
             copies = (PendingCopy(*one) for one in self.batches(ids, second, lengths, recipe, layers))
             for copy, _ in pairwise(chain(copies, (None,))):  # one batch behind: the device computes the next meanwhile

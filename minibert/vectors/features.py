@@ -24,6 +24,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
+from minibert.printing import progress_bar
 from minibert.text.texts import TEXTS, TextOrPair, are_pairs, as_texts_or_pairs, columns_of
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
@@ -107,7 +108,8 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     The model is loaded at the first fit, once for all estimators of the process. A pickle holds settings and hashes,
     no weights; it refuses other weights or another tokenizer than it was fitted with.
 
-    After fit: n_features_out_ (the width), weights_sha256_, tokenizer_fingerprint_, pairs_ (whether they are pairs).
+    After fit: n_features_out_ (the width), weights_sha256_, tokenizer_fingerprint_, pairs_ (whether they are pairs),
+    recipe_ (with pooling="auto": what the checkpoint's files stated then).
     After a transform that computed anything: stats_, with the counts .truncated, .windowed and .windows.
     """
 
@@ -135,15 +137,19 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     @property
     def recipe(self) -> Recipe:
-        """The settings of the vectors. Raises ValueError or TypeError for settings that are not possible."""
-        return Recipe(**{setting.name: getattr(self, setting.name) for setting in fields(Recipe)})
+        """The settings of the vectors; once fitted, with what the checkpoint's files stated for pooling "auto".
+
+        Raises ValueError or TypeError for settings that are not possible.
+        """
+        fitted = self.pooling == "auto" and hasattr(self, "recipe_")
+        return self.recipe_ if fitted else self._settings()
 
     def fit(self, X: object, y: object = None) -> TextFeatures:
         """Check settings, texts and labels, and load the model; nothing is learned and no text is encoded.
 
         Raises what `embed` raises, and ValueError for labels of another number or NaN among them.
         """
-        embedder = self._embedder()
+        embedder = Embedder(self.model, self._settings(), self.device)
         rows = self._rows(X)
         if y is not None:
             check_consistent_length(rows, y)
@@ -158,7 +164,7 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         texts or the reverse, and what `embed` raises.
         """
         check_is_fitted(self)
-        embedder = self._embedder()
+        embedder = Embedder(self.model, self.recipe, self.device)
         embedder.expected = {"weights": self.weights_sha256_, "tokenizer": self.tokenizer_fingerprint_}
         rows = self._rows(X)
         if rows and are_pairs(rows) != self.pairs_:
@@ -175,7 +181,8 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         if new:
             tokens = embedder.tokenize(rows)  # all, so that the tokenizer's warnings count the caller's rows
             self.stats_ = tokens.stats
-        for start in range(0, len(new), TEXTS):
+        starts = range(0, len(new), TEXTS)
+        for start in progress_bar(starts, "features", unit="portion", show=len(starts) > 1):
             some = new[start : start + TEXTS]
             vectors = embedder.vectors(tokens.take(some), some, progress=True)
             computed = {keys[number]: vector.tobytes() for number, vector in zip(some, vectors, strict=True)}
@@ -199,13 +206,13 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         tags.transformer_tags.preserves_dtype = []  # text in, float32 out
         return tags
 
-    def _embedder(self) -> Embedder:
-        """The embedder with the current settings; nothing is loaded yet."""
-        return Embedder(self.model, self.recipe, self.device)
+    def _settings(self) -> Recipe:
+        """The parameters as a Recipe."""
+        return Recipe(**{setting.name: getattr(self, setting.name) for setting in fields(Recipe)})
 
     def _learn(self, embedder: Embedder, pairs: bool) -> None:
         """Set the attributes of a fitted transformer."""
-        self.pairs_ = pairs
+        self.pairs_, self.recipe_ = pairs, embedder.recipe
         self.n_features_out_ = self._n_features_out = embedder.width  # the latter for get_feature_names_out
         self.weights_sha256_, self.tokenizer_fingerprint_ = embedder.hashes["weights"], embedder.hashes["tokenizer"]
 

@@ -45,10 +45,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from minibert.device import choose_device
 from minibert.outputs import check_place
+from minibert.printing import progress_bar
 from minibert.text.tokenized import TokenStats
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.recipe import Recipe, with_settings
@@ -77,6 +77,7 @@ class Embedded:
     truncated: int  # texts that were too long and lost their ends
     windowed: int  # texts that were too long and were read in several windows
     windows: int  # these windows
+    description: str  # of how the vectors were made
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -125,7 +126,7 @@ def embed_shards(
     shards = find_shards(os.fspath(pattern), folder)
     name = os.path.abspath(model) if os.path.isdir(model) else model  # which each worker loads, and checks its hashes
     embedder = Embedder(name, recipe, choose_device(device))
-    for shard in tqdm(shards, desc="check", unit="shard", delay=2, disable=None):
+    for shard in progress_bar(shards, "check", unit="shard"):
         next(read_shard(shard.source, columns))
     identity = embedder.identity | asdict(columns)
     with work_folder(folder.absolute(), identity, restart, [Path(shard.out) for shard in shards]):
@@ -140,7 +141,7 @@ def embed_shards(
     total = sum(done.values(), TokenStats())
     embedder.warn(total)
     counts = (total.tokens, total.truncated, total.windowed, total.windows)
-    return Embedded(str(out), len(shards), total.texts, embedder.width, resumed, *counts)
+    return Embedded(str(out), len(shards), total.texts, embedder.width, resumed, *counts, embedder.description)
 
 
 def run(
@@ -167,7 +168,7 @@ def run(
     )
     rows.context.execution_options.preserve_order = keep_order
     rows.context.enable_progress_bars = False
-    bar = tqdm(total=len(shards), initial=len(done), desc="embed", unit="shard", delay=2, disable=None)
+    bar = progress_bar(name="embed", total=len(shards), initial=len(done), unit="shard")
     try:
         with bar:
             for row in rows.iter_rows():

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from tqdm import tqdm
 
 from minibert.inputs import inference
 from minibert.kernels.packing import batches, check_rows
 from minibert.model import Encoder, EncoderOutput
+from minibert.printing import progress_bar
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS
 from minibert.vectors.recipe import DEFAULT, Recipe
 
@@ -43,7 +44,7 @@ def readable_vectors(
     lengths = check_rows(encoder.config, ids, second).tolist()
     second = second if encoder.config.family.pairs_in_segments else None
     vectors = np.empty((len(ids), width), dtype=np.float32)
-    bar = tqdm(total=len(ids), unit="text", delay=2, disable=None if progress else True)
+    bar = progress_bar(total=len(ids), unit="text", show=progress)
     with inference(encoder), bar:
         for rows in batches(lengths, recipe.batch_tokens):
             input_ids, keep = pad([ids[row] for row in rows], encoder.config.pad_token_id, encoder.device)
@@ -55,7 +56,8 @@ def readable_vectors(
                     f"a batch of {tuple(keep.shape)} tokens does not fit on {encoder.device}; "
                     f"use a smaller batch_tokens than {recipe.batch_tokens}"
                 ) from error
-            vectors[rows] = pool(out, keep, recipe, layers).cpu().numpy()
+            pooled = pool(out, keep, recipe, layers)
+            vectors[rows] = (F.normalize(pooled) if recipe.normalize else pooled).cpu().numpy()
             bar.update(len(rows))
     return vectors
 
@@ -74,7 +76,7 @@ def segments_of(keep: Tensor, second: Sequence[int]) -> Tensor:
 
 
 def pool(out: EncoderOutput, keep: Tensor, recipe: Recipe, layers: Sequence[int]) -> Tensor:
-    """One float32 vector for each row: each layer pooled, then combined, (B, width).
+    """One float32 vector for each row: each layer pooled, then combined, not normalized, (B, width).
 
     keep, (B, S), is False for padding; layers are counted from 0, as by Recipe.fit_to.
     """

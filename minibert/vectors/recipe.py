@@ -38,11 +38,19 @@ class Recipe:
     truncation: the older name of `long`: "error" is long="error", "warn" leaves it to `long`.
     missing: None and NaN are refused ("error") or treated as empty texts ("empty").
     batch_tokens: the maximum number of tokens in a batch, at least one text; fewer need less memory.
+    normalize: True gives vectors of length 1, False leaves them as they are, None is False.
+    max_length: the tokens of a text, special tokens included; None: 512, or fewer if the tokenizer or the model has
+    fewer.
+    pooling "auto" follows the files of sentence-transformers beside the checkpoint (modules.json and those it names):
+    pooling, max_length, and normalize, unless max_length or normalize is given. Without these files it is "cls". With
+    "cls", normalize=None, and files that state something else, one line in the log says so, once in a process.
     Raises ValueError for a value out of range and for settings that contradict each other, TypeError for layers,
-    stride or batch_tokens that are not integers.
+    stride, batch_tokens or max_length that are not integers and for normalize that is not a bool.
     """
 
-    pooling: str = setting("cls", "{choices}", choices=tuple(POOLINGS), metavar="HOW")
+    pooling: str = setting(
+        "cls", "auto: as the checkpoint's files state; {choices}", choices=(*POOLINGS, "auto"), metavar="HOW"
+    )
     layers: int | Sequence[int] = setting(  # kept as a tuple
         (-1,), "0: embeddings, -1: last; several: -4,-3,-2,-1", metavar="N,N", parse=integers
     )
@@ -62,6 +70,10 @@ class Recipe:
     )
     missing: str = setting("error", "missing texts: {choices}", choices=("error", "empty"), metavar="HOW")
     batch_tokens: int = setting(4096, "tokens in a batch", minimum=1)
+    normalize: bool | None = setting(None, "vectors of length 1 (no; with --pooling auto as stated)")
+    max_length: int | None = setting(
+        None, "tokens of a text (512, or fewer by the tokenizer; with --pooling auto as stated)", minimum=1
+    )
 
     def __post_init__(self) -> None:
         check(self)
@@ -73,12 +85,22 @@ class Recipe:
         if self.stride is not None and self.long != "windows":
             raise ValueError(f"stride is {self.stride} and long is {self.long!r}; it needs long='windows'")
 
+    @property
+    def how(self) -> str:
+        """The pooling, and whether vectors have length 1: "mean, normalized"."""
+        return self.pooling + ", normalized" * bool(self.normalize)
+
     def fit_to(self, config: Config, has_pooler: bool) -> tuple[tuple[int, ...], int]:
         """The layers counted from 0, the embeddings, to L, and the width of a vector: D, or k D for k concatenated.
 
-        Raises ValueError for a layer that this model does not have, and for the pooler of a model without one or of
-        another layer than the last.
+        Raises ValueError for a layer that this model does not have, for the pooler of a model without one or of
+        another layer than the last, and for pooling "auto", which an Embedder replaces by what the files state.
         """
+        if self.pooling == "auto":
+            raise ValueError(
+                "pooling is 'auto', and an Encoder has no files that state how its vectors are made; "
+                "give a Hub name or a folder, or choose pooling= and normalize="
+            )
         L, D, requested = len(config.shared_layers), config.hidden_size, as_layers(self.layers)
         wrong = [layer for layer in requested if not -L - 1 <= layer <= L]
         if wrong or not requested:

@@ -24,11 +24,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from minibert.files import atomic_write, lock_file, read_json, write_text_atomically
 from minibert.outputs import NPY_HEADER, NPY_START, check_output
-from minibert.printing import brief
+from minibert.printing import brief, progress_bar
 from minibert.text.tables import TextFile
 from minibert.text.texts import CHARACTERS, TEXTS, TextOrPair, as_text, portions
 from minibert.text.tokenized import TokenStats
@@ -53,6 +52,7 @@ class Written:
     windowed: int  # texts that were too long and were read in several windows
     windows: int  # these windows
     kernels: str  # that computed them
+    description: str  # of how they were made
     cosine: float | None = None  # the smallest to float32, of some texts computed in int8; None: not measured
 
 
@@ -120,7 +120,8 @@ def embed_stream(
     stats = sum(parts.stats, TokenStats())
     embedder.warn(stats)
     shape, counts = (stats.texts, embedder.width), (stats.tokens, stats.truncated, stats.windowed, stats.windows)
-    return Written(str(out), shape, dtype, stats.texts, resumed, *counts, embedder.engine.kernels, cosine)
+    how = (embedder.engine.kernels, embedder.description)
+    return Written(str(out), shape, dtype, stats.texts, resumed, *counts, *how, cosine)
 
 
 def check_request(out: Path, dtype: str, overwrite: bool, model: str | os.PathLike[str]) -> None:
@@ -150,7 +151,7 @@ def fill(
     """
     file = source if isinstance(source, TextFile) and source.size is not None else None
     total = file.size if file else len(source) if isinstance(source, Sized) else None
-    bar = tqdm(desc="embed", total=total, unit="B" if file else "text", unit_scale=True, delay=2, disable=None)
+    bar = progress_bar(name="embed", total=total, unit="B" if file else "text", unit_scale=True)
     left = dropwhile(parts.holds, chunks)
     next_chunk = list(islice(left, 1))  # that all before it are done is known now
     resumed, cosine = parts.rows, None

@@ -131,7 +131,7 @@ def test_a_terminated_run_leaves_no_folder_and_no_process(checkpoint: Path, tmp_
         while not any(tmp_path.glob("minibert-bench-*")):
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)  # which ends when no process holds its output any more
+        process.communicate(timeout=300)  # which ends when no process holds its output any more
     assert process.returncode == 128 + signal.SIGTERM
     assert list(tmp_path.glob("minibert-bench-*")) == []
 

@@ -86,10 +86,13 @@ def test_clients_count_answers_and_errors(no_network: None) -> None:
 
 
 @pytest.mark.slow
-def test_a_whole_measurement_with_a_soak_of_five_minutes(no_network: None, minilm: Path) -> None:
+def test_a_whole_measurement_with_a_soak_of_five_minutes(
+    no_network: None, minilm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """MINIBERT_SOAK: other seconds. Memory is flat within 5 %, and there is no error."""
     seconds = float(os.environ.get("MINIBERT_SOAK", "300"))
-    settings = Settings(serve=True, quick=True, sentences=500, threads=2, soak=seconds)
+    monkeypatch.delenv("MINIBERT_DATA", raising=False)
+    settings = Settings(serve=True, quick=True, sentences=500, threads=1, soak=seconds)
     found = harness.measure(str(minilm), settings, serving)
     assert found.wrong == []
     assert [row.at for row in found.rows if row.ranked] == [1, 8, 64, 64]

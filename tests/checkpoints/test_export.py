@@ -65,7 +65,6 @@ def test_the_encoder_itself_exports_with_its_own_arguments_and_its_own_output() 
     [
         ("bert", "", ["input_ids", "attention_mask", "token_type_ids"], ["last_hidden_state", "pooler_output"]),
         ("distilbert", "question-answering", ["input_ids", "attention_mask"], ["start_logits", "end_logits"]),
-        ("bert", "multiple-choice", ["input_ids", "attention_mask", "token_type_ids"], ["logits"]),
     ],
 )
 def test_the_command_writes_a_file_that_onnxruntime_runs_and_a_text_that_describes_it(

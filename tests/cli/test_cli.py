@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -174,9 +175,32 @@ def test_what_goes_wrong_in_the_work_has_its_own_status(
     assert complaint(result, 1) == f"minibert: error: {tmp_path}/x.npy.parts/part-0.npz: No space left on device\n"
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(hub, "locate_locally", Mock(side_effect=[KeyboardInterrupt, KeyError("a bug")]))
-    assert run("download", "bert-base-uncased") == (130, "", "")
+    assert run("download", "bert-base-uncased") == (130, "", "minibert: interrupted: nothing is kept\n")
     with pytest.raises(KeyError):  # a mistake in the program is not reported as a wrong request
         run("download", "bert-base-uncased")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_command_with_one_line_and_the_status_of_the_signal(
+    number: signal.Signals, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = signal.getsignal(number)
+    monkeypatch.setattr(hub, "locate_locally", lambda name: signal.raise_signal(number))
+    assert run("download", "bert-base-uncased") == (128 + number, "", "minibert: interrupted: nothing is kept\n")
+    assert signal.getsignal(number) is usual
+
+
+def test_an_interrupted_training_of_a_classifier_says_that_its_features_are_kept(
+    run: Run, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = ["classify", "train", write_tsv(tmp_path / "train.tsv"), "--model", checkpoint, "--out", tmp_path / "made"]
+    monkeypatch.setattr("minibert.tasks.frozen.new_head", Mock(side_effect=KeyboardInterrupt))
+    where = tmp_path / "made.features"
+    line = f"minibert: interrupted: the features of some texts are kept in {where}; the same command continues\n"
+    assert run(*train) == (130, "", line)
+    monkeypatch.undo()
+    monkeypatch.setattr(Engine, "vectors", None)  # computing would fail
+    printed(run(*train))
 
 
 @pytest.mark.filterwarnings("default")

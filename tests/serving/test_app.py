@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import shutil
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from words import labelled, write_words_checkpoint
+from words import labelled, state_vectors, write_words_checkpoint
 
 import minibert
-from minibert.serving import ServerSettings
+from minibert.cli import main as cli
+from minibert.serving import ServerSettings, app
 from minibert.serving.app import Server
 from minibert.serving.models import Masks, Vectors, load_labels
 from minibert.tasks.frozen import Classifier, train
@@ -108,7 +110,7 @@ def test_token_ids_with_and_without_the_special_ones_are_the_text(server: Server
 
 
 def test_normalized_vectors_have_length_1_and_so_have_their_first_dimensions(vectors: Vectors, folder: Path) -> None:
-    server = Server(Vectors("words", vectors.embedder, normalize=True))
+    server = Server(Vectors("words", Embedder(folder, Recipe(pooling="mean", normalize=True), "cpu")))
     plain = minibert.embed(TEXTS, folder, pooling="mean")
     for dimensions in (None, 3):
         first = plain[:, :dimensions]
@@ -117,6 +119,25 @@ def test_normalized_vectors_have_length_1_and_so_have_their_first_dimensions(vec
     for wrong in (0, -1, vectors.width + 1):
         answer = embed(server, "good", dimensions=wrong)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "dimensions")
+
+
+def test_serve_follows_the_checkpoint_by_default_and_says_so_in_its_first_line(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stated = state_vectors(shutil.copytree(folder, tmp_path / "stated"))
+    served: list[Server] = []
+    monkeypatch.setattr(app, "serve", lambda server, listener: served.append(server))
+    for options, words in (
+        ([], "pooling mean, normalized, at most 12 tokens, computed in float32 on cpu"),
+        (["--no-normalize"], "pooling mean, at most 12 tokens, computed in float32 on cpu"),
+        (["--pooling", "cls", "--normalize"], "pooling cls, normalized, at most 20 tokens, computed in float32 on cpu"),
+    ):
+        assert cli.main(["serve", "--model", str(stated), "--port", "0", "--device", "cpu", *options]) == 0
+        assert capsys.readouterr().out.splitlines()[0].endswith(words)
+    expected = minibert.embed(TEXTS, stated, pooling="auto")
+    assert_close(found_in(embed(served[0], TEXTS, model="stated")), expected)
+    assert len(found_in(embed(served[0], TEXTS, model="stated", dimensions=3))[0]) == 3
+    assert "more than max_length 12" in embed(served[0], LONG, model="stated").json()["error"]["message"]
 
 
 def test_a_text_that_is_too_long_is_cut_on_request_and_counted(vectors: Vectors, folder: Path) -> None:

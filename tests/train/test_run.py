@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,7 +17,7 @@ from helpers import assert_equal
 from training import write_home
 
 from minibert.tasks.base import Measure
-from minibert.train import distill, finetune, loop, pretrain
+from minibert.train import checkpointer, distill, finetune, loop, pretrain
 from minibert.train.run import DegenerateWarning, plot_runs
 from minibert.train.settings import (
     DistillClassifierSettings,
@@ -82,6 +85,76 @@ def test_a_killed_run_is_resumed_by_the_same_call_bit_for_bit(
     for name in ("curve", "epochs", "dev", "tokens"):
         assert one[name] == other[name], name
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind in ("classify", "mlm+nsp") else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
+)
+@pytest.mark.parametrize("step", [3, 6])  # of 12; in epochs of 6 the last
+def test_a_signal_in_a_step_saves_the_run_after_it_and_the_same_call_ends_with_the_same_bits(
+    kind: str, step: int, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, how = KINDS[kind], (STEPS if kind in OF_STEPS else EPOCHS) | {"save_every": 100}
+    whole = train(home, out=tmp_path / "whole", **how)
+    calls, right = list[int](), loop.one_step
+
+    def signalled(*args: Any) -> Any:
+        calls.append(len(calls) + 1)
+        if len(calls) == step:
+            signal.raise_signal(signal.SIGINT)
+        return right(*args)
+
+    monkeypatch.setattr(loop, "one_step", signalled)
+    with pytest.raises(KeyboardInterrupt, match=rf"up to step {step}, in .*out\.training; the same command continues"):
+        train(home, out=tmp_path / "out", **how)
+    assert len(calls) == step
+    resumed = train(home, out=tmp_path / "out", **how)
+    assert len(calls) == json.loads((tmp_path / "out" / "training.json").read_text())["steps"]  # no step twice
+    assert_equal(dict(resumed.named_parameters()), dict(whole.named_parameters()))
+    one, other = (json.loads((tmp_path / name / "training.json").read_text()) for name in ("whole", "out"))
+    for name in ("curve", "epochs", "dev", "tokens"):
+        assert one[name] == other[name], name
+
+
+def test_a_second_signal_stops_a_run_at_once_and_a_run_without_a_state_leaves_nothing(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def signalled(*args: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "one_step", signalled)
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+        KINDS["classify"](home, out=tmp_path / "out", **EPOCHS)
+    assert capfd.readouterr().err == "minibert: stopping after this step; a second signal stops at once\n"
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("removed", [True, False])  # a killed process cannot remove the folder
+def test_a_run_without_a_step_does_not_block_the_corrected_one(
+    removed: bool, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "one_step", Mock(side_effect=loop.NotFiniteError("the loss of step 1")))
+        if not removed:
+            patch.setattr(checkpointer, "remove_run", lambda folder: None)
+        with pytest.raises(loop.NotFiniteError):
+            KINDS["classify"](home, out=tmp_path / "out", **EPOCHS)
+    assert (tmp_path / "out.training").exists() != removed
+    KINDS["classify"](home, out=tmp_path / "out", **EPOCHS | {"epochs": 1, "learning_rate": 1e-4})
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_training_in_another_thread_leaves_signals_alone(home: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        usual = signal.getsignal(signal.SIGTERM)
+        model = pool.submit(KINDS["classify"], home, **EPOCHS | {"epochs": 1}).result()
+    assert model.head_is_trained
+    assert signal.getsignal(signal.SIGTERM) is usual
 
 
 @pytest.mark.parametrize("kind", ["classify", "mlm+nsp"])

@@ -57,6 +57,8 @@ def test_the_constructor_does_nothing_and_clone_and_set_params_keep_every_settin
         "truncation": "?",
         "cache": 3,
         "missing": "?",
+        "normalize": "?",
+        "max_length": "?",
     }
     estimator = TextFeatures(**settings)
     assert estimator.get_params() == settings

@@ -1,0 +1,104 @@
+"""How the vectors of a checkpoint are meant to be made, as the files of sentence-transformers state it.
+
+modules.json                        the steps, each with its type and folder: Transformer, Pooling, Normalize
+1_Pooling/config.json               how the vectors of a text's tokens become one
+sentence_bert_config.json           max_seq_length, to which texts are cut; newer folders have model_max_length in
+                                    tokenizer_config.json instead
+config_sentence_transformers.json   a text that is put before every text
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minibert.config import Config
+from minibert.files import parse_json, read_json, read_small
+from minibert.printing import brief
+
+PATTERNS = ("modules.json", "*_Pooling/config.json", "sentence_*_config.json", "config_sentence_transformers.json")
+TYPES = "sentence_transformers."  # the package of the types of steps
+STEPS = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
+MODES = ("cls", "mean", "max")
+OLDER = {  # keys of a pooling's config.json before there was "pooling_mode"
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+@dataclass(frozen=True)
+class Stated:
+    """How vectors are made: max_length is in tokens, at most the model's positions; None: as many as the tokenizer."""
+
+    pooling: str
+    normalize: bool
+    max_length: int | None
+
+    def __str__(self) -> str:
+        return f"pooling {self.pooling}{', normalized' * self.normalize}, at most {self.max_length} tokens"
+
+
+def read_stated(folder: Path) -> Stated | None:
+    """What the files in the folder of a checkpoint state; None if there is no modules.json.
+
+    Raises ValueError for files that are damaged or missing, and for steps that minibert does not have.
+    """
+    path = folder / "modules.json"
+    if not path.exists():
+        return None
+    try:
+        modules = {str(one["type"]): str(one["path"]) for one in parse_json(read_small(path).decode("utf-8-sig"))}
+    except (ValueError, TypeError, KeyError):
+        raise refusal(path, "it is not a list of modules, each with a type and a path") from None
+    steps = [name.rpartition(".")[2] if name.startswith(TYPES) else name for name in modules]
+    if steps not in STEPS:
+        found = ", ".join(steps) or "nothing"
+        raise refusal(path, f"the vectors are made by {found}, and minibert can only do {', '.join(STEPS[1])}")
+    pooling = folder / [*modules.values()][1] / "config.json"
+    if not pooling.exists():
+        raise refusal(path, f"it names {pooling}, which is missing")
+    mode = pooling_mode(read_json(pooling))
+    if mode not in MODES:
+        raise refusal(pooling, f"its pooling is {brief(mode)}, and minibert can only do {', '.join(MODES)}")
+    check_prompt(folder / "config_sentence_transformers.json")
+    return Stated(mode, len(steps) == 3, read_max_length(folder))
+
+
+def refusal(path: Path, problem: str) -> ValueError:
+    """The error for files that cannot be followed, with the way out."""
+    return ValueError(
+        f"pooling 'auto' cannot follow {path}: {problem}; choose --pooling and --normalize, or pooling= and normalize="
+    )
+
+
+def pooling_mode(config: dict[str, Any]) -> Any:
+    """The one pooling that a config.json of a Pooling names, else all of them; the mean if it names none."""
+    named = config.get("pooling_mode") or [mode for key, mode in OLDER.items() if config.get(key)] or "mean"
+    return named[0] if isinstance(named, list) and len(named) == 1 else named
+
+
+def check_prompt(path: Path) -> None:
+    """Raise ValueError for a prompt that is put before every text."""
+    values = read_json(path) if path.exists() else {}
+    name, prompts = values.get("default_prompt_name"), values.get("prompts") or {}
+    if name is not None and (prompt := prompts.get(name) if isinstance(prompts, dict) else prompts):
+        raise refusal(path, f"it puts {brief(prompt)} before every text; put it there yourself")
+
+
+def read_max_length(folder: Path) -> int:
+    """The number of tokens, special tokens included, to which texts are cut."""
+    own = next(iter(sorted(folder.glob("sentence_*_config.json"))), None)
+    settings = folder / "tokenizer_config.json"
+    values = [read_json(path) if path is not None and path.exists() else {} for path in (own, settings)]
+    positions = Config.from_file(folder / "config.json").max_tokens
+    if own is not None and values[0].get("do_lower_case") and not values[1].get("do_lower_case"):
+        raise refusal(own, "it lowercases texts (do_lower_case), and the tokenizer does not; lowercase them yourself")
+    length = values[0].get("max_seq_length") or values[1].get("model_max_length") or positions
+    if isinstance(length, bool) or not isinstance(length, (int, float)) or not length >= 1:
+        raise refusal(own or settings, f"its number of tokens is {brief(length)}")
+    return int(min(length, positions))

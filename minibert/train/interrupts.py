@@ -1,0 +1,46 @@
+"""Ctrl-C and SIGTERM wait for the end of a training step, where the state of the run can be saved."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from minibert.printing import is_main_process
+
+NOTICE = b"minibert: stopping after this step; a second signal stops at once\n"
+
+
+@contextmanager
+def delayed_signals() -> Iterator[list[int]]:
+    """Inside, the first SIGINT or SIGTERM is appended to a list; at the end it has its usual effect.
+
+    A second one has its usual effect at once. Ignored signals stay ignored. In other threads than the main one, where
+    Python handles no signals, nothing changes.
+    """
+    received: list[int] = []
+    usual: dict[int, Any] = {}
+
+    def restore() -> None:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+
+    def receive(number: int, _: object) -> None:
+        received.append(number)
+        restore()
+        if is_main_process():
+            os.write(2, NOTICE)  # print could fail here: the signal may have interrupted another print
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                usual[number] = signal.signal(number, receive)
+    try:
+        yield received
+    finally:
+        restore()
+        if received:
+            signal.raise_signal(received[0])

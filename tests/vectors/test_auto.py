@@ -1,0 +1,273 @@
+"""pooling="auto": vectors as the checkpoint's files state them, everywhere that makes vectors."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from words import labelled, state_vectors, write_words_checkpoint
+
+import minibert
+from minibert import TextFeatures, embed
+from minibert.cli import main as cli
+from minibert.tasks.frozen import Classifier, train
+from minibert.vectors import embedder as module
+from minibert.vectors.embedder import Embedder
+from minibert.vectors.readable import readable_vectors
+from minibert.vectors.recipe import Recipe
+from minibert.vectors.stream import embed_stream
+
+TEXTS = ["a very good film", "the awful meal", "", "good book " * 9]  # the last has more than 12 tokens
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore::minibert.text.tokenizer.TruncationWarning"),
+]
+
+
+@pytest.fixture
+def stated(folder: Path) -> Path:
+    """A checkpoint whose files state the normalized mean of at most 12 tokens."""
+    return state_vectors(folder)
+
+
+def assert_close(found: Any, expected: Any) -> None:
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def documented(folder: Path, texts: list[str], max_length: int) -> NDArray[Any]:
+    """Mean pooling and normalization as the page of all-MiniLM-L6-v2 writes them with transformers."""
+    transformers = pytest.importorskip("transformers")
+    tokenizer, model = (getattr(transformers, name).from_pretrained(folder) for name in ("AutoTokenizer", "AutoModel"))
+    encoded = tokenizer(texts, padding=True, truncation=True, max_length=max_length, return_tensors="pt")
+    with torch.no_grad():
+        states = model.eval()(**encoded)[0]
+    mask = encoded["attention_mask"].unsqueeze(-1).expand(states.size()).float()
+    pooled = (states * mask).sum(1) / torch.clamp(mask.sum(1), min=1e-9)
+    return F.normalize(pooled, p=2, dim=1).numpy()
+
+
+# -- the vectors
+
+
+def test_minilms_vectors_are_those_of_its_own_page_for_long_texts_too(minilm: Path) -> None:
+    texts = ["This is an example sentence", "Each sentence is converted", "a long text of words " * 80, ""]
+    assert len(minibert.load_tokenizer(minilm)(texts[2]).tokens[0]) > 256
+    assert_close(embed(texts, minilm, pooling="auto"), documented(minilm, texts, 256))
+
+
+@pytest.mark.parametrize("newer", [False, True])
+@pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("max", False), ("cls", True)])
+def test_auto_is_what_the_files_state(folder: Path, pooling: str, normalize: bool, newer: bool) -> None:
+    state_vectors(folder, pooling, normalize, 12, newer)
+    vectors = embed(TEXTS, folder, pooling="auto")
+    assert_close(vectors, embed(TEXTS, folder, pooling=pooling, normalize=normalize, max_length=12))
+    plain = embed(TEXTS, folder, pooling=pooling, normalize=False, max_length=12)
+    lengths = np.linalg.norm(plain, axis=1, keepdims=True)
+    assert_close(vectors, plain / lengths if normalize else plain)
+
+
+def test_auto_without_files_is_cls_as_it_is(folder: Path) -> None:
+    np.testing.assert_array_equal(embed(TEXTS, folder, pooling="auto"), embed(TEXTS, folder))
+
+
+def test_an_explicit_setting_counts_before_that_of_the_files(stated: Path) -> None:
+    def recipe(**settings: Any) -> tuple[object, ...]:
+        found = Embedder(stated, Recipe(**settings)).recipe
+        return found.pooling, found.normalize, found.max_length
+
+    assert recipe(pooling="auto") == ("mean", True, 12)
+    assert recipe(pooling="auto", normalize=False, max_length=5) == ("mean", False, 5)
+    assert recipe(pooling="max") == ("max", False, None)
+    assert recipe(normalize=True) == ("cls", True, None)
+    tokenizer = minibert.load_tokenizer(stated, max_length=7)
+    own = Embedder(stated, Recipe("auto"), tokenizer=tokenizer)
+    assert (own.tokenizer.max_length, own.recipe.how) == (7, "mean, normalized")
+
+
+def test_windows_are_averaged_before_the_length_becomes_1(stated: Path) -> None:
+    settings: dict[str, Any] = {"pooling": "mean", "long": "windows", "max_length": 12}
+    plain = embed(TEXTS, stated, **settings, normalize=False)
+    vectors = embed(TEXTS, stated, pooling="auto", long="windows")
+    assert_close(vectors, plain / np.linalg.norm(plain, axis=1, keepdims=True))
+
+
+def test_the_readable_way_normalizes_too(stated: Path) -> None:
+    embedder = Embedder(stated, Recipe("auto"))
+    ids = embedder.tokenizer.ids(TEXTS)
+    found = readable_vectors(minibert.load(stated), ids, embedder.recipe)
+    np.testing.assert_allclose(found, embedder(TEXTS), rtol=0, atol=1e-5)
+
+
+def test_every_way_to_compute_vectors_follows_the_files(stated: Path, tmp_path: Path) -> None:
+    expected = embed(TEXTS, stated, pooling="auto")
+    embed_stream(TEXTS, tmp_path / "x.npy", stated, pooling="auto")
+    for found in (
+        np.load(tmp_path / "x.npy"),
+        TextFeatures(stated, pooling="auto", cache=tmp_path / "rows").fit_transform(TEXTS),
+        Embedder(stated, Recipe("auto"))(TEXTS),
+        pickle.loads(pickle.dumps(Embedder(stated, Recipe("auto"))))(TEXTS),
+    ):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+# -- what is refused
+
+
+def test_auto_is_refused_for_an_encoder_and_a_length_beside_a_tokenizer(stated: Path) -> None:
+    encoder, tokenizer = minibert.load(stated), minibert.load_tokenizer(stated)
+    with pytest.raises(ValueError, match=r"an Encoder has no files .*; give a Hub name or a folder, or choose"):
+        embed(TEXTS, encoder, tokenizer=tokenizer, pooling="auto")
+    with pytest.raises(ValueError, match="max_length is 5, and that of the tokenizer is 20; leave one out"):
+        embed(TEXTS, encoder, tokenizer=tokenizer, max_length=5)
+    for wrong, kind in (({"normalize": "yes"}, TypeError), ({"max_length": 0}, ValueError)):
+        with pytest.raises(kind, match=f"{next(iter(wrong))} is "):
+            Recipe(**wrong)  # type: ignore[arg-type]  # that is the test
+    with pytest.raises(ValueError, match=r"max_length is 600; it must be .* at most 20"):
+        embed(TEXTS, stated, max_length=600)
+
+
+def test_what_cannot_be_followed_is_one_line_on_the_command_line(
+    stated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (stated / "1_Pooling" / "config.json").write_text('{"pooling_mode": "weightedmean"}')
+    (tmp_path / "texts.txt").write_text("good\n")
+    command = ["embed", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "x.npy"), "--model", str(stated)]
+    assert cli.main([*command, "--pooling", "auto"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "weightedmean" in line and "choose --pooling and --normalize" in line
+    assert not (tmp_path / "x.npy").exists()
+
+
+# -- what is stored
+
+
+def test_a_pickle_and_a_fitted_transformer_keep_what_the_files_stated_at_that_time(stated: Path) -> None:
+    expected = embed(TEXTS, stated, pooling="auto")
+    features = TextFeatures(stated, pooling="auto").fit(TEXTS)
+    stored = [pickle.dumps(features), pickle.dumps(Embedder(stated, Recipe("auto")))]
+    (stated / "modules.json").unlink()
+    assert_close(features.transform(TEXTS), expected)
+    assert_close(pickle.loads(stored[0]).transform(TEXTS), expected)
+    assert_close(pickle.loads(stored[1])(TEXTS), expected)
+    assert features.pooling == "auto"  # the parameter stays, for clone
+    assert TextFeatures(stated, pooling="auto").fit(TEXTS).recipe_.pooling == "cls"
+
+
+def test_a_saved_classifier_holds_the_resolved_settings_and_decides_alike(stated: Path, tmp_path: Path) -> None:
+    texts, labels = labelled()
+    classifier = train(texts, labels, model=str(stated), pooling="auto", folds=0)
+    classifier.save(tmp_path / "saved")
+    details = classifier.details()
+    assert {name: details[name] for name in ("pooling", "normalize", "max_length")} == {
+        "pooling": "mean",
+        "normalize": True,
+        "max_length": 12,
+    }
+    (stated / "modules.json").unlink()
+    again = Classifier.load(tmp_path / "saved")
+    assert_close(again.predict_proba(TEXTS), classifier.predict_proba(TEXTS))
+
+
+def test_identities_and_unfinished_work_differ_by_what_is_resolved(stated: Path, tmp_path: Path) -> None:
+    def identity(**settings: Any) -> dict[str, Any]:
+        return Embedder(stated, Recipe(**settings)).identity
+
+    auto = identity(pooling="auto")
+    assert auto == identity(pooling="mean", normalize=True, max_length=12)
+    assert (auto["pooling"], auto["max_length"]) == ("mean, normalized", 12)
+    assert auto != identity(pooling="mean", max_length=12)
+    out, same = tmp_path / "x.npy", {"pooling": "mean", "normalize": True, "max_length": 12}
+
+    def interrupted() -> Any:
+        yield from ["good"] * 3
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        embed_stream(interrupted(), out, stated, pooling="auto", part_rows=2)
+    with pytest.raises(ValueError, match="was started with pooling 'mean, normalized'"):
+        embed_stream(["good"] * 3, out, stated, **same | {"normalize": False}, part_rows=2)
+    assert embed_stream(["good"] * 3, out, stated, **same, part_rows=2).resumed_rows == 2
+
+
+# -- the notice
+
+
+@pytest.fixture
+def notices(caplog: pytest.LogCaptureFixture) -> Any:
+    """The notices since the last call."""
+    module.note_stated.cache_clear()
+
+    def since() -> list[str]:
+        found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        caplog.clear()
+        return found
+
+    return since
+
+
+def test_one_notice_a_process_where_the_files_state_something_else_than_the_default(stated: Path, notices: Any) -> None:
+    embed(TEXTS, stated)
+    TextFeatures(stated).fit(TEXTS)
+    (line,) = notices()
+    assert line == (
+        f"minibert: notice: these vectors have pooling cls, the default; the files of {stated} state pooling mean, "
+        "normalized, at most 12 tokens; --pooling auto (pooling='auto') follows them"
+    )
+
+
+@pytest.mark.parametrize(
+    "settings", [{"pooling": "auto"}, {"pooling": "mean"}, {"normalize": False}, {"normalize": True}]
+)
+def test_no_notice_to_who_has_chosen(stated: Path, notices: Any, settings: dict[str, Any]) -> None:
+    embed(TEXTS, stated, **settings)
+    assert notices() == []
+
+
+def test_no_notice_where_nothing_or_the_default_is_stated_and_none_from_a_pickle(
+    stated: Path, tmp_path: Path, notices: Any
+) -> None:
+    embed(TEXTS, write_words_checkpoint(tmp_path / "bare"))
+    embed(TEXTS, state_vectors(write_words_checkpoint(tmp_path / "cls"), "cls", normalize=False))
+    stored = pickle.dumps(Embedder(stated))
+    notices()
+    module.note_stated.cache_clear()
+    pickle.loads(stored)(TEXTS)
+    assert notices() == []
+
+
+def test_files_that_cannot_be_followed_are_a_notice_for_the_default_and_no_error(stated: Path, notices: Any) -> None:
+    (stated / "modules.json").write_text("{")
+    embed(TEXTS, stated)
+    (line,) = notices()
+    assert "pooling 'auto' cannot follow" in line
+
+
+def test_the_command_line_prints_the_notice_on_standard_error_and_the_recipe_in_its_first_line(
+    stated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], notices: Any
+) -> None:
+    (tmp_path / "texts.txt").write_text("good\nbad\n")
+    command = ["embed", str(tmp_path / "texts.txt"), "--model", str(stated), "--out"]
+    assert cli.main([*command, str(tmp_path / "x.npy")]) == 0
+    assert len(notices()) == 1
+    assert "pooling cls, at most 20 tokens, computed in float32 on cpu" in capsys.readouterr().out.splitlines()[0]
+    assert cli.main([*command, str(tmp_path / "y.npy"), "--pooling", "auto", "--json"]) == 0
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first.endswith("; pooling mean, normalized, at most 12 tokens, computed in float32 on cpu")
+    assert json.loads(last)["description"] in first
+    assert cli.main([*command, str(tmp_path / "z.npy"), "--pooling", "auto", "--no-normalize"]) == 0
+    assert "; pooling mean, at most 12 tokens" in capsys.readouterr().out
+    assert notices() == []
+
+
+def test_a_folder_that_is_copied_without_its_files_is_cls(stated: Path, tmp_path: Path) -> None:
+    shutil.copytree(stated, tmp_path / "copy", ignore=shutil.ignore_patterns("modules.json"))
+    assert Embedder(tmp_path / "copy", Recipe("auto")).recipe.how == "cls"
