@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from minibert.settings import setting
-from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
+from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
 from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, as_labels, check_finite
 from minibert.text.formats import FileSettings
 from minibert.text.tables import Column, Table
 from minibert.text.texts import TextOrPair, as_columns, as_texts_or_pairs
 from minibert.text.tokenizer import Tokenizer, TokenStats
+from minibert.text.writing import one_line
 
 
 @dataclass(frozen=True)

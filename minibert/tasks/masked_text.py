@@ -31,13 +31,14 @@ from minibert.inputs import inference
 from minibert.losses import IGNORED
 from minibert.printing import block, progress_bar
 from minibert.settings import setting
-from minibert.tasks.base import Augmentation, Encoded, Example, Logits, Measure, Task, one_line
+from minibert.tasks.base import Augmentation, Encoded, Example, Logits, Measure, Task
 from minibert.tasks.metrics import standard_error
 from minibert.text.formats import FileSettings
 from minibert.text.masking import RATE, Masking, check_rate, unmasked
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts, portions
 from minibert.text.tokenizer import Tokenizer, TokenStats, load_tokenizer
+from minibert.text.writing import one_line
 
 # ---------------------------------------------------------------------------------------------------------------
 # Filling masks

@@ -75,18 +75,25 @@ class Table:
     those of the requested columns, or their numbers without a header. Raises FileNotFoundError for a missing file,
     ImportError for .parquet without pyarrow, and ValueError for a pipe, a device or a folder, an unknown format, a
     missing column, a file that changes while it is read, or, with its place, for content that is damaged.
+
+    whole: `record` has all columns of the row, also of a .parquet.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], columns: Sequence[Column], settings: FileSettings = DEFAULT
+        self,
+        path: str | os.PathLike[str],
+        columns: Sequence[Column],
+        settings: FileSettings = DEFAULT,
+        whole: bool = False,
     ) -> None:
         self.name = STANDARD_INPUT if os.fspath(path) == "-" else os.fspath(path)
         self.format, self.compressed = settings.format_of(self.name)
-        self.settings, self.delimiter = settings, settings.delimiter
+        self.settings, self.delimiter, self.whole = settings, settings.delimiter, whole
         self.columns = tuple(columns)
         self.names: tuple[str, ...] | None = None  # of the requested columns
         self.header = True
         self.place = self.name  # of the last row, for messages
+        self.record: dict[str, Any] = {}  # the last row, all columns if `whole`
         self.stream = opened(path)
         self.begun = self.state()
         self.size = self.begun[0] if self.begun and self.format != "parquet" else None  # bytes, None if unknown
@@ -116,7 +123,7 @@ class Table:
             record = {"text": found} if isinstance(found, str) else found
             if not isinstance(record, dict):
                 raise ValueError(f"{place} is {brief(record)}, not an object")
-            self.names = self.names or find_columns(self.columns, list(record), place)
+            self.names, self.record = self.names or find_columns(self.columns, list(record), place), record
             columns = zip(self.names, self.columns, strict=True)
             yield tuple(self.value(record, name, column, place) for name, column in columns)
 
@@ -147,7 +154,7 @@ class Table:
         elif self.format == "parquet":
             file = open_parquet(stream, self.name)
             self.names = find_columns(self.columns, file.schema_arrow.names, self.name)
-            yield from read_parquet(file, self.name, self.names)
+            yield from read_parquet(file, self.name, file.schema_arrow.names if self.whole else self.names)
         elif self.format == "txt":
             place = f"{self.name}, read as one text per line,"
             lines = decoded_lines(stream, self.name, encoding)
@@ -209,6 +216,9 @@ class Table:
             self.header = has_header(self.columns, names)
             keys = names if self.header else [str(number) for number in range(1, len(names) + 1)]
             self.names = find_columns(self.columns, keys, place, self.header)
+            if self.whole and len(set(keys)) < len(keys):
+                twice = next(name for name in keys if keys.count(name) > 1)
+                raise ValueError(f"{place} has more than one column {twice!r}, and all are kept; rename one")
             requested = zip(self.names, self.columns, strict=True)
             if not self.header and any(first[int(key) - 1].lower() in column.usual for key, column in requested):
                 raise ValueError(f"{place} is a header: {listed(first)}; request columns by name, not by number")
@@ -235,12 +245,13 @@ class TextFile(Table):
         column: str | int | None = None,
         format: str | None = None,
         column2: str | int | None = None,
+        whole: bool = False,
         **settings: Any,
     ) -> None:
         columns = [Column("column", None if column is None else str(column))]
         if column2 is not None:
             columns.append(Column("column2", str(column2), ()))
-        super().__init__(path, columns, FileSettings(format=format, **settings))
+        super().__init__(path, columns, FileSettings(format=format, **settings), whole)
 
     def __iter__(self) -> Iterator[TextOrPair]:
         row = None
