@@ -190,6 +190,14 @@ def test_a_signal_ends_a_command_with_one_line_and_the_status_of_the_signal(
     assert signal.getsignal(number) is usual
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_inside_of_exec_ends_the_process_with_the_same_status(number: signal.Signals) -> None:
+    code = f"main.parser = lambda argv: exec('import os; os.kill(os.getpid(), {number:d})'); sys.exit(main.main([]))"
+    argv = [sys.executable, "-c", f"import sys; from minibert.cli import main; {code}"]
+    call = subprocess.run(argv, capture_output=True, text=True)
+    assert (call.returncode, call.stderr) == (128 + number, "minibert: interrupted: nothing is kept\n")
+
+
 def test_an_interrupted_training_of_a_classifier_says_that_its_features_are_kept(
     run: Run, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
