@@ -47,7 +47,7 @@ def run(args: Arguments) -> Figures:
     """
     about = [f"--{name}" for name in COLUMNS if name != "label" and getattr(args, name) is not None]
     if args.file is None and about:
-        raise ValueError(f"{', '.join(about)} is about --file, which is not given")
+        raise ValueError(f"{', '.join(about)} is about --file, which is not given; --file - is standard input")
     if args.texts and args.file is not None:
         raise ValueError("give either texts or --file")
     from minibert.printing import block
