@@ -81,7 +81,7 @@ def check_number(
     if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
         raise TypeError(f"{name} is {brief(value)}; it must be {'an int' if kind is int else 'a number'}")
     finite = not isinstance(value, float) or math.isfinite(value)
-    limits = {"at least": minimum, "at most": maximum, "above": above, "below": below}
+    limits = {"at least": minimum, "above": above, "at most": maximum, "below": below}
     given = {words: bound for words, bound in limits.items() if bound is not None}
     if not finite or not all(WITHIN[words](value, bound) for words, bound in given.items()):
         bounds = ["finite"] * (not finite) + [f"{words} {bound:.10g}" for words, bound in given.items()]

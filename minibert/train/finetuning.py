@@ -280,7 +280,7 @@ def with_settings(task: str | Task, settings: Mapping[str, Any]) -> tuple[Task, 
     """The task with those of the settings that are its own, and the others, for training. Raises TypeError for others
     that neither has."""
     kind: Any = task_class(task) if isinstance(task, str) else type(task)
-    ours = {one.name for one in fields(kind)}
+    ours = [one.name for one in fields(kind)]
     known = [*ours, *(one.name for one in fields(FinetuneSettings))]
     if wrong := settings.keys() - set(known):
         raise TypeError(f"there is no setting {min(wrong)!r}; choose from {', '.join(known)}")

@@ -15,7 +15,7 @@ from minibert.text.formats import FileSettings
 
 STEPS, SHARDS = ("packed", "readable"), ("none", "full")
 OBJECTIVES = ("mlm", "mlm+nsp", "mlm+sop", "electra")  # the keys of train.objectives.OBJECTIVES
-LARGEST_WEIGHTS = 1_000_000  # the sum of the weights of losses
+MILLION = 1_000_000  # more epochs, rows or weight of a loss must be a mistake
 
 
 def floats(text: str) -> tuple[float, ...]:
@@ -32,13 +32,13 @@ def redefault(settings: Any, name: str, default: Any) -> Any:
 class TrainSettings:
     """Settings of the training loop; the defaults are those of BERT's paper. Raises ValueError or TypeError."""
 
-    epochs: int = setting(3, "passes over the training data", minimum=1)
-    batch_size: int = setting(32, "rows in a batch, over all processes", minimum=1)
+    epochs: int = setting(3, "passes over the training data", minimum=1, maximum=MILLION)
+    batch_size: int = setting(32, "rows in a batch, over all processes", minimum=1, maximum=MILLION)
     learning_rate: float = setting(5e-5, "peak learning rate", above=0, maximum=1)
     warmup: float = setting(0.1, "warmup ratio: fraction of the steps in which the rate rises", minimum=0, below=1)
     weight_decay: float = setting(0.01, "weight decay of matrices, not of biases and LayerNorm", minimum=0, maximum=1)
     clip: float = setting(1.0, "maximum gradient norm", above=0)
-    accumulate: int = setting(1, "batches whose gradients are accumulated in one step", minimum=1)
+    accumulate: int = setting(1, "batches whose gradients are accumulated in one step", minimum=1, maximum=MILLION)
     seed: int = setting(0, "random seed of fresh weights, row order and dropout", minimum=0, maximum=2**32 - 1)
     precision: str = setting("auto", "{choices}: of matrix products", choices=("float32", "bfloat16", "auto"))
     shard: str = setting("none", "{choices}: full shards the model over the processes of torchrun", choices=SHARDS)
@@ -76,7 +76,7 @@ class PretrainSettings(TrainSettings):
     init: str | None = setting(None, "a checkpoint to continue from, instead of a new model")
     objective: str = setting("mlm+nsp", "{choices}", choices=OBJECTIVES)
     dev: str | None = setting(None, "held-out text for evaluation (default: the end of the corpus)", metavar="FILE")
-    steps: int = setting(1000, "training steps", minimum=1)
+    steps: int = setting(1000, "training steps", minimum=1, maximum=1000 * MILLION)
     max_length: int = setting(128, "tokens of a row", minimum=8)  # a pair of texts with a token to predict in each
     mask_rate: float = setting(0.15, "fraction of the tokens to predict", above=0, below=1)
     whole_words: bool = setting(False, "mask all tokens of a word together")
@@ -98,11 +98,10 @@ class StudentSettings:
     def __post_init__(self) -> None:
         check(self)
         default = type(self).weights
-        if len(self.weights) != len(default) or min(self.weights) < 0 or not 0 < sum(self.weights) <= LARGEST_WEIGHTS:
+        if len(self.weights) != len(default) or min(self.weights) < 0 or not 0 < sum(self.weights) <= MILLION:
             given = ",".join(map(str, self.weights))
             raise ValueError(
-                f"weights are {given}; give {len(default)} of at least 0, whose sum is above 0 and at most "
-                f"{LARGEST_WEIGHTS}"
+                f"weights are {given}; give {len(default)} of at least 0, whose sum is above 0 and at most {MILLION}"
             )
 
 

@@ -191,10 +191,10 @@ def test_a_signal_ends_a_command_with_one_line_and_the_status_of_the_signal(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_inside_of_exec_ends_the_process_with_the_same_status(number: signal.Signals) -> None:
+def test_a_signal_inside_of_exec_ends_the_process_with_the_same_status(number: signal.Signals, tmp_path: Path) -> None:
     code = f"main.parser = lambda argv: exec('import os; os.kill(os.getpid(), {number:d})'); sys.exit(main.main([]))"
-    argv = [sys.executable, "-c", f"import sys; from minibert.cli import main; {code}"]
-    call = subprocess.run(argv, capture_output=True, text=True)
+    (tmp_path / "stopped.py").write_text(f"import sys\nfrom minibert.cli import main\n{code}\n")
+    call = subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, capture_output=True, text=True)
     assert (call.returncode, call.stderr) == (128 + number, "minibert: interrupted: nothing is kept\n")
 
 
