@@ -143,7 +143,7 @@ def open_reader(
     """
     check_number("batch_tokens", batch_tokens, int, 1, None)
     if folder_kind(name) == "frozen":
-        return Classifier.load(name, model=model, device=device, batch_tokens=batch_tokens)
+        return Classifier.load(Path(name), model=model, device=device, batch_tokens=batch_tokens)
     if model is not None:
         raise ValueError(f"model is {model!r}, and {name} holds its own model; leave it out")
     return Reader.load(name, device, batch_tokens)
