@@ -79,7 +79,7 @@ def demo(
     show(block("weights", f"{source.name}, from {source.origin}", why))
     figures["data"] = show_data(reviews, labels, show)
     figures |= show_tokens(load_tokenizer(source.folder), texts, show)
-    features = TextFeatures(str(source.folder)).fit(texts)
+    features = TextFeatures(str(source.folder), normalize=False).fit(texts)  # [CLS] as it is, as in the tutorial
     before = time.perf_counter()
     vectors = features.transform(texts)
     seconds = {"encode": round(time.perf_counter() - before, 3)}

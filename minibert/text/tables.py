@@ -88,7 +88,7 @@ class Table:
     ) -> None:
         self.name = STANDARD_INPUT if os.fspath(path) == "-" else os.fspath(path)
         self.format, self.compressed = settings.format_of(self.name)
-        self.settings, self.whole = settings, whole
+        self.settings, self.delimiter, self.whole = settings, settings.delimiter, whole
         self.columns = tuple(columns)
         self.names: tuple[str, ...] | None = None  # of the requested columns
         self.header = True
@@ -148,7 +148,8 @@ class Table:
         if self.format in DELIMITERS:
             lines = decoded_lines(stream, self.name, encoding)
             first = list(islice(lines, FIRST_LINES))
-            how = dialect(self.format, self.settings.delimiter or self._delimiter(first))
+            self.delimiter = self.delimiter or self._delimiter(first)
+            how = dialect(self.format, self.delimiter)
             yield from self._table(read_table(chain(first, lines), self.name, how))
         elif self.format == "parquet":
             file = open_parquet(stream, self.name)
@@ -209,6 +210,9 @@ class Table:
         """
         for place, first in rows:
             names = [name.strip() for name in first]
+            if len(names) < len(self.columns):
+                roles = " and ".join(column.role for column in self.columns)
+                raise ValueError(f"{place} has one column, {listed(names)}; {roles} need one each (--delimiter)")
             self.header = has_header(self.columns, names)
             keys = names if self.header else [str(number) for number in range(1, len(names) + 1)]
             self.names = find_columns(self.columns, keys, place, self.header)
@@ -220,7 +224,10 @@ class Table:
                 raise ValueError(f"{place} is a header: {listed(first)}; request columns by name, not by number")
             for at, row in rows if self.header else chain([(place, first)], rows):
                 if len(row) != len(keys):
-                    raise ValueError(f"{at} has {len(row)} columns, {len(keys)} are expected, as in the first row")
+                    quotes = f"; a cell with {shown(self.delimiter or '')} in it needs quotes" * (self.format == "csv")
+                    raise ValueError(
+                        f"{at} has {len(row)} columns, {len(keys)} are expected, as in the first row{quotes}"
+                    )
                 yield at, dict(zip(keys, row, strict=True))
 
 
@@ -288,7 +295,7 @@ def read_json_array(stream: BinaryIO, name: str, encoding: str) -> Iterator[tupl
     try:
         items = parsed(content.decode(codec(encoding)), place) if len(content) <= JSON_LIMIT else None
     except UnicodeDecodeError as error:
-        raise other_encoding(f"{name}, at byte {error.start:,},", error) from None
+        raise other_encoding(f"{name}, at byte {error.start:,},", encoding, error) from None
     if not isinstance(items, list):
         raise ValueError(f"{place} is no array, or longer than {JSON_LIMIT / 1e6:g} MB")
     yield from ((f"{name}, item {number},", item) for number, item in enumerate(items, 1))
