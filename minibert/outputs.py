@@ -22,10 +22,15 @@ OTHER = "name another --out"
 # A numpy file of ours has its numbers from byte 4096 on, where a page of memory begins; numpy itself pads to 64 bytes.
 NPY_HEADER = 4096
 NPY_START = b"\x93NUMPY\x01\x00" + (NPY_HEADER - 10).to_bytes(2, "little")
-# The first columns of tables of predictions; a number alone is no mark.
+# The first columns of a table of predictions, and the first object of a .jsonl; a number alone is no mark.
+ENTITIES = rb'.*?"+text"+: .*?"+label"+: .*?"+start"+: \d+, "+end"+: \d+, "+score"+: '
 PREDICTIONS = (
-    rb"(?s)\A\W*(labels?\W+probability\W+probabilities\b|number\W+choice\W+probability\b|masks\W+filled\b|"
-    rb'answer\W+start\W+end\W+score\b|entities\b.*?"+text"+: .*?"+label"+: .*?"+start"+: \d+, "+end"+: \d+, "+score"+: )'
+    rb"(?s)\A(labels?.probability.probabilities\b|number.choice.probability\b|answer.start.end.score\b|"
+    rb"masks.filled\b|entities\b" + ENTITIES + rb")"
+)
+OBJECTS = (
+    rb'(?s)\A\{("labels?": .*?, "probability": .*?, "probabilities": \{|"number": \d+, "choice": .*?, "probability": |'
+    rb'"answer": .*?, "start": \d+, "end": \d+, "score": |"masks": .*?, "filled": |"entities": ' + ENTITIES + rb")"
 )
 # By suffix, a regular expression that matches the first or the last 4096 bytes of every file that minibert writes.
 MARKS = {
@@ -34,7 +39,9 @@ MARKS = {
     ".md": b"# Parity",
     **dict.fromkeys((".png", ".svg", ".pdf", ".onnx"), b"minibert"),
     ".txt": b"in   input_ids: int64",
-    **dict.fromkeys((".tsv", ".csv", ".jsonl"), PREDICTIONS),
+    ".tsv": PREDICTIONS,
+    ".csv": PREDICTIONS,
+    ".jsonl": OBJECTS,
     ".parquet": b"(?s)maker..minibert",
 }
 
