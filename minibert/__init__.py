@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from minibert import train
     from minibert.checkpoints.load import load, save
     from minibert.config import Config
     from minibert.model import Encoder
@@ -43,6 +44,7 @@ MODULES = {
     "save": "checkpoints.load",
     "stream": "vectors.stream",
     "trace": "tracing.run",
+    "train": "train",
 }
 __all__ = [
     "Config",
@@ -59,6 +61,7 @@ __all__ = [
     "save",
     "stream",
     "trace",
+    "train",
 ]
 
 
@@ -66,7 +69,7 @@ def __getattr__(name: str) -> object:
     if name not in MODULES:
         raise AttributeError(f"module 'minibert' has no attribute {name!r}; it has {', '.join(MODULES)}")
     module = importlib.import_module(f"minibert.{MODULES[name]}")
-    return module if name == "stream" else getattr(module, name)  # `stream` is a module itself
+    return module if name in ("stream", "train") else getattr(module, name)  # these are modules themselves
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,7 @@ so that no reader ever sees half a file. outputs.py decides what may be replaced
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -19,6 +20,13 @@ if sys.platform != "win32":
     import fcntl
 
 MOST_BYTES = 100_000_000  # of a JSON file; safetensors sets the same limit to its headers
+
+
+def matching_files(pattern: str) -> list[str]:
+    """The file of this name, else the files that match a pattern such as corpus/*.csv, in the order of their names."""
+    if Path(pattern).exists():
+        return [pattern]
+    return sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
 
 
 def regular(path: Path, what: str = "file") -> Path:

@@ -22,6 +22,11 @@ OTHER = "name another --out"
 # A numpy file of ours has its numbers from byte 4096 on, where a page of memory begins; numpy itself pads to 64 bytes.
 NPY_HEADER = 4096
 NPY_START = b"\x93NUMPY\x01\x00" + (NPY_HEADER - 10).to_bytes(2, "little")
+# The first columns of tables of predictions; a number alone is no mark.
+PREDICTIONS = (
+    rb"(?s)\A\W*(labels?\W+probability\W+probabilities\b|number\W+choice\W+probability\b|masks\W+filled\b|"
+    rb'answer\W+start\W+end\W+score\b|entities\b.*?"+text"+: .*?"+label"+: .*?"+start"+: \d+, "+end"+: \d+, "+score"+: )'
+)
 # By suffix, a regular expression that matches the first or the last 4096 bytes of every file that minibert writes.
 MARKS = {
     ".npy": re.escape(NPY_START),
@@ -29,7 +34,8 @@ MARKS = {
     ".md": b"# Parity",
     **dict.fromkeys((".png", ".svg", ".pdf", ".onnx"), b"minibert"),
     ".txt": b"in   input_ids: int64",
-    ".tsv": b"label\tprobability\ttext",
+    **dict.fromkeys((".tsv", ".csv", ".jsonl"), PREDICTIONS),
+    ".parquet": b"(?s)maker..minibert",
 }
 
 

@@ -62,6 +62,8 @@ class Head(nn.Module):
     reads: ClassVar[tuple[str, ...]]
     build: Callable[[Config], None]  # creates the modules on top of the encoder
     read: Callable[..., Any]  # from the encoder's output, and labels, to the output of the head
+    tokenizer: Any = None  # that of a trained model, see train.finetune
+    predict: Callable[..., list[dict[str, Any]]]  # of such a model: minibert.predict without the model, (texts, pairs)
 
     def __init__(self, config: Config, attention: str = "eager") -> None:
         super().__init__()

@@ -6,6 +6,7 @@ The command line (cli/options.py) makes its flags from these fields, and `check`
 from __future__ import annotations
 
 import math
+import operator
 import typing
 from dataclasses import field, fields
 from functools import cache
@@ -14,31 +15,31 @@ from typing import Any
 
 from minibert.printing import brief
 
+WITHIN = {"at least": operator.ge, "at most": operator.le, "above": operator.gt, "below": operator.lt}
+
 
 def setting(
     default: Any,
     help: str,
     *,
     choices: tuple[str, ...] = (),
-    minimum: float | None = None,
-    maximum: float | None = None,
     metavar: str | None = None,
     parse: Any = None,
+    **limits: float,
 ) -> Any:
     """A field of a settings dataclass.
 
-    help: for the command line; "{choices}" stands for the choices. minimum, maximum: limits of a number, inclusive.
-    metavar: the name of the value in the help. parse: text to value, where the type of the field does not determine it.
+    help: for the command line; "{choices}" stands for the choices. metavar: the name of the value in the help. parse:
+    text to value, where the type of the field does not determine it. limits: of a number, see check_number.
     """
     return field(
         default=default,
         metadata={
             "help": help,
             "choices": choices,
-            "minimum": minimum,
-            "maximum": maximum,
             "metavar": metavar,
             "parse": parse,
+            "limits": limits,
         },
     )
 
@@ -56,26 +57,34 @@ def check(settings: Any) -> None:
     """Raise ValueError or TypeError, naming the setting, its value and its limits, for a value outside them."""
     for one in fields(settings):
         kind, optional = type_of(settings.__class__, one.name)
-        value, limits = getattr(settings, one.name), one.metadata
+        value, choices = getattr(settings, one.name), one.metadata.get("choices")
         if optional and value is None:
             continue
-        if kind is bool and limits and not isinstance(value, bool):
+        if kind is bool and one.metadata and not isinstance(value, bool):
             raise TypeError(f"{one.name} is {brief(value)}; it must be True or False")
-        if limits.get("choices") and value not in limits["choices"]:
-            raise ValueError(f"{one.name} is {brief(value)}; choose from {', '.join(limits['choices'])}")
+        if choices and value not in choices:
+            raise ValueError(f"{one.name} is {brief(value)}; choose from {', '.join(choices)}")
         if kind in (int, float):
-            check_number(one.name, value, kind, limits.get("minimum"), limits.get("maximum"))
+            check_number(one.name, value, kind, **one.metadata.get("limits", {}))
 
 
-def check_number(name: str, value: Any, kind: type, minimum: float | None, maximum: float | None) -> None:
+def check_number(
+    name: str,
+    value: Any,
+    kind: type,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+) -> None:
     """Raise TypeError for anything but a number of this kind, ValueError for one that is not finite or out of range."""
     if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
         raise TypeError(f"{name} is {brief(value)}; it must be {'an int' if kind is int else 'a number'}")
     finite = not isinstance(value, float) or math.isfinite(value)
-    if not finite or (minimum is not None and value < minimum) or (maximum is not None and value > maximum):
-        bounds = ["finite"] if not finite else []
-        bounds += [f"at least {minimum:.10g}"] if minimum is not None else []
-        bounds += [f"at most {maximum:.10g}"] if maximum is not None else []
+    limits = {"at least": minimum, "above": above, "at most": maximum, "below": below}
+    given = {words: bound for words, bound in limits.items() if bound is not None}
+    if not finite or not all(WITHIN[words](value, bound) for words, bound in given.items()):
+        bounds = ["finite"] * (not finite) + [f"{words} {bound:.10g}" for words, bound in given.items()]
         raise ValueError(f"{name} is {brief(value)}; it must be {' and '.join(bounds)}")
 
 

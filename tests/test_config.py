@@ -21,7 +21,9 @@ from minibert.families.distilbert import DISTILBERT
 from minibert.model import ACTIVATION
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
-LIMITED = {name: f.metadata["maximum"] for name, f in FIELDS.items() if f.metadata.get("maximum")}
+LIMITED = {
+    name: f.metadata["limits"]["maximum"] for name, f in FIELDS.items() if "maximum" in f.metadata.get("limits", {})
+}
 SIZES = [name for name, maximum in LIMITED.items() if maximum > 1 and name not in BEHAVIOUR]
 FRACTIONS = [name for name, maximum in LIMITED.items() if maximum == 1 and name not in BEHAVIOUR]
 

@@ -16,6 +16,7 @@ from minibert.settings import check, setting
 class Example:
     steps: int = setting(10, "steps of the run", minimum=1)
     learning_rate: float = setting(5e-5, "the highest", minimum=0.0, maximum=1.0)
+    mask_rate: float = setting(0.15, "masked", above=0, below=1)
     step: str = setting("packed", "{choices}", choices=("packed", "readable"))
     dev: str | None = setting(None, "held-out data", metavar="FILE")
     whole_words: bool = setting(False, "mask whole words")
@@ -30,7 +31,7 @@ def test_flags_give_back_the_settings() -> None:
     add_options(parser, Example)
     assert read_options(parser.parse_args([]), Example) == Example()
     args = parser.parse_args(["--steps", "5", "--learning-rate", "0.1", "--step", "readable", "--whole-words"])
-    assert read_options(args, Example, hidden=4) == Example(5, 0.1, "readable", None, True, 4)
+    assert read_options(args, Example, hidden=4) == Example(5, 0.1, 0.15, "readable", None, True, 4)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,8 @@ def test_flags_give_back_the_settings() -> None:
         ({"steps": True}, TypeError, "steps is True"),
         ({"learning_rate": float("nan")}, ValueError, "learning_rate is nan; it must be finite"),
         ({"learning_rate": 5}, ValueError, "learning_rate is 5; it must be at least 0 and at most 1"),
+        ({"mask_rate": 0}, ValueError, "mask_rate is 0; it must be above 0 and below 1"),
+        ({"mask_rate": 1.0}, ValueError, "mask_rate is 1.0; it must be above 0 and below 1"),
         ({"step": "fast"}, ValueError, "step is 'fast'; choose from packed, readable"),
     ],
 )

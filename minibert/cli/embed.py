@@ -1,4 +1,4 @@
-"""`minibert embed`: one vector for each text of a file, or, with --engine ray, of a corpus of many files."""
+"""`minibert embed`: one vector for each text of a file or of several, or, with --engine ray, of a large corpus."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "input",
         metavar="IN",
         help=".txt (one text a line), .tsv, .csv, .jsonl or .json, also with .gz, or .parquet; - is standard input; "
-        "with --engine ray many of them, as 'corpus/*.parquet' in quotes",
+        "several files as 'corpus/*.parquet' in quotes, in the order of their names",
     )
     add(
         "--out",

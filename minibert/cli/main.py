@@ -141,6 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
             return 141
         except KeyboardInterrupt as stop:
+            exec("")  # or CPython ends by SIGINT, whatever is returned, if code inside of exec was interrupted
             if is_main_process():
                 print(f"minibert: interrupted: {str(stop) or 'nothing is kept'}", file=sys.stderr)
             return 128 + (signal.SIGTERM if terminated else signal.SIGINT)

@@ -1,24 +1,25 @@
-"""`minibert predict`: the predictions of a trained folder for new texts."""
+"""`minibert predict`: what a model with a task head says of new texts."""
 
 from __future__ import annotations
 
 import argparse
-import sys
+import json
 import time
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from minibert.cli.classify import COLUMNS, add_columns
-from minibert.cli.evaluate import load_arguments, load_reader
-from minibert.cli.options import read_options
+from minibert.cli.evaluate import load_arguments, load_reader, with_file_options
 from minibert.cli.shared import Arguments, Figures, add_overwrite, standard_input
-from minibert.files import atomic_write
 from minibert.outputs import check_output
-from minibert.text.formats import FileSettings
 
 TEXTS_AT_ONCE = 64  # texts in a batch
+Row = tuple[str, str | None, dict[str, Any]]  # a text, its second text, and all columns of its row
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,64 +28,105 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("texts", nargs="*", metavar="TEXT", help="or pairs, with a tab between (default: --file, or standard input)")
     add("--file", metavar="FILE", help="texts: .txt, .tsv, .csv, .jsonl, .json or .parquet; - is standard input")
     add_columns(parser, set(COLUMNS) - {"label"})
-    add("--out", type=Path, metavar="FILE.tsv", help="a table with a header, instead of lines on standard output")
+    parser.set_defaults(encoding=None, missing=None)  # None: as in training
+    add("--pretokenized", action="store_true", help="for a tagger: words are separated by spaces alone")
+    add(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="a table of the predictions and all columns of the input: .tsv, .csv, .jsonl or .parquet; an input column "
+        "that is called as a prediction becomes NAME_input",
+    )
     add_overwrite(parser)
 
 
 def run(args: Arguments) -> Figures:
     """A line for each text: the prediction, its probability, and the text, separated by tabs.
 
-    On standard input a text is a line; a pair is a line with a tab between its texts.
+    On standard input a text is a line; a pair, such as a question and its passage, is a line with a tab between.
     """
-    reading = read_options(args, FileSettings)
-    about_file = args.text or args.pair or reading != FileSettings()
-    if (args.texts and args.file is not None) or (args.file is None and about_file):
-        raise ValueError("give either texts or --file; --text, --pair and --format are about --file, and so on")
-    if args.out is not None:
-        check_output(args.out, args.overwrite, apart=[args.folder])
+    about = [f"--{name}" for name in COLUMNS if name != "label" and getattr(args, name) is not None]
+    if args.file is None and about:
+        raise ValueError(f"{', '.join(about)} is about --file, which is not given")
+    if args.texts and args.file is not None:
+        raise ValueError("give either texts or --file")
     from minibert.printing import block
-    from minibert.text.tables import TextFile
-    from minibert.text.texts import portions
+    from minibert.text.writing import check_table, table_writer
 
+    if args.out is not None:
+        check_table(args.out)
+        check_output(args.out, args.overwrite, apart=[args.folder])
     reader, begin = load_reader(args), time.perf_counter()
+    if args.pretokenized:
+        if reader.task.name != "tag":
+            raise ValueError(f"--pretokenized is for taggers, and {args.folder} is for the task {reader.task.name!r}")
+        reader = replace(reader, task=replace(reader.task, pretokenized=True))
     typed = not args.texts and args.file in (None, "-") and standard_input().isatty()
-    source: Any = nullcontext(args.texts)
-    if not args.texts:
-        source = TextFile(args.file or "-", args.text, column2=args.pair, **reading.reading)
     counts: Counter[str] = Counter()
     found: list[Any] = []
-    with (
-        source as texts,
-        nullcontext() if args.out is None else atomic_write(args.out) as path,
-        nullcontext(sys.stdout) if path is None else path.open("w", encoding="utf-8", newline="") as file,
-    ):
-        if path:
-            print("label\tprobability\ttext", file=file)
-        for portion in portions(texts, 1 if typed else TEXTS_AT_ONCE):
-            lines, figures = predict(reader, portion)
-            print("\n".join(lines), file=file, flush=True)
-            found += figures if args.json and path is None else []
-            counts.update(line.partition("\t")[0] for line in lines)
+    total = 0
+    rows = rows_of(args, reader)
+    with table_writer(args.out) if args.out else nullcontext() as write:
+        while portion := list(islice(rows, 1 if typed else TEXTS_AT_ONCE)):
+            lines, predictions = predict(reader, portion)
+            table = [joined(one, given) for one, (_, _, given) in zip(predictions, portion, strict=True)]
+            if write is None:
+                print("\n".join(lines), flush=True)
+                found += table if args.json else []
+            else:
+                write(table)
+            total += len(table)
+            counts.update(one["label"] for one in predictions if "label" in one)
     if args.out is None:
         return {"predictions": found}
     seconds, labels = round(time.perf_counter() - begin, 3), dict(sorted(counts.items()))
     shown = ", ".join(f"{count:,} {label}" for label, count in labels.items())
-    print(block("saved in", f"{args.out}: {counts.total():,} rows ({shown or 'none'}), {seconds:.1f} s"))
-    return {"out": str(args.out), "rows": counts.total(), "labels": labels, "seconds": seconds}
+    print(block("saved in", f"{args.out}: {total:,} rows{f' ({shown})' if shown else ''}, {seconds:.1f} s"))
+    return {"out": str(args.out), "rows": total, "labels": labels, "seconds": seconds}
 
 
-def predict(reader: Any, rows: list[Any]) -> tuple[list[str], list[Any]]:
-    """The lines of texts, and their values for --json. Rows that are all pairs, or lines with a tab, are pairs."""
-    from minibert.tasks.frozen import Classifier
+def rows_of(args: Arguments, reader: Any) -> Iterator[Row]:
+    """The rows of the file, or of the texts that were given as arguments or lines.
 
-    columns = [row.split("\t", 1) if isinstance(row, str) else row for row in rows]
-    pairs = [row[1] for row in columns] if all(len(row) == 2 for row in columns) else None
-    data = reader.task.from_texts([row[0] for row in columns] if pairs else rows, pairs)
-    lines = reader.task.format_predictions(answers := reader.answer(data), data)
-    if not isinstance(reader, Classifier):
-        return lines, lines
-    values = zip(answers, data.texts, data.pairs or [None] * len(data), strict=True)
-    return lines, [
-        {"label": one.label, "probability": one.probability, "text": text} | ({} if pair is None else {"pair": pair})
-        for one, text, pair in values
-    ]
+    Raises ValueError for single texts where the model reads pairs, and for pairs where it reads single texts.
+    """
+    from minibert.tasks.classification import Classification
+    from minibert.text.tables import TextFile
+
+    pairs, choices = reader.pairs, reader.task.name == "choose"
+    if args.file is not None:
+        trained = reader.task if isinstance(reader.task, Classification) else Classification()
+        how = with_file_options(trained, args, args.file)
+        if pairs is not None and pairs != (how.pair is not None):
+            wanted = "pairs: name the column of the second texts, --pair" if pairs else "one text a row, without --pair"
+            raise ValueError(f"the model of {args.folder} reads {wanted}")
+        column = how.text or ("question" if choices else None)
+        with TextFile(args.file, column, column2=how.pair, whole=True, **how.reading) as file:
+            for row in file:
+                text, pair = (row, None) if isinstance(row, str) else row
+                yield json.dumps(file.record) if choices else text, pair, file.record
+        return
+    with nullcontext(args.texts) if args.texts else TextFile("-") as lines:
+        for number, line in enumerate(lines):
+            pairs = "\t" in line if pairs is None else pairs
+            text, *second = line.split("\t", 1) if pairs else [line]
+            if pairs and not second:
+                raise ValueError(f"row {number} has no tab; this model reads pairs, with a tab between their texts")
+            yield text, second[0] if second else None, dict(zip(("text", "pair"), (text, *second), strict=False))
+
+
+def predict(reader: Any, rows: list[Row]) -> tuple[list[str], list[dict[str, Any]]]:
+    """The lines and the dicts of the predictions."""
+    texts, pairs, _ = zip(*rows, strict=True)
+    data = reader.task.from_texts(texts, None if pairs[0] is None else pairs)
+    answers = reader.answer(data)
+    return reader.task.format_predictions(answers, data), reader.task.as_dicts(answers, data, reader.labels)
+
+
+def joined(prediction: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """One row of the table. Raises ValueError where a column cannot keep its name and have none of the others."""
+    named = {f"{name}_input" if name in prediction else name: value for name, value in given.items()}
+    if len(named) < len(given):
+        taken = next(name for name in prediction if f"{name}_input" in given)
+        raise ValueError(f"the input has the columns {taken!r} and '{taken}_input'; rename one of them")
+    return prediction | named

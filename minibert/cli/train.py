@@ -99,14 +99,16 @@ def finetune_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 def finetune(args: Arguments, name: str) -> Figures:
     """Train with one seed or several, write the folder of the best, and report the scores."""
     from minibert.outputs import check_output
+    from minibert.settings import check_number
     from minibert.train import distributed
     from minibert.train.checkpointer import remove_run, reported
     from minibert.train.finetuning import FinetuneRun
     from minibert.train.run import check_out, check_picture, plot_runs, write
 
     distributed.silence_other_ranks()
-    if args.seeds < 1 or (args.seeds > 1 and args.dev is None):
-        raise ValueError(f"--seeds is {args.seeds}; it must be at least 1, and several seeds are compared on --dev")
+    check_number("--seeds", args.seeds, int, minimum=1, maximum=1000)
+    if args.seeds > 1 and args.dev is None:
+        raise ValueError(f"--seeds is {args.seeds}, and several seeds are compared on held-out data; add --dev FILE")
     check_out(args.out, args.overwrite, args.model)
     if args.plot:
         check_picture(args.plot)

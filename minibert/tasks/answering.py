@@ -30,11 +30,12 @@ from scipy.special import softmax
 from minibert.files import parse_json
 from minibert.printing import brief, progress_bar, table
 from minibert.settings import check, setting
-from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
+from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
 from minibert.tasks.metrics import f1
 from minibert.text.formats import decompressed, opened
 from minibert.text.texts import as_columns
 from minibert.text.tokenizer import Tokenizer, TokenStats
+from minibert.text.writing import one_line
 
 NOWHERE = {"start_positions": 0, "end_positions": 0}  # [CLS]: the label where the answer is not in the window
 

@@ -7,7 +7,6 @@ Training is in train/, which brings the model and the loop.
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -115,8 +114,3 @@ class Task(ABC):
     def resolve(self, data: Any) -> Task:
         """The task with the settings filled in that depend on the training data."""
         return self
-
-
-def one_line(*cells: str) -> str:
-    """Cells joined by tabs; tabs and line ends inside a cell become spaces."""
-    return "\t".join(re.sub(r"[\r\n\t]+", " ", cell) for cell in cells)

@@ -23,7 +23,7 @@ from scipy.special import softmax
 from minibert.files import parse_json
 from minibert.printing import brief, progress_bar
 from minibert.settings import setting
-from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
+from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
 from minibert.tasks.labels import check_finite
 from minibert.tasks.metrics import accuracy_text, standard_error
 from minibert.text.formats import FileSettings, TextSettings
@@ -31,6 +31,7 @@ from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
 from minibert.text.tokenized import shares
 from minibert.text.tokenizer import Tokenizer
+from minibert.text.writing import one_line
 
 EXAMPLE = '{"question": "The sky is", "choices": ["blue.", "a fish."], "label": 0}'
 

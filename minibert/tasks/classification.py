@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from minibert.settings import setting
-from minibert.tasks.base import Encoded, Example, Logits, Measure, Task, one_line
+from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
 from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, as_labels, check_finite
 from minibert.text.formats import FileSettings
 from minibert.text.tables import Column, Table
 from minibert.text.texts import TextOrPair, as_columns, as_texts_or_pairs
 from minibert.text.tokenizer import Tokenizer, TokenStats
+from minibert.text.writing import one_line
 
 
 @dataclass(frozen=True)
@@ -97,19 +98,22 @@ class Classification(FileSettings, Task):
         """single_label_classification, multi_label_classification or regression."""
         return self.label_type.problem_type
 
+    @property
+    def columns(self) -> list[Column]:
+        """Those of the texts, the labels and, if they are requested, the second texts."""
+        text, label, pair = (None if name is None else str(name) for name in (self.text, self.label, self.pair))
+        found = [Column("text", text), Column("label", label, ("label",), self.label_type.cells)]
+        return found + ([] if pair is None else [Column("pair", pair, ("sentence2", "text2", "text_b"))])
+
     def read(self, path: str | Path) -> Texts:
         """Labelled texts of a table, see text.tables.Table. ValueError also where a header was read as a row."""
-        text, label, pair = (None if name is None else str(name) for name in (self.text, self.label, self.pair))
-        columns = [Column("text", text), Column("label", label, ("label",), self.label_type.cells)]
-        if pair is not None:
-            columns.append(Column("pair", pair, ("sentence2", "text2", "text_b")))
-        with Table(path, columns, self) as table:
+        with Table(path, self.columns, self) as table:
             rows = [(self.label_type.parse(row[1], table.place), *row) for row in table.rows()]
         if not rows:
             raise ValueError(f"{table.name} holds no rows; each needs a text and a label")
         labels, texts, cells, *pairs = map(list, zip(*rows, strict=True))
         names = [name for cell in cells for name in cell.split(self.separator or "\0")]  # NUL is in no cell
-        by_place = not (self.regression or table.header or text or label or pair)
+        by_place = not (self.regression or table.header or self.text or self.label or self.pair)
         if by_place and names.count(names[0]) == 1 and len(set(names)) < len(names):
             raise ValueError(
                 f"the first row of {table.name} has the label {names[0]!r}, which no other row has; if it is a header, "
@@ -120,7 +124,7 @@ class Classification(FileSettings, Task):
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Texts:
         """Unlabelled texts or pairs. Raises TypeError or ValueError, with the row, for anything but text."""
-        return Texts(*as_columns(texts, pairs))
+        return Texts(*as_columns(texts, pairs, missing=self.missing))
 
     def from_labels(self, texts: Sequence[str], labels: Iterable[object], pairs: Sequence[str] | None = None) -> Texts:
         """Texts or pairs with labels: names or integers, several for each text (see MultiLabel), or numbers.

@@ -31,13 +31,14 @@ from minibert.inputs import inference
 from minibert.losses import IGNORED
 from minibert.printing import block, progress_bar
 from minibert.settings import setting
-from minibert.tasks.base import Augmentation, Encoded, Example, Logits, Measure, Task, one_line
+from minibert.tasks.base import Augmentation, Encoded, Example, Logits, Measure, Task
 from minibert.tasks.metrics import standard_error
 from minibert.text.formats import FileSettings
-from minibert.text.masking import RATE, Masking, check_rate, unmasked
+from minibert.text.masking import RATE, Masking, unmasked
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts, portions
 from minibert.text.tokenizer import Tokenizer, TokenStats, load_tokenizer
+from minibert.text.writing import one_line
 
 # ---------------------------------------------------------------------------------------------------------------
 # Filling masks
@@ -145,7 +146,7 @@ class Corpus:
 class MaskedText(FileSettings, Task):
     """Masked tokens of raw text."""
 
-    mask_rate: float = setting(RATE, "fraction of the tokens to predict")
+    mask_rate: float = setting(RATE, "fraction of the tokens to predict", above=0, below=1)
     whole_words: bool = setting(False, "mask all tokens of a word together")
     text: str | None = setting(
         None, "of a table: name or number of the text column (default: sentence or text)", metavar="COLUMN"
@@ -159,7 +160,6 @@ class MaskedText(FileSettings, Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_rate(self.mask_rate)
 
     def read(self, path: str | Path) -> Corpus:
         """The texts of a file: plain text has a text a line and an empty line between documents, a table a document a

@@ -137,7 +137,7 @@ def decoded_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[str]:
         try:
             *lines, rest = (rest + decoder.decode(raw, final=not raw)).split("\n")
         except UnicodeDecodeError as error:
-            raise other_encoding(f"{name}, line {number},", error) from None
+            raise other_encoding(f"{name}, line {number},", encoding, error) from None
         number += len(lines)
         yield from (line + "\n" for line in lines)
     if rest:
@@ -149,12 +149,13 @@ def codec(encoding: str) -> str:
     return "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
 
 
-def other_encoding(place: str, error: UnicodeDecodeError) -> ValueError:
+def other_encoding(place: str, encoding: str, error: UnicodeDecodeError) -> ValueError:
     """The error for bytes that are not text in this encoding."""
-    name = error.encoding.upper()
+    utf16 = error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    byte = f"byte 0x{error.object[error.start]:02X}"
     return ValueError(
-        f"{place} is not {name} (byte 0x{error.object[error.start]:02X}); save it as UTF-8, or name its encoding: "
-        "--encoding cp1252 (encoding=)"
+        f"{place} is not {encoding.upper()} ({byte}); save it as UTF-8, or name its encoding: "
+        f"--encoding {'utf-16' if utf16 else 'cp1252'} (encoding=)"
     )
 
 

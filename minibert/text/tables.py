@@ -75,18 +75,25 @@ class Table:
     those of the requested columns, or their numbers without a header. Raises FileNotFoundError for a missing file,
     ImportError for .parquet without pyarrow, and ValueError for a pipe, a device or a folder, an unknown format, a
     missing column, a file that changes while it is read, or, with its place, for content that is damaged.
+
+    whole: `record` has all columns of the row, also of a .parquet.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], columns: Sequence[Column], settings: FileSettings = DEFAULT
+        self,
+        path: str | os.PathLike[str],
+        columns: Sequence[Column],
+        settings: FileSettings = DEFAULT,
+        whole: bool = False,
     ) -> None:
         self.name = STANDARD_INPUT if os.fspath(path) == "-" else os.fspath(path)
         self.format, self.compressed = settings.format_of(self.name)
-        self.settings = settings
+        self.settings, self.delimiter, self.whole = settings, settings.delimiter, whole
         self.columns = tuple(columns)
         self.names: tuple[str, ...] | None = None  # of the requested columns
         self.header = True
         self.place = self.name  # of the last row, for messages
+        self.record: dict[str, Any] = {}  # the last row, all columns if `whole`
         self.stream = opened(path)
         self.begun = self.state()
         self.size = self.begun[0] if self.begun and self.format != "parquet" else None  # bytes, None if unknown
@@ -116,7 +123,7 @@ class Table:
             record = {"text": found} if isinstance(found, str) else found
             if not isinstance(record, dict):
                 raise ValueError(f"{place} is {brief(record)}, not an object")
-            self.names = self.names or find_columns(self.columns, list(record), place)
+            self.names, self.record = self.names or find_columns(self.columns, list(record), place), record
             columns = zip(self.names, self.columns, strict=True)
             yield tuple(self.value(record, name, column, place) for name, column in columns)
 
@@ -141,12 +148,13 @@ class Table:
         if self.format in DELIMITERS:
             lines = decoded_lines(stream, self.name, encoding)
             first = list(islice(lines, FIRST_LINES))
-            how = dialect(self.format, self.settings.delimiter or self._delimiter(first))
+            self.delimiter = self.delimiter or self._delimiter(first)
+            how = dialect(self.format, self.delimiter)
             yield from self._table(read_table(chain(first, lines), self.name, how))
         elif self.format == "parquet":
             file = open_parquet(stream, self.name)
             self.names = find_columns(self.columns, file.schema_arrow.names, self.name)
-            yield from read_parquet(file, self.name, self.names)
+            yield from read_parquet(file, self.name, file.schema_arrow.names if self.whole else self.names)
         elif self.format == "txt":
             place = f"{self.name}, read as one text per line,"
             lines = decoded_lines(stream, self.name, encoding)
@@ -202,15 +210,24 @@ class Table:
         """
         for place, first in rows:
             names = [name.strip() for name in first]
+            if len(names) < len(self.columns):
+                roles = " and ".join(column.role for column in self.columns)
+                raise ValueError(f"{place} has one column, {listed(names)}; {roles} need one each (--delimiter)")
             self.header = has_header(self.columns, names)
             keys = names if self.header else [str(number) for number in range(1, len(names) + 1)]
             self.names = find_columns(self.columns, keys, place, self.header)
+            if self.whole and len(set(keys)) < len(keys):
+                twice = next(name for name in keys if keys.count(name) > 1)
+                raise ValueError(f"{place} has more than one column {twice!r}, and all are kept; rename one")
             requested = zip(self.names, self.columns, strict=True)
             if not self.header and any(first[int(key) - 1].lower() in column.usual for key, column in requested):
                 raise ValueError(f"{place} is a header: {listed(first)}; request columns by name, not by number")
             for at, row in rows if self.header else chain([(place, first)], rows):
                 if len(row) != len(keys):
-                    raise ValueError(f"{at} has {len(row)} columns, {len(keys)} are expected, as in the first row")
+                    quotes = f"; a cell with {shown(self.delimiter or '')} in it needs quotes" * (self.format == "csv")
+                    raise ValueError(
+                        f"{at} has {len(row)} columns, {len(keys)} are expected, as in the first row{quotes}"
+                    )
                 yield at, dict(zip(keys, row, strict=True))
 
 
@@ -228,12 +245,13 @@ class TextFile(Table):
         column: str | int | None = None,
         format: str | None = None,
         column2: str | int | None = None,
+        whole: bool = False,
         **settings: Any,
     ) -> None:
         columns = [Column("column", None if column is None else str(column))]
         if column2 is not None:
             columns.append(Column("column2", str(column2), ()))
-        super().__init__(path, columns, FileSettings(format=format, **settings))
+        super().__init__(path, columns, FileSettings(format=format, **settings), whole)
 
     def __iter__(self) -> Iterator[TextOrPair]:
         row = None
@@ -277,7 +295,7 @@ def read_json_array(stream: BinaryIO, name: str, encoding: str) -> Iterator[tupl
     try:
         items = parsed(content.decode(codec(encoding)), place) if len(content) <= JSON_LIMIT else None
     except UnicodeDecodeError as error:
-        raise other_encoding(f"{name}, at byte {error.start:,},", error) from None
+        raise other_encoding(f"{name}, at byte {error.start:,},", encoding, error) from None
     if not isinstance(items, list):
         raise ValueError(f"{place} is no array, or longer than {JSON_LIMIT / 1e6:g} MB")
     yield from ((f"{name}, item {number},", item) for number, item in enumerate(items, 1))

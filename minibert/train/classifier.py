@@ -27,7 +27,8 @@ from minibert.train.settings import FinetuneSettings
 class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
     """A column of texts, or two of pairs, to labels: fit trains the whole checkpoint with a fresh task head.
 
-    class_weight: None, "balanced" or a weight for each label; the other parameters are those of FinetuneSettings. The
+    class_weight: None, "balanced" or a weight for each label. missing: "error", or "empty", which treats None and NaN
+    as empty texts. The other parameters are those of FinetuneSettings. The
     same seed gives the same model. A pickle holds the trained weights.
 
     After fit: classes_, model_ (with its task head), tokenizer_, loss_curve_ (a value for each step).
@@ -46,6 +47,7 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         freeze: str = "none",
         class_weight: str | Mapping[Any, float] | None = None,
         device: str = "auto",
+        missing: str = "error",
     ) -> None:
         self.model = model
         self.epochs = epochs
@@ -57,17 +59,20 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.freeze = freeze
         self.class_weight = class_weight
         self.device = device
+        self.missing = missing
 
     def fit(self, X: object, y: object, sample_weight: object = None) -> FineTunedClassifier:
         """Train on texts X and their labels y; sample_weight: the weight of each text.
 
         Raises TypeError or ValueError, naming the row, for texts and labels that cannot be learned.
         """
-        task = Classification()
+        task = Classification(missing=self.missing)
         texts, pairs = columns_of(X)
         given = np.asarray(y).tolist()
         data = task.from_labels(texts, given, pairs)
-        settings = FinetuneSettings(**self.get_params() | {"model": os.fspath(self.model)})
+        given_settings = self.get_params() | {"model": os.fspath(self.model)}
+        given_settings.pop("missing")
+        settings = FinetuneSettings(**given_settings)
         run = FinetuneRun.of(task, data, None, settings)
         if sample_weight is not None:
             limits: dict[str, Any] = {"ensure_2d": False, "ensure_non_negative": True, "input_name": "sample_weight"}
@@ -84,7 +89,7 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: object) -> NDArray[np.float64]:
         """The probability of each class for each text, (N, K), columns in the order of classes_."""
         check_is_fitted(self)
-        task, labels = Classification(), list(self.model_.config.id2label.values())
+        task, labels = Classification(missing=self.missing), list(self.model_.config.id2label.values())
         model = self.model_.to(choose_device(self.device))
         reader = Reader(task, model, self.tokenizer_, labels, self.tokenizer_.max_length)
         rows = [answer.probabilities for answer in reader.answer(task.from_texts(*columns_of(X)))]
@@ -98,4 +103,5 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.string = tags.input_tags.one_d_array = True
+        tags.input_tags.allow_nan = self.missing == "empty"
         return tags

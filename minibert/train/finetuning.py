@@ -12,8 +12,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, cast
@@ -31,13 +31,14 @@ from minibert.tasks import task_class
 from minibert.tasks.base import Encoded, Measure, Task
 from minibert.tasks.classification import Classification
 from minibert.tasks.labels import class_weights
-from minibert.text.texts import as_texts
+from minibert.text.tables import find_columns
 from minibert.text.tokenizer import load_tokenizer
 from minibert.train import distributed
 from minibert.train.batches import Batch, Batches
 from minibert.train.loop import Loss, readable_loss
 from minibert.train.outputs import States, can_be_kept, outputs
 from minibert.train.packed import OutputFunction, packed_output
+from minibert.train.reader import Reader, predict
 from minibert.train.run import Run, check_out, resolve_precision
 from minibert.train.settings import FinetuneSettings
 
@@ -247,29 +248,60 @@ def finetune(
 ) -> Head:
     """Train a checkpoint for a task and return the model with its head, in eval mode, its labels in config.id2label.
 
-    task: "classify", "tag", "answer", "choose", "mask", or a Task with settings of its own. data: a file, the result of
-    the task's `read`, or for "classify" texts, with labels and optional pairs. dev: the same, a file or (texts,
-    labels); the best epoch on it is kept. out: a new folder for the finished checkpoint; the same call resumes a killed
-    run. overwrite: replace an earlier result of minibert in `out`. settings: epochs, batch_size, learning_rate, ...
-    (settings.FinetuneSettings).
-    Raises ValueError for an `out` that is taken, and for settings and data that cannot be learned, before anything is
-    loaded, and what Run.train raises.
+        model = minibert.train.finetune("classify", frame, text="message", label="category")
+        model.predict(["a new message"])
+
+    The model has its tokenizer as `.tokenizer`, and `.predict(texts, pairs=None)` answers as minibert.predict does.
+    task: "classify", "tag", "answer", "choose", "mask", or a Task. data: a file, the result of the task's `read`, or
+    for "classify" also a data frame or a dict of columns, or texts, with labels and optional pairs. dev: the same, or
+    (texts, labels); the best epoch on it is kept. out: a new folder for the finished checkpoint; the same call resumes
+    a killed run. overwrite: replace an earlier result of minibert in `out`. settings: those of the task, as the command
+    has them (text, label, pair: names of columns; missing="empty": None and NaN are empty texts), and epochs,
+    batch_size, learning_rate, ... (settings.FinetuneSettings).
+    Raises ValueError for an `out` that is taken, TypeError or ValueError for settings and data that cannot be learned,
+    before anything is loaded, and what Run.train raises.
     """
     if out is not None:
         check_out(Path(out), overwrite, model)
+    task, settings = with_settings(task, settings)
     checked = FinetuneSettings(model=os.fspath(model), **{"precision": "float32"} | settings)
-    task = task_class(task)() if isinstance(task, str) else task
     learned = as_data(task, data, labels, pairs)
     held_out = None if dev is None else as_data(task, *(dev if isinstance(dev, tuple) else (dev,)))
     run = FinetuneRun.of(task, learned, held_out, checked)
     with tempfile.TemporaryDirectory(prefix="minibert-finetune-") as folder:
         how: dict[str, Any] = {"restart": restart, "overwrite": overwrite}
         trained = run.train(Path(folder)) if out is None else run.finish(Path(out), **how)
-    return cast(Head, trained.model)
+    found = cast(Head, trained.model)
+    found.predict = partial(predict, Reader.of(found, run.tokenizer, run.task))
+    return found
 
 
-def as_data(task: Any, data: object, labels: object = None, pairs: Sequence[str] | None = None) -> Any:
-    """Data of the task: read from a file, made of texts and labels, or as it is."""
+def with_settings(task: str | Task, settings: Mapping[str, Any]) -> tuple[Task, dict[str, Any]]:
+    """The task with those of the settings that are its own, and the others, for training. Raises TypeError for others
+    that neither has."""
+    kind: Any = task_class(task) if isinstance(task, str) else type(task)
+    ours = [one.name for one in fields(kind)]
+    known = [*ours, *(one.name for one in fields(FinetuneSettings))]
+    if wrong := settings.keys() - set(known):
+        raise TypeError(f"there is no setting {min(wrong)!r}; choose from {', '.join(known)}")
+    own = {name: value for name, value in settings.items() if name in ours}
+    chosen = kind(**own) if isinstance(task, str) else replace(cast(Any, task), **own)
+    return chosen, {name: value for name, value in settings.items() if name not in ours}
+
+
+def as_data(task: Any, data: Any, labels: object = None, pairs: Sequence[str] | None = None) -> Any:
+    """Data of the task: read from a file, made of the columns of a table or of texts and labels, or as it is.
+
+    Raises TypeError or ValueError, with the row or the names of the columns, for what is not such data.
+    """
     if isinstance(data, str | os.PathLike):
         return task.read(os.fspath(data))
-    return data if labels is None else task.from_labels(list(as_texts(data)), labels, pairs)
+    names = data if isinstance(data, Mapping) else getattr(data, "columns", None)
+    if names is not None and labels is None:
+        if not isinstance(task, Classification):
+            raise TypeError(f"the task {task.name!r} reads a file, not a {type(data).__name__}; pass its path")
+        cells = {str(name): data[name] for name in names}
+        columns = find_columns(task.columns, list(cells), f"the {type(data).__name__}")
+        text, label, *pair = (cells[name] for name in columns)
+        return task.from_labels(text, label, *pair)
+    return data if labels is None else task.from_labels(data, labels, pairs)

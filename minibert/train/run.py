@@ -168,6 +168,7 @@ class Run(ABC):
             model = context.unwrap(model, lambda: self.new_model().to(device))
             if self.main:
                 checkpointer.load_best(model)
+            model.tokenizer = self.tokenizer
         measure = context.on_main(lambda: evaluate(model)) if self.main and evaluate else None
         if measure and measure.figures.get("degenerate"):
             warnings.warn(DEGENERATE.format(score=measure.score), DegenerateWarning, stacklevel=2)

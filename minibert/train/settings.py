@@ -15,6 +15,7 @@ from minibert.text.formats import FileSettings
 
 STEPS, SHARDS = ("packed", "readable"), ("none", "full")
 OBJECTIVES = ("mlm", "mlm+nsp", "mlm+sop", "electra")  # the keys of train.objectives.OBJECTIVES
+MILLION = 1_000_000  # more epochs, rows or weight of a loss must be a mistake
 
 
 def floats(text: str) -> tuple[float, ...]:
@@ -31,14 +32,14 @@ def redefault(settings: Any, name: str, default: Any) -> Any:
 class TrainSettings:
     """Settings of the training loop; the defaults are those of BERT's paper. Raises ValueError or TypeError."""
 
-    epochs: int = setting(3, "passes over the training data", minimum=1)
-    batch_size: int = setting(32, "rows in a batch, over all processes", minimum=1)
-    learning_rate: float = setting(5e-5, "peak learning rate", minimum=0)
-    warmup: float = setting(0.1, "warmup ratio: fraction of the steps in which the rate rises", minimum=0, maximum=1)
-    weight_decay: float = setting(0.01, "weight decay of matrices, not of biases and LayerNorm", minimum=0)
-    clip: float = setting(1.0, "maximum gradient norm", minimum=0)
-    accumulate: int = setting(1, "batches whose gradients are accumulated in one step", minimum=1)
-    seed: int = setting(0, "random seed of fresh weights, row order and dropout")
+    epochs: int = setting(3, "passes over the training data", minimum=1, maximum=MILLION)
+    batch_size: int = setting(32, "rows in a batch, over all processes", minimum=1, maximum=MILLION)
+    learning_rate: float = setting(5e-5, "peak learning rate", above=0, maximum=1)
+    warmup: float = setting(0.1, "warmup ratio: fraction of the steps in which the rate rises", minimum=0, below=1)
+    weight_decay: float = setting(0.01, "weight decay of matrices, not of biases and LayerNorm", minimum=0, maximum=1)
+    clip: float = setting(1.0, "maximum gradient norm", above=0)
+    accumulate: int = setting(1, "batches whose gradients are accumulated in one step", minimum=1, maximum=MILLION)
+    seed: int = setting(0, "random seed of fresh weights, row order and dropout", minimum=0, maximum=2**32 - 1)
     precision: str = setting("auto", "{choices}: of matrix products", choices=("float32", "bfloat16", "auto"))
     shard: str = setting("none", "{choices}: full shards the model over the processes of torchrun", choices=SHARDS)
     step: str = setting("packed", "{choices}: without padding, or operation by operation as upstream", choices=STEPS)
@@ -75,9 +76,9 @@ class PretrainSettings(TrainSettings):
     init: str | None = setting(None, "a checkpoint to continue from, instead of a new model")
     objective: str = setting("mlm+nsp", "{choices}", choices=OBJECTIVES)
     dev: str | None = setting(None, "held-out text for evaluation (default: the end of the corpus)", metavar="FILE")
-    steps: int = setting(1000, "training steps", minimum=1)
+    steps: int = setting(1000, "training steps", minimum=1, maximum=1000 * MILLION)
     max_length: int = setting(128, "tokens of a row", minimum=8)  # a pair of texts with a token to predict in each
-    mask_rate: float = setting(0.15, "fraction of the tokens to predict")
+    mask_rate: float = setting(0.15, "fraction of the tokens to predict", above=0, below=1)
     whole_words: bool = setting(False, "mask all tokens of a word together")
     phrases: str | None = setting(None, "file of phrases, one a line, each masked as a whole (ERNIE)", metavar="FILE")
     paragraphs: bool = setting(False, "each line is a paragraph, which is split into sentences")
@@ -91,15 +92,17 @@ class StudentSettings:
     take: tuple[int, ...] | None = setting(
         None, "teacher layers that initialise the student (default: evenly spaced)", metavar="N,N", parse=integers
     )
-    temperature: float = setting(2.0, "softens the teacher's predictions", minimum=0.01)
+    temperature: float = setting(2.0, "softens the teacher's predictions", minimum=0.01, maximum=1000)
     weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         check(self)
         default = type(self).weights
-        if len(self.weights) != len(default) or min(self.weights) < 0 or not 0 < sum(self.weights) < float("inf"):
+        if len(self.weights) != len(default) or min(self.weights) < 0 or not 0 < sum(self.weights) <= MILLION:
             given = ",".join(map(str, self.weights))
-            raise ValueError(f"weights are {given}; give {len(default)} of at least 0, one of them above 0")
+            raise ValueError(
+                f"weights are {given}; give {len(default)} of at least 0, whose sum is above 0 and at most {MILLION}"
+            )
 
 
 @dataclass(frozen=True)

@@ -273,7 +273,7 @@ def share_of_cluster(
     """
     import ray
 
-    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cores = [int(machine["CPU"]) for machine in machines if machine.get("CPU", 0) >= 1]
     on_gpu = str(device).startswith("cuda")
     available = sum(int(machine.get("GPU", 0)) for machine in machines) if on_gpu else sum(cores)

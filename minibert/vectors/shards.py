@@ -20,7 +20,7 @@ from itertools import chain, islice, takewhile, tee
 from pathlib import Path
 from typing import Any
 
-from minibert.files import atomic_write
+from minibert.files import atomic_write, matching_files
 from minibert.printing import install_hint
 from minibert.text.formats import FileSettings
 from minibert.text.tables import Column, TextFile, find_columns, open_parquet
@@ -83,7 +83,7 @@ def find_shards(pattern: str, out: Path) -> list[Shard]:
     fixed = takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts[:-1])
     root = Path(pattern).parent if one else Path(*fixed)
     shards: dict[str, Shard] = {}
-    for path in map(Path, [pattern] if one else sorted(glob.glob(pattern, recursive=True))):
+    for path in map(Path, matching_files(pattern)):
         if not path.is_file() or inside in path.absolute().parents:
             continue
         name = path.relative_to(root).as_posix().removesuffix(".parquet") + ".parquet"

@@ -18,6 +18,8 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass, field
+from functools import partial
+from glob import has_magic
 from itertools import chain, dropwhile, islice
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from minibert.files import atomic_write, lock_file, read_json, write_text_atomically
+from minibert.files import atomic_write, lock_file, matching_files, read_json, write_text_atomically
 from minibert.outputs import NPY_HEADER, NPY_START, check_output
 from minibert.printing import brief, progress_bar
 from minibert.text.tables import TextFile
@@ -70,18 +72,56 @@ def embed_file(
 ) -> Written:
     """One vector for each text of a file of any size, as a numpy file (N, D).
 
-    path, column: see text.tables.TextFile (- is standard input; .txt, .tsv, .csv, .jsonl, each with .gz). column2: the
-    column of second texts, if the rows are pairs. format, delimiter, encoding: see text.formats.FileSettings. The other
-    settings, and what happens with `out`: see embed_stream. Raises what those two raise.
+    path: a file, - for standard input, or a pattern such as "corpus/*.parquet": the rows are those of all its files in
+    the order of their names. column: see text.tables.TextFile. column2: the column of second texts, if the rows are
+    pairs. format, delimiter, encoding: see text.formats.FileSettings. The other settings, and what happens with `out`:
+    see embed_stream. Raises what those raise, and FileNotFoundError for a pattern without files.
     """
-    reading = {"delimiter": delimiter, "encoding": encoding, "missing": settings.get("missing", "error")}
-    with TextFile(path, column, format, column2, **reading) as file:
-        return embed_stream(file, out, model, **settings)
+    columns = {"column": column, "column2": column2, "missing": settings.get("missing", "error")}
+    with closing(TextFiles(path, format=format, delimiter=delimiter, encoding=encoding, **columns)) as texts:
+        return embed_stream(texts, out, model, **settings)
+
+
+class TextFiles:
+    """The texts of a file, or of all files that match a pattern, one file after the other; to be iterated once.
+
+    Arguments as for text.tables.TextFile. Raises FileNotFoundError if no file matches, and, before any text is read,
+    what TextFile raises for the first row of a file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **settings: Any) -> None:
+        self.paths = matching_files(os.fspath(path)) or [os.fspath(path)]
+        if has_magic(self.paths[0]) and not os.path.exists(self.paths[0]):
+            raise FileNotFoundError(f"{path} matches no file; name files, such as 'corpus/*.csv' in quotes")
+        self.open = partial(TextFile, **settings)
+        for name in self.paths[1:]:
+            with self.open(name) as file:
+                next(file.rows(), None)
+        self.file, self.before = self.open(self.paths[0]), 0  # the one that is read, and the bytes of those before it
+        self.pairs = len(self.file.columns) == 2
+        self.size = self.file.size and sum(map(os.path.getsize, self.paths))  # bytes, None if unknown
+
+    def __iter__(self) -> Iterator[TextOrPair]:
+        yield from self.file
+        for name in self.paths[1:]:
+            self.before += self.file.position
+            self.close()
+            self.file = self.open(name)
+            yield from self.file
+
+    @property
+    def position(self) -> int:
+        """Bytes read so far."""
+        return self.before + self.file.position
+
+    def close(self) -> None:
+        """Close the file that is read."""
+        self.file.stream.close()
 
 
 @with_settings
 def embed_stream(
-    texts: Iterable[str] | TextFile,
+    texts: Iterable[str] | TextFiles,
     out: str | os.PathLike[str],
     model: str | os.PathLike[str] = "distilbert-base-uncased",
     *,
@@ -109,7 +149,7 @@ def embed_stream(
         raise TypeError("texts is one str; embed_stream needs a stream of texts, embed_file the name of a file")
     check_request(Path(out), dtype, overwrite, model)
     embedder = Embedder(model, Recipe(**settings), device)
-    are_pairs = pairs is not None or (isinstance(texts, TextFile) and len(texts.columns) == 2)
+    are_pairs = pairs is not None or (isinstance(texts, TextFiles) and texts.pairs)
     identity = embedder.identity | {"batch_tokens": embedder.recipe.batch_tokens, "part_rows": [part_rows, CHARACTERS]}
     identity |= {"pairs": are_pairs, "dtype": dtype, "kernels": embedder.engine.kernels}
     rows = checked(texts if pairs is None else zip(texts, pairs, strict=True), embedder.recipe.missing, are_pairs)
@@ -149,7 +189,7 @@ def fill(
 
     source: the texts before they were chunks; progress is counted in bytes of a file of known size, else in texts.
     """
-    file = source if isinstance(source, TextFile) and source.size is not None else None
+    file = source if isinstance(source, TextFiles) and source.size is not None else None
     total = file.size if file else len(source) if isinstance(source, Sized) else None
     bar = progress_bar(name="embed", total=total, unit="B" if file else "text", unit_scale=True)
     left = dropwhile(parts.holds, chunks)

@@ -85,6 +85,7 @@ def test_another_recipe_is_caught(change: dict[str, Any], context: Context, monk
     assert differing(context)
 
 
+@pytest.mark.parametrize("context", [BERT.name], indirect=True)
 def test_other_dropout_and_another_masked_token_are_caught(
     context: Context, mlm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +145,7 @@ def test_the_trainer_gets_our_rows_with_our_padding(context: Context) -> None:
         assert ("token_type_ids" in batch) == theirs.family.has_segments
 
 
+@pytest.mark.parametrize("context", [BERT.name], indirect=True)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_both_continue_with_their_weights_and_their_optimizer(precision: str, context: Context) -> None:
     for side in (MinibertTrainer(context, precision, "classify"), TransformersTrainer(context, precision, "classify")):
@@ -178,7 +180,9 @@ def test_the_recipe_is_that_of_the_paper_for_one_epoch() -> None:
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(("objective", "sentences", "goals"), [("classify", 40, 5), ("mlm", 300, 4)])
+@pytest.mark.parametrize(
+    ("objective", "sentences", "goals"), [("classify", 40, 5), pytest.param("mlm", 300, 4, marks=pytest.mark.slow)]
+)
 def test_a_whole_run_leaves_nothing_behind(
     objective: str,
     sentences: int,

@@ -190,6 +190,14 @@ def test_a_signal_ends_a_command_with_one_line_and_the_status_of_the_signal(
     assert signal.getsignal(number) is usual
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_inside_of_exec_ends_the_process_with_the_same_status(number: signal.Signals, tmp_path: Path) -> None:
+    code = f"main.parser = lambda argv: exec('import os; os.kill(os.getpid(), {number:d})'); sys.exit(main.main([]))"
+    (tmp_path / "stopped.py").write_text(f"import sys\nfrom minibert.cli import main\n{code}\n")
+    call = subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, capture_output=True, text=True)
+    assert (call.returncode, call.stderr) == (128 + number, "minibert: interrupted: nothing is kept\n")
+
+
 def test_an_interrupted_training_of_a_classifier_says_that_its_features_are_kept(
     run: Run, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +269,51 @@ def test_train_evaluate_and_predict_follow_each_other(run: Run, tmp_path: Path, 
     assert (found["rows"], np.sum(found["confusion"])) == (24, 24)
     found = figures(run("classify", "predict", folder, "the good film", "--json"))
     assert found["predictions"][0]["text"] == "the good film"
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", ["in.csv", "in.csv.gz", "-"])
+def test_a_table_with_semicolons_of_excel_trains_on_its_labels(
+    run: Run, tmp_path: Path, checkpoint: Path, name: str
+) -> None:
+    texts, labels = labelled()
+    names = {"pos": "lob", "neg": "bitte"}
+    rows = [f'"{text}; schön";{names[label]}\r\n' for text, label in zip(texts, labels, strict=True)]
+    content = ("Bewertung des Käufers;Art\r\n" + "".join(rows)).encode("cp1252")
+    (tmp_path / "in.csv").write_bytes(content)
+    (tmp_path / "in.csv.gz").write_bytes(gzip.compress(content))
+    source, folder = name if name == "-" else tmp_path / name, tmp_path / "made"
+    columns = ["--text", "Bewertung des Käufers", "--label", "Art", "--format", "csv"]
+    train = ["classify", "train", source, "--out", folder, *columns, "--model", checkpoint, "--folds", 0]
+    refused = complaint(run(*train, stdin=content))
+    assert f"{'standard input' if name == '-' else name}, line 1, is not UTF-8 (byte 0xE4)" in refused
+    assert "--encoding cp1252" in refused
+    status, out, err = run(*train, "--encoding", "cp1252", stdin=content)
+    assert (status, "24 rows (12 bitte, 12 lob)" in " ".join(out.split())) == (0, True)
+    assert re.fullmatch(r"minibert: warning: [^\n]*its columns are separated by ';', not by ','[^\n]*\n", err)
+    measured = run("classify", "evaluate", folder, source, *columns, "--encoding", "cp1252", stdin=content)
+    assert "24 rows; majority class" in measured[1]
+    if name != "-":
+        argv = ["classify", "predict", folder, "--file", source, *columns[:2], "--encoding", "cp1252"]
+        assert printed(run(*argv, "--delimiter", ";")).count("schön") == 24
+
+
+def test_every_command_that_reads_a_table_has_the_options_of_files(run: Run) -> None:
+    commands = (
+        "embed",
+        "classify train",
+        "finetune classify",
+        "finetune mask",
+        "distill",
+        "evaluate",
+        "predict",
+        "demo",
+    )
+    for name in commands:
+        text = printed(run(*name.split(), "--help"))
+        assert all(option in text for option in ("--format", "--delimiter", "--encoding", "--missing")), name
+    for name in ("finetune tag", "finetune choose", "vocab"):
+        assert "--encoding" in printed(run(*name.split(), "--help")), name
 
 
 def test_train_keeps_its_features_beside_the_classifier_for_another_grid(

@@ -17,7 +17,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-import openai
 import pytest
 from words import labelled, write_words_checkpoint
 
@@ -45,7 +44,9 @@ class Served:
     log: Path
     port: int = 0
 
-    def client(self, key: str = KEY) -> openai.OpenAI:
+    def client(self, key: str = KEY) -> Any:
+        import openai  # here: it takes 1.5 seconds in every process that collects the tests
+
         return openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key=key, max_retries=0, timeout=60)
 
 
@@ -103,6 +104,8 @@ def test_openais_client_gets_the_vectors_of_embed(server: Served, expected: Any)
 
 
 def test_openais_client_understands_the_errors(server: Served, locked: Served) -> None:
+    import openai
+
     with server.client() as client, locked.client("wrong") as stranger:
         with pytest.raises(openai.NotFoundError, match="not served here") as missing:
             client.embeddings.create(model="text-embedding-3-small", input="a")

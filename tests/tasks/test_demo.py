@@ -65,12 +65,13 @@ def without_network(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=dict(os.environ))
 
 
-def test_load_embed_and_demo_need_no_network_and_no_transformers(nothing_here: Path) -> None:
+def test_load_embed_and_demo_need_no_network_and_no_transformers_and_embed_no_scikit_learn(nothing_here: Path) -> None:
     done = without_network("""
         import minibert
         from minibert.cli.main import main
         assert minibert.load("all-MiniLM-L6-v2").config.hidden_size == 384
         assert minibert.embed(["a text"], "all-MiniLM-L6-v2").shape == (1, 384)
+        assert "sklearn" not in sys.modules
         sys.exit(main(["demo", "--rows", "60", "--json"]))
     """)
     assert (done.returncode, done.stderr) == (0, "")

@@ -333,3 +333,81 @@ def test_a_small_file_of_one_endless_row_is_refused_in_little_memory(folder: Pat
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 350_000_000
+
+
+# -- missing texts, and files that change
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.csv", b'text,label\na,1\n"",0\n'),
+        ("x.tsv", b"text\tlabel\na\t1\n\t0\n"),
+        ("x.jsonl", b'{"text": "a", "label": 1}\n\n{"text": null, "label": 0}\n'),
+    ],
+)
+def test_an_empty_cell_is_a_missing_text_as_null_is(folder: Path, name: str, content: bytes) -> None:
+    with pytest.raises(ValueError, match=f"{name}, line 3, has .* as 'text', not a text; .* --missing empty"):
+        read_pairs(folder, name, content, None, None)
+    assert read(folder, name, content, missing="empty") == ["a", ""]
+
+
+def test_an_empty_text_of_json_is_a_text(folder: Path) -> None:
+    assert read(folder, "x.jsonl", b'{"text": ""}\n') == [""]
+
+
+def test_a_null_of_parquet_is_a_missing_text(folder: Path) -> None:
+    parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    parquet.write_table(pyarrow.table({"text": ["a", None]}), folder / "x.parquet")
+    content = (folder / "x.parquet").read_bytes()
+    with pytest.raises(ValueError, match=r"x\.parquet, row 2, has None as 'text', not a text; .* --missing empty"):
+        read(folder, "x.parquet", content)
+    assert read(folder, "x.parquet", content, missing="empty") == ["a", ""]
+
+
+def test_a_table_of_one_column_has_no_labels(folder: Path) -> None:
+    with pytest.raises(ValueError, match="line 1, has one column, 'text'; text and label need one each"):
+        read_pairs(folder, "x.csv", b"text\na\nb\n", None, None)
+
+
+def test_a_comma_without_quotes_in_the_only_column_is_an_error_that_says_so(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"line 3, has 2 columns, 1 are .*; a cell with ',' in it needs quotes"):
+        read(folder, "x.csv", b"text\na\nb, c\n")
+
+
+@pytest.mark.parametrize("requested", ["Bewertung des K\u00e4ufers", "Bewertung des Ka\u0308ufers"])
+@pytest.mark.parametrize("written", ["Bewertung des K\u00e4ufers", " Bewertung des Ka\u0308ufers "])
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
+def test_an_umlaut_of_a_name_may_be_one_character_or_two(folder: Path, name: str, written: str, requested: str) -> None:
+    content = json.dumps({"n": "1", written: "gut"}) if name == "x.jsonl" else f"n,{written}\n1,gut\n"
+    assert read(folder, name, content.encode(), requested) == ["gut"]
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x.csv", "x.jsonl", "x.txt.gz"])
+@pytest.mark.parametrize("change", ["longer", "shorter", "other"])
+def test_a_file_that_changes_while_it_is_read_is_refused(folder: Path, name: str, change: str) -> None:
+    line = b'{"text": "a"}\n' if name == "x.jsonl" else b"text\n"
+    content = line * 9000
+    content = gzip.compress(content) if name.endswith(".gz") else content
+    (folder / name).write_bytes(content)
+    with (
+        TextFile(folder / name) as file,
+        pytest.raises(ValueError, match=f"{name} was changed while it was read; wait until it is complete"),
+    ):
+        for number, _ in enumerate(file):
+            if number == 0 and change == "other":
+                os.utime(folder / name, ns=(0, 0))
+            elif number == 0:
+                with (folder / name).open("r+b") as other:
+                    other.truncate(len(content) // 2) if change == "shorter" else other.seek(0, os.SEEK_END)
+                    other.write(b"" if change == "shorter" else line)
+
+
+def test_a_file_may_be_replaced_by_a_new_one_while_it_is_read(folder: Path) -> None:
+    (folder / "x.txt").write_bytes(b"a\n" * 9000)
+    with TextFile(folder / "x.txt") as file:
+        texts = iter(file)
+        assert next(texts) == "a"
+        (folder / "new.txt").write_bytes(b"b\n")
+        (folder / "new.txt").rename(folder / "x.txt")
+        assert list(texts) == ["a"] * 8999

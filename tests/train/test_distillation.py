@@ -202,7 +202,7 @@ def test_a_batch_without_masked_tokens_is_learned_from(step: str, places: str, t
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A masked language model that knows some of a corpus, and a classifier that tells good from bad."""
     folder = write_home(tmp_path_factory.mktemp("home"))
-    how: dict[str, Any] = QUICK | {"objective": "mlm", "steps": 80, "batch_size": 16, "learning_rate": 8e-3}
+    how: dict[str, Any] = QUICK | {"objective": "mlm", "steps": 50, "batch_size": 16, "learning_rate": 8e-3}
     pretrain(folder / "corpus.txt", out=folder / "taught", init=folder / "teacher", **how)
     how = QUICK | {"epochs": 8, "batch_size": 8, "learning_rate": 3e-3}
     finetune("classify", *labelled(48), model=folder / "teacher", out=folder / "tuned", **how)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import transformers
@@ -117,6 +118,8 @@ def test_the_commands_train_with_several_seeds_measure_predict_and_plot(
     )
     assert cli.main(f"{command} --plot {tmp_path}/curve.docx".split()) == 2
     assert "must end in .png, .svg or .pdf" in capsys.readouterr().err
+    assert cli.main(f"{command} --seeds 0".split()) == 2
+    assert "--seeds is 0; it must be at least 1 and at most 1000" in capsys.readouterr().err
     assert cli.main(f"{command} --seeds 2 --plot {plot}".split()) == 0
     *printed, last = capsys.readouterr().out.splitlines()
     figures = json.loads(last)
@@ -144,6 +147,75 @@ def test_a_folder_that_learned_that_there_may_be_no_answer_remembers_it(checkpoi
     reader = Reader.load(tmp_path / "out")
     assert reader.task == Answering(**how, unanswerable=True)
     assert reader.answer(reader.task.from_texts(["the book"], [context]))[0].text == ""  # no answer scores better
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Tables from Python
+
+
+def as_frame(rows: int = 24) -> pd.DataFrame:
+    texts, labels = labelled(rows)
+    return pd.DataFrame({"id": range(rows), "message": texts, "category": labels}, index=range(7, 7 + rows))
+
+
+def test_a_data_frame_a_dict_and_a_file_give_the_same_model_which_answers_texts(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    frame, names = as_frame(), {"text": "message", "label": "category"}
+    frame.to_csv(tmp_path / "frame.csv", index=False)
+    sources: list[Any] = [frame, frame.to_dict("list"), tmp_path / "frame.csv"]
+    how: dict[str, Any] = {"model": checkpoint, "epochs": 1, "batch_size": 8}
+    models: list[Any] = [minibert.train.finetune("classify", one, dev=one, **names, **how) for one in sources]
+    weights = [torch.cat([x.flatten() for x in model.parameters()]) for model in models]
+    assert torch.equal(weights[0], weights[1]) and torch.equal(weights[0], weights[2])
+    texts = frame["message"][:2].tolist()
+    found = models[0].predict(texts)
+    assert found == minibert.predict(models[0], texts)
+    assert {one["label"] for one in found} <= {"neg", "pos"}
+    assert models[0].predict("the film") == minibert.predict(models[0], ["the film"])
+    assert models[0].tokenizer.max_length == 20
+    assert pickle.loads(pickle.dumps(models[0])).predict(texts) == found
+
+
+def test_a_table_of_pairs_gives_a_model_of_pairs(checkpoint: Path) -> None:
+    frame = as_frame().rename(columns={"message": "sentence", "category": "label"}).assign(other="the book")
+    model: Any = finetune("classify", frame, pair="other", model=checkpoint, epochs=1)
+    assert len(model.predict(["the film"], ["the book"])) == 1
+    with pytest.raises(ValueError, match="pairs"):
+        model.predict(["the film"])
+
+
+@pytest.mark.parametrize("nothing", [None, float("nan"), pd.NA])
+def test_a_missing_text_is_refused_with_its_row_or_is_empty_as_the_message_says(checkpoint: Path, nothing: Any) -> None:
+    texts, labels = labelled(8)
+    how: dict[str, Any] = {"model": checkpoint, "epochs": 1}
+    with pytest.raises(TypeError, match=r"row 3 is .*, not a text; use missing='empty'"):
+        finetune("classify", {"text": [*texts[:3], nothing, *texts[4:]], "label": labels}, **how)
+    gaps = [*texts[:3], nothing, *texts[4:]]
+    one: Any = finetune("classify", {"text": gaps, "label": labels}, missing="empty", **how)
+    other: Any = finetune("classify", [*texts[:3], "", *texts[4:]], labels, **how)
+    assert one.predict([nothing, "the film"]) == other.predict(["", "the film"])
+    fitted = classifier(checkpoint, epochs=1, missing="empty").fit(gaps, labels)
+    assert fitted.predict([nothing]).tolist() == fitted.predict([""]).tolist()
+    with pytest.raises(TypeError, match="row 3 is"):
+        classifier(checkpoint).fit(gaps, labels)
+
+
+@pytest.mark.parametrize(
+    ("task", "data", "how", "words"),
+    [
+        ("classify", as_frame(), {}, "the DataFrame has no column sentence or text; .*: 'id', 'message', 'category'"),
+        ("classify", as_frame(), {"text": "body", "label": "category"}, "the DataFrame has no column 'body'"),
+        ("classify", as_frame(), {"txt": "message"}, "there is no setting 'txt'; choose from text, pair, label"),
+        ("tag", as_frame(), {}, "the task 'tag' reads a file, not a DataFrame"),
+        ("classify", {"text": ["a", "b"], "label": ["x", float("nan")]}, {}, "row 1 has the label nan"),
+    ],
+)
+def test_a_table_that_cannot_be_learned_is_refused_before_anything_is_loaded(
+    task: str, data: Any, how: dict[str, Any], words: str
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        finetune(task, data, model="no such checkpoint", **how)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -62,7 +62,11 @@ def assert_trains_as_upstream(
 
 
 WAYS = [(False, 1), (True, 1), (True, 2)]
-OURS = [(family, head, *way) for family, head in HEADS for way in (WAYS if family in (BERT, DISTILBERT) else WAYS[1:2])]
+OURS = [
+    (family, head, *way)
+    for family, head in HEADS
+    for way in (WAYS if family is BERT and head in ("masked-lm", "sequence-classification") else WAYS[1:2])
+]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +95,7 @@ def test_several_labels_and_numbers_are_learned_as_upstream_bit_for_bit(
 ) -> None:
     head = "sequence-classification"
     both = pair(family, head, problem_type=kind, num_labels=1 if kind == "regression" else 3)
-    assert_trains_as_upstream(both, batches_of(head, 18, 4, kind=kind, family=family))
+    assert_trains_as_upstream(both, batches_of(head, 18, 4, kind=kind, family=family), EPOCH)
 
 
 @pytest.mark.parametrize(
@@ -109,14 +113,14 @@ def test_a_recipe_that_differs_in_one_thing_gives_other_bits(change: dict[str, f
     both = pair(head="sequence-classification")
     batches = batches_of("sequence-classification", 18, 4)
     torch.manual_seed(3)
-    train(both.ours, batches, replace(TWENTY, **change), loss_of=readable_loss)
+    train(both.ours, batches, replace(EPOCH, **change), loss_of=readable_loss)
     torch.manual_seed(3)
-    upstream_training(both.theirs, batches, TWENTY)
+    upstream_training(both.theirs, batches, EPOCH)
     assert not all(torch.equal(p, other) for _, p, other in parameter_pairs(both.ours, both.theirs))
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 100, 651])
-@pytest.mark.parametrize("warmup", [0.0, 0.06, 1 / 3, 1.0])
+@pytest.mark.parametrize("warmup", [0.0, 0.06, 1 / 3, 0.999])
 def test_the_learning_rate_of_every_step_is_that_of_the_linear_schedule_of_transformers(
     steps: int, warmup: float
 ) -> None:

@@ -111,7 +111,7 @@ def test_possible_problems_are_noted(home: Path, tmp_path: Path) -> None:
     ("how", "message"),
     [
         ({"max_length": 25}, "max_length is 25; the model of .*small.json has 20"),
-        ({"mask_rate": 1.0}, "mask rate is 1.0"),
+        ({"mask_rate": 1.0}, "mask_rate is 1.0; it must be above 0 and below 1"),
         ({"phrases": os.devnull}, "is a device, not a file"),
         ({"init": "x"}, "give either config and tokenizer .*, for a new model, or init"),
         ({"config": None}, "give either config and tokenizer"),

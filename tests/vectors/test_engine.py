@@ -64,8 +64,8 @@ def test_the_vectors_equal_the_readable_path(
     assert difference(got, readable(ENCODER, rows, pooling, layers, combine)) < BOUND
 
 
-def test_every_length_from_1_to_512_in_any_order_equals_the_readable_path() -> None:
-    lengths = [*range(1, 513, 3), 1, 127, 128, 129, 511, 512]
+def test_lengths_from_1_to_512_in_any_order_equal_the_readable_path() -> None:
+    lengths = [*range(1, 513, 7), 127, 128, 129, 511, 512]
     rows = random_rows(random.Random(1).sample(lengths, len(lengths)))
     assert difference(ENGINE.vectors(rows), readable(ENCODER, rows)) < BOUND
 

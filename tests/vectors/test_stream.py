@@ -5,6 +5,7 @@ The finished file after any number of kills equals bit for bit that of one run w
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -205,6 +206,71 @@ def test_two_runs_at_once_on_one_output_are_refused(checkpoint: str, tmp_path: P
 
     assert embed_stream(texts(), tmp_path / "x.npy", checkpoint, part_rows=PART).rows == 45
     assert names(tmp_path) == ["x.npy"]
+
+
+# -- several files
+
+
+def write_files(folder: Path) -> tuple[Path, list[str]]:
+    """The pattern of three tables and a folder, and the texts of all in the order of the names."""
+    folder.mkdir()
+    for name, texts in (("c.csv.gz", TEXTS[30:]), ("a.csv", TEXTS[:20]), ("b.csv", TEXTS[20:30])):
+        content = "".join(f"{number};{text} film\n" for number, text in enumerate(texts)).encode()
+        whole = b"id;body\n" + content
+        (folder / name).write_bytes(gzip.compress(whole) if name.endswith(".gz") else whole)
+    (folder / "d.csv").mkdir()
+    return folder / "*.csv*", [f"{text} film" for text in TEXTS]
+
+
+def test_a_pattern_gives_one_matrix_of_all_files_in_the_order_of_their_names(checkpoint: str, tmp_path: Path) -> None:
+    pattern, texts = write_files(tmp_path / "corpus")
+    with pytest.warns(UserWarning, match=r"[abc]\.csv.* its columns are separated by ';'"):
+        written = embed_file(pattern, tmp_path / "x.npy", checkpoint, column="body")
+    assert written.rows == 45
+    settings = {"column": "body", "delimiter": ";"}
+    pairs = embed_file(pattern, tmp_path / "pairs.npy", checkpoint, column2="id", **settings)
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), minibert.embed(texts, checkpoint), rtol=0, atol=1e-5)
+    assert pairs.shape == (45, D)
+    assert pairs.tokens > written.tokens + 2 * 45 - 1
+    (tmp_path / "corpus" / "[x].csv").write_text("body\ngood film\n")
+    written = embed_file(tmp_path / "corpus" / "[x].csv", tmp_path / "y.npy", checkpoint, column="body")
+    assert written.rows == 1  # a file of this name is no pattern
+
+
+def test_several_files_resume_and_give_the_bits_of_one_run(
+    checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pattern, _ = write_files(tmp_path / "corpus")
+    settings: Any = {"column": "body", "delimiter": ";", "part_rows": PART}
+    embed_file(pattern, tmp_path / "whole.npy", checkpoint, **settings)
+    with monkeypatch.context() as patch:
+        add = Parts.add
+        patch.setattr(Parts, "add", lambda self, *rest: interrupt() if len(self.stats) == 3 else add(self, *rest))
+        with pytest.raises(KeyboardInterrupt, match="24 rows are kept"):
+            embed_file(pattern, tmp_path / "x.npy", checkpoint, **settings)
+    written = embed_file(pattern, tmp_path / "x.npy", checkpoint, **settings)
+    assert written.resumed_rows == 24
+    assert (tmp_path / "x.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_pattern_without_files_and_a_file_without_the_column_are_errors_before_any_work(
+    checkpoint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        FileNotFoundError, match=r"none\*\.csv matches no file; name files, such as 'corpus/\*\.csv' in"
+    ):
+        embed_file(tmp_path / "none*.csv", tmp_path / "x.npy", checkpoint)
+    pattern, _ = write_files(tmp_path / "corpus")
+    (tmp_path / "corpus" / "c.csv").write_text("id;title\n1;a\n")
+    with pytest.raises(
+        ValueError, match=r"c\.csv, line 1, has no column 'body'; choose as column one of: 'id', 'title'"
+    ):
+        embed_file(pattern, tmp_path / "x.npy", checkpoint, column="body", delimiter=";")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
 
 
 # -- killed

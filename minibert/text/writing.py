@@ -1,0 +1,93 @@
+"""Tables that are written: rows, each a dict, to a file whose ending decides the format.
+
+.tsv      columns separated by tabs; tabs and line ends inside a cell become spaces
+.csv      columns separated by commas, quoted where needed
+.jsonl    one object per line
+.parquet  with pyarrow, all rows at once
+
+The first row of a .tsv or .csv has the names of the columns. Lists and objects in their cells are JSON, null is empty.
+Memory does not grow with the rows, except for .parquet. The file appears when it is complete.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from minibert.files import atomic_write
+from minibert.printing import install_hint
+
+ENDINGS = (".tsv", ".csv", ".jsonl", ".parquet")
+Rows = Sequence[Mapping[str, Any]]
+
+
+def check_table(path: Path) -> None:
+    """Raise ValueError for another ending, ImportError for .parquet without pyarrow."""
+    if path.suffix.lower() not in ENDINGS:
+        raise ValueError(f"{path} must be a file that ends in one of {', '.join(ENDINGS)}, which is its format")
+    if path.suffix.lower() == ".parquet":
+        try:
+            importlib.import_module("pyarrow")
+        except ImportError:
+            hint = install_hint("parquet")
+            raise ImportError(f"{path} is written by pyarrow, which is not installed: {hint}; or name a .csv") from None
+
+
+@contextmanager
+def table_writer(path: Path) -> Iterator[Callable[[Rows], None]]:
+    """A function that writes rows to a table. Raises ValueError for a row with a column that the first row lacks."""
+    format, rows = path.suffix.lower(), list[Mapping[str, Any]]()
+    with atomic_write(path) as temporary:
+        if format == ".parquet":
+            yield rows.extend
+            write_parquet(rows, temporary)
+            return
+        names: list[str] = []
+        with temporary.open("w", encoding="utf-8", newline="") as file:
+            lines = csv.writer(file, lineterminator="\n")
+
+            def write(rows: Rows) -> None:
+                for row in rows:
+                    if format == ".jsonl":
+                        file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+                        continue
+                    if not names:
+                        names.extend(row)
+                        write_cells(names)
+                    if more := row.keys() - set(names):
+                        raise ValueError(f"a row has {min(more)!r}, which the first row lacks; write a .jsonl instead")
+                    write_cells([as_cell(row.get(name)) for name in names])
+
+            def write_cells(cells: Sequence[str]) -> None:
+                if format == ".csv":
+                    lines.writerow(cells)
+                else:
+                    file.write(one_line(*cells) + "\n")
+
+            yield write
+
+
+def one_line(*cells: str) -> str:
+    """Cells joined by tabs; tabs and line ends inside a cell become spaces."""
+    return "\t".join(re.sub(r"[\r\n\t]+", " ", cell) for cell in cells)
+
+
+def as_cell(value: object) -> str:
+    """A value as text."""
+    if isinstance(value, dict | list | tuple | bool):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return "" if value is None else str(value)
+
+
+def write_parquet(rows: Rows, path: Path) -> None:
+    """All rows as one table, which names minibert as its maker. Raises ValueError or TypeError for mixed types."""
+    arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
+    names = dict.fromkeys(name for row in rows for name in row)
+    table = arrow.table({name: [row.get(name) for row in rows] for name in names})
+    parquet.write_table(table.replace_schema_metadata({"maker": "minibert"}), path, store_schema=False)

@@ -1,0 +1,205 @@
+"""The delimiter is found or refused, bytes that are no text are an error with a way out, and options are checked."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minibert.tasks.classification import Classification
+from minibert.text.formats import FileSettings
+from minibert.text.tables import Column, Table
+
+ROWS = [
+    ("Sehr gut, danke", "lob"),
+    ('Das "neue" Gerät;\nschön', "lob"),
+    ("Bitte melden", "bitte"),
+    ("Wann, wo?", "bitte"),
+]
+NAMES = ("Bewertung des Käufers", "Art der Zuschrift")
+
+
+def table(delimiter: str, header: tuple[str, ...] = ("text", "label"), encoding: str = "utf-8") -> bytes:
+    """ROWS as the csv module writes them."""
+    text = io.StringIO(newline="")
+    csv.writer(text, delimiter=delimiter).writerows([header, *ROWS] if header else ROWS)
+    return text.getvalue().encode(encoding)
+
+
+def read(path: Path, content: bytes, *names: str | None, **settings: Any) -> tuple[list[tuple[str, ...]], list[str]]:
+    """The rows of a file with this content in the columns of text and label, and the warnings."""
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    text, label = names or (None, None)
+    columns = [Column("text", text), Column("label", label, ("label",))]
+    with warnings.catch_warnings(record=True) as caught, Table(path, columns, FileSettings(**settings)) as file:
+        warnings.simplefilter("always")
+        return list(file.rows()), [str(one.message) for one in caught]
+
+
+# -- delimiters
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz"])
+@pytest.mark.parametrize(("delimiter", "shown"), [(",", ""), (";", "';'"), ("\t", "tab"), ("|", "'|'")])
+@pytest.mark.parametrize(
+    ("header", "names"),
+    [(("text", "label"), ()), (NAMES, NAMES), ((), ()), ((), ("1", "2"))],
+    ids=["usual names", "names with blanks and umlauts", "no names", "numbers"],
+)
+def test_the_delimiter_is_found_and_named(
+    tmp_path: Path, name: str, delimiter: str, shown: str, header: Any, names: Any
+) -> None:
+    rows, said = read(tmp_path / name, table(delimiter, header), *names)
+    assert rows == ROWS
+    assert len(said) == bool(shown)
+    assert all(f"{name}: its columns are separated by {shown}, not by ','; --delimiter {shown}" in one for one in said)
+    assert read(tmp_path / name, table(delimiter, header), *names, delimiter=delimiter) == (ROWS, [])
+
+
+def test_a_tsv_may_have_another_delimiter_and_then_has_quotes(tmp_path: Path) -> None:
+    assert read(tmp_path / "x.tsv", table(","))[0] == ROWS
+    plain = b'text\tlabel\n"Hello, you\t1\nWell, me\t0\n'
+    assert read(tmp_path / "x.tsv", plain) == ([('"Hello, you', "1"), ("Well, me", "0")], [])
+
+
+@pytest.mark.parametrize("delimiter", [";", "tab"])
+def test_standard_input_has_its_delimiter_found(monkeypatch: pytest.MonkeyPatch, delimiter: str) -> None:
+    content = table("\t" if delimiter == "tab" else delimiter)
+    for given in (None, delimiter):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore" if given is None else "error")
+            data = Classification(format="csv", delimiter=given).read("-")
+        assert list(zip(data.texts, data.known_labels, strict=True)) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("content", "column"),
+    [
+        ("text\nGut; danke\n", None),
+        ("review\nGut; danke\nSchlecht\n", None),
+        ('review\n"Gut, danke"\n"Na; ja"\n', "review"),
+        ('"Gut; danke"\nSchlecht\n', "1"),
+        ("Gut; danke; sehr\nSchlecht\n", "1"),
+    ],
+)
+def test_one_column_needs_no_delimiter(tmp_path: Path, content: str, column: str | None) -> None:
+    (tmp_path / "x.csv").write_text(content)
+    with Table(tmp_path / "x.csv", [Column("text", column)]) as file:
+        texts = [text for (text,) in file.rows()]
+    assert texts == [row[0] for row in csv.reader(io.StringIO(content))][column != "1" :]
+
+
+@pytest.mark.parametrize(
+    ("content", "names", "found"),
+    [
+        ("Gut;3,5\nSchlecht;1,5\n", ("1", "2"), "',' or ';'"),
+        ("Gut;3,5\nSchlecht;1,5\n", (None, None), "',' or ';'"),
+        ("Meinung;Note\nGut; sehr;1\n", ("Text", "Note"), "',' or ';'"),
+    ],
+)
+def test_a_delimiter_that_is_not_certain_is_refused_with_the_way_out(
+    tmp_path: Path, content: str, names: Any, found: str
+) -> None:
+    with pytest.raises(
+        ValueError, match=f"x.csv: the delimiter of its columns may be {found}; choose one: --delimiter"
+    ):
+        read(tmp_path / "x.csv", content.encode(), *names)
+
+
+def test_one_column_of_sentences_with_a_semicolon_each_is_not_split_unless_it_is_requested(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("Gut; danke\nSchlecht; nein\n")
+    with pytest.raises(ValueError, match="may be ',' or ';'"), Table(tmp_path / "x.csv", [Column("text", "1")]) as file:
+        list(file.rows())
+    for delimiter, texts in ((",", [("Gut; danke",), ("Schlecht; nein",)]), (";", [("Gut",), ("Schlecht",)])):
+        with Table(tmp_path / "x.csv", [Column("text", "1")], FileSettings(delimiter=delimiter)) as file:
+            assert list(file.rows()) == texts
+
+
+def test_a_whole_line_is_never_a_text_where_its_names_have_another_delimiter(tmp_path: Path) -> None:
+    """`embed` of Bewertung;Note made vectors of whole lines, the number included."""
+    (tmp_path / "x.csv").write_text("Bewertung;Note\nGut;1\nSchlecht;5\n")
+    with (
+        pytest.warns(UserWarning, match="separated by ';'"),
+        pytest.raises(ValueError, match="no column sentence or text; choose as column one of: 'Bewertung', 'Note'"),
+        Table(tmp_path / "x.csv", [Column("column")]) as file,
+    ):
+        list(file.rows())
+
+
+# -- encodings
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "latin-1", "utf-16", "utf-16-le", "utf-8-sig"])
+@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz"])
+def test_a_table_of_excel_is_read_in_its_encoding(tmp_path: Path, name: str, encoding: str) -> None:
+    content = table(";", NAMES, encoding)
+    assert read(tmp_path / name, content, *NAMES, encoding=encoding, delimiter=";") == (ROWS, [])
+
+
+@pytest.mark.parametrize("format", ["txt", "jsonl", "json"])
+def test_every_format_has_an_encoding(tmp_path: Path, format: str) -> None:
+    text = {"txt": "schön\n", "jsonl": '{"text": "schön"}\n', "json": '["schön"]'}[format]
+    (tmp_path / "x").write_bytes(text.encode("cp1252"))
+    with Table(tmp_path / "x", [Column("text")], FileSettings(format=format, encoding="cp1252")) as file:
+        assert list(file.rows()) == [("schön",)]
+    with (
+        pytest.raises(ValueError, match=r"x, (line 1|at byte \d), is not UTF-8 \(byte 0xF6\); .* --encoding cp1252"),
+        Table(tmp_path / "x", [Column("text")], FileSettings(format=format)) as file,
+    ):
+        list(file.rows())
+
+
+@pytest.mark.parametrize(
+    ("content", "encoding", "message"),
+    [
+        (table(";", NAMES, "cp1252"), "utf-8", r"line 1, is not UTF-8 \(byte 0xE4\); save it .* --encoding cp1252"),
+        (table(";", NAMES, "utf-16"), "utf-8", r"line 1, is not UTF-8 \(byte 0xFF\); .* --encoding utf-16"),
+        (b"text,label\na,1\n\x81,1\n", "cp1252", r"line 3, is not CP1252 \(byte 0x81\)"),
+        (b"text,label\na,\xc3", "utf-8", r"line 2, is not UTF-8 \(byte 0xC3\)"),
+    ],
+)
+def test_bytes_that_are_not_text_are_an_error_with_the_line(
+    tmp_path: Path, content: bytes, encoding: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=f"x.csv, {message}"):
+        read(tmp_path / "x.csv", content, encoding=encoding)
+
+
+# -- settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"encoding": "cp12521"}, "encoding is 'cp12521'; it must be one that Python knows, such as utf-8"),
+        ({"encoding": "base64"}, "encoding is 'base64'"),
+        ({"delimiter": ";;"}, "delimiter is ';;'; it must be one character"),
+        ({"delimiter": ""}, "delimiter is ''"),
+        ({"delimiter": '"'}, "delimiter is"),
+        ({"missing": "drop"}, "missing is 'drop'; choose from error, empty"),
+    ],
+)
+def test_settings_are_checked_at_once(settings: Any, message: str) -> None:
+    for make in (FileSettings, Classification):
+        with pytest.raises(ValueError, match=message):
+            make(**settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("x.txt", {"delimiter": ";"}, "x.txt is read as txt, which has no delimiter; .* --format csv"),
+        ("x.parquet", {"delimiter": ";"}, "is read as parquet, which has no delimiter"),
+        ("x.parquet", {"encoding": "cp1252"}, "is read as parquet, which is always UTF-8"),
+    ],
+)
+def test_a_setting_that_a_format_does_not_have_is_refused(name: str, settings: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FileSettings(**settings).format_of(name)
