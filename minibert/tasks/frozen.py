@@ -284,7 +284,7 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     try:
         with safe_open(regular(path), framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in ARRAYS}
-            details = {"normalize": False, "max_length": None}  # which older folders do not have
+            details: dict[str, Any] = {"normalize": False, "max_length": None}  # which older folders do not have
             details |= parse_json((file.metadata() or {})[DETAILS])
         Recipe(**{name: details[name] for name in RECIPE})
         Classification(**details.get("columns", {}))
