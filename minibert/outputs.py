@@ -35,9 +35,7 @@ MARKS = {
     ".md": b"# Parity",
     **dict.fromkeys((".png", ".svg", ".pdf", ".onnx"), b"minibert"),
     ".txt": b"in   input_ids: int64",
-    ".tsv": PREDICTIONS,
-    ".csv": PREDICTIONS,
-    ".jsonl": OBJECTS,
+    **dict.fromkeys((".tsv", ".csv", ".jsonl"), PREDICTIONS),
     ".parquet": b"(?s)maker..minibert",
 }
 
