@@ -23,11 +23,10 @@ OTHER = "name another --out"
 # A numpy file of ours has its numbers from byte 4096 on, where a page of memory begins; numpy itself pads to 64 bytes.
 NPY_HEADER = 4096
 NPY_START = b"\x93NUMPY\x01\x00" + (NPY_HEADER - 10).to_bytes(2, "little")
-# The first columns of tables of predictions; a number alone is no mark.
+# The first line of a table of predictions: its first columns, or the first object of a .jsonl.
 PREDICTIONS = (
-    rb"(?s)\A\W*(labels?\W+probability\W+probabilities\b|number\W+choice\W+probability\b|masks\W+filled\b|"
-    rb"answer\W+start\W+end\W+score\b|"
-    rb'entities\b.*?"+text"+: .*?"+label"+: .*?"+start"+: \d+, "+end"+: \d+, "+score"+: )'
+    rb"\A\W*(labels?\b[^\n]*\bprobability\b|number\b[^\n]*\bchoice\b|masks\b[^\n]*\bfilled\b|"
+    rb"answer\b[^\n]*\bscore\b|entities\b)"
 )
 # By suffix, a regular expression that matches the first or the last 4096 bytes of every file that minibert writes.
 MARKS = {
