@@ -270,7 +270,11 @@ OWN_LIMITS: list[tuple[type, str, Any, str]] = [
     (DistillSettings, "places", "some", "choose from all, masked"),
     (DistillClassifierSettings, "weights", (5.0, 2.0, 1.0), "give 2 of at least 0"),
     (DistillClassifierSettings, "weights", (5.0, -1.0), "give 2 of at least 0"),
+    (DistillSettings, "layers", 0, "it must be at least 1 and at most 4096"),
+    (DistillSettings, "layers", 10**30, "it must be at least 1 and at most 4096"),
     (VocabularySettings, "size", 5, "it must be at least 6"),
+    (VocabularySettings, "size", 10**30, "it must be at least 6 and at most 16777216"),
+    (VocabularySettings, "min_frequency", 10**30, "it must be at least 1 and at most 1000000000"),
     (VocabularySettings, "min_frequency", 0, "it must be at least 1"),
     (VocabularySettings, "by", "magic", "choose from library, hand"),
 ]
