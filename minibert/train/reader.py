@@ -142,7 +142,7 @@ def open_reader(
 
     Raises FileNotFoundError or ValueError, in one sentence, where there is no task head or the folder is damaged.
     """
-    check_number("batch_tokens", batch_tokens, int, 1, None)
+    check_number("batch_tokens", batch_tokens, int, minimum=1)
     if folder_kind(name) == "frozen":
         return Classifier.load(Path(name), model=model, device=device, batch_tokens=batch_tokens)
     if model is not None:
