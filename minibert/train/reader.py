@@ -21,6 +21,7 @@ from minibert.config import Config
 from minibert.device import choose_device
 from minibert.files import read_json
 from minibert.heads import Head, MaskedLM
+from minibert.settings import check_number
 from minibert.tasks import TASKS, task_class
 from minibert.tasks.base import Measure, Task
 from minibert.tasks.classification import Classification
@@ -141,8 +142,9 @@ def open_reader(
 
     Raises FileNotFoundError or ValueError, in one sentence, where there is no task head or the folder is damaged.
     """
+    check_number("batch_tokens", batch_tokens, int, minimum=1)
     if folder_kind(name) == "frozen":
-        return Classifier.load(name, model=model, device=device, batch_tokens=batch_tokens)
+        return Classifier.load(Path(name), model=model, device=device, batch_tokens=batch_tokens)
     if model is not None:
         raise ValueError(f"model is {model!r}, and {name} holds its own model; leave it out")
     return Reader.load(name, device, batch_tokens)

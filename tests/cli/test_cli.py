@@ -134,7 +134,7 @@ def test_python_m_minibert_is_the_same_command() -> None:
         (["demo", "--text", "review"], "--text and --label are columns of --data, which is not given"),
         (["classify", "predict", "no/such"], "checkpoint no/such is no folder"),
         (["classify", "predict", "x", "a text", "--file", "x.txt"], "give either texts or --file"),
-        (["classify", "predict", "x", "--text", "review"], "--text, --pair and --format are about --file"),
+        (["classify", "predict", "x", "--text", "review"], "--text is about --file, which is not given"),
         (["classify", "evaluate", "no/such", "no/such.tsv"], "checkpoint no/such is no folder"),
         (["inspect", "no/such"], "checkpoint no/such is no folder"),
         (["inspect", "bert-base-uncased"], "`minibert download bert-base-uncased` fetches it"),
@@ -360,7 +360,7 @@ def test_predict_labels_a_file_into_a_table_that_can_be_read_back(run: Run, tmp_
     argv = ["classify", "predict", classifier, "--out", out, "--file"]
     result = run(*argv, data, "--text", "review", "--json")
     assert "160 rows (" in printed(result)
-    rows = Classification(missing="empty").read(out)
+    rows = Classification(text="review", missing="empty").read(out)
     assert rows.texts == ["good film", "", "  bad meal ", "the \\"] * 40
     assert rows.labels == Classifier.load(classifier).predict(texts).tolist()
     assert figures(result)["labels"] == Counter(rows.labels)

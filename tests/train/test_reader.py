@@ -12,45 +12,21 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from words import labelled, write_words_checkpoint
+from kinds import HEADS, write_kinds, write_theirs
+from words import write_words_checkpoint
 
 import minibert
-from minibert.tasks.frozen import Classifier, train
+from minibert.tasks.frozen import Classifier
 from minibert.tasks.masked_text import fill_mask
-from minibert.train import finetune
 from minibert.train.reader import Reader, folder_kind, open_reader, with_given_words
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["the film very good", "a dull play, the book."]
-TAGS: dict[str, Any] = {"num_labels": 3, "id2label": {0: "O", 1: "B-thing", 2: "I-thing"}}
-TAGS["label2id"] = {tag: number for number, tag in TAGS["id2label"].items()}
-HEADS = {
-    "classify": "sequence-classification",
-    "tag": "token-classification",
-    "answer": "question-answering",
-    "choose": "multiple-choice",
-    "mask": "masked-lm",
-}
-
-
-def write_theirs(folder: Path, head: str | None, family: str = "bert", **sizes: Any) -> Path:
-    """A folder as transformers writes it, with its tokenizer."""
-    write_words_checkpoint(folder, family, head, **{"max_position_embeddings": 120} | sizes)
-    transformers.BertTokenizer.from_pretrained(folder).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of each kind: frozen, fine-tuned, and by task of transformers."""
-    home = tmp_path_factory.mktemp("folders")
-    for task, head in HEADS.items():
-        write_theirs(home / task, head, **TAGS if task == "tag" else {})
-    write_theirs(home / "encoder", None)
-    texts, labels = labelled()
-    train(texts, labels, model=str(home / "encoder"), folds=0).save(home / "frozen")
-    finetune("classify", texts, labels, model=home / "encoder", out=home / "tuned", epochs=1, max_length=20)
-    return home
+    return write_kinds(tmp_path_factory.mktemp("folders"))
 
 
 # -- kinds
