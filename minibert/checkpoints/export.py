@@ -17,15 +17,17 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from minibert.checkpoints.load import load
+from minibert.checkpoints.load import head_of, load
 from minibert.files import atomic_write, write_text_atomically
-from minibert.heads import Head, MultipleChoice
+from minibert.heads import Head, MultipleChoice, QuestionAnswering, SequenceClassification, TokenClassification
 from minibert.model import Encoder
 from minibert.outputs import check_output
 from minibert.printing import install_hint
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 SHAPES = ((1, 2), (3, 17), (2, 64), (5, 9))  # texts, tokens: inputs at which the file is compared with the model
+ENCODER = "encoder"  # the `head` of a model without one
+FINE_TUNED = {one.name for one in (SequenceClassification, TokenClassification, QuestionAnswering, MultipleChoice)}
 BOUND = 3e-5  # the largest difference between them
 MEANING = {
     "input_ids": "ids of [CLS] text [SEP], or [CLS] first [SEP] second [SEP]; short rows are filled with {pad}",
@@ -53,6 +55,7 @@ class Positional(nn.Module):
 def export(name: str | Path, out: str | Path, *, head: str | None = None, overwrite: bool = False) -> dict[str, Any]:
     """Write the checkpoint, or its model with a task head, as an ONNX file in float32, and compare the two.
 
+    head: None: the task head of fine-tuning that the checkpoint has, else "encoder", the model without a head.
     out: a name with the suffix .onnx; a .txt of the same name describes inputs and outputs. overwrite: replace both, if
     minibert wrote them. Returns "out", the names of "inputs" and "outputs", and the largest "difference" of an output
     from the model's. Raises ImportError without the extra onnx, ValueError for another suffix, for a file that exists,
@@ -65,7 +68,9 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None, overwr
         raise ValueError(f"out is {out}; it must be a file with the suffix .onnx in an existing folder")
     for file in (out, text):
         check_output(file, overwrite, apart=[name])
-    model = load(name, head=head)
+    if head is None:
+        head = found if (found := head_of(name)) in FINE_TUNED else ENCODER
+    model = load(name, head=None if head == ENCODER else head)
     wrapped = Positional(model)
     example = inputs_of(model, (2, 7))
     # Every axis of an input may have any size, tokens up to the number of positions.

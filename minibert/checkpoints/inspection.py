@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,7 +10,8 @@ from torch import Tensor
 
 from minibert.checkpoints import hub
 from minibert.checkpoints.load import load
-from minibert.checkpoints.tensor_files import weights_sha256
+from minibert.checkpoints.sentence_files import read_stated
+from minibert.checkpoints.tensor_files import list_tensors, weights_sha256
 from minibert.printing import block, table
 
 Figures = dict[str, Any]
@@ -44,7 +46,26 @@ def inspect(name: str) -> Figures:
             "missing": report.missing,
             "wrong_shape": report.wrong_shape,
         },
+        "vectors": stated_vectors(source.folder),
+        "tensors": [
+            {
+                "name": stored.name,
+                "dtype": stored.dtype,
+                "shape": list(stored.shape),
+                "in_minibert": report.loaded.get(stored.name),
+            }
+            for stored in list_tensors(source.folder).values()
+        ],
     }
+
+
+def stated_vectors(folder: Path) -> str | None:
+    """What the checkpoint's files state of its vectors, or why they cannot be followed; None: nothing."""
+    try:
+        stated = read_stated(folder)
+    except ValueError as error:
+        return str(error)
+    return None if stated is None else f"{stated}, which --pooling auto follows"
 
 
 def trained(weight: Tensor, bias: Tensor) -> Figures:
@@ -113,11 +134,22 @@ def checkpoint_text(figures: Figures) -> str:
                 f"largest singular value {pooler['largest_singular_value_over_edge']:.2f} of a random matrix's",
             )
         )
+    if figures["vectors"]:
+        lines.append(block("vectors", figures["vectors"]))
     for name, group in report.items():
         reasons = [f"{key} ({why})" for key, why in group.items()] if name in ("ignored", "wrong_shape") else []
         shown = [*reasons[:SHOWN], "..."] if len(reasons) > SHOWN else reasons
         lines.append(block(name.replace("_", " "), f"{len(group)} tensors", *shown))
     return "\n".join(lines)
+
+
+def tensors_text(figures: Figures) -> str:
+    """Each tensor: its name, dtype and shape in the file, and its name in minibert's model."""
+    rows = [
+        [one["name"], one["dtype"], " x ".join(map(str, one["shape"])), one["in_minibert"] or "not loaded"]
+        for one in figures["tensors"]
+    ]
+    return table([["in the file", "dtype", "shape", "in minibert"], *rows], left=4)
 
 
 def known_checkpoints() -> list[Figures]:

@@ -9,11 +9,13 @@ A weights file is a list of named tensors, and so is the state_dict of a torch m
 from __future__ import annotations
 
 import json
+import logging
+import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import nn
@@ -25,11 +27,15 @@ from minibert.config import Config
 from minibert.device import check_device
 from minibert.families import FAMILIES
 from minibert.families.base import Family
-from minibert.files import write_text_atomically
+from minibert.files import atomic_write, regular, write_text_atomically
 from minibert.heads import HEAD_CLASSES, Head, TokenPrediction, head_class, with_num_labels
 from minibert.model import Encoder, initialise
 from minibert.printing import brief
 
+if TYPE_CHECKING:
+    from minibert.text.tokenizer import Tokenizer
+
+log = logging.getLogger("minibert")
 UNKNOWN = "unknown to minibert"
 # TensorFlow calls the weight and bias of LayerNorm gamma and beta; only these exact endings are renamed.
 LAYER_NORM_ENDINGS = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
@@ -127,6 +133,7 @@ def load(
     fill(model, found, loaded, dtype, new_head)
     if isinstance(model, Head):
         model.head_is_trained = not new_head
+    model.__dict__["source"] = folder  # where `save` finds the tokenizer
     model = model.eval().to(device)
     return (model, loaded) if report else model
 
@@ -292,11 +299,13 @@ def head_of(name: str | Path) -> str | None:
     return next((head for head in found if has_head(folder, head)), None)
 
 
-def save(model: nn.Module, folder: str | Path) -> None:
-    """Write a folder that transformers loads bit-equal and that minibert loads back (without the tokenizer).
+def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = None) -> None:
+    """Write a folder that transformers loads bit-equal and that minibert loads back, with the tokenizer if it is known.
 
     `model` is an Encoder or a model with a task head, bare or wrapped by torch.compile or DataParallel. The tensors
     have their official names, those of a bare encoder without prefix; each file is written atomically.
+    tokenizer: None: the one that is in `folder` already, else that of the checkpoint that the model was loaded from; if
+    there is none, one line in the log says so.
     """
     while inner := [child for name, child in model.named_children() if name in ("_orig_mod", "module")]:
         model = inner[0]  # inside the wrapper of torch.compile, or of DataParallel and the like
@@ -316,3 +325,22 @@ def save(model: nn.Module, folder: str | Path) -> None:
     stored = config.to_dict() | {"architectures": [architecture], "dtype": dtype}
     stored.pop("torch_dtype", None)  # its name in transformers 4
     write_text_atomically(folder / "config.json", json.dumps(stored, indent=2) + "\n")
+    if tokenizer is not None:
+        tokenizer.save(folder)
+    elif not tokenizer_files(folder) and not copy_tokenizer(vars(model).get("source"), folder):
+        advice = "add it with tokenizer.save(folder), or save(model, folder, tokenizer)"
+        log.warning("minibert: notice: %s has no tokenizer, since none is known for this model; %s", folder, advice)
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """The files of a tokenizer in a folder."""
+    return [path for name in hub.TOKENIZER_FILES if (path := folder / name).exists()]
+
+
+def copy_tokenizer(source: Path | None, folder: Path) -> bool:
+    """Copy the tokenizer of the folder `source`. Returns whether there is one."""
+    found = [] if source is None else tokenizer_files(source)
+    for path in found:
+        with atomic_write(folder / path.name) as temporary:
+            shutil.copyfile(regular(path), temporary)
+    return bool(found)

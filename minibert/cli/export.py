@@ -12,7 +12,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="NAME", help="a Hub name or a folder")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE.onnx", help="the file; FILE.txt explains it")
     parser.add_argument(
-        "--head", metavar="HEAD", help="a task head that the checkpoint has (default: the bare encoder)"
+        "--head",
+        metavar="HEAD",
+        help="a task head that the checkpoint has, or encoder (default: its head of fine-tuning, else encoder)",
     )
     add_overwrite(parser)
 

@@ -301,9 +301,11 @@ class Batch:
         return replace(self, **{name: self[name].to(device) for name in TENSORS})
 
 
-def pad(rows: Sequence[Mapping[str, list[Any]]], fillers: Mapping[str, Any], stats: TokenStats) -> Batch:
-    """Rows of values per token as one batch, each padded to the longest with the filler of its field."""
-    width = max((len(row["input_ids"]) for row in rows), default=0)
+def pad(
+    rows: Sequence[Mapping[str, list[Any]]], fillers: Mapping[str, Any], stats: TokenStats, least: int = 0
+) -> Batch:
+    """Rows of values per token as one batch, padded to the longest or to `least`, with the filler of each field."""
+    width = max([least, *(len(row["input_ids"]) for row in rows)])
     columns: dict[str, Any] = {
         name: [row[name] + [filler] * (width - len(row[name])) for row in rows] for name, filler in fillers.items()
     }

@@ -119,15 +119,22 @@ class Tokenizer:
         texts: object,
         pairs: object = None,
         *,
+        padding: bool | str = True,
         max_length: int | None = None,
         truncation: str = "warn",
         missing: str = "error",
     ) -> Batch:
         """Tokenize texts, or pairs of texts, into a padded Batch; a single str makes a batch of one row.
 
+        padding: True or "longest", to the longest row, or "max_length".
         max_length: tokens per row with special tokens, at most the model's positions; the longer text of a pair is cut
         first. truncation: "warn" cuts and warns once, "error" raises ValueError. missing: see as_texts.
         """
+        if padding not in (True, "longest", "max_length"):
+            raise ValueError(
+                f"padding is {brief(padding)}; a Batch has rows of one length; choose True, 'longest' or 'max_length'; "
+                "tokenizer.ids(texts) gives rows without padding"
+            )
         long = as_long(truncation)
         max_length = self.resolve_max_length(max_length, pairs=pairs is not None)
         first, second = as_columns(texts, pairs, missing=missing)
@@ -143,7 +150,7 @@ class Tokenizer:
         self.warn(stats, max_length)
         fillers: dict[str, Any] = {"attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}
         fillers |= {"input_ids": self.pad_id, "tokens": self._pieces[self.pad_id], "offsets": (0, 0), "word_ids": None}
-        return pad(rows, fillers, stats)
+        return pad(rows, fillers, stats, max_length if padding == "max_length" else 0)
 
     def ids(
         self,

@@ -219,7 +219,18 @@ def strongest_units(activation: Tensor, contract: nn.Linear) -> Units:
         return Units(unit, a.gather(-1, unit), listed, rest, (added @ bias) / square[:, 0])
 
 
-def decide(classifier: Classifier, config: Config, states: tuple[Tensor, ...], pooled: Tensor | None) -> Decision:
+def decide(
+    classifier: Classifier | Reader, config: Config, states: tuple[Tensor, ...], pooled: Tensor | None
+) -> Decision:
+    """The decision of a frozen classifier or a task head; raises what decide_by_features raises."""
+    if isinstance(classifier, Classifier):
+        return decide_by_features(classifier, config, states, pooled)
+    return decide_by_head(classifier, states, pooled)
+
+
+def decide_by_features(
+    classifier: Classifier, config: Config, states: tuple[Tensor, ...], pooled: Tensor | None
+) -> Decision:
     """The classifier's decision on these states, by the recipe it was trained with, dimension by dimension.
 
     states: L + 1 of (S,D). pooled: (D), or None. Raises ValueError for a classifier of another width or recipe.
@@ -265,7 +276,7 @@ def decide(classifier: Classifier, config: Config, states: tuple[Tensor, ...], p
 
 
 def decide_by_head(reader: Reader, states: tuple[Tensor, ...], pooled: Tensor | None) -> Decision:
-    """The decision of a task head on these states, by the vector that its last layer reads; as for `decide`."""
+    """The decision of a task head on these states, by the vector that its last layer reads."""
     head: Any = reader.model  # a SequenceClassification
     with torch.no_grad():
         first = states[-1][0]  # (D) of [CLS]

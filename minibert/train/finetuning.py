@@ -271,9 +271,13 @@ def finetune(
     with tempfile.TemporaryDirectory(prefix="minibert-finetune-") as folder:
         how: dict[str, Any] = {"restart": restart, "overwrite": overwrite}
         trained = run.train(Path(folder)) if out is None else run.finish(Path(out), **how)
-    found = cast(Head, trained.model)
-    found.predict = partial(predict, Reader.of(found, run.tokenizer, run.task))
-    return found
+    return with_predict(trained.model, run)
+
+
+def with_predict(model: Head, run: FinetuneRun) -> Head:
+    """The trained model, which answers texts as the task has it."""
+    model.predict = partial(predict, Reader.of(model, run.tokenizer, run.task))
+    return model
 
 
 def with_settings(task: str | Task, settings: Mapping[str, Any]) -> tuple[Task, dict[str, Any]]:

@@ -234,8 +234,7 @@ def write(trained: Trained, out: Path, overwrite: bool = False) -> None:
     def write_models() -> None:
         with atomic_folder(out, overwrite) as folder:
             for name, model in trained.run.models(trained.model).items():
-                save(model, folder / name)
-                trained.run.tokenizer.save(folder / name)
+                save(model, folder / name, trained.run.tokenizer)
                 write_text_atomically(folder / name / REPORT, json.dumps(trained.figures, indent=1) + "\n")
 
     distributed.context().on_main(write_models)

@@ -133,7 +133,7 @@ class Embedder:
         loaded = load_shared(self.model, choose_device(self.device), self.recipe.precision)
         if self.expected is None:
             if self.given_recipe.pooling == "cls" and self.given_recipe.normalize is None:
-                note_stated(self.model, loaded.folder)
+                note_stated(os.fspath(self.model), loaded.folder)
         else:
             found = {"weights": loaded.weights, "tokenizer": self.tokenizer_of(loaded).fingerprint}
             if found != self.expected:
@@ -332,7 +332,7 @@ def shared_tokenizer(folder: Path, files: Files, max_length: int | None) -> Toke
 
 
 @functools.cache
-def note_stated(model: str | os.PathLike[str], folder: Path) -> None:
+def note_stated(model: str, folder: Path) -> None:
     """Log, once in a process, that the files of a checkpoint state other vectors than those of pooling "cls"."""
     try:
         stated = read_stated(folder)

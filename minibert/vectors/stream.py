@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass, field
 from functools import partial
@@ -93,7 +93,7 @@ class TextFiles:
         self.paths = matching_files(os.fspath(path)) or [os.fspath(path)]
         if has_magic(self.paths[0]) and not os.path.exists(self.paths[0]):
             raise FileNotFoundError(f"{path} matches no file; name files, such as 'corpus/*.csv' in quotes")
-        self.open = partial(TextFile, **settings)
+        self.open: Callable[..., TextFile] = partial(TextFile, **settings)
         for name in self.paths[1:]:
             with self.open(name) as file:
                 next(file.rows(), None)

@@ -17,9 +17,11 @@ import transformers
 from helpers import Pair, assert_equal, every_head, unequal
 from safetensors.torch import load_file
 from torch import Tensor
+from words import state_vectors
 
 import minibert
 from minibert.checkpoints.convert import Converted, convert
+from minibert.checkpoints.sentence_files import Stated, read_stated
 from minibert.checkpoints.tensor_files import PICKLES
 from minibert.cli import main as cli
 from minibert.families.base import Family
@@ -287,3 +289,18 @@ def test_load_names_the_command_and_the_command_does_it(
     figures = Converted(**json.loads(out.splitlines()[-1]))
     assert (figures.model_type, figures.read) == ("bert", ["pytorch_model.bin"])
     minibert.load(tmp_path / "new", head="pretraining")
+
+
+def test_files_that_state_how_vectors_are_made_are_kept(pretraining: Any, tmp_path: Path) -> None:
+    folder = state_vectors(write_old(tmp_path / "old", pretraining), "cls", normalize=False, max_length=9)
+    done = convert(folder, tmp_path / "new")
+    assert {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json"} <= set(done.written)
+    assert read_stated(tmp_path / "new") == read_stated(folder) == Stated("cls", False, 9)
+    state_vectors(folder, "max", normalize=False)
+    convert(folder, tmp_path / "new", overwrite=True)
+    assert read_stated(tmp_path / "new") == read_stated(folder)
+
+
+def test_the_page_about_weights_names_the_command_that_converts() -> None:
+    page = Path(minibert.__file__).parents[1] / "weights" / "README.md"
+    assert "`minibert convert FOLDER --out NEW`" in page.read_text("utf-8")

@@ -15,7 +15,7 @@ from torch.export import Dim
 
 import minibert
 from minibert.checkpoints import export as export_module
-from minibert.checkpoints.export import Positional, export, inputs_of
+from minibert.checkpoints.export import Positional, describe, export, inputs_of
 from minibert.cli import main as cli
 from minibert.config import Config
 from minibert.heads import HEAD_CLASSES
@@ -84,6 +84,36 @@ def test_the_command_writes_a_file_that_onnxruntime_runs_and_a_text_that_describ
     with torch.inference_mode():
         expected: tuple[Tensor, ...] = Positional(model)(*given)
     assert all(float((torch.from_numpy(x) - y).abs().max()) <= 3e-5 for x, y in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("held", "requested", "exported"),
+    [
+        ("sequence-classification", None, "sequence-classification"),
+        ("question-answering", None, "question-answering"),
+        ("sequence-classification", "encoder", ""),
+        ("masked-lm", None, ""),  # of pretraining: the encoder is what its users need
+        ("masked-lm", "masked-lm", "masked-lm"),
+        ("", None, ""),
+    ],
+)
+def test_a_fine_tuned_folder_is_exported_with_its_head(
+    held: str, requested: str | None, exported: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minibert.save(small("bert", held), tmp_path / "checkpoint")
+    found: list[Any] = []
+
+    def stop(wrapped: Positional, *given: Any, output_names: list[str], **more: Any) -> None:
+        found.extend([wrapped.model, output_names])
+        raise RuntimeError("no graph is needed here")
+
+    monkeypatch.setattr(torch.onnx, "export", stop)
+    with pytest.raises(RuntimeError, match="no graph"):
+        export(tmp_path / "checkpoint", tmp_path / "model.onnx", head=requested)
+    assert getattr(found[0], "name", "") == exported
+    assert ("last_hidden_state" in found[1]) == (not exported)
+    text = describe("x", found[0], SimpleNamespace(inputs=[], outputs=[]))
+    assert text.startswith(f"BERT x, {exported or 'encoder'}, float32")
 
 
 def test_what_cannot_be_exported_is_refused_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,6 +280,7 @@ def test_a_download_requests_the_needed_files_only_and_appears_when_complete(pla
     (hub_id,), how = download.call_args
     assert (hub_id, how["revision"]) == ("someone/their-bert", None)
     assert {"config.json", "model.safetensors", "vocab.txt", "tokenizer.json"} <= set(how["allow_patterns"])
+    assert {"modules.json", "*_Pooling/config.json", "sentence_*_config.json"} <= set(how["allow_patterns"])
     assert not any(pattern.endswith((".bin", ".h5", ".msgpack", ".onnx", ".py")) for pattern in how["allow_patterns"])
 
 

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from words import state_vectors, write_words_checkpoint
 
 import minibert
 from minibert import Config, Encoder
 from minibert.checkpoints.inspection import checkpoint_text, inspect, trained
+from minibert.checkpoints.tensor_files import list_tensors
+from minibert.cli import main as cli
 
 D = 96
 
@@ -52,3 +55,27 @@ def test_the_text_reports_the_pooler_where_there_is_one(pooler: bool, tmp_path: 
     minibert.save(Encoder(small, pooler=pooler), tmp_path)
     found = inspect(str(tmp_path))
     assert ("\npooler         looks untrained" in checkpoint_text(found)) == pooler == (found["pooler"] is not None)
+
+
+def test_every_tensor_is_printed_with_its_shape_and_both_names(
+    minilm: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["inspect", "all-MiniLM-L6-v2", "--tensors"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.partition("in the file ")[2].splitlines()[1:]]
+    tensors = list_tensors(minilm)
+    assert [line[0] for line in lines] == list(tensors)
+    by_name = {line[0]: line[1:] for line in lines}
+    word = "embeddings.word_embeddings.weight"
+    assert by_name[word] == ["F32", "30522", "x", "384", "embeddings.token.weight"]
+    assert len(lines) == 103 + ("embeddings.position_ids" in tensors)
+    assert cli.main(["inspect", "--tensors"]) == 2
+    assert cli.main(["inspect", "all-MiniLM-L6-v2"]) == 0
+    assert word not in capsys.readouterr().out
+
+
+def test_it_prints_what_the_files_state_of_vectors_and_why_they_cannot_be_followed(tmp_path: Path) -> None:
+    assert "\nvectors        pooling mean, normalized, at most 256" in checkpoint_text(inspect("all-MiniLM-L6-v2"))
+    folder = write_words_checkpoint(tmp_path / "words")
+    assert "\nvectors" not in checkpoint_text(inspect(str(folder)))
+    (state_vectors(folder) / "modules.json").write_text("[]")
+    assert "cannot follow" in checkpoint_text(inspect(str(folder)))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoModel
+from words import write_words_checkpoint
 
 import minibert
 from minibert.checkpoints import tensor_files
@@ -308,3 +311,30 @@ def test_a_write_that_fails_leaves_the_old_files_and_no_others(
     with pytest.raises(OSError, match="No space left"):
         minibert.save(encoder, tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+# the tokenizer goes with the model where it is known
+
+
+def test_save_keeps_the_tokenizer_where_it_is_known_and_says_so_where_it_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_words_checkpoint(tmp_path / "words", head="masked-lm")
+    known, tokenizer = tmp_path / "known", minibert.load_tokenizer(folder, max_length=7)
+    for model in (minibert.load(folder), minibert.load(folder, head="masked-lm"), copy.deepcopy(minibert.load(folder))):
+        minibert.save(model, known)
+        assert minibert.embed(["good"], known).shape == (1, 24)
+        shutil.rmtree(known)
+    minibert.save(model, tmp_path / "given", tokenizer)
+    tokenizer.save(tmp_path / "there")
+    minibert.save(model, tmp_path / "there")  # that tokenizer stays
+    assert {minibert.load_tokenizer(tmp_path / name).max_length for name in ("given", "there")} == {7}
+    minibert.save(minibert.load(folder), folder)  # where it comes from
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    shutil.rmtree(folder)
+    minibert.save(model, tmp_path / "gone")
+    minibert.save(Encoder(model.config), tmp_path / "new")
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [line.partition(",")[0].removeprefix("minibert: notice: ") for line in lines] == [
+        f"{tmp_path / name} has no tokenizer" for name in ("gone", "new")
+    ]

@@ -70,7 +70,7 @@ def test_load_embed_and_demo_need_no_network_and_no_transformers_and_embed_no_sc
         import minibert
         from minibert.cli.main import main
         assert minibert.load("all-MiniLM-L6-v2").config.hidden_size == 384
-        assert minibert.embed(["a text"], "all-MiniLM-L6-v2").shape == (1, 384)
+        assert minibert.embed(["a text"], "all-MiniLM-L6-v2", normalize=False).shape == (1, 384)
         assert "sklearn" not in sys.modules
         sys.exit(main(["demo", "--rows", "60", "--json"]))
     """)

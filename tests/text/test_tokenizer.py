@@ -141,6 +141,20 @@ def test_a_batch_is_padded_on_the_right_to_its_longest_row() -> None:
     assert (empty.input_ids.shape, len(empty), TOKENIZER.ids([])) == ((0, 0), 0, [])
 
 
+def test_padding_is_accepted_as_transformers_has_it_and_no_padding_is_refused(both: Any) -> None:
+    ours, theirs = both("bert")
+    texts = ["good film", "a very good film"]
+    for padding in (True, "longest", "max_length"):
+        settings = {"padding": padding, "max_length": 9}
+        expected = theirs(texts, truncation=True, return_tensors="pt", **settings)
+        found = ours(texts, **settings)
+        assert all(torch.equal(found[name], expected[name]) for name in found)
+        assert [len(row) for row in found.tokens] == [found.input_ids.shape[1]] * 2
+    for wrong in (False, "do_not_pad", None, 3):
+        with pytest.raises(ValueError, match=r"padding is .*; choose True, 'longest' or 'max_length'; tokenizer\.ids"):
+            ours(texts, padding=wrong)
+
+
 @pytest.mark.parametrize("text", ["", "   ", "\t\n", "\u200b", "\x00", "\ufffd", "\ue000\U000f0000"], ids=ascii)
 def test_a_text_of_nothing_visible_is_cls_and_sep(text: str) -> None:
     assert TOKENIZER.ids([text]) == [[CLS, SEP]]

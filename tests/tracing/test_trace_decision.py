@@ -27,6 +27,7 @@ RECIPES: list[dict[str, Any]] = [
     {"pooling": "pooler"},
     {"pooling": "max", "layers": (0, 1), "combine": "sum"},
     {"pooling": "mean"},
+    {"pooling": "mean", "normalize": True},
     {"pooling": "mean", "layers": (-2, -1)},
     {"pooling": "mean", "layers": (0, 1), "combine": "sum"},
     {"pooling": "mean", "layers": (1, 2), "combine": "mean"},

@@ -18,7 +18,7 @@ from words import write_words_checkpoint
 import minibert
 from minibert.tasks.frozen import Classifier
 from minibert.tasks.masked_text import fill_mask
-from minibert.train.reader import Reader, folder_kind, open_reader
+from minibert.train.reader import Reader, folder_kind, open_reader, with_given_words
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["the film very good", "a dull play, the book."]
@@ -127,6 +127,16 @@ def test_entities_are_cut_from_the_text(home: Path) -> None:
             assert entity["text"] == text[entity["start"] : entity["end"]] != ""
             assert 1 / 3 < entity["score"] <= 1
     assert {one["label"] for row in found for one in row["entities"]} <= {"thing"}
+
+
+def test_the_words_of_a_tagger_may_be_given(tmp_path: Path, home: Path) -> None:
+    write_theirs(tmp_path, "token-classification", num_labels=2)
+    text = "film, film, film,"
+    found = minibert.predict(tmp_path, [text], pretokenized=True)[0]["entities"]
+    assert {one["text"] for one in found} <= {text, text[:11], text[:5]}
+    assert with_given_words(open_reader(tmp_path)).task.from_texts([text]).words == [text.split()]
+    with pytest.raises(ValueError, match="--pretokenized is for taggers, and this model is for the task 'classify'"):
+        minibert.predict(home / "classify", TEXTS, pretokenized=True)
 
 
 def test_labels_without_names_are_types_of_entities(tmp_path: Path) -> None:

@@ -14,12 +14,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from words import labelled, state_vectors, write_words_checkpoint
+from words import labelled, state_vectors, write_tsv, write_words_checkpoint
 
 import minibert
-from minibert import TextFeatures, embed
+from minibert import TextFeatures, device, embed
 from minibert.cli import main as cli
+from minibert.tasks.classification import Classification
 from minibert.tasks.frozen import Classifier, train
+from minibert.train.finetuning import FinetuneRun
+from minibert.train.settings import FinetuneSettings
 from minibert.vectors import embedder as module
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import readable_vectors
@@ -227,12 +230,12 @@ def test_one_notice_a_process_where_the_files_state_something_else_than_the_defa
 @pytest.mark.parametrize(
     "settings", [{"pooling": "auto"}, {"pooling": "mean"}, {"normalize": False}, {"normalize": True}]
 )
-def test_no_notice_to_who_has_chosen(stated: Path, notices: Any, settings: dict[str, Any]) -> None:
+def test_a_choice_of_pooling_or_normalize_gives_no_notice(stated: Path, notices: Any, settings: dict[str, Any]) -> None:
     embed(TEXTS, stated, **settings)
     assert notices() == []
 
 
-def test_no_notice_where_nothing_or_the_default_is_stated_and_none_from_a_pickle(
+def test_there_is_no_notice_where_nothing_or_the_default_is_stated_and_none_from_a_pickle(
     stated: Path, tmp_path: Path, notices: Any
 ) -> None:
     embed(TEXTS, write_words_checkpoint(tmp_path / "bare"))
@@ -266,6 +269,19 @@ def test_the_command_line_prints_the_notice_on_standard_error_and_the_recipe_in_
     assert cli.main([*command, str(tmp_path / "z.npy"), "--pooling", "auto", "--no-normalize"]) == 0
     assert "; pooling mean, at most 12 tokens" in capsys.readouterr().out
     assert notices() == []
+
+
+def test_the_precision_that_was_really_chosen_is_named(stated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "has_bfloat16", lambda device: False)
+    assert Embedder(stated, Recipe(precision="auto"), "cpu").description.endswith(", computed in float32 on cpu")
+    with pytest.warns(UserWarning, match="does not multiply bfloat16"):
+        assert Embedder(stated, Recipe(precision="bfloat16"), "cpu").description.endswith("computed in float32 on cpu")
+    task, data = Classification(), Classification().read(write_tsv(stated / "train.tsv"))
+    settings = FinetuneSettings(model=str(stated), device="cpu")  # precision "auto"
+    for fast, name in ((False, "float32"), (True, "bfloat16")):
+        monkeypatch.setattr(device, "has_bfloat16", lambda device, fast=fast: fast)
+        first = FinetuneRun.of(task, data, None, settings).summary.splitlines()[0]
+        assert first.endswith(f"24 examples; computed in {name} on cpu")
 
 
 def test_a_folder_that_is_copied_without_its_files_is_cls(stated: Path, tmp_path: Path) -> None:

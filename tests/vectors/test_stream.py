@@ -57,7 +57,8 @@ def test_the_rows_are_those_of_embed_in_the_order_of_the_texts(checkpoint: str, 
     np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
     assert vectors.dtype == np.float32
     tokens = sum(map(len, minibert.load_tokenizer(checkpoint).ids(TEXTS)))
-    assert written == Written(str(tmp_path / "x.npy"), (45, 2 * D), "float32", 45, 0, tokens, 0, 0, 0, written.kernels)
+    how = (written.kernels, "pooling mean, at most 20 tokens, computed in float32 on cpu")
+    assert written == Written(str(tmp_path / "x.npy"), (45, 2 * D), "float32", 45, 0, tokens, 0, 0, 0, *how)
     assert names(tmp_path) == ["x.npy"]
 
 
@@ -271,6 +272,14 @@ def test_a_pattern_without_files_and_a_file_without_the_column_are_errors_before
     ):
         embed_file(pattern, tmp_path / "x.npy", checkpoint, column="body", delimiter=";")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
+
+
+def test_an_empty_cell_is_refused_or_an_empty_text(checkpoint: str, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("text,n\ngood film,1\n,2\n")
+    with pytest.raises(ValueError, match=r"in\.csv, line 3, has an empty cell as 'text'"):
+        embed_file(tmp_path / "in.csv", tmp_path / "x.npy", checkpoint)
+    embed_file(tmp_path / "in.csv", tmp_path / "x.npy", checkpoint, missing="empty")
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), minibert.embed(["good film", ""], checkpoint))
 
 
 # -- killed
