@@ -7,6 +7,7 @@ replaced only if it still has the SHA-256 in that list; a single file only if it
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -15,18 +16,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from minibert.files import listing, read_json, regular, sha256, write_text_atomically
+from minibert.files import listing, naming, read_json, regular, sha256, write_text_atomically
 
 LIST_FILE = "minibert.json"  # {"files": {name: SHA-256}}; two of them, old and new, while a file is being replaced
 OTHER = "name another --out"
 # A numpy file of ours has its numbers from byte 4096 on, where a page of memory begins; numpy itself pads to 64 bytes.
 NPY_HEADER = 4096
 NPY_START = b"\x93NUMPY\x01\x00" + (NPY_HEADER - 10).to_bytes(2, "little")
-# The first columns of tables of predictions; a number alone is no mark.
-PREDICTIONS = (
-    rb"(?s)\A\W*(labels?\W+probability\W+probabilities\b|number\W+choice\W+probability\b|masks\W+filled\b|"
-    rb'answer\W+start\W+end\W+score\b|entities\b.*?"+text"+: .*?"+label"+: .*?"+start"+: \d+, "+end"+: \d+, "+score"+: )'
-)
+# The first columns of a table of predictions; in a .jsonl there are values between their names.
+COLUMNS = ("labels? probability probabilities", "number choice probability", "masks filled", "answer start end score")
+PREDICTIONS = "|".join(names.replace(" ", r'(?:": [^\n]*, "|[,\t])') for names in COLUMNS).encode()
+ENTITIES = rb'entities(": |[,\t][^\n]*\n"?)\[(\]|\{""?text""?: )'  # with the first row of a .csv or .tsv
 # By suffix, a regular expression that matches the first or the last 4096 bytes of every file that minibert writes.
 MARKS = {
     ".npy": re.escape(NPY_START),
@@ -34,7 +34,7 @@ MARKS = {
     ".md": b"# Parity",
     **dict.fromkeys((".png", ".svg", ".pdf", ".onnx"), b"minibert"),
     ".txt": b"in   input_ids: int64",
-    **dict.fromkeys((".tsv", ".csv", ".jsonl"), PREDICTIONS),
+    **dict.fromkeys((".tsv", ".csv", ".jsonl"), rb'\A(\{")?(?:(%b)\b|%b)' % (PREDICTIONS, ENTITIES)),
     ".parquet": b"(?s)maker..minibert",
 }
 
@@ -76,7 +76,10 @@ def check_output(
 
 
 def check_place(out: Path, apart: Iterable[str | os.PathLike[str] | None]) -> None:
-    """Raise ValueError for a link, the current folder or a parent of it, and for a folder that overlaps an input."""
+    """Raise ValueError for a link, the current folder or a parent of it, and for a folder that overlaps an input.
+
+    Raises PermissionError without the right to write there, NotADirectoryError below a file.
+    """
     if out.is_symlink():
         raise ValueError(f"{out} is a symbolic link; {OTHER}")
     place = out.resolve()
@@ -85,6 +88,11 @@ def check_place(out: Path, apart: Iterable[str | os.PathLike[str] | None]) -> No
     for other in (Path(one).resolve() for one in apart if one is not None and Path(one).is_dir()):
         if place.is_relative_to(other) or other.is_relative_to(place):
             raise ValueError(f"{out} is the same as, inside or around {other}, which is read; {OTHER}")
+    parent = next(one for one in place.parents if one.exists())
+    if not parent.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(parent))
+    for folder in (one for one in (parent, place) if one.is_dir() and not os.access(one, os.W_OK | os.X_OK)):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
 
 def own_files(folder: Path) -> dict[str, str]:
@@ -108,7 +116,8 @@ def atomic_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
     """
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
     try:
-        temporary.mkdir(parents=True)
+        with naming(out, temporary):
+            temporary.mkdir(parents=True)
         yield temporary
         paths = sorted(path for path in temporary.rglob("*") if path.is_file())
         files = {path.relative_to(temporary).as_posix(): sha256(path) for path in paths}

@@ -152,6 +152,42 @@ def test_the_folder_of_the_shell_and_a_link_are_refused(run: Run, tmp_path: Path
     assert contents(tmp_path) == {}
 
 
+@pytest.mark.parametrize("command", [*FOLDERS, *FILES])
+@pytest.mark.parametrize("nothing", ["no right", "no folder"])
+def test_a_place_that_cannot_be_written_to_is_refused_and_named(
+    run: Run,
+    tmp_path: Path,
+    command: str,
+    nothing: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    option, argv, ending = FILES.get(command, ("--out", FOLDERS.get(command, []), ""))
+    place = tmp_path / "place"
+    if nothing == "no right":
+        place.mkdir()
+        monkeypatch.setattr(os, "access", lambda path, mode: path != place)  # root has every right
+    else:
+        place.write_text("a file")
+    argv = [str(tmp_path / "new") if part == "NEW" else part for part in argv]
+    assert run(*argv, option, place / f"new{ending}") in (1, 2)
+    assert re.search(r"Permission denied|Not a directory|no folder|existing folder", capsys.readouterr().err)
+    assert {path.name for path in tmp_path.iterdir()} == {"here", "place"}
+
+
+def test_of_two_runs_with_one_output_the_second_to_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        pytest.raises(ValueError, match=r"out is there already and holds a\.txt"),
+        atomic_folder(tmp_path / "out") as second,
+    ):
+        (second / "a.txt").write_text("second")
+        monkeypatch.setattr(os, "getpid", lambda: 1)  # another process
+        write_two(tmp_path / "out", "first", ("a.txt",))
+    assert contents(tmp_path, "*.txt") == {"out/a.txt": b"first"}
+
+
 @pytest.mark.parametrize(
     ("command", "read"),
     [

@@ -35,6 +35,12 @@ def test_no_file_has_a_banned_word() -> None:
     assert {path: words for path, words in found.items() if words} == {}
 
 
+def test_plus_or_minus_is_a_standard_error_and_says_so() -> None:
+    paths = sorted((ROOT / "minibert").rglob("*.py"))
+    lines = [line.strip() for path in paths for line in path.read_text("utf-8").splitlines() if "±" in line]
+    assert lines and [line for line in lines if "(standard error)" not in line] == []
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -40,10 +40,14 @@ class Settings:
     objective: str = setting(None, "training objective: {choices} (classify)", choices=("classify", "mlm"))
     serve: bool = setting(False, "measure `minibert serve` against infinity-emb instead of embedding")
     infinity: str = setting("", "with --serve: infinity_emb in its own environment", metavar="PROGRAM")
-    soak: float = setting(0.0, "with --serve: seconds of full load in which memory must stay flat", minimum=0)
+    soak: float = setting(
+        0.0, "with --serve: seconds of full load in which memory must stay flat", minimum=0, maximum=10**6
+    )
     device: str = setting("cpu", "{choices}", choices=("cpu", "cuda"))
-    sentences: int = setting(None, "number of texts (2000; quick: 256; --train: 512, quick: 192)", minimum=1)
-    rounds: int = setting(None, "rounds in which every contestant takes a turn (3; full: 7)", minimum=1)
+    sentences: int = setting(
+        None, "number of texts (2000; quick: 256; --train: 512, quick: 192)", minimum=1, maximum=10**6
+    )
+    rounds: int = setting(None, "rounds in which every contestant takes a turn (3; full: 7)", minimum=1, maximum=1000)
     threads: int = setting(None, "threads of each contestant (all cores)", minimum=1)
     plot: str = setting("", "draw the figures", metavar="FILE.png")
     overwrite: bool = setting(False, "replace the file of --plot")

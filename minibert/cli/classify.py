@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -64,7 +65,8 @@ def run(args: Arguments) -> Figures:
     check_output(args.out, args.overwrite, files=(CLASSIFIER_FILE, "classifier.json"), apart=[args.model])
     if args.features and args.cache:
         raise ValueError("--features and --cache are both given; given vectors need no cache")
-    rows = read_options(args, Classification).read(args.data)
+    task = read_options(args, Classification)
+    rows = task.read(args.data)
     begin = time.perf_counter()
     settings = features_settings(args)
     if args.features is None:
@@ -77,7 +79,7 @@ def run(args: Arguments) -> Figures:
         if args.features is None and Path(settings["cache"]).exists():
             stop.args = (f"the features of some texts are kept in {settings['cache']}; the same command continues",)
         raise
-    seconds = time.perf_counter() - begin
+    classifier.task, seconds = task, time.perf_counter() - begin
     with atomic_folder(args.out, args.overwrite) as folder:
         classifier.save(folder)
     counts = ", ".join(f"{rows.known_labels.count(label):,} {label}" for label in classifier.labels)
@@ -89,8 +91,11 @@ def run(args: Arguments) -> Figures:
     if stats and stats.windowed:
         print(block("windows", windows_text(stats.windowed, stats.texts, stats.windows)))
     print(score_table(classifier))
+    [(usual, most)] = Counter(rows.known_labels).most_common(1)
+    majority = most / len(rows)
+    print(block("baseline", f"{majority:.4f}, the accuracy of always saying {usual!r}, the majority class"))
     print(block("saved in", f"{args.out} after {seconds:.1f} s"))
-    return classifier.details() | {"out": str(args.out), "seconds": round(seconds, 3)}
+    return classifier.details() | {"out": str(args.out), "majority": majority, "seconds": round(seconds, 3)}
 
 
 def read_vectors(path: Path) -> Any:

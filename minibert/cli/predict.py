@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -47,20 +46,19 @@ def run(args: Arguments) -> Figures:
     """
     about = [f"--{name}" for name in COLUMNS if name != "label" and getattr(args, name) is not None]
     if args.file is None and about:
-        raise ValueError(f"{', '.join(about)} is about --file, which is not given")
+        raise ValueError(f"{', '.join(about)} is about --file, which is not given; --file - is standard input")
     if args.texts and args.file is not None:
         raise ValueError("give either texts or --file")
     from minibert.printing import block
     from minibert.text.writing import check_table, table_writer
+    from minibert.train.reader import with_given_words
 
     if args.out is not None:
         check_table(args.out)
         check_output(args.out, args.overwrite, apart=[args.folder])
     reader, begin = load_reader(args), time.perf_counter()
     if args.pretokenized:
-        if reader.task.name != "tag":
-            raise ValueError(f"--pretokenized is for taggers, and {args.folder} is for the task {reader.task.name!r}")
-        reader = replace(reader, task=replace(reader.task, pretokenized=True))
+        reader = with_given_words(reader)
     typed = not args.texts and args.file in (None, "-") and standard_input().isatty()
     counts: Counter[str] = Counter()
     found: list[Any] = []

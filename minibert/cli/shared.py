@@ -16,7 +16,7 @@ DEFAULT_MODEL = "distilbert-base-uncased"
 
 
 def add_features(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a Recipe, the model and the device; not --missing, since a file has no missing texts."""
+    """Add the options of a Recipe, the model and the device; --missing is one of files."""
     help = "checkpoint: a Hub name or a folder (%(default)s)"
     parser.add_argument("--model", default=DEFAULT_MODEL, metavar="NAME", help=help)
     add_options(parser, Recipe, skip=("missing", "batch_tokens"))

@@ -151,7 +151,7 @@ def report(found: dict[str, dict[str, Any]], sides: Sequence[str]) -> str:
     """A row for each task: the score of each side over the seeds, and the difference."""
     lines: list[list[str]] = [["data", "training", "held out", "score", *sides, "difference", "standard error"]]
     for name, figures in found.items():
-        scores = [f"{figures[side]['mean']:.4f} ± {figures[side]['std']:.4f}" for side in sides]
+        scores = [f"{figures[side]['mean']:.4f}, std {figures[side]['std']:.4f}" for side in sides]
         difference = f"{figures[sides[0]]['mean'] - figures[sides[1]]['mean']:+.4f}" if len(sides) == 2 else ""
         lines.append(
             [name, *map(str, figures["rows"]), figures["main"], *scores, difference, f"{figures['standard_error']:.4f}"]

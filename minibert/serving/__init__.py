@@ -65,7 +65,7 @@ class ServerSettings:
     host: str = setting("127.0.0.1", "address to listen on; the default: this machine alone", metavar="ADDRESS")
     port: int = setting(8000, "0: any that is free", minimum=0, maximum=65535)
     truncate: bool = setting(False, "cut texts that are too long, instead of refusing them")
-    threads: int | None = setting(None, "threads that compute (default: as torch chooses)", minimum=1)
+    threads: int | None = setting(None, "threads that compute (default: as torch chooses)", minimum=1, maximum=1024)
     wait_ms: float = setting(5.0, "time for requests to come together in a batch", minimum=0, maximum=1000)
     batch_tokens: int | None = setting(None, "tokens in a batch (default: 1024 on a CPU, else 16384)", minimum=1)
     max_body: int = setting(4 << 20, "bytes of a request", minimum=1)
@@ -73,7 +73,7 @@ class ServerSettings:
     max_tokens: int = setting(300_000, "tokens of a request, special tokens included", minimum=1)
     max_queue: int = setting(600_000, "tokens of all requests that wait (--max-tokens if that is more)", minimum=1)
     max_requests: int = setting(1024, "connections and requests that are open at one time", minimum=1)
-    timeout: float = setting(30.0, "seconds for a client to send the body of a request", minimum=0.001)
+    timeout: float = setting(30.0, "seconds for a client to send the body of a request", minimum=0.001, maximum=86400)
 
     def __post_init__(self) -> None:
         check(self)

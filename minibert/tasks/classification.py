@@ -85,7 +85,7 @@ class Classification(FileSettings, Task):
 
     @property
     def pairs(self) -> bool | None:  # type: ignore[override]  # a class attribute of other tasks
-        """Whoever trains on a file names the column of second texts; texts from Python are of either kind."""
+        """True where a column of second texts was named; texts from Python may be of either kind."""
         return True if self.pair is not None else None
 
     @property
@@ -176,7 +176,7 @@ class Classification(FileSettings, Task):
         texts = ([row] if isinstance(row, str) else row for row in data.rows)
         return [one_line(*self.label_type.cells_of(one), *row) for one, row in zip(answers, texts, strict=True)]
 
-    def as_dicts(self, answers: Sequence[Any], data: Texts, labels: Sequence[str]) -> list[dict[str, Any]]:
+    def as_dicts(self, answers: Sequence[Any], data: Texts | None, labels: Sequence[str]) -> list[dict[str, Any]]:
         """One label or several with the probability of each, and of all labels; or the value of a regression."""
         return [
             {"value": one}

@@ -176,8 +176,7 @@ class Classifier:
         regression.coef_, regression.intercept_ = arrays["coef"], arrays["intercept"]
         regression.classes_ = np.array(details["labels"])
         scores = [Score(**score) for score in details["scores"]]
-        task = Classification(**details.get("columns", {}))  # older files have none
-        return cls(features, head, details["rows"], details["folds"], scores, task)
+        return cls(features, head, details["rows"], details["folds"], scores, Classification(**details["columns"]))
 
 
 def new_head(C: float = 1.0) -> Pipeline:
@@ -284,10 +283,10 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     try:
         with safe_open(regular(path), framework="np") as file:
             arrays = {name: file.get_tensor(name) for name in ARRAYS}
-            details: dict[str, Any] = {"normalize": False, "max_length": None}  # which older folders do not have
+            details: dict[str, Any] = {"normalize": False, "max_length": None, "columns": {}}  # older folders lack them
             details |= parse_json((file.metadata() or {})[DETAILS])
         Recipe(**{name: details[name] for name in RECIPE})
-        Classification(**details.get("columns", {}))
+        Classification(**details["columns"])
         labels, width = details["labels"], arrays["mean"].size
         rows = 1 if len(labels) == 2 else len(labels)  # two classes share coefficients
         shapes = {"mean": (width,), "scale": (width,), "coef": (rows, width), "intercept": (rows,)}

@@ -215,9 +215,10 @@ class MultiLabel:
             "majority": majority,
             "degenerate": exact == majority,
         }
+        text = "{exact_match:.3f} ± {standard_error:.3f} (standard error); majority {majority:.3f}"
         lines = [
             block("F1", "{f1:.3f} over all labels, mean over the labels {macro_f1:.3f}".format(**figures)),
-            block("exact match", "{exact_match:.3f} ± {standard_error:.3f}; majority {majority:.3f}".format(**figures)),
+            block("exact match", text.format(**figures)),
             metrics.class_table("by label", classes),
         ]
         return Measure(figures, self.main, "\n".join(lines))

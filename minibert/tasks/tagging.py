@@ -8,7 +8,7 @@
 A file has a word and its tag on each line and an empty line between sentences. A word is labelled, and its prediction
 read, at its first token. Every word gets a tag: a word without tokens, because it is invisible or the sentence was
 truncated, gets O. The words of a file are those of its lines. Raw text is split as such files are: at spaces and at
-punctuation, which is a word of its own, but not inside of O'Brien, U.S or 3.5.
+punctuation, which is a word of its own, but not inside of O'Brien, U.S or 3.5; a Chinese character is a word.
 
 The metric counts entities, as the CoNLL shared tasks do: the spans of words that tags mark.
 
@@ -42,6 +42,7 @@ from minibert.text.formats import FileSettings, TextSettings
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, TokenStats
+from minibert.text.wordpiece import CHINESE
 
 DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL files; not a word
 OUTSIDE = "O"
@@ -239,10 +240,10 @@ def word_places(text: str, pretokenized: bool = False) -> Iterator[tuple[int, in
 
 
 def is_separate(text: str, place: int) -> bool:
-    """Whether a character is punctuation that is a word of its own."""
+    """Whether a character is a word of its own: punctuation, and Chinese, which has no spaces."""
     mark, before, after = text[place], text[max(place - 1, 0) : place], text[place + 1 : place + 2]
     if unicodedata.category(mark)[0] not in "PS":
-        return False
+        return any(first <= ord(mark) <= last for first, last in CHINESE)
     inside = mark in JOINS and before.isalnum() and after.isalnum() and (mark != "," or (before + after).isdigit())
     return not inside and not (mark in "@#" and after.isalnum())
 

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -29,6 +28,7 @@ from minibert.settings import check, setting
 
 DELIMITERS = {"tsv": "\t", "csv": ","}  # that the format implies
 ROW_LIMIT = 64_000_000  # bytes of a line: a thousand times what BERT reads of a text
+WHOLE_LIMIT = 1_000_000_000  # bytes of a .json, or of UTF-16, decompressed
 CANDIDATES = (",", ";", "\t", "|")
 FORMATS = ("txt", *DELIMITERS, "jsonl", "json", "parquet")
 # A quoted cell, which begins a line or follows a delimiter; without a closing quote it reaches the end.
@@ -68,7 +68,10 @@ class FileSettings(TextSettings):
         metavar="CHARACTER",
     )
     missing: str = setting(
-        "error", "an empty cell or null as a text: {choices} (an empty text)", choices=("error", "empty"), metavar="HOW"
+        "error",
+        "for an empty cell or null: {choices}, which makes it an empty text",
+        choices=("error", "empty"),
+        metavar="HOW",
     )
 
     def __post_init__(self) -> None:
@@ -126,22 +129,30 @@ def decompressed(stream: BinaryIO, name: str) -> Iterator[BinaryIO]:
 
 def decoded_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[str]:
     """The lines with their ends. Raises ValueError, with the line, for other encodings and endless lines."""
-    decoder = codecs.getincrementaldecoder(codec(encoding))()
-    number, rest = 1, ""  # the beginning of a line: only of encodings in which the byte of \n is part of others
-    for raw in chain(iter(partial(stream.readline, ROW_LIMIT + 1), b""), [b""]):
-        if len(raw) + len(rest) > ROW_LIMIT:
+    if "\n".encode(encoding) != b"\n":  # of UTF-16, in which this byte is part of other characters too
+        stream, encoding = io.BytesIO(whole_text(stream, name, encoding).encode()), "utf-8"
+    for number, line in enumerate(iter(partial(stream.readline, ROW_LIMIT + 1), b""), 1):
+        if len(line) > ROW_LIMIT:
             raise ValueError(
                 f"{name}, line {number}, is longer than {ROW_LIMIT / 1e6:g} MB; split it, or check whether the file is "
                 "what its name says"
             )
         try:
-            *lines, rest = (rest + decoder.decode(raw, final=not raw)).split("\n")
+            text = line.decode(codec(encoding) if number == 1 else encoding)
         except UnicodeDecodeError as error:
             raise other_encoding(f"{name}, line {number},", encoding, error) from None
-        number += len(lines)
-        yield from (line + "\n" for line in lines)
-    if rest:
-        yield rest
+        yield text
+
+
+def whole_text(stream: BinaryIO, name: str, encoding: str) -> str:
+    """The content, read at once. Raises ValueError, with the byte, for other encodings, and for a huge file."""
+    content = stream.read(WHOLE_LIMIT + 1)
+    if len(content) > WHOLE_LIMIT:
+        raise ValueError(f"{name} is read at once and is longer than {WHOLE_LIMIT / 1e6:g} MB; split it")
+    try:
+        return content.decode(codec(encoding))
+    except UnicodeDecodeError as error:
+        raise other_encoding(f"{name}, at byte {error.start:,},", encoding, error) from None
 
 
 def codec(encoding: str) -> str:

@@ -11,8 +11,8 @@
 
 All may also end in .gz. A .csv or .tsv may have another delimiter: it is found in the first rows, with a warning, or
 given (formats.py). Blank lines of a table and of .jsonl are skipped. A table has a header if a column is requested by
-name, and none if all are requested by number, from 1. Except for .json, memory does not grow with the file: a row
-longer than ROW_LIMIT is refused before it is read. Errors name the file and the place in it.
+name, and none if all are requested by number, from 1. Except for .json and UTF-16, memory does not grow with the file:
+a row longer than ROW_LIMIT is refused before it is read. Errors name the file and the place in it.
 """
 
 from __future__ import annotations
@@ -35,19 +35,17 @@ from minibert.text.formats import (
     CANDIDATES,
     DELIMITERS,
     FileSettings,
-    codec,
     decoded_lines,
     decompressed,
     dialect,
     first_row,
     likely_delimiters,
     opened,
-    other_encoding,
     shown,
+    whole_text,
 )
 from minibert.text.texts import TextOrPair, check_surrogates
 
-JSON_LIMIT = 1_000_000_000  # bytes of a .json, decompressed
 FIRST_LINES = 20  # of a table, in which the delimiter is found
 DEFAULT = FileSettings()
 TEXT_COLUMNS = ("sentence", "text")  # the usual names of a column of texts
@@ -176,9 +174,9 @@ class Table:
             requested = [column.name for column in self.columns]
             found = likely_delimiters(lines, self.format, has_header(self.columns, ()), requested == ["1"])
             if len(found) > 1:
+                ways = " or ".join(f"--delimiter {shown(one)}" for one in found)
                 raise ValueError(
-                    f"{self.name}: the delimiter of its columns may be {' or '.join(map(shown, found))}; choose one: "
-                    f"--delimiter {shown(found[-1])} (delimiter=)"
+                    f"{self.name}: the delimiter of its columns is not certain; choose {ways} (delimiter=)"
                 )
         if found[0] != implied:
             warnings.warn(
@@ -276,7 +274,7 @@ def read_table(lines: Iterator[str], name: str, dialect: Mapping[str, Any]) -> I
                 yield place, row
             place = f"{name}, line {rows.line_num + 1},"
     except csv.Error as error:
-        plain = "; --format tsv reads quotes as ordinary characters" * (dialect["delimiter"] == "\t")
+        plain = " --format tsv reads quotes as ordinary characters" * (dialect["delimiter"] == "\t")
         raise ValueError(f"{place} cannot be read: {error}; is a quote not closed?{plain}") from None
 
 
@@ -290,14 +288,10 @@ def read_json_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[tupl
 
 def read_json_array(stream: BinaryIO, name: str, encoding: str) -> Iterator[tuple[str, object]]:
     """The items of a JSON array, each with its place."""
-    content = stream.read(JSON_LIMIT + 1)
     place = f"{name}, read as one JSON array (with one object per line, its format is jsonl: --format jsonl),"
-    try:
-        items = parsed(content.decode(codec(encoding)), place) if len(content) <= JSON_LIMIT else None
-    except UnicodeDecodeError as error:
-        raise other_encoding(f"{name}, at byte {error.start:,},", encoding, error) from None
+    items = parsed(whole_text(stream, name, encoding), place)
     if not isinstance(items, list):
-        raise ValueError(f"{place} is no array, or longer than {JSON_LIMIT / 1e6:g} MB")
+        raise ValueError(f"{place} is no array")
     yield from ((f"{name}, item {number},", item) for number, item in enumerate(items, 1))
 
 

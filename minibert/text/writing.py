@@ -90,4 +90,6 @@ def write_parquet(rows: Rows, path: Path) -> None:
     arrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
     names = dict.fromkeys(name for row in rows for name in row)
     table = arrow.table({name: [row.get(name) for row in rows] for name in names})
-    parquet.write_table(table.replace_schema_metadata({"maker": "minibert"}), path, store_schema=False)
+    with parquet.ParquetWriter(path, table.schema) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({"maker": "minibert"})

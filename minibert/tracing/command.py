@@ -27,6 +27,7 @@ def run(args: argparse.Namespace, default_model: str) -> dict[str, Any]:
     """
     check(args)
     classifier = open_reader(args.classifier, model=args.model, device="cpu") if args.classifier else None
+    encoder: Encoder | MaskedLM
     if isinstance(classifier, Reader):
         name, encoder, tokenizer = args.classifier, classifier.model.encoder, classifier.tokenizer
     else:

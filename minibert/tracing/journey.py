@@ -32,7 +32,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from minibert.config import Config
-from minibert.heads import SequenceClassification
 from minibert.model import Encoder, EncoderOutput
 from minibert.tasks.base import Encoded, Example
 from minibert.tasks.frozen import Classifier
@@ -220,7 +219,18 @@ def strongest_units(activation: Tensor, contract: nn.Linear) -> Units:
         return Units(unit, a.gather(-1, unit), listed, rest, (added @ bias) / square[:, 0])
 
 
-def decide(classifier: Classifier, config: Config, states: tuple[Tensor, ...], pooled: Tensor | None) -> Decision:
+def decide(
+    classifier: Classifier | Reader, config: Config, states: tuple[Tensor, ...], pooled: Tensor | None
+) -> Decision:
+    """The decision of a frozen classifier or a task head; raises what decide_by_features raises."""
+    if isinstance(classifier, Classifier):
+        return decide_by_features(classifier, config, states, pooled)
+    return decide_by_head(classifier, states, pooled)
+
+
+def decide_by_features(
+    classifier: Classifier, config: Config, states: tuple[Tensor, ...], pooled: Tensor | None
+) -> Decision:
     """The classifier's decision on these states, by the recipe it was trained with, dimension by dimension.
 
     states: L + 1 of (S,D). pooled: (D), or None. Raises ValueError for a classifier of another width or recipe.
@@ -266,12 +276,11 @@ def decide(classifier: Classifier, config: Config, states: tuple[Tensor, ...], p
 
 
 def decide_by_head(reader: Reader, states: tuple[Tensor, ...], pooled: Tensor | None) -> Decision:
-    """The decision of a task head on these states, by the vector that its last layer reads; as for `decide`."""
-    model: Any = reader.model
-    head: SequenceClassification = model
+    """The decision of a task head on these states, by the vector that its last layer reads."""
+    head: Any = reader.model  # a SequenceClassification
     with torch.no_grad():
-        first = states[-1][:1]  # (1,D) of [CLS]
-        vector = pooled if head.pre_classifier is None else head.activation(head.pre_classifier(first))[0]
+        first = states[-1][0]  # (D) of [CLS]
+        vector = pooled if head.pre_classifier is None else head.activation(head.pre_classifier(first))
         weight, bias, values = (x.detach().double().numpy() for x in (*head.classifier.parameters(), vector))
     logits = weight @ values + bias
     (answer,) = reader.task.decode([logits], Encoded([]), None, reader.labels)

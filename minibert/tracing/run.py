@@ -22,7 +22,7 @@ from minibert.tasks.frozen import Classifier
 from minibert.tasks.labels import SingleLabel
 from minibert.tasks.masked_text import best_tokens
 from minibert.text.tokenizer import Tokenizer
-from minibert.tracing.journey import Journey, Prediction, decide, decide_by_head, mask_in_turn, strongest_units
+from minibert.tracing.journey import Journey, Prediction, decide, mask_in_turn, strongest_units
 from minibert.tracing.page import page
 from minibert.train.reader import Reader
 
@@ -65,10 +65,9 @@ def trace(
     encoder: an Encoder, or a MaskedLM, whose guesses at each [MASK] are kept too. Attention is computed by the
     written-out path whatever the model's setting, dropout is off, and the model is left as it was.
     classifier: its decision is explained by dimensions and tokens; of a Reader, `encoder` is reader.model.encoder.
-    model: a name for the page's title.
-    truncation: a text beyond the tokenizer's max_length is cut with a warning ("warn") or refused ("error").
-    Raises TypeError for a text that is no str or an encoder of another type, ValueError for a classifier that does
-    not fit or a head that was never trained.
+    model: a name for the page's title. truncation: a text beyond the tokenizer's max_length is cut with a warning
+    ("warn") or refused ("error"). Raises TypeError for a text that is no str or an encoder of another type, ValueError
+    for a classifier that does not fit or a head that was never trained.
     """
     check(encoder, text, text_b, classifier)
     row = tokenizer(text, text_b, truncation=truncation)
@@ -97,11 +96,7 @@ def trace(
         ],
         pooled=pooled,
         predictions=predictions(tensors, ids, tokenizer),
-        decision=None
-        if classifier is None
-        else decide(classifier, encoder.config, states, pooled)
-        if isinstance(classifier, Classifier)
-        else decide_by_head(classifier, states, pooled),
+        decision=None if classifier is None else decide(classifier, encoder.config, states, pooled),
         masked=mask_in_turn(classifier, below, ids, words[:MASKED], tokenizer.mask_id) if classifier else [],
         notes=notes(encoder, tokenizer, row, text, text_b, classifier),
     )

@@ -54,7 +54,7 @@ from minibert.pretraining_heads import TokenPrediction
 from minibert.tasks.classification import Classification
 from minibert.text.tokenizer import load_tokenizer
 from minibert.train.batches import Batch
-from minibert.train.finetuning import FinetuneRun, as_data
+from minibert.train.finetuning import FinetuneRun, as_data, with_predict
 from minibert.train.loop import Loss, Losses
 from minibert.train.objectives import MaskedLanguageModel
 from minibert.train.outputs import outputs
@@ -344,14 +344,16 @@ def distill(
     teacher; or "classify", or a Classification with settings of its own, with a table of texts and labels, or the
     result of Classification.from_labels, and a teacher that was fine-tuned on these labels. dev: the same, for
     evaluation. settings: layers, take, temperature, weights, steps, batch_size, ... (settings.DistillSettings,
-    DistillClassifierSettings). The same call resumes a killed run. overwrite: replace an earlier result of minibert in
+    DistillClassifierSettings). The student has its tokenizer, one that classifies also `.predict(texts, pairs=None)`.
+    The same call resumes a killed run. overwrite: replace an earlier result of minibert in
     `out`.
     Raises ValueError for an `out` that is taken and for what cannot be learned, before anything is trained, and what
     Run.train raises.
     """
     check_out(Path(out), overwrite, teacher)
     run = prepare(data, teacher, task, dev, **{"precision": "float32"} | settings)
-    return cast(Head, run.finish(Path(out), restart=restart, overwrite=overwrite).model)
+    student: Head = run.finish(Path(out), restart=restart, overwrite=overwrite).model
+    return with_predict(student, run) if isinstance(run, FinetuneRun) else student
 
 
 def prepare(

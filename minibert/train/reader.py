@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,13 @@ from minibert.config import Config
 from minibert.device import choose_device
 from minibert.files import read_json
 from minibert.heads import Head, MaskedLM
+from minibert.settings import check_number
 from minibert.tasks import TASKS, task_class
 from minibert.tasks.base import Measure, Task
 from minibert.tasks.classification import Classification
 from minibert.tasks.frozen import CLASSIFIER_FILE, Classifier
 from minibert.tasks.masked_text import Corpus, Filled, MaskedText
+from minibert.tasks.tagging import Tagging
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.outputs import BATCH_TOKENS, outputs
 from minibert.train.run import REPORT
@@ -140,11 +142,19 @@ def open_reader(
 
     Raises FileNotFoundError or ValueError, in one sentence, where there is no task head or the folder is damaged.
     """
+    check_number("batch_tokens", batch_tokens, int, minimum=1)
     if folder_kind(name) == "frozen":
-        return Classifier.load(name, model=model, device=device, batch_tokens=batch_tokens)
+        return Classifier.load(Path(name), model=model, device=device, batch_tokens=batch_tokens)
     if model is not None:
         raise ValueError(f"model is {model!r}, and {name} holds its own model; leave it out")
     return Reader.load(name, device, batch_tokens)
+
+
+def with_given_words(reader: Classifier | Reader) -> Reader:
+    """The reader of a tagger for texts whose words are separated by spaces alone. Raises ValueError for other tasks."""
+    if not (isinstance(reader, Reader) and isinstance(reader.task, Tagging)):
+        raise ValueError(f"--pretokenized is for taggers, and this model is for the task {reader.task.name!r}")
+    return replace(reader, task=replace(reader.task, pretokenized=True))
 
 
 def predict(
@@ -154,12 +164,13 @@ def predict(
     *,
     tokenizer: Tokenizer | None = None,
     device: str = "auto",
+    pretokenized: bool = False,
 ) -> list[dict[str, Any]]:
     """What a model with a task head says of texts, a dict for each text.
 
     model: a folder of `minibert classify train`, of `minibert finetune` or of transformers, also by its name on the
     Hub; or a loaded model with its tokenizer, which stays on its device. pairs: second texts, the passages of
-    questions.
+    questions. pretokenized: for a tagger: words are separated by spaces alone.
 
         one label        {"label", "probability", "probabilities": {label: probability}}
         several labels   {"labels": (...), "probability": (of each), "probabilities": {...}}
@@ -181,6 +192,7 @@ def predict(
         raise TypeError("tokenizer is for a loaded model; a folder has its own")
     else:
         reader = model if isinstance(model, Classifier | Reader) else open_reader(model, device=device)
+    reader = with_given_words(reader) if pretokenized else reader
     if reader.pairs is not None and reader.pairs != (pairs is not None):
         raise ValueError(f"this model reads {'pairs: give the second texts' if reader.pairs else 'one text a row'}")
     given: list[Any] = [[one] if isinstance(one, str) else one for one in (texts, pairs) if one is not None]

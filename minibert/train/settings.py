@@ -88,7 +88,9 @@ class PretrainSettings(TrainSettings):
 class StudentSettings:
     """Settings of a student, beside those of its training."""
 
-    layers: int | None = setting(None, "layers of the student (default: half of the teacher's)")
+    layers: int | None = setting(
+        None, "layers of the student (default: half of the teacher's)", minimum=1, maximum=2**12
+    )
     take: tuple[int, ...] | None = setting(
         None, "teacher layers that initialise the student (default: evenly spaced)", metavar="N,N", parse=integers
     )
@@ -137,6 +139,6 @@ class DistillClassifierSettings(StudentSettings, FinetuneSettings):
 class VocabularySettings(FileSettings):
     """Settings of learning a vocabulary."""
 
-    size: int = setting(8000, "tokens, special tokens included", minimum=6)
-    min_frequency: int = setting(2, "count that a pair of pieces needs to be joined", minimum=1)
+    size: int = setting(8000, "tokens, special tokens included", minimum=6, maximum=2**24)
+    min_frequency: int = setting(2, "count that a pair of pieces needs to be joined", minimum=1, maximum=1000 * MILLION)
     by: str = setting("library", "{choices}, which is slower and gives the same tokens", choices=("library", "hand"))

@@ -271,6 +271,8 @@ def test_a_measure_has_entities_types_and_words() -> None:
         ("York,Paris \u2013 Rh\u00f4ne\u2014Alpes", "York , Paris \u2013 Rh\u00f4ne \u2014 Alpes"),
         ("@user wrote #London!", "@user wrote #London !"),
         ("cafe\u0301 \u0928\u092e\u0938\u094d\u0924\u0947", "cafe\u0301 \u0928\u092e\u0938\u094d\u0924\u0947"),
+        ("\u201eLufthansa\u201c, M\u00fcnchen/Bonn!", "\u201e Lufthansa \u201c , M\u00fcnchen/Bonn !"),
+        ("\u5317\u4eac\u5e02 BMW\u3002", "\u5317 \u4eac \u5e02 BMW \u3002"),
         (" \t\n", ""),
     ],
 )

@@ -1,10 +1,11 @@
-"""The delimiter is found or refused, bytes that are no text are an error with a way out, and options are checked."""
+"""The delimiter is found or refused; bytes and cells that are no text are an error with a way out."""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import io
+import json
 import sys
 import warnings
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from minibert.tasks.classification import Classification
 from minibert.text.formats import FileSettings
-from minibert.text.tables import Column, Table
+from minibert.text.tables import Column, Table, TextFile
 
 ROWS = [
     ("Sehr gut, danke", "lob"),
@@ -40,6 +41,13 @@ def read(path: Path, content: bytes, *names: str | None, **settings: Any) -> tup
     with warnings.catch_warnings(record=True) as caught, Table(path, columns, FileSettings(**settings)) as file:
         warnings.simplefilter("always")
         return list(file.rows()), [str(one.message) for one in caught]
+
+
+def texts_of(path: Path, content: bytes, column: str | None = None, **settings: Any) -> list[Any]:
+    """The texts of a file with this content."""
+    path.write_bytes(content)
+    with TextFile(path, column, **settings) as file:
+        return list(file)
 
 
 # -- delimiters
@@ -99,23 +107,24 @@ def test_one_column_needs_no_delimiter(tmp_path: Path, content: str, column: str
 @pytest.mark.parametrize(
     ("content", "names", "found"),
     [
-        ("Gut;3,5\nSchlecht;1,5\n", ("1", "2"), "',' or ';'"),
-        ("Gut;3,5\nSchlecht;1,5\n", (None, None), "',' or ';'"),
-        ("Meinung;Note\nGut; sehr;1\n", ("Text", "Note"), "',' or ';'"),
+        ("Gut;3,5\nSchlecht;1,5\n", ("1", "2"), "--delimiter ',' or --delimiter ';'"),
+        ("Gut;3,5\nSchlecht;1,5\n", (None, None), "--delimiter ',' or --delimiter ';'"),
+        ("Meinung;Note\nGut; sehr;1\n", ("Text", "Note"), "--delimiter ',' or --delimiter ';'"),
     ],
 )
 def test_a_delimiter_that_is_not_certain_is_refused_with_the_way_out(
     tmp_path: Path, content: str, names: Any, found: str
 ) -> None:
-    with pytest.raises(
-        ValueError, match=f"x.csv: the delimiter of its columns may be {found}; choose one: --delimiter"
-    ):
+    with pytest.raises(ValueError, match=f"x.csv: the delimiter of its columns is not certain; choose {found}"):
         read(tmp_path / "x.csv", content.encode(), *names)
 
 
 def test_one_column_of_sentences_with_a_semicolon_each_is_not_split_unless_it_is_requested(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("Gut; danke\nSchlecht; nein\n")
-    with pytest.raises(ValueError, match="may be ',' or ';'"), Table(tmp_path / "x.csv", [Column("text", "1")]) as file:
+    with (
+        pytest.raises(ValueError, match="not certain; choose --delimiter ',' or"),
+        Table(tmp_path / "x.csv", [Column("text", "1")]) as file,
+    ):
         list(file.rows())
     for delimiter, texts in ((",", [("Gut; danke",), ("Schlecht; nein",)]), (";", [("Gut",), ("Schlecht",)])):
         with Table(tmp_path / "x.csv", [Column("text", "1")], FileSettings(delimiter=delimiter)) as file:
@@ -170,6 +179,54 @@ def test_bytes_that_are_not_text_are_an_error_with_the_line(
 ) -> None:
     with pytest.raises(ValueError, match=f"x.csv, {message}"):
         read(tmp_path / "x.csv", content, encoding=encoding)
+
+
+# -- missing texts, and names
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("x.csv", b'text,label\na,1\n"",0\n'),
+        ("x.tsv", b"text\tlabel\na\t1\n\t0\n"),
+        ("x.jsonl", b'{"text": "a", "label": 1}\n\n{"text": null, "label": 0}\n'),
+    ],
+)
+def test_an_empty_cell_is_a_missing_text_as_null_is(tmp_path: Path, name: str, content: bytes) -> None:
+    with pytest.raises(ValueError, match=f"{name}, line 3, has .* as 'text', not a text; .* --missing empty"):
+        read(tmp_path / name, content)
+    assert texts_of(tmp_path / name, content, missing="empty") == ["a", ""]
+
+
+def test_an_empty_text_of_json_is_a_text(tmp_path: Path) -> None:
+    assert texts_of(tmp_path / "x.jsonl", b'{"text": ""}\n') == [""]
+
+
+def test_a_null_of_parquet_is_a_missing_text(tmp_path: Path) -> None:
+    parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    parquet.write_table(pyarrow.table({"text": ["a", None]}), tmp_path / "x.parquet")
+    content = (tmp_path / "x.parquet").read_bytes()
+    with pytest.raises(ValueError, match=r"x\.parquet, row 2, has None as 'text', not a text; .* --missing empty"):
+        texts_of(tmp_path / "x.parquet", content)
+    assert texts_of(tmp_path / "x.parquet", content, missing="empty") == ["a", ""]
+
+
+def test_a_table_of_one_column_has_no_labels(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="line 1, has one column, 'text'; text and label need one each"):
+        read(tmp_path / "x.csv", b"text\na\nb\n")
+
+
+def test_a_comma_without_quotes_in_the_only_column_is_an_error_that_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"line 3, has 2 columns, 1 are .*; a cell with ',' in it needs quotes"):
+        texts_of(tmp_path / "x.csv", b"text\na\nb, c\n")
+
+
+@pytest.mark.parametrize("written", ["Bewertung des K\u00e4ufers", " Bewertung des Ka\u0308ufers "])
+@pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
+def test_an_umlaut_of_a_name_may_be_one_character_or_two(tmp_path: Path, name: str, written: str) -> None:
+    content = json.dumps({"n": "1", written: "gut"}) if name == "x.jsonl" else f"n,{written}\n1,gut\n"
+    for requested in ("Bewertung des K\u00e4ufers", "Bewertung des Ka\u0308ufers"):
+        assert texts_of(tmp_path / name, content.encode(), requested) == ["gut"]
 
 
 # -- settings

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minibert.text import formats, tables
+from minibert.text import formats
 from minibert.text.tables import Column, Table, TextFile
 
 FILM, DULL = "a fine film", "a dull film"
@@ -316,7 +316,7 @@ def test_a_row_that_is_too_long_is_refused_with_its_place(
 ) -> None:
     assert len(read(folder, name, content)[-1]) >= 2000  # nothing else is wrong
     monkeypatch.setattr(formats, "ROW_LIMIT", 1000)
-    monkeypatch.setattr(tables, "JSON_LIMIT", 1000)
+    monkeypatch.setattr(formats, "WHOLE_LIMIT", 1000)
     with pytest.raises(ValueError, match=message):
         read(folder, name, content)
 
@@ -335,52 +335,7 @@ def test_a_small_file_of_one_endless_row_is_refused_in_little_memory(folder: Pat
     assert peak < 350_000_000
 
 
-# -- missing texts, and files that change
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("x.csv", b'text,label\na,1\n"",0\n'),
-        ("x.tsv", b"text\tlabel\na\t1\n\t0\n"),
-        ("x.jsonl", b'{"text": "a", "label": 1}\n\n{"text": null, "label": 0}\n'),
-    ],
-)
-def test_an_empty_cell_is_a_missing_text_as_null_is(folder: Path, name: str, content: bytes) -> None:
-    with pytest.raises(ValueError, match=f"{name}, line 3, has .* as 'text', not a text; .* --missing empty"):
-        read_pairs(folder, name, content, None, None)
-    assert read(folder, name, content, missing="empty") == ["a", ""]
-
-
-def test_an_empty_text_of_json_is_a_text(folder: Path) -> None:
-    assert read(folder, "x.jsonl", b'{"text": ""}\n') == [""]
-
-
-def test_a_null_of_parquet_is_a_missing_text(folder: Path) -> None:
-    parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
-    parquet.write_table(pyarrow.table({"text": ["a", None]}), folder / "x.parquet")
-    content = (folder / "x.parquet").read_bytes()
-    with pytest.raises(ValueError, match=r"x\.parquet, row 2, has None as 'text', not a text; .* --missing empty"):
-        read(folder, "x.parquet", content)
-    assert read(folder, "x.parquet", content, missing="empty") == ["a", ""]
-
-
-def test_a_table_of_one_column_has_no_labels(folder: Path) -> None:
-    with pytest.raises(ValueError, match="line 1, has one column, 'text'; text and label need one each"):
-        read_pairs(folder, "x.csv", b"text\na\nb\n", None, None)
-
-
-def test_a_comma_without_quotes_in_the_only_column_is_an_error_that_says_so(folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"line 3, has 2 columns, 1 are .*; a cell with ',' in it needs quotes"):
-        read(folder, "x.csv", b"text\na\nb, c\n")
-
-
-@pytest.mark.parametrize("requested", ["Bewertung des K\u00e4ufers", "Bewertung des Ka\u0308ufers"])
-@pytest.mark.parametrize("written", ["Bewertung des K\u00e4ufers", " Bewertung des Ka\u0308ufers "])
-@pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
-def test_an_umlaut_of_a_name_may_be_one_character_or_two(folder: Path, name: str, written: str, requested: str) -> None:
-    content = json.dumps({"n": "1", written: "gut"}) if name == "x.jsonl" else f"n,{written}\n1,gut\n"
-    assert read(folder, name, content.encode(), requested) == ["gut"]
+# -- files that change
 
 
 @pytest.mark.parametrize("name", ["x.txt", "x.csv", "x.jsonl", "x.txt.gz"])

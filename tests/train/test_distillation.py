@@ -312,7 +312,7 @@ def test_the_command_distills_a_classifier_into_a_folder_that_predicts(
     ("how", "message"),
     [
         ({"layers": 5}, r"layers is 5 and take is .*; a student has 1 to 4 layers"),
-        ({"layers": 0}, "layers is 0 and take is "),
+        ({"layers": 0}, "layers is 0; it must be at least 1"),
         ({"take": (0, 4)}, r"take is \(0, 4\); a student .* begin as these layers of the teacher: 0 to 3"),
         ({"take": (0, 3), "layers": 3}, r"layers is 3 and take is \(0, 3\)"),
         ({"max_length": 21}, "max_length is 21; the model of .* has 20"),

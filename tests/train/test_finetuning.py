@@ -130,6 +130,8 @@ def test_the_commands_train_with_several_seeds_measure_predict_and_plot(
     assert "<svg" in plot.read_text() and not list(tmp_path.glob("out.training*"))
     assert cli.main(["evaluate", str(out), str(dev), "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["accuracy"] == 1.0
+    assert cli.main(["evaluate", str(out), str(dev), "--batch-tokens", "0"]) == 2
+    assert "batch_tokens is 0; it must be at least 1" in capsys.readouterr().err
     assert cli.main(["predict", str(out), "the film very lovely play", "the book very dull play"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("\t")[0] for line in lines] == ["pos", "neg"]
@@ -206,7 +208,7 @@ def test_a_missing_text_is_refused_with_its_row_or_is_empty_as_the_message_says(
     [
         ("classify", as_frame(), {}, "the DataFrame has no column sentence or text; .*: 'id', 'message', 'category'"),
         ("classify", as_frame(), {"text": "body", "label": "category"}, "the DataFrame has no column 'body'"),
-        ("classify", as_frame(), {"txt": "message"}, "there is no setting 'txt'; choose from text, pair, label"),
+        ("classify", as_frame(), {"txt": "message"}, "there is no setting 'txt'; choose from .*text, pair, label"),
         ("tag", as_frame(), {}, "the task 'tag' reads a file, not a DataFrame"),
         ("classify", {"text": ["a", "b"], "label": ["x", float("nan")]}, {}, "row 1 has the label nan"),
     ],

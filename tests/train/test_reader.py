@@ -12,45 +12,21 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from words import labelled, write_words_checkpoint
+from kinds import HEADS, write_kinds, write_theirs
+from words import write_words_checkpoint
 
 import minibert
-from minibert.tasks.frozen import Classifier, train
+from minibert.tasks.frozen import Classifier
 from minibert.tasks.masked_text import fill_mask
-from minibert.train import finetune
-from minibert.train.reader import Reader, folder_kind, open_reader
+from minibert.train.reader import Reader, folder_kind, open_reader, with_given_words
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["the film very good", "a dull play, the book."]
-TAGS: dict[str, Any] = {"num_labels": 3, "id2label": {0: "O", 1: "B-thing", 2: "I-thing"}}
-TAGS["label2id"] = {tag: number for number, tag in TAGS["id2label"].items()}
-HEADS = {
-    "classify": "sequence-classification",
-    "tag": "token-classification",
-    "answer": "question-answering",
-    "choose": "multiple-choice",
-    "mask": "masked-lm",
-}
-
-
-def write_theirs(folder: Path, head: str | None, family: str = "bert", **sizes: Any) -> Path:
-    """A folder as transformers writes it, with its tokenizer."""
-    write_words_checkpoint(folder, family, head, **{"max_position_embeddings": 120} | sizes)
-    transformers.BertTokenizer.from_pretrained(folder).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of each kind: frozen, fine-tuned, and by task of transformers."""
-    home = tmp_path_factory.mktemp("folders")
-    for task, head in HEADS.items():
-        write_theirs(home / task, head, **TAGS if task == "tag" else {})
-    write_theirs(home / "encoder", None)
-    texts, labels = labelled()
-    train(texts, labels, model=str(home / "encoder"), folds=0).save(home / "frozen")
-    finetune("classify", texts, labels, model=home / "encoder", out=home / "tuned", epochs=1, max_length=20)
-    return home
+    return write_kinds(tmp_path_factory.mktemp("folders"))
 
 
 # -- kinds
@@ -151,6 +127,16 @@ def test_entities_are_cut_from_the_text(home: Path) -> None:
             assert entity["text"] == text[entity["start"] : entity["end"]] != ""
             assert 1 / 3 < entity["score"] <= 1
     assert {one["label"] for row in found for one in row["entities"]} <= {"thing"}
+
+
+def test_the_words_of_a_tagger_may_be_given(tmp_path: Path, home: Path) -> None:
+    write_theirs(tmp_path, "token-classification", num_labels=2)
+    text = "film, film, film,"
+    found = minibert.predict(tmp_path, [text], pretokenized=True)[0]["entities"]
+    assert {one["text"] for one in found} <= {text, text[:11], text[:5]}
+    assert with_given_words(open_reader(tmp_path)).task.from_texts([text]).words == [text.split()]
+    with pytest.raises(ValueError, match="--pretokenized is for taggers, and this model is for the task 'classify'"):
+        minibert.predict(home / "classify", TEXTS, pretokenized=True)
 
 
 def test_labels_without_names_are_types_of_entities(tmp_path: Path) -> None:
@@ -254,3 +240,14 @@ def test_a_damaged_training_json_is_refused_and_a_lost_one_is_not_needed(home: P
         minibert.predict(folder, TEXTS)
     (folder / "training.json").unlink()
     assert minibert.predict(folder, TEXTS) == found
+
+
+def test_a_name_of_the_hub_and_a_folder_of_its_cache_are_folders_too(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(home / "tuned", tmp_path / "weights" / "tuned")
+    shutil.copytree(home / "tuned", tmp_path / "models--someone--tuned" / "snapshots" / "1")
+    monkeypatch.setenv("MINIBERT_WEIGHTS", str(tmp_path / "weights"))
+    expected = minibert.predict(home / "tuned", TEXTS)
+    assert minibert.predict("someone/tuned", TEXTS) == expected
+    assert minibert.predict(tmp_path / "models--someone--tuned", TEXTS) == expected

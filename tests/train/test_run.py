@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 from unittest.mock import Mock
 
@@ -149,6 +155,48 @@ def test_a_run_without_a_step_does_not_block_the_corrected_one(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_run_that_fills_the_disk_keeps_its_last_state_and_goes_on_when_there_is_room(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = KINDS["classify"](home, out=tmp_path / "whole", **EPOCHS)
+    calls, right = itertools.count(1), checkpointer.write_tensors
+
+    def full(path: Path, *args: Any) -> None:
+        if next(calls) > 2:
+            path.with_name(f".{path.name}.{os.getpid()}").write_bytes(b"half")
+            raise OSError(28, "No space left on device", str(path))
+        right(path, *args)
+
+    monkeypatch.setattr(checkpointer, "write_tensors", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        KINDS["classify"](home, out=tmp_path / "out", **EPOCHS)
+    monkeypatch.undo()
+    resumed = KINDS["classify"](home, out=tmp_path / "out", **EPOCHS)
+    assert_equal(dict(resumed.named_parameters()), dict(whole.named_parameters()))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_stops_after_a_signal_and_the_same_command_goes_on(
+    number: signal.Signals, home: Path, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "minibert", "finetune", "classify", home / "train.tsv", "--out", tmp_path / "out"]
+    command += ["--model", home / "words", "--max-length", "16", "--epochs", "2000"]
+    interruptible = partial(signal.signal, signal.SIGINT, signal.default_int_handler)  # a background job ignores Ctrl-C
+    how: dict[str, Any] = {"text": True, "preexec_fn": interruptible, "stdout": PIPE, "stderr": PIPE}
+    with subprocess.Popen(command, **how) as process:
+        while not any(tmp_path.glob("out.training/state-*")) and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(number)
+        said = process.communicate()[1]
+    assert process.returncode == 128 + number, said
+    steps = max(tmp_path.glob("out.training/state-*")).stem.removeprefix("state-").lstrip("0")
+    where = f"{tmp_path}/out.training; the same command continues"
+    assert f"interrupted: the run is kept up to step {int(steps):,}, in {where}\n" in said
+    assert "Traceback" not in said
+
+
 def test_training_in_another_thread_leaves_signals_alone(home: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         usual = signal.getsignal(signal.SIGTERM)
@@ -222,7 +270,11 @@ OWN_LIMITS: list[tuple[type, str, Any, str]] = [
     (DistillSettings, "places", "some", "choose from all, masked"),
     (DistillClassifierSettings, "weights", (5.0, 2.0, 1.0), "give 2 of at least 0"),
     (DistillClassifierSettings, "weights", (5.0, -1.0), "give 2 of at least 0"),
+    (DistillSettings, "layers", 0, "it must be at least 1 and at most 4096"),
+    (DistillSettings, "layers", 10**30, "it must be at least 1 and at most 4096"),
     (VocabularySettings, "size", 5, "it must be at least 6"),
+    (VocabularySettings, "size", 10**30, "it must be at least 6 and at most 16777216"),
+    (VocabularySettings, "min_frequency", 10**30, "it must be at least 1 and at most 1000000000"),
     (VocabularySettings, "min_frequency", 0, "it must be at least 1"),
     (VocabularySettings, "by", "magic", "choose from library, hand"),
 ]

@@ -274,6 +274,14 @@ def test_a_pattern_without_files_and_a_file_without_the_column_are_errors_before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
 
 
+def test_an_empty_cell_is_refused_or_an_empty_text(checkpoint: str, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("text,n\ngood film,1\n,2\n")
+    with pytest.raises(ValueError, match=r"in\.csv, line 3, has an empty cell as 'text'"):
+        embed_file(tmp_path / "in.csv", tmp_path / "x.npy", checkpoint)
+    embed_file(tmp_path / "in.csv", tmp_path / "x.npy", checkpoint, missing="empty")
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), minibert.embed(["good film", ""], checkpoint))
+
+
 # -- killed
 
 

@@ -1,0 +1,365 @@
+"""`minibert predict` and `minibert evaluate`: each option is honoured or refused for each kind of folder."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kinds import KINDS, write_kinds, write_theirs
+from words import labelled, write_tsv
+
+import minibert
+from minibert.cli import main as cli
+from minibert.cli import predict
+from minibert.tasks.frozen import Classifier
+from minibert.text.tables import Table
+from minibert.train.reader import open_reader
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:all .* texts were predicted"),
+]
+ENDINGS = [
+    ".tsv",
+    ".csv",
+    ".jsonl",
+    pytest.param(".parquet", marks=pytest.mark.skipif(not importlib.util.find_spec("pyarrow"), reason="needs pyarrow")),
+]
+Run = Any
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_kinds(tmp_path_factory.mktemp("folders"))
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command that succeeds: its output. With status=2 the error of one that is refused."""
+
+    def call(*argv: object, status: int = 0, stdin: bytes = b"") -> str:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        found = cli.main([str(argument) for argument in argv])
+        out, err = capsys.readouterr()
+        assert found == status, (out, err)
+        return str(err if status else out)
+
+    return call
+
+
+def rows_for(kind: str) -> list[dict[str, Any]]:
+    """The rows of a table for this kind of model; `Größe (cm)` is one more column."""
+    if kind == "choose":
+        rows = [{"question": "the film", "choices": ["good", "bad"]}, {"question": "a play", "choices": ["dull", "x"]}]
+    elif kind == "answer":
+        rows = [{"q": "the film", "p": "a very good film"}, {"q": "the book", "p": "the dull book, the play"}]
+    else:
+        rows = [{"q": "the [MASK] film, very good"}, {"q": "a dull [MASK]"}]
+    return [{"Größe (cm)": number, **row} for number, row in enumerate(rows, 7)]
+
+
+def columns_for(kind: str) -> list[str]:
+    """The options that name the columns."""
+    return {"choose": [], "answer": ["--text", "q", "--pair", "p"]}.get(kind, ["--text", "q"])
+
+
+def expected_for(kind: str, folder: Path) -> list[dict[str, Any]]:
+    """What minibert.predict says of the rows."""
+    rows = rows_for(kind)
+    if kind == "choose":
+        return minibert.predict(folder, [json.dumps(row) for row in rows])
+    return minibert.predict(
+        folder, [row["q"] for row in rows], [row["p"] for row in rows] if kind == "answer" else None
+    )
+
+
+def write_table(path: Path, rows: list[dict[str, Any]], delimiter: str = ",", encoding: str = "utf-8") -> Path:
+    """Rows as a .jsonl, or with a delimiter."""
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+    with path.open("w", encoding=encoding, newline="") as file:
+        table = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
+        table.writeheader()
+        table.writerows(rows)
+    return path
+
+
+# -- predict: each option for each kind
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_file_and_out_and_json_keep_all_columns_beside_what_predict_says(
+    kind: str, home: Path, run: Run, tmp_path: Path
+) -> None:
+    data = write_table(tmp_path / "in.jsonl", rows_for(kind))
+    argv = ["predict", home / kind, "--file", data, *columns_for(kind)]
+    rows = zip(expected_for(kind, home / kind), rows_for(kind), strict=True)
+    expected = json.loads(json.dumps([prediction | prefixed(prediction, row) for prediction, row in rows]))
+    assert json.loads(run(*argv, "--json").splitlines()[-1])["predictions"] == expected
+    run(*argv, "--out", tmp_path / "out.jsonl")
+    assert [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()] == expected
+
+
+def prefixed(prediction: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    return {f"{name}_input" if name in prediction else name: value for name, value in row.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_format_delimiter_encoding_and_missing_are_about_the_file_of_every_kind(
+    kind: str, home: Path, run: Run, tmp_path: Path
+) -> None:
+    if kind == "choose":  # its rows are objects
+        data = write_table(tmp_path / "in.jsonl", rows_for(kind)).rename(tmp_path / "in.dat")
+        assert run("predict", home / kind, "--file", data, "--format", "jsonl").count("\n") == 2
+        return
+    data = write_table(tmp_path / "in.dat", rows_for(kind), ";", "cp1252")
+    argv = ["predict", home / kind, "--file", data, *columns_for(kind)]
+    assert "its format is 'dat'" in run(*argv, status=2)
+    assert "is not UTF-8" in run(*argv, "--format", "csv", status=2)
+    options = ["--format", "csv", "--delimiter", ";", "--encoding", "cp1252"]
+    run(*argv, *options, "--out", tmp_path / "out.jsonl")
+    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["Größe (cm)"] for row in found] == ["7", "8"]
+    if kind != "mask":  # an empty text has no mask
+        column = "p" if kind == "answer" else "q"
+        write_table(data, [row | {column: ""} for row in rows_for(kind)], ";", "cp1252")
+        assert "--missing empty" in run(*argv, *options, status=2)
+        assert run(*argv, *options, "--missing", "empty").count("\n") == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_model_and_pretokenized_are_honoured_or_refused(kind: str, home: Path, run: Run, tmp_path: Path) -> None:
+    data = write_table(tmp_path / "in.jsonl", rows_for(kind))
+    argv = ["predict", home / kind, "--file", data, *columns_for(kind)]
+    if kind == "frozen":
+        assert run(*argv, "--model", home / "encoder") == run(*argv)
+        assert "expected" in run(*argv, "--model", home / "classify", status=2)  # other weights
+    else:
+        assert "holds its own model; leave it out" in run(*argv, "--model", home / "encoder", status=2)
+    if kind == "tag":
+        assert "film\t" in run(*argv) and "film,\t" in run(*argv, "--pretokenized")
+    else:
+        assert "--pretokenized is for taggers" in run(*argv, "--pretokenized", status=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_device_and_batch_tokens_reach_the_model(kind: str, home: Path, run: Run) -> None:
+    reader: Any = open_reader(home / kind, device="cpu", batch_tokens=7)
+    tokens = reader.features.batch_tokens if isinstance(reader, Classifier) else reader.batch_tokens
+    assert tokens == 7
+    for option, message in (
+        ("--device=moon", "moon"),
+        ("--batch-tokens=0", "batch_tokens is 0; it must be at least 1"),
+    ):
+        assert message in run("predict", home / kind, "a text", option, status=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pairs_are_asked_for_or_refused(kind: str, home: Path, run: Run, tmp_path: Path) -> None:
+    rows = [{"question": "the film", "text": "the [MASK]", "second": "a film", "choices": ["a", "b"]}]
+    argv = ["predict", home / kind, "--file", write_table(tmp_path / "in.jsonl", rows)]
+    if kind == "answer":
+        assert "reads pairs: name the column of the second texts, --pair" in run(*argv, status=2)
+        assert "row 0 has no tab; this model reads pairs" in run("predict", home / kind, "one text", status=2)
+        assert run("predict", home / kind, "the film\ta good film").endswith("\tthe film\n")
+    elif kind in ("tuned", "classify"):  # it may have been trained on either
+        assert run(*argv, "--pair", "second").endswith("\tthe [MASK]\ta film\n")
+        assert run("predict", home / kind, "the film\ta good film").endswith("\tthe film\ta good film\n")
+    else:
+        assert "reads one text a row, without --pair" in run(*argv, "--pair", "second", status=2)
+
+
+def test_a_tab_is_part_of_a_text_where_the_model_reads_one_text(home: Path, run: Run) -> None:
+    out = run("predict", home / "frozen", stdin=b"good\tfilm\nbad\tfilm\n")
+    assert [line.split("\t")[2] for line in out.splitlines()] == ["good film", "bad film"]
+
+
+@pytest.mark.parametrize("option", ["text", "pair", "format", "delimiter", "encoding", "missing"])
+def test_options_about_a_file_need_one(option: str, run: Run) -> None:
+    value = {"missing": "empty", "delimiter": ";"}.get(option, "csv")
+    assert f"--{option} is about --file, which is not given" in run("predict", "x", f"--{option}", value, status=2)
+
+
+def test_a_folder_without_a_task_head_is_refused_with_the_way_out(home: Path, run: Run) -> None:
+    for command in (["predict", home / "encoder", "a"], ["evaluate", home / "encoder", "a.tsv"]):
+        assert "holds no task head; a folder of `minibert finetune`, or of transformers" in run(*command, status=2)
+
+
+# -- predict --out
+
+
+FOREIGN = {  # that someone else wrote, by ending
+    ".csv": [b"label,text\nx,the probability of probabilities\n", b"label,probability,text\n", b"entities,text\nx,y\n"],
+    ".tsv": [b"label\ttext\nx\tits probability\n", b"answer\ttext\n", b"entities\ttext\n[0]\ty\n"],
+    ".jsonl": [
+        b'{"label": "x", "text": "the probability, in probabilities"}\n',
+        b'{"entities": [[0, 4, "PER"]], "text": "y"}\n',
+        b'{"answer": "x", "question": "the start, the end, the score"}\n',
+    ],
+    ".parquet": [b"PAR1 of someone else PAR1"],
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_ending_decides_the_format_and_all_columns_are_there(
+    ending: str, home: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predict, "TEXTS_AT_ONCE", 2)
+    rows = [{"id": n, "label": "x", "text": f'the very good film, "a\tbook"\n{n}', "note ü": None} for n in range(5)]
+    data, out = write_table(tmp_path / "in.jsonl", rows), tmp_path / f"out{ending}"
+    run("predict", home / "frozen", "--file", data, "--out", out)
+    with Table(out, []) as table:
+        found: Any = [record for _, record in table.records()] if ending != ".parquet" else read_parquet(out)
+    expected = minibert.predict(home / "frozen", [row["text"] for row in rows])
+    assert [list(row) for row in found] == [
+        ["label", "probability", "probabilities", "id", "label_input", "text", "note ü"]
+    ] * 5
+    assert [row["label"] for row in found] == [one["label"] for one in expected]
+    assert [float(row["probability"]) for row in found] == approximately([one["probability"] for one in expected])
+    probabilities = [json.loads(one) if isinstance(one := row["probabilities"], str) else one for row in found]
+    assert probabilities == [approximately(one["probabilities"]) for one in expected]
+    assert [(str(row["id"]), row["label_input"], row["note ü"] or None) for row in found] == [
+        (str(n), "x", None) for n in range(5)
+    ]
+    texts = [row["text"] for row in rows]
+    assert [row["text"] for row in found] == (
+        [f'the very good film, "a book" {n}' for n in range(5)] if ending == ".tsv" else texts
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["in.jsonl", out.name])
+
+
+def approximately(expected: Any) -> Any:
+    """Other rows in a batch change the last digits."""
+    return pytest.approx(expected, abs=1e-6)
+
+
+def read_parquet(path: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = importlib.import_module("pyarrow.parquet").read_table(path).to_pylist()
+    return rows
+
+
+@pytest.mark.parametrize("name", ["out.xlsx", "out", "out.csv.gz", "out.json"])
+def test_another_ending_is_refused_before_the_model_is_opened(name: str, run: Run) -> None:
+    message = "must be a file that ends in one of .tsv, .csv, .jsonl, .parquet"
+    assert message in run("predict", "no/such", "a text", "--out", name, status=2)
+
+
+def test_parquet_without_pyarrow_is_refused_before_the_model_is_opened(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    message = "out.parquet is written by pyarrow, which is not installed: "
+    assert message in run("predict", "no/such", "a text", "--out", "out.parquet", status=1)
+
+
+def test_a_parquet_table_keeps_its_columns_and_their_types(home: Path, run: Run, tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    table = arrow.table({"text": ["good", "bad"], "n": [1, 2], "x": [0.5, None], "tags": [["a"], []]})
+    importlib.import_module("pyarrow.parquet").write_table(table, tmp_path / "in.parquet")
+    run("predict", home / "frozen", "--file", tmp_path / "in.parquet", "--out", tmp_path / "out.parquet")
+    found = read_parquet(tmp_path / "out.parquet")
+    assert [{name: row[name] for name in table.column_names} for row in found] == table.to_pylist()
+
+
+def test_columns_that_cannot_be_kept_apart_are_refused(home: Path, run: Run, tmp_path: Path) -> None:
+    both = write_table(tmp_path / "in.jsonl", [{"text": "good", "label": "x", "label_input": "y"}])
+    argv = ["predict", home / "frozen", "--out", tmp_path / "out.csv", "--file"]
+    assert "the input has the columns 'label' and 'label_input'; rename one of them" in run(*argv, both, status=2)
+    (tmp_path / "twice.csv").write_text("id,text,id\n1,good,2\n")
+    message = "has more than one column 'id', and all are kept; rename one"
+    assert message in run(*argv, tmp_path / "twice.csv", status=2)
+    other = write_table(tmp_path / "other.jsonl", [{"text": "good"}, {"text": "bad", "id": 1}])
+    assert "a row has 'id', which the first row lacks; write a .jsonl instead" in run(*argv, other, status=2)
+    assert not (tmp_path / "out.csv").exists()
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_overwrite_replaces_a_table_of_predictions_and_no_other(
+    kind: str, ending: str, home: Path, run: Run, tmp_path: Path
+) -> None:
+    data, out = write_table(tmp_path / "in.jsonl", rows_for(kind)), tmp_path / f"out{ending}"
+    argv = ["predict", home / kind, "--file", data, *columns_for(kind), "--out", out]
+    run(*argv)
+    assert "--overwrite" in run(*argv, status=2)
+    found = out.read_bytes()
+    run(*argv, "--overwrite")
+    assert out.read_bytes() == found
+    for foreign in FOREIGN[ending]:
+        out.write_bytes(foreign)
+        assert "nothing is replaced" in run(*argv, "--overwrite", status=2)
+
+
+# -- evaluate
+
+
+def test_evaluate_remembers_the_columns_of_the_training_data(home: Path, run: Run, tmp_path: Path) -> None:
+    texts, labels = labelled()
+    rows = [{"id": "1", "Text der Nachricht": a, "kind": b} for a, b in zip(texts, labels, strict=True)]
+    columns = ["--text", "Text der Nachricht", "--label", "kind", "--delimiter", ";", "--encoding", "cp1252"]
+    data = write_table(tmp_path / "train.csv", rows, ";", "cp1252")
+    model = ["--model", home / "encoder"]
+    out = run("classify", "train", data, *columns, "--out", tmp_path / "frozen", *model, "--folds", 0)
+    assert "0.5000, the accuracy of always saying 'pos', the majority class" in " ".join(out.split())
+    run("finetune", "classify", data, *columns, "--out", tmp_path / "tuned", *model, "--epochs", 1)
+    others = write_table(tmp_path / "dev.jsonl", rows)  # no delimiter, UTF-8
+    for name in ("frozen", "tuned"):
+        assert "24 rows" in run("evaluate", tmp_path / name, data)
+        assert "24 rows" in run("evaluate", tmp_path / name, others)
+        assert "no column 'x'" in run("evaluate", tmp_path / name, data, "--text", "x", status=2)
+        run("predict", tmp_path / name, "--file", data, "--out", tmp_path / f"{name}.tsv")
+        (tmp_path / "plain.txt").write_text("good film\n")  # has no columns
+        assert run("predict", tmp_path / name, "--file", tmp_path / "plain.txt").endswith("\tgood film\n")
+
+
+def test_evaluate_takes_folders_of_transformers(run: Run, tmp_path: Path) -> None:
+    names = {"id2label": {0: "neg", 1: "pos"}, "label2id": {"neg": 0, "pos": 1}}
+    folder = write_theirs(tmp_path / "theirs", "sequence-classification", **names)
+    assert "24 rows" in run("evaluate", folder, write_tsv(tmp_path / "a.tsv"))
+    (tmp_path / "a.tsv").write_text("a film\tmeh\nb\tmeh\n")
+    assert "the model knows 'neg', 'pos'" in run("evaluate", folder, tmp_path / "a.tsv", status=2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "option"),
+    [
+        *((kind, option) for kind in ("tag", "answer", "choose") for option in ("text", "pair", "label", "delimiter")),
+        ("mask", "label"),
+        ("mask", "pair"),
+        ("answer", "encoding"),
+        ("tag", "format"),
+        ("answer", "format"),
+    ],
+)
+def test_evaluate_refuses_options_that_files_of_the_task_do_not_have(
+    kind: str, option: str, home: Path, run: Run
+) -> None:
+    message = f"files of the task '{kind}' have no {option} to choose"
+    assert message in run("evaluate", home / kind, "a.txt", f"--{option}", ";", status=2)
+
+
+def test_evaluate_measures_each_task_of_transformers(home: Path, run: Run, tmp_path: Path) -> None:
+    files = {
+        "tag": ("a.conll", "the\tO\nfilm\tB-thing\n"),
+        "choose": ("a.jsonl", '{"question": "the", "choices": ["good", "bad"], "label": 0}\n'),
+        "mask": ("a.txt", "the good film\na dull play\n" * 20),
+        "answer": (
+            "a.json",
+            '{"data": [{"paragraphs": [{"context": "a good film", "qas": [{"question": "the", "answers": '
+            '[{"text": "film", "answer_start": 7}]}]}]}]}',
+        ),
+    }
+    for kind, (name, content) in files.items():
+        (tmp_path / name).write_text(content)
+        figures = json.loads(run("evaluate", home / kind, tmp_path / name, "--json").splitlines()[-1])
+        assert {"f1", "accuracy", "perplexity"} & figures.keys()
+    table = write_table(tmp_path / "mask.csv", [{"id": 1, "body": "the good film very dull"}] * 20)
+    assert "no column sentence or text" in run("evaluate", home / "mask", table, status=2)
+    run("evaluate", home / "mask", table, "--text", "body")
