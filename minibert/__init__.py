@@ -3,6 +3,7 @@
     encoder = minibert.load("distilbert-base-uncased")
     tokenizer = minibert.load_tokenizer("distilbert-base-uncased")
     vectors = minibert.embed(["a visually stunning rumination on love"])
+    answers = minibert.predict(FOLDER, ["two hours that I will never get back"])  # of a model with a task head
 
 Each name is imported when it is first used, so that `import minibert` stays quick.
 """

@@ -23,11 +23,10 @@ OTHER = "name another --out"
 # A numpy file of ours has its numbers from byte 4096 on, where a page of memory begins; numpy itself pads to 64 bytes.
 NPY_HEADER = 4096
 NPY_START = b"\x93NUMPY\x01\x00" + (NPY_HEADER - 10).to_bytes(2, "little")
-# The first line of a table of predictions: its first columns, or the first object of a .jsonl.
-PREDICTIONS = (
-    rb"\A\W*(labels?\b[^\n]*\bprobability\b|number\b[^\n]*\bchoice\b|masks\b[^\n]*\bfilled\b|"
-    rb"answer\b[^\n]*\bscore\b|entities\b)"
-)
+# The first columns of a table of predictions; in a .jsonl there are values between their names.
+COLUMNS = ("labels? probability probabilities", "number choice probability", "masks filled", "answer start end score")
+PREDICTIONS = "|".join(names.replace(" ", r'(?:": [^\n]*, "|[,\t])') for names in COLUMNS).encode()
+ENTITIES = rb'entities(": |[,\t][^\n]*\n"?)\[(\]|\{""?text""?: )'  # with the first row of a .csv or .tsv
 # By suffix, a regular expression that matches the first or the last 4096 bytes of every file that minibert writes.
 MARKS = {
     ".npy": re.escape(NPY_START),
@@ -35,7 +34,7 @@ MARKS = {
     ".md": b"# Parity",
     **dict.fromkeys((".png", ".svg", ".pdf", ".onnx"), b"minibert"),
     ".txt": b"in   input_ids: int64",
-    **dict.fromkeys((".tsv", ".csv", ".jsonl"), PREDICTIONS),
+    **dict.fromkeys((".tsv", ".csv", ".jsonl"), rb'\A(\{")?(?:(%b)\b|%b)' % (PREDICTIONS, ENTITIES)),
     ".parquet": b"(?s)maker..minibert",
 }
 

@@ -195,6 +195,18 @@ def test_a_folder_without_a_task_head_is_refused_with_the_way_out(home: Path, ru
 # -- predict --out
 
 
+FOREIGN = {  # that someone else wrote, by ending
+    ".csv": [b"label,text\nx,the probability of probabilities\n", b"label,probability,text\n", b"entities,text\nx,y\n"],
+    ".tsv": [b"label\ttext\nx\tits probability\n", b"answer\ttext\n", b"entities\ttext\n[0]\ty\n"],
+    ".jsonl": [
+        b'{"label": "x", "text": "the probability, in probabilities"}\n',
+        b'{"entities": [[0, 4, "PER"]], "text": "y"}\n',
+        b'{"answer": "x", "question": "the start, the end, the score"}\n',
+    ],
+    ".parquet": [b"PAR1 of someone else PAR1"],
+}
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_ending_decides_the_format_and_all_columns_are_there(
     ending: str, home: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -280,9 +292,9 @@ def test_overwrite_replaces_a_table_of_predictions_and_no_other(
     found = out.read_bytes()
     run(*argv, "--overwrite")
     assert out.read_bytes() == found
-    foreign = {".csv": b"label,text\nx,y\n", ".tsv": b"label\ttext\nx\ty\n", ".jsonl": b'{"label": "x", "text": "y"}\n'}
-    out.write_bytes(foreign.get(ending, b"PAR1 of someone else PAR1"))
-    assert "nothing is replaced" in run(*argv, "--overwrite", status=2)
+    for foreign in FOREIGN[ending]:
+        out.write_bytes(foreign)
+        assert "nothing is replaced" in run(*argv, "--overwrite", status=2)
 
 
 # -- evaluate
