@@ -205,12 +205,10 @@ def train(
     loss_of: packed_loss, readable_loss or another function of model and batch. after_step, after_epoch: called with the
     progress; after an epoch the model is in eval mode. before_stop: called with it after the step in which Ctrl-C or
     SIGTERM arrived at any rank. context: the ranks by which the model was wrapped; `batches` gives each its rows.
-    Raises NotFiniteError, with the step and the rows, for a loss that is NaN or infinite; KeyboardInterrupt after a
-    step, see before_stop.
+    Raises NotFiniteError, with step and rows, for a loss that is not finite; KeyboardInterrupt after before_stop.
     """
     flush_every = 1 if next(model.parameters()).device.type == "cpu" else 20
-    progress = progress or Progress()
-    optimizer = optimizer or new_optimizer(model, settings)
+    progress, optimizer = progress or Progress(), optimizer or new_optimizer(model, settings)
     steps, before = settings.epochs * -(-batches.batches_per_epoch // settings.accumulate), progress.tokens
     bar = progress_bar(name="training", total=steps, initial=progress.step, unit="step")
     with bar, unchecked(), keep_freed_memory(), delayed_signals() as signals:  # unchecked: the batches are valid
@@ -218,8 +216,7 @@ def train(
             set_train_mode(model)
             in_order = batches.epoch_batches(progress.epoch, progress.batch)
             while parts := list(islice(in_order, settings.accumulate)):
-                for group in optimizer.param_groups:
-                    group["lr"] = learning_rate_at(progress.step, steps, settings)
+                set_learning_rate(optimizer, learning_rate_at(progress.step, steps, settings))
                 losses = one_step(model, parts, optimizer, loss_of, settings, progress.step + 1, context)
                 progress.step, progress.batch = progress.step + 1, progress.batch + len(parts)
                 counts = context.sum(torch.tensor([sum(part.tokens for part in parts), len(signals)]))
@@ -227,8 +224,7 @@ def train(
                 progress.pending.append((parts, losses))
                 if len(progress.pending) >= flush_every:
                     progress.flush_losses()
-                    speed = (progress.tokens - before) / max(bar.format_dict["elapsed"], 1e-9)
-                    bar.set_postfix_str(f"loss {progress.curve[-1]:.3f}, {speed:,.0f} tokens/s", refresh=False)
+                    show_loss(bar, progress.curve[-1], progress.tokens - before)
                 bar.update()
                 after_step(progress)
                 if counts[1]:
@@ -241,6 +237,18 @@ def train(
     optimizer.zero_grad(set_to_none=True)
     model.head_is_trained = True  # type: ignore[assignment]  # a flag of every task head, no module
     return progress
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Of all groups of parameters."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def show_loss(bar: Any, loss: float, tokens: int) -> None:
+    """The loss of the last step and the tokens a second, beside the progress bar."""
+    speed = tokens / max(bar.format_dict["elapsed"], 1e-9)
+    bar.set_postfix_str(f"loss {loss:.3f}, {speed:,.0f} tokens/s", refresh=False)
 
 
 def set_train_mode(model: nn.Module) -> None:

@@ -15,6 +15,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -139,8 +140,8 @@ class Run(ABC):
             context.wrap(model, settings.shard)
             context.seed(settings.seed)
             optimizer = new_optimizer(model, settings)
-            progress = checkpointer.resume(model, optimizer)
-            tokens = progress.tokens
+            save = partial(checkpointer.save, model=model, optimizer=optimizer)
+            tokens = (progress := checkpointer.resume(model, optimizer)).tokens
             with context.full_model():
                 loss_of, evaluate = self.functions(model)
 
@@ -151,39 +152,29 @@ class Run(ABC):
                 if self.main and is_best(progress, self.main):
                     progress.best = progress.epoch - 1
                     checkpointer.save_best(model)
-                checkpointer.save(progress, model, optimizer)
+                save(progress)
                 report(progress)
 
             def after_step(progress: Progress) -> None:
                 due = progress.step % settings.save_every == 0
                 if self.main and due:
-                    checkpointer.save(progress, model, optimizer)
+                    save(progress)
                 elif self.main is None and (due or progress.step == settings.steps):
                     evaluate_and_save(progress, step=progress.step)
 
-            train(
-                model,
-                self.batches(folder),
-                settings,
-                loss_of=loss_of,
-                progress=progress,
-                optimizer=optimizer,
-                context=context,
-                after_step=after_step,
-                after_epoch=evaluate_and_save if self.main else lambda progress: None,
-                before_stop=lambda progress: checkpointer.save(progress, model, optimizer),
-            )
+            how: dict[str, Any] = {"loss_of": loss_of, "progress": progress, "optimizer": optimizer, "context": context}
+            how |= {"after_step": after_step, "before_stop": save}
+            how |= {"after_epoch": evaluate_and_save} if self.main else {}
+            train(model, self.batches(folder), settings, **how)
             model = context.unwrap(model, lambda: self.new_model().to(device))
             if self.main:
                 checkpointer.load_best(model)
-            model.tokenizer = self.tokenizer
+        model.tokenizer = self.tokenizer
         measure = context.on_main(lambda: evaluate(model)) if self.main and evaluate else None
         if measure and measure.figures.get("degenerate"):
             warnings.warn(DEGENERATE.format(score=measure.score), DegenerateWarning, stacklevel=2)
-        seconds = time.perf_counter() - begin
-        speed = {"seconds": round(seconds, 3), "tokens_per_second": round((progress.tokens - tokens) / seconds, 1)}
-        figures = self.figures(progress, measure) | {"parameters": parameters} | speed
-        return Trained(self, model, progress, measure, figures)
+        more = {"parameters": parameters} | speed_of(progress.tokens - tokens, time.perf_counter() - begin)
+        return Trained(self, model, progress, measure, self.figures(progress, measure) | more)
 
     def figures(self, progress: Progress, measure: Measure | None) -> dict[str, Any]:
         """The content of training.json, without sizes and speed."""
@@ -217,6 +208,11 @@ class Run(ABC):
             write(trained, out, overwrite)
             remove_run(state)
         return trained
+
+
+def speed_of(tokens: int, seconds: float) -> dict[str, float]:
+    """What training.json says of the speed."""
+    return {"seconds": round(seconds, 3), "tokens_per_second": round(tokens / seconds, 1)}
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
