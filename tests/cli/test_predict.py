@@ -363,3 +363,18 @@ def test_evaluate_measures_each_task_of_transformers(home: Path, run: Run, tmp_p
     table = write_table(tmp_path / "mask.csv", [{"id": 1, "body": "the good film very dull"}] * 20)
     assert "no column sentence or text" in run("evaluate", home / "mask", table, status=2)
     run("evaluate", home / "mask", table, "--text", "body")
+
+
+def test_a_model_that_was_trained_on_pairs_remembers_both_columns(home: Path, run: Run, tmp_path: Path) -> None:
+    texts, labels = labelled()
+    rows = [{"a": a, "b": b, "kind": c} for a, b, c in zip(texts, texts[::-1], labels, strict=True)]
+    data = write_table(tmp_path / "train.csv", rows)
+    columns = ["--text", "a", "--pair", "b", "--label", "kind", "--model", home / "encoder"]
+    run("classify", "train", data, *columns, "--out", tmp_path / "frozen", "--folds", 0)
+    run("finetune", "classify", data, *columns, "--out", tmp_path / "tuned", "--epochs", 1)
+    for name in ("frozen", "tuned"):
+        assert "24 rows" in run("evaluate", tmp_path / name, data)
+        lines = run("predict", tmp_path / name, "--file", data).splitlines()
+        assert [line.split("\t")[2:] for line in lines] == [[row["a"], row["b"]] for row in rows]
+        assert run("predict", tmp_path / name, stdin=b"the film\ta book\n").endswith("\tthe film\ta book\n")
+        assert "row 1 has no tab; this model reads pairs" in run("predict", tmp_path / name, "a\tb", "c", status=2)
