@@ -57,10 +57,10 @@ def state_vectors(
         for number, (path, names) in enumerate(types.items())
     ]
     older = {f"pooling_mode_{mode}": pooling and mode.startswith(pooling) for mode in ("cls_token", "mean_tokens")}
-    older |= {"pooling_mode_max_tokens": pooling == "max", "pooling_mode_mean_sqrt_len_tokens": pooling == "sqrt"}
+    older |= {"pooling_mode_max_tokens": pooling == "max", "word_embedding_dimension": 24}
     files = {
         "modules.json": modules if normalize else modules[:2],
-        "1_Pooling/config.json": {"pooling_mode": pooling, "include_prompt": True} if newer else older,
+        "1_Pooling/config.json": {"pooling_mode": pooling, "embedding_dimension": 24} if newer else older,
         "sentence_bert_config.json": {} if newer else {"max_seq_length": max_length, "do_lower_case": False},
         "tokenizer_config.json": {"model_max_length": max_length if newer else 20, "do_lower_case": True},
         "config_sentence_transformers.json": {"prompts": {"query": ""}, "default_prompt_name": None} if newer else {},

@@ -34,6 +34,13 @@ MEANING = {
     "attention_mask": "1 for a token, 0 for padding",
     "token_type_ids": "0 for the first text and its special tokens, 1 for the second text and the last [SEP]",
 }
+RESULTS = {
+    "last_hidden_state": "a vector for each token; that of [CLS] is the first",
+    "pooler_output": "the output of the pooler, which reads [CLS]",
+    "logits": "scores of the labels, choices or tokens, before softmax or sigmoid",
+    "start_logits": "for each token the score that the answer begins there",
+    "end_logits": "for each token the score that the answer ends there",
+}
 
 
 class Positional(nn.Module):
@@ -134,7 +141,7 @@ def describe(name: str, model: Encoder | Head, graph: Any) -> str:
     lines = [f"{config.family.title} {name}, {head}, float32", ""]
     meaning = {key: words.format(pad=config.pad_token_id) for key, words in MEANING.items()}
     lines += [f"in   {one.name}: int64 {one.shape}: {meaning[one.name]}" for one in graph.inputs]
-    lines += [f"out  {one.name}: float32 {one.shape}" for one in graph.outputs]
+    lines += [f"out  {one.name}: float32 {one.shape}: {RESULTS.get(one.name, 'scores')}" for one in graph.outputs]
     limits = f"At most {config.max_tokens} tokens a row; ids are 0 to {config.vocab_size - 1}"
     lines += ["", f"{limits}, from the tokenizer of the checkpoint."]
     if isinstance(model, Head) and model.has_labels:

@@ -174,9 +174,9 @@ class Table:
             requested = [column.name for column in self.columns]
             found = likely_delimiters(lines, self.format, has_header(self.columns, ()), requested == ["1"])
             if len(found) > 1:
+                ways = " or ".join(f"--delimiter {shown(one)}" for one in found)
                 raise ValueError(
-                    f"{self.name}: the delimiter of its columns may be {' or '.join(map(shown, found))}; choose one: "
-                    f"--delimiter {shown(found[-1])} (delimiter=)"
+                    f"{self.name}: the delimiter of its columns is not certain; choose {ways} (delimiter=)"
                 )
         if found[0] != implied:
             warnings.warn(
@@ -274,7 +274,7 @@ def read_table(lines: Iterator[str], name: str, dialect: Mapping[str, Any]) -> I
                 yield place, row
             place = f"{name}, line {rows.line_num + 1},"
     except csv.Error as error:
-        plain = "; --format tsv reads quotes as ordinary characters" * (dialect["delimiter"] == "\t")
+        plain = " --format tsv reads quotes as ordinary characters" * (dialect["delimiter"] == "\t")
         raise ValueError(f"{place} cannot be read: {error}; is a quote not closed?{plain}") from None
 
 

@@ -131,10 +131,7 @@ class Tokenizer:
         first. truncation: "warn" cuts and warns once, "error" raises ValueError. missing: see as_texts.
         """
         if padding not in (True, "longest", "max_length"):
-            raise ValueError(
-                f"padding is {brief(padding)}; a Batch has rows of one length; choose True, 'longest' or 'max_length'; "
-                "tokenizer.ids(texts) gives rows without padding"
-            )
+            raise ValueError(f"padding is {brief(padding)}; choose True, 'longest' or 'max_length'; `ids` does not pad")
         long = as_long(truncation)
         max_length = self.resolve_max_length(max_length, pairs=pairs is not None)
         first, second = as_columns(texts, pairs, missing=missing)
@@ -153,12 +150,7 @@ class Tokenizer:
         return pad(rows, fillers, stats, max_length if padding == "max_length" else 0)
 
     def ids(
-        self,
-        texts: object,
-        *,
-        max_length: int | None = None,
-        truncation: str = "warn",
-        missing: str = "error",
+        self, texts: object, *, max_length: int | None = None, truncation: str = "warn", missing: str = "error"
     ) -> list[list[int]]:
         """The ids of each text, [CLS] and [SEP] included, cut but not padded: the fast way for many texts."""
         max_length = self.resolve_max_length(max_length, pairs=False)

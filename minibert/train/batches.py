@@ -18,10 +18,9 @@ document; pairs that are too long lose tokens of the longer text, at its beginni
 of ALBERT (Lan et al. 2019, section 3.1).
 
 Every window of the corpus is read once in a pass, in an order that the seed determines, and its rows are shuffled. A
-thread prepares the rows of the next window while the model computes. Each batch is a function of its number, so a
-killed run resumes where it was: the number of rows of each window is written to a journal, and windows of earlier
-batches are not read again. Of several ranks (distributed.py) each reads its own windows and gives its shard of
-each batch, so the batches depend on the number of ranks.
+thread prepares the rows of the next window while the model computes. The number of rows of each window is written to a
+journal, so that a resumed run does not read the windows of earlier batches again. Of several ranks (distributed.py)
+each reads its own windows and gives its shard of each batch, so the batches depend on the number of ranks.
 """
 
 from __future__ import annotations

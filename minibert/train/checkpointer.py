@@ -44,8 +44,8 @@ class Checkpointer:
     """The folder of a run, inside `with`: resume, then save as often as needed.
 
     config: everything that determines the result, as JSON. restart: delete earlier progress. Raises RuntimeError while
-    another run uses the folder, ValueError where it holds files of something else, or a run with another config: the
-    error names the differences.
+    another run uses the folder, ValueError where it holds files of something else, or a state of a run with another
+    config: the error names the differences. A run that fails before its first state leaves nothing.
     """
 
     def __init__(

@@ -70,10 +70,8 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         texts, pairs = columns_of(X)
         given = np.asarray(y).tolist()
         data = task.from_labels(texts, given, pairs)
-        given_settings = self.get_params() | {"model": os.fspath(self.model)}
-        given_settings.pop("missing")
-        settings = FinetuneSettings(**given_settings)
-        run = FinetuneRun.of(task, data, None, settings)
+        settings = {name: value for name, value in self.get_params().items() if name != "missing"}
+        run = FinetuneRun.of(task, data, None, FinetuneSettings(**settings | {"model": os.fspath(self.model)}))
         if sample_weight is not None:
             limits: dict[str, Any] = {"ensure_2d": False, "ensure_non_negative": True, "input_name": "sample_weight"}
             weights = check_array(column_or_1d(sample_weight), dtype=np.float32, **limits)

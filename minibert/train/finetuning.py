@@ -263,7 +263,7 @@ def finetune(
     """
     if out is not None:
         check_out(Path(out), overwrite, model)
-    task, settings = with_settings(task, settings)
+    task, settings = split_settings(task, settings)
     checked = FinetuneSettings(model=os.fspath(model), **{"precision": "float32"} | settings)
     learned = as_data(task, data, labels, pairs)
     held_out = None if dev is None else as_data(task, *(dev if isinstance(dev, tuple) else (dev,)))
@@ -280,9 +280,11 @@ def with_predict(model: Head, run: FinetuneRun) -> Head:
     return model
 
 
-def with_settings(task: str | Task, settings: Mapping[str, Any]) -> tuple[Task, dict[str, Any]]:
-    """The task with those of the settings that are its own, and the others, for training. Raises TypeError for others
-    that neither has."""
+def split_settings(task: str | Task, settings: Mapping[str, Any]) -> tuple[Task, dict[str, Any]]:
+    """The task with those of the settings that are its own, and the others, which are those of training.
+
+    Raises TypeError for a setting that neither has.
+    """
     kind: Any = task_class(task) if isinstance(task, str) else type(task)
     ours = [one.name for one in fields(kind)]
     known = [*ours, *(one.name for one in fields(FinetuneSettings))]

@@ -39,7 +39,7 @@ GENERATOR = 4  # ELECTRA's generator has 1/4 of the width and of the attention h
 class MaskedLanguageModel:
     """Masked tokens are predicted, and with a `pairing` also how the two texts of a row belong together.
 
-    step: "packed", without padding, or "readable", the model's own forward pass. pairing: see stream.Packing.
+    step: "packed", without padding, or "readable", the model's own forward pass. pairing: see batches.Packing.
     """
 
     over: Mapping[str, str] = {"next-sentence": "texts", "sentence-order": "texts"}  # see loop.Loss

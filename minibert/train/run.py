@@ -144,7 +144,7 @@ class Run(ABC):
             with context.full_model():
                 loss_of, evaluate = self.functions(model)
 
-            def checkpoint(progress: Progress, **more: Any) -> None:
+            def evaluate_and_save(progress: Progress, **more: Any) -> None:
                 if evaluate is not None:
                     with context.full_model():
                         progress.scores.append(more | context.on_main(lambda: evaluate(model).figures))
@@ -159,12 +159,20 @@ class Run(ABC):
                 if self.main and due:
                     checkpointer.save(progress, model, optimizer)
                 elif self.main is None and (due or progress.step == settings.steps):
-                    checkpoint(progress, step=progress.step)
+                    evaluate_and_save(progress, step=progress.step)
 
-            how: dict[str, Any] = {"progress": progress, "optimizer": optimizer, "context": context}
-            how |= {"loss_of": loss_of, "after_step": after_step} | ({"after_epoch": checkpoint} if self.main else {})
-            how["before_stop"] = lambda progress: checkpointer.save(progress, model, optimizer)
-            train(model, self.batches(folder), settings, **how)
+            train(
+                model,
+                self.batches(folder),
+                settings,
+                loss_of=loss_of,
+                progress=progress,
+                optimizer=optimizer,
+                context=context,
+                after_step=after_step,
+                after_epoch=evaluate_and_save if self.main else lambda progress: None,
+                before_stop=lambda progress: checkpointer.save(progress, model, optimizer),
+            )
             model = context.unwrap(model, lambda: self.new_model().to(device))
             if self.main:
                 checkpointer.load_best(model)

@@ -110,8 +110,8 @@ def embed_shards(
     workers: models at work at once; None: one for each core, or for each GPU. keep_order: shards are computed in the
     order of their names, else the largest first, so that the workers finish together.
     model is a Hub name or a folder, device as for `embed`, on the machine that calls; settings: those of a Recipe.
-    Raises FileNotFoundError if no file matches; ValueError, with the file, the row or the column, for what is wrong with
-    a shard, mostly before a worker starts; RuntimeError if Ray fails or `out` is in use; and what `embed` raises.
+    Raises FileNotFoundError if no file matches; ValueError, with the file, the row or the column, for what is wrong
+    with a shard, mostly before a worker starts; RuntimeError if Ray fails or `out` is in use; and what `embed` raises.
     """
     folder, recipe = Path(out), Recipe(**settings)
     columns = Columns(text, pair, format=format, delimiter=delimiter, encoding=encoding, missing=recipe.missing)

@@ -15,10 +15,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass, field
-from functools import partial
 from glob import has_magic
 from itertools import chain, dropwhile, islice
 from pathlib import Path
@@ -93,13 +92,17 @@ class TextFiles:
         self.paths = matching_files(os.fspath(path)) or [os.fspath(path)]
         if has_magic(self.paths[0]) and not os.path.exists(self.paths[0]):
             raise FileNotFoundError(f"{path} matches no file; name files, such as 'corpus/*.csv' in quotes")
-        self.open: Callable[..., TextFile] = partial(TextFile, **settings)
+        self.settings = settings
         for name in self.paths[1:]:
             with self.open(name) as file:
                 next(file.rows(), None)
         self.file, self.before = self.open(self.paths[0]), 0  # the one that is read, and the bytes of those before it
         self.pairs = len(self.file.columns) == 2
         self.size = self.file.size and sum(map(os.path.getsize, self.paths))  # bytes, None if unknown
+
+    def open(self, name: str) -> TextFile:
+        """One of the files."""
+        return TextFile(name, **self.settings)
 
     def __iter__(self) -> Iterator[TextOrPair]:
         yield from self.file

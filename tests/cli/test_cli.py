@@ -239,6 +239,7 @@ def test_embed_writes_a_vector_for_each_line(run: Run, tmp_path: Path, checkpoin
         "truncated": 0,
         "windowed": 0,
         "windows": 0,
+        "description": "pooling mean, at most 20 tokens, computed in float32 on cpu",
         "cosine": None,  # of int8 alone
     }
     expected = minibert.embed(["good film", "", "bad film"], str(checkpoint), pooling="mean", layers=(-2, -1))

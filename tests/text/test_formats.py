@@ -107,23 +107,24 @@ def test_one_column_needs_no_delimiter(tmp_path: Path, content: str, column: str
 @pytest.mark.parametrize(
     ("content", "names", "found"),
     [
-        ("Gut;3,5\nSchlecht;1,5\n", ("1", "2"), "',' or ';'"),
-        ("Gut;3,5\nSchlecht;1,5\n", (None, None), "',' or ';'"),
-        ("Meinung;Note\nGut; sehr;1\n", ("Text", "Note"), "',' or ';'"),
+        ("Gut;3,5\nSchlecht;1,5\n", ("1", "2"), "--delimiter ',' or --delimiter ';'"),
+        ("Gut;3,5\nSchlecht;1,5\n", (None, None), "--delimiter ',' or --delimiter ';'"),
+        ("Meinung;Note\nGut; sehr;1\n", ("Text", "Note"), "--delimiter ',' or --delimiter ';'"),
     ],
 )
 def test_a_delimiter_that_is_not_certain_is_refused_with_the_way_out(
     tmp_path: Path, content: str, names: Any, found: str
 ) -> None:
-    with pytest.raises(
-        ValueError, match=f"x.csv: the delimiter of its columns may be {found}; choose one: --delimiter"
-    ):
+    with pytest.raises(ValueError, match=f"x.csv: the delimiter of its columns is not certain; choose {found}"):
         read(tmp_path / "x.csv", content.encode(), *names)
 
 
 def test_one_column_of_sentences_with_a_semicolon_each_is_not_split_unless_it_is_requested(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("Gut; danke\nSchlecht; nein\n")
-    with pytest.raises(ValueError, match="may be ',' or ';'"), Table(tmp_path / "x.csv", [Column("text", "1")]) as file:
+    with (
+        pytest.raises(ValueError, match="not certain; choose --delimiter ',' or"),
+        Table(tmp_path / "x.csv", [Column("text", "1")]) as file,
+    ):
         list(file.rows())
     for delimiter, texts in ((",", [("Gut; danke",), ("Schlecht; nein",)]), (";", [("Gut",), ("Schlecht",)])):
         with Table(tmp_path / "x.csv", [Column("text", "1")], FileSettings(delimiter=delimiter)) as file:
