@@ -181,6 +181,16 @@ def test_a_tab_is_part_of_a_text_where_the_model_reads_one_text(home: Path, run:
     assert [line.split("\t")[2] for line in out.splitlines()] == ["good film", "bad film"]
 
 
+def test_texts_may_stand_behind_an_option_and_between_two(home: Path, run: Run) -> None:
+    expected = run("predict", home / "frozen", "a film", "a book", "--device", "cpu")
+    assert expected == run("predict", home / "frozen", "--device", "cpu", "a film", "a book")
+    assert expected == run("predict", home / "frozen", "a film", "--device", "cpu", "a book")
+    with pytest.raises(SystemExit):
+        run("predict", home / "frozen", "a film", "--device", "cpu", "--colour", "red")
+    with pytest.raises(SystemExit):
+        run("evaluate", home / "frozen", "a.tsv", "--device", "cpu", "b.tsv")
+
+
 @pytest.mark.parametrize("option", ["text", "pair", "format", "delimiter", "encoding", "missing"])
 def test_options_about_a_file_need_one(option: str, run: Run) -> None:
     value = {"missing": "empty", "delimiter": ";"}.get(option, "csv")
@@ -249,6 +259,11 @@ def read_parquet(path: Path) -> list[dict[str, Any]]:
 def test_another_ending_is_refused_before_the_model_is_opened(name: str, run: Run) -> None:
     message = "must be a file that ends in one of .tsv, .csv, .jsonl, .parquet"
     assert message in run("predict", "no/such", "a text", "--out", name, status=2)
+
+
+def test_a_table_in_no_folder_is_refused_before_the_model_is_opened(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "none" / "a.csv"
+    assert f"there is no folder {tmp_path}/none" in run("predict", "no/such", "a text", "--out", out, status=2)
 
 
 def test_parquet_without_pyarrow_is_refused_before_the_model_is_opened(
