@@ -36,8 +36,10 @@ import logging
 import math
 import os
 import secrets
+import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -214,6 +216,7 @@ def session() -> Iterator[None]:
     os.environ.update(added)
     # Ray opens its folder to all users, so it lies in one for this user alone; names of sockets must be short.
     short = "/tmp" if os.path.isdir("/tmp") else None
+    terminate = signal.getsignal(signal.SIGTERM)
     with tempfile.TemporaryDirectory(prefix="ray", dir=short, ignore_cleanup_errors=True) as private:
         import ray
 
@@ -232,6 +235,8 @@ def session() -> Iterator[None]:
                 except Exception as error:  # Ray has no class for this
                     if last:
                         raise RuntimeError(f"Ray did not start: {error}; if the machine is busy, try later") from error
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, terminate)  # Ray's handler ends the process without a word
             import ray.data  # which sets up its logger
 
             logging.getLogger("ray.data").setLevel(logging.ERROR)

@@ -41,10 +41,12 @@ LONG = 40  # times TEXTS in a shard that takes a while
 @pytest.fixture(scope="module")
 def running() -> Iterator[Any]:
     """Ray as embed_shards starts it, with which all these tests work."""
+    usual = signal.getsignal(signal.SIGTERM)
     with module.session():
         import ray
 
         yield ray
+    assert signal.getsignal(signal.SIGTERM) is usual  # not Ray's, which ends a process without a word
     assert [process for process in psutil.Process().children(recursive=True) if "ray" in process.name()] == []
 
 
