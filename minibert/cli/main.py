@@ -112,6 +112,17 @@ def parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     return top
 
 
+def parse(argv: Sequence[str]) -> Arguments:
+    """The parsed options. argparse leaves the texts that follow an option: `predict FOLDER --device cpu TEXT`."""
+    top = parser(argv)
+    args, rest = top.parse_known_args(argv)
+    if rest and (not hasattr(args, "texts") or any(one.startswith("-") for one in rest)):
+        top.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        args.texts += rest
+    return args
+
+
 def join_negatives(argv: Sequence[str]) -> list[str]:
     """Turn `--layers -4,-1` into `--layers=-4,-1`: argparse takes a list that begins with a minus for an option."""
     whole: list[str] = []
@@ -132,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings(), terminable() as terminated:
         warnings.showwarning = show_warning
         try:
-            args = parser(argv).parse_args(argv)
+            args = parse(argv)
             figures = args.run(args)
             if args.json:
                 print(json.dumps(figures, default=str, ensure_ascii=False, allow_nan=False))

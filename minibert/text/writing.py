@@ -28,9 +28,12 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def check_table(path: Path) -> None:
-    """Raise ValueError for another ending, ImportError for .parquet without pyarrow."""
+    """Raise ValueError for another ending, FileNotFoundError without its folder, ImportError for .parquet without
+    pyarrow."""
     if path.suffix.lower() not in ENDINGS:
         raise ValueError(f"{path} must be a file that ends in one of {', '.join(ENDINGS)}, which is its format")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}")
     if path.suffix.lower() == ".parquet":
         try:
             importlib.import_module("pyarrow")

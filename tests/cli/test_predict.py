@@ -181,6 +181,16 @@ def test_a_tab_is_part_of_a_text_where_the_model_reads_one_text(home: Path, run:
     assert [line.split("\t")[2] for line in out.splitlines()] == ["good film", "bad film"]
 
 
+def test_texts_may_stand_behind_an_option_and_between_two(home: Path, run: Run) -> None:
+    expected = run("predict", home / "frozen", "a film", "a book", "--device", "cpu")
+    assert expected == run("predict", home / "frozen", "--device", "cpu", "a film", "a book")
+    assert expected == run("predict", home / "frozen", "a film", "--device", "cpu", "a book")
+    with pytest.raises(SystemExit):
+        run("predict", home / "frozen", "a film", "--device", "cpu", "--colour", "red")
+    with pytest.raises(SystemExit):
+        run("evaluate", home / "frozen", "a.tsv", "--device", "cpu", "b.tsv")
+
+
 @pytest.mark.parametrize("option", ["text", "pair", "format", "delimiter", "encoding", "missing"])
 def test_options_about_a_file_need_one(option: str, run: Run) -> None:
     value = {"missing": "empty", "delimiter": ";"}.get(option, "csv")
@@ -249,6 +259,11 @@ def read_parquet(path: Path) -> list[dict[str, Any]]:
 def test_another_ending_is_refused_before_the_model_is_opened(name: str, run: Run) -> None:
     message = "must be a file that ends in one of .tsv, .csv, .jsonl, .parquet"
     assert message in run("predict", "no/such", "a text", "--out", name, status=2)
+
+
+def test_a_table_in_no_folder_is_refused_before_the_model_is_opened(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "none" / "a.csv"
+    assert f"there is no folder {tmp_path}/none" in run("predict", "no/such", "a text", "--out", out, status=2)
 
 
 def test_parquet_without_pyarrow_is_refused_before_the_model_is_opened(
@@ -363,3 +378,18 @@ def test_evaluate_measures_each_task_of_transformers(home: Path, run: Run, tmp_p
     table = write_table(tmp_path / "mask.csv", [{"id": 1, "body": "the good film very dull"}] * 20)
     assert "no column sentence or text" in run("evaluate", home / "mask", table, status=2)
     run("evaluate", home / "mask", table, "--text", "body")
+
+
+def test_a_model_that_was_trained_on_pairs_remembers_both_columns(home: Path, run: Run, tmp_path: Path) -> None:
+    texts, labels = labelled()
+    rows = [{"a": a, "b": b, "kind": c} for a, b, c in zip(texts, texts[::-1], labels, strict=True)]
+    data = write_table(tmp_path / "train.csv", rows)
+    columns = ["--text", "a", "--pair", "b", "--label", "kind", "--model", home / "encoder"]
+    run("classify", "train", data, *columns, "--out", tmp_path / "frozen", "--folds", 0)
+    run("finetune", "classify", data, *columns, "--out", tmp_path / "tuned", "--epochs", 1)
+    for name in ("frozen", "tuned"):
+        assert "24 rows" in run("evaluate", tmp_path / name, data)
+        lines = run("predict", tmp_path / name, "--file", data).splitlines()
+        assert [line.split("\t")[2:] for line in lines] == [[row["a"], row["b"]] for row in rows]
+        assert run("predict", tmp_path / name, stdin=b"the film\ta book\n").endswith("\tthe film\ta book\n")
+        assert "row 1 has no tab; this model reads pairs" in run("predict", tmp_path / name, "a\tb", "c", status=2)

@@ -165,7 +165,9 @@ def test_a_pickle_and_a_fitted_transformer_keep_what_the_files_stated_at_that_ti
     assert TextFeatures(stated, pooling="auto").fit(TEXTS).recipe_.pooling == "cls"
 
 
-def test_a_saved_classifier_holds_the_resolved_settings_and_decides_alike(stated: Path, tmp_path: Path) -> None:
+def test_a_saved_classifier_holds_the_resolved_settings_and_decides_alike(
+    stated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     texts, labels = labelled()
     classifier = train(texts, labels, model=str(stated), pooling="auto", folds=0)
     classifier.save(tmp_path / "saved")
@@ -177,7 +179,12 @@ def test_a_saved_classifier_holds_the_resolved_settings_and_decides_alike(stated
     }
     (stated / "modules.json").unlink()
     again = Classifier.load(tmp_path / "saved")
-    assert_close(again.predict_proba(TEXTS), classifier.predict_proba(TEXTS))
+    expected = classifier.predict_proba(TEXTS)
+    assert_close(again.predict_proba(TEXTS), expected)
+    where = ["--classifier", str(tmp_path / "saved"), "--out", str(tmp_path / "page.html"), "--json"]
+    assert cli.main(["trace", TEXTS[3], *where]) == 0  # of a text that is cut
+    traced = json.loads(capsys.readouterr().out.splitlines()[-1])["probabilities"]
+    np.testing.assert_allclose(list(traced.values()), expected[3], atol=1e-5)
 
 
 def test_identities_and_unfinished_work_differ_by_what_is_resolved(stated: Path, tmp_path: Path) -> None:
