@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 
 from minibert.annotated.notes import MODULES, NOTES, TITLES
 from minibert.files import write_text_atomically
+from minibert.outputs import atomic_folder
 from minibert.templates import asset, coloured, diagram, templates
 
 FOLDER, PACKAGE = Path(__file__).parent, Path(__file__).parents[1]
@@ -65,7 +66,6 @@ def build(folder: Path) -> Path:
         "style": asset(FOLDER / "page.css"),
     }
     template = environment.get_template("page.html")
-    folder.mkdir(parents=True, exist_ok=True)
     for module, text in sources.items():
         links = links_of(module, trees[module], contents)
         html = template.render(
@@ -191,9 +191,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Write the pages and print the address of the first; exit status 1 if they cannot be written."""
     parser = argparse.ArgumentParser(prog="python -m minibert.annotated", description="Write the annotated source.")
     parser.add_argument("folder", type=Path, help="where the pages go, build/annotated for example")
+    folder: Path = parser.parse_args(arguments).folder
     try:
-        print(build(parser.parse_args(arguments).folder))
-    except OSError as error:
+        with atomic_folder(folder, overwrite=True) as temporary:
+            index = build(temporary)
+        print(folder / index.name)
+    except (OSError, ValueError) as error:
         sys.exit(f"cannot write the pages: {error}")
 
 

@@ -22,10 +22,9 @@ from typing import Any
 
 from minibert.checkpoints.load import load
 from minibert.experiments.toy_language import BestPredictions, Language, Procedure, bounds
-from minibert.files import write_text_atomically
 from minibert.heads import Head
 from minibert.inputs import inference
-from minibert.outputs import check_output
+from minibert.outputs import atomic_folder, check_output
 from minibert.plotting import pyplot, save_figure
 from minibert.printing import block, table
 from minibert.tasks.base import Example
@@ -58,11 +57,11 @@ def prepare(folder: Path) -> Language:
     """Write corpus, held-out text, vocabulary and config to a folder, unless an earlier run did."""
     language, config = Language(0), folder / "config.json"
     if not config.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        language.write(folder / "train.txt", DOCUMENTS, seed=0)
-        language.write(folder / "dev.txt", HELD_OUT, seed=1)
-        learn_vocabulary(folder / "train.txt", 600).save(folder / "vocabulary")
-        write_text_atomically(config, json.dumps(CONFIG))
+        with atomic_folder(folder) as temporary:
+            language.write(temporary / "train.txt", DOCUMENTS, seed=0)
+            language.write(temporary / "dev.txt", HELD_OUT, seed=1)
+            learn_vocabulary(temporary / "train.txt", 600).save(temporary / "vocabulary")
+            (temporary / config.name).write_text(json.dumps(CONFIG))
     return language
 
 

@@ -199,3 +199,10 @@ def test_nothing_is_cut_off_and_the_pictures_can_be_read(browser: Any, folder: P
         ...[...document.querySelectorAll(".paper")].map(paper => getComputedStyle(paper).fill)]"""
     )
     assert len(sizes) == 7 and min(sizes) >= 13 and len(set(grounds)) == 1
+
+
+def test_a_page_that_someone_else_wrote_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("mine")
+    with pytest.raises(SystemExit, match=r"nothing is replaced: .*index\.html"):
+        main([str(tmp_path)])
+    assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
