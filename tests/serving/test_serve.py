@@ -301,7 +301,7 @@ def test_the_limits_are_those_of_the_command_line(sent: bytes, status: int, lock
         ("--timeout nan", "timeout is nan"),
         ("--pooling best", "pooling is 'best'"),
         ("--classifier nowhere", "nowhere"),
-        ("--classifier {folder}", "was not written by `minibert finetune`"),
+        ("--classifier {folder}", "serve it at /fill-mask: --model {folder}"),
         ("--model nowhere/at/all", "nowhere/at/all"),
     ],
 )

@@ -344,8 +344,9 @@ def run_until(command: list[Any], part: Path, number: signal.Signals) -> tuple[i
 def test_a_command_that_is_killed_again_and_again_writes_the_same_bits(checkpoint: str, tmp_path: Path) -> None:
     source, out, rows = tmp_path / "in.tsv", tmp_path / "x.npy", 4 * PART_ROWS - 1000
     source.write_text("text\tlabel\n" + "".join(f"{text}\t1\n" for text in some_texts(rows)))
-    whole = embed_file(source, tmp_path / "whole.npy", checkpoint)
-    command = [sys.executable, "-m", "minibert", "embed", source, "--out", out, "--model", checkpoint, "--json"]
+    whole = embed_file(source, tmp_path / "whole.npy", checkpoint, missing="empty")
+    command = [sys.executable, "-m", "minibert", "embed", source, "--out", out, "--missing", "empty", "--json"]
+    command += ["--model", checkpoint]
     for number in (0, 1):
         run_until(command, tmp_path / "x.npy.parts" / f"part-{number}.npz", signal.SIGKILL)
     done = PART_ROWS * len(list(tmp_path.glob("x.npy.parts/part-*.npz")))
