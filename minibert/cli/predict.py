@@ -107,10 +107,10 @@ def rows_of(args: Arguments, reader: Any) -> Iterator[Row]:
     with nullcontext(args.texts) if args.texts else TextFile("-") as lines:
         for number, line in enumerate(lines):
             pairs = "\t" in line if pairs is None else pairs
-            text, *second = line.split("\t", 1) if pairs else [line]
-            if pairs and not second:
+            text, tab, second = line.partition("\t") if pairs else (line, "", "")
+            if pairs and not tab:
                 raise ValueError(f"row {number} has no tab; this model reads pairs, with a tab between their texts")
-            yield text, second[0] if second else None, dict(zip(("text", "pair"), (text, *second), strict=False))
+            yield (text, second, {"text": text, "pair": second}) if pairs else (text, None, {"text": text})
 
 
 def predict(reader: Any, rows: list[Row]) -> tuple[list[str], list[dict[str, Any]]]:
