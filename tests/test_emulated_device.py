@@ -1,0 +1,83 @@
+"""The emulated device finds what a CPU hides; without these, the tests that use it would prove nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from emulated_device import emulated_device
+from torch import nn
+
+
+def test_tensors_of_two_devices_do_not_mix() -> None:
+    with emulated_device(), pytest.raises(RuntimeError, match=r"of the device and of the CPU.*\(3,\)"):
+        torch.ones(3, device="gpu") + torch.ones(3)
+
+
+def test_a_number_of_the_cpu_mixes_with_any_device() -> None:
+    with emulated_device() as gpu:
+        total = torch.ones(3, device="gpu") + torch.tensor(2.0)
+        assert total.tolist() == [3, 3, 3]
+        assert len(gpu.waits) == 1  # for tolist
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: x.sum().item(),
+        lambda x: x.tolist(),
+        lambda x: x.nonzero(),
+        lambda x: x[x > 1],
+        lambda x: x.cpu(),
+        lambda x: bool(x.any()),
+    ],
+)
+def test_whatever_needs_a_value_of_the_device_is_a_wait(read: object) -> None:
+    with emulated_device() as gpu:
+        x = torch.arange(4.0).pin_memory().to("gpu", non_blocking=True)
+        assert not gpu.waits
+        read(x)  # type: ignore[operator]
+        assert len(gpu.waits) == 1
+
+
+def test_a_copy_to_the_device_is_a_wait_unless_its_memory_is_pinned() -> None:
+    with emulated_device() as gpu:
+        torch.ones(3).to("gpu", non_blocking=True)
+        assert gpu.waits == ["copy to the device"]
+
+
+def test_a_late_copy_is_nan_until_something_waits() -> None:
+    with emulated_device(), torch.inference_mode():
+        x = torch.ones(2, device="gpu").to("cpu", non_blocking=True)
+        assert x.isnan().all()
+        torch.get_device_module("gpu").current_stream().record_event().synchronize()
+        assert x.tolist() == [1, 1]
+
+
+def test_gradients_are_those_of_the_cpu() -> None:
+    torch.manual_seed(0)
+    layer, x = nn.Linear(4, 3), torch.randn(5, 4)
+    (expected,) = torch.autograd.grad(layer(x).softmax(dim=1).square().sum(), [layer.weight])
+    with emulated_device():
+        layer.to("gpu")
+        (gradient,) = torch.autograd.grad(layer(x.to("gpu")).softmax(dim=1).square().sum(), [layer.weight])
+        assert torch.equal(gradient.cpu(), expected)
+
+
+def test_attention_is_one_launch_forward_and_one_backward() -> None:
+    q = torch.randn(2, 3, 5, 4)
+    with emulated_device() as gpu:
+        x = q.to("gpu").requires_grad_()
+        torch.nn.functional.scaled_dot_product_attention(x, x, x).sum().backward()  # type: ignore[no-untyped-call]
+        assert gpu.launches["attention"] == 2
+
+
+def test_the_device_draws_its_own_random_numbers() -> None:
+    with emulated_device():
+        before = torch.get_rng_state()
+        torch.rand(3, device="gpu")
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_result_larger_than_the_memory_is_refused() -> None:
+    with emulated_device(memory=10), pytest.raises(torch.OutOfMemoryError):
+        torch.ones(11, device="gpu")
