@@ -131,20 +131,9 @@ class PretrainRun(Run):
         """The statistics of the corpus."""
         return {"corpus": self.stats, "baselines": self.baselines}
 
-    @property
-    def inputs(self) -> list[str | os.PathLike[str] | None]:
-        """Tokenizer and checkpoint."""
-        return [self.settings.tokenizer, self.source.folder if self.source else None]
-
     def new_model(self) -> Any:
         """The model of the objective."""
         return self.objective.new_model(self.model_config, self.source.folder if self.source else None)
-
-    def models(self, model: Any) -> dict[str, Head]:
-        """The model; of ELECTRA the discriminator, and the generator in a folder inside."""
-        if isinstance(model, Electra):
-            return {"": model.discriminator, "generator": model.generator}
-        return {"": model}
 
     def batches(self, folder: Path) -> Stream:
         """The batches of the corpus; their journal is in the folder."""
@@ -278,4 +267,5 @@ def pretrain(
     paths = {"config": config, "tokenizer": tokenizer, "init": init, "dev": dev}
     given = {name: None if path is None else os.fspath(path) for name, path in paths.items()}
     run = PretrainRun.of(corpus, PretrainSettings(**{"precision": "float32"} | given | settings))
-    return run.models(run.finish(Path(out), restart=restart, overwrite=overwrite).model)[""]
+    model: Any = run.finish(Path(out), restart=restart, overwrite=overwrite).model
+    return model.discriminator if isinstance(model, Electra) else model

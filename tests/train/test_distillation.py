@@ -40,8 +40,7 @@ from minibert.train.distillation import (
     layers_taken,
     new_student,
 )
-from minibert.train.finetuning import readable_output
-from minibert.train.loop import one_step
+from minibert.train.loop import one_step, readable_output
 from minibert.train.packed import packed_output
 from minibert.train.settings import DistillClassifierSettings, DistillSettings, TrainSettings
 
@@ -257,7 +256,7 @@ NUMBERS, SINGLE = Classification(regression=True), Classification()
 
 
 def classifier_run(teacher: Path, data: Any = None, task: Classification = SINGLE) -> DistillClassifierRun:
-    settings = DistillClassifierSettings(model=str(teacher), batch_size=8, max_length=16)
+    settings = DistillClassifierSettings(model=str(teacher), batch_size=8, max_length=16, precision="float32")
     return DistillClassifierRun.of(task, data or task.from_labels(*labelled(24)), None, settings)
 
 
