@@ -215,7 +215,8 @@ def trainings(folder: Path) -> Iterator[tuple[str, Ended]]:
     for name in ("classify", "classify, sharded"):
         yield from resumed(name, folder / f"{name}, saved")
     done = corpus_run(folder).train(folder / "run")
-    yield "corpus", Ended(done.progress, {name: value.detach() for name, value in done.model.named_parameters()})
+    weights = {name: value.detach() for name, value in done.model.named_parameters()}
+    yield "corpus", Ended(Progress(curve=done.figures["curve"]), weights)
 
 
 def main(folder: Path) -> None:

@@ -51,6 +51,7 @@ from minibert.kernels.training import recompute_contexts
 from minibert.losses import IGNORED, cross_entropy
 from minibert.model import EncoderOutput
 from minibert.pretraining_heads import TokenPrediction
+from minibert.tasks.base import Example
 from minibert.tasks.classification import Classification
 from minibert.text.tokenizer import load_tokenizer
 from minibert.train.batches import Batch
@@ -77,11 +78,6 @@ CARRIED = (  # from the teacher's config to the student's
     "pad_token_id",
     "tie_word_embeddings",
 )
-NO_HEAD = {
-    "masked-lm": "predicts no masked tokens, which a student learns; a pretrained checkpoint does (bert-base-uncased, "
-    "distilbert-base-uncased, the output of `minibert pretrain`), a sentence encoder or a fine-tuned one does not",
-    "sequence-classification": "has no classifier; a teacher of a task is the output of `minibert finetune classify`",
-}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -116,7 +112,11 @@ def check_teacher(folder: Path, head: str) -> Config:
             "DistilBERT; the teacher can be a BERT or a DistilBERT"
         )
     if not has_head(folder, head):
-        raise ValueError(f"{folder} {NO_HEAD[head]}")
+        raise ValueError(
+            f"{folder} has no head {head!r}; a teacher of a language is a pretrained checkpoint that predicts masked "
+            "tokens (bert-base-uncased, distilbert-base-uncased, the output of `minibert pretrain`), and a teacher of "
+            "a task the output of `minibert finetune classify`"
+        )
     return config
 
 
@@ -167,6 +167,7 @@ class Distillation(MaskedLanguageModel):
     def __init__(self, teacher: Head, settings: DistillSettings) -> None:
         super().__init__(settings.step)
         self.teacher, self.settings = teacher, settings
+        self.best: float | None = None  # the accuracy of the teacher on the rows of `score`
         self.names = ("distillation" if settings.places == "all" else "masked-distillation", "masked-lm", "cosine")
         self.scales = dict(zip(self.names, settings.weights, strict=True))
 
@@ -205,6 +206,14 @@ class Distillation(MaskedLanguageModel):
         out = model.encoder(batch.input_ids, attention_mask=mask, token_type_ids=segments)
         return cast(Tensor, out.last_hidden_state[mask != 0])  # (B,S,D) -> (T,D)
 
+    def score(self, model: Any, rows: Sequence[Example], precision: str = "float32") -> dict[str, Any]:
+        """With the accuracy of the teacher, and which fraction of it the student has."""
+        found = super().score(model, rows, precision)
+        if self.best is None:  # it is computed once
+            self.best = super().score(self.teacher, rows, precision)["masked_accuracy"]
+        kept = found["masked_accuracy"] / self.best if self.best else None
+        return found | {"teacher_masked_accuracy": self.best, "kept": kept}
+
     def sums(self, student: TokenPrediction, ours: Tensor, theirs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Distillation and masked LM of tokens by their last states (N,D), (N,D) and labels (N), summed: (), ()."""
         logits = student.predict_tokens(EncoderOutput(ours))  # (N,D) -> (N,V)
@@ -235,20 +244,9 @@ class DistillRun(PretrainRun):
         assert self.source is not None
         return Distillation(load_teacher(self.source.folder, "masked-lm", self.settings.device), self.settings)
 
-    @cached_property
-    def teacher_accuracy(self) -> float:
-        """The fraction of held-out masked tokens that the teacher predicts."""
-        return float(super().score(self.objective.teacher)["masked_accuracy"])
-
     def new_model(self) -> Head:
         """The student before training."""
         return new_student(self.objective.teacher, self.settings.take or ())
-
-    def score(self, model: Any) -> dict[str, Any]:
-        """With the accuracy of the teacher, and which fraction of it the student has."""
-        found, best = super().score(model), self.teacher_accuracy
-        kept = found["masked_accuracy"] / best if best else None
-        return found | {"teacher_masked_accuracy": best, "kept": kept}
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -92,8 +92,7 @@ class DistributedContext:
 
     def forward(self, model: nn.Module, function: Callable[..., Result], *args: Any) -> Result:
         """function(model, ...), called by the wrapped model, whose hooks sum the gradients."""
-        result: Result = function(model, *args) if self.size == 1 else self.module(function, *args)
-        return result
+        return function(model, *args) if self.size == 1 else cast(Result, self.module(function, *args))
 
     @contextmanager
     def no_sync(self, unless: bool) -> Iterator[None]:
@@ -115,8 +114,7 @@ class DistributedContext:
     def clip(self, model: nn.Module, maximum: float) -> Tensor:
         """Scale the gradients down to this norm if theirs is larger; returns the norm that they had, ()."""
         norm: Any = nn.utils.clip_grad_norm_(model.parameters(), maximum)
-        whole: Tensor = norm.full_tensor() if self.sharded else norm
-        return whole
+        return cast(Tensor, norm.full_tensor() if self.sharded else norm)
 
     # Results that all ranks share
 

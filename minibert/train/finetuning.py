@@ -121,10 +121,17 @@ class FinetuneRun(Run):
 
     def batches(self, folder: Path | None = None) -> Batches:
         """The training data in batches."""
-        settings, context, encoded = self.settings, distributed.context(), self.encoded
-        augment = self.task.augment(self.tokenizer, settings.seed)
-        rest = (encoded.choices, augment, context.rank, context.size)
-        return Batches(encoded.examples, settings.batch_size, settings.seed, self.tokenizer.pad_id, *rest)
+        settings, context = self.settings, distributed.context()
+        return Batches(
+            self.encoded.examples,
+            settings.batch_size,
+            settings.seed,
+            self.tokenizer.pad_id,
+            self.encoded.choices,
+            self.task.augment(self.tokenizer, settings.seed),
+            context.rank,
+            context.size,
+        )
 
     def functions(self, model: Head) -> tuple[Loss, Callable[[Any], Measure] | None]:
         """The states of a frozen encoder are computed here, once, where they are constant."""

@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, pairwise
 from pathlib import Path
 from random import Random
@@ -155,11 +155,8 @@ class PretrainRun(Run):
 
     def functions(self, model: Any) -> tuple[Loss, Callable[[Any], Measure]]:
         """The losses of the objective, and its score on held-out text."""
-        return self.objective, lambda model: Measure(self.score(model), "masked_accuracy", "")
-
-    def score(self, model: Any) -> dict[str, Any]:
-        """Loss and accuracy on held-out text."""
-        return self.objective.score(model, self.held_out, self.settings.precision)
+        score = partial(self.objective.score, rows=self.held_out, precision=self.settings.precision)
+        return self.objective, lambda model: Measure(score(model), "masked_accuracy", "")
 
 
 def config_of(settings: PretrainSettings, source: hub.Source | None, tokenizer: Tokenizer) -> Config:

@@ -58,9 +58,7 @@ class DegenerateWarning(UserWarning):
 class Trained:
     """A trained model with its training.json."""
 
-    run: Run
     model: Any
-    progress: Progress
     measure: Measure | None  # of the best epoch, on dev
     figures: dict[str, Any]  # the content of training.json
 
@@ -122,12 +120,12 @@ class Run(ABC):
         with Checkpointer(folder, self.config, restart, context) as checkpointer:
             torch.manual_seed(settings.seed)
             model = self.new_model().to(device)
-            parameters = count_parameters(model)
             context.wrap(model, settings.shard)
             context.seed(settings.seed)
             optimizer = new_optimizer(model, settings)
             save = partial(checkpointer.save, model=model, optimizer=optimizer)
-            tokens = (progress := checkpointer.resume(model, optimizer)).tokens
+            progress = checkpointer.resume(model, optimizer)
+            tokens = progress.tokens
             whole_model = partial(context.unwrap, model, lambda: self.new_model().to(device))
             loss_of, evaluate = self.functions(whole_model())
 
@@ -148,18 +146,10 @@ class Run(ABC):
                 elif self.main is None and (due or progress.step == settings.steps):
                     evaluate_and_save(progress, step=progress.step)
 
-            train(
-                model,
-                self.batches(folder),
-                settings,
-                loss_of=loss_of,
-                progress=progress,
-                optimizer=optimizer,
-                context=context,
-                after_step=after_step,
-                after_epoch=evaluate_and_save if self.main else lambda progress: None,
-                before_stop=save,
-            )
+            how: dict[str, Any] = {"progress": progress, "optimizer": optimizer, "context": context}
+            how |= {"after_step": after_step, "before_stop": save}
+            how |= {"after_epoch": evaluate_and_save} if self.main else {}
+            train(model, self.batches(folder), settings, loss_of=loss_of, **how)
             model = whole_model()
             if self.main:
                 checkpointer.load_best(model)
@@ -167,14 +157,18 @@ class Run(ABC):
         measure = context.on_main(lambda: evaluate(model)) if self.main and evaluate else None
         if measure and measure.figures.get("degenerate"):
             warnings.warn(DEGENERATE.format(score=measure.score), DegenerateWarning, stacklevel=2)
+        figures = self.figures(model, progress, measure)
         seconds = time.perf_counter() - begin
-        speed = {"seconds": round(seconds, 3), "tokens_per_second": round((progress.tokens - tokens) / seconds, 1)}
-        figures = self.figures(progress, measure) | {"parameters": parameters} | speed
-        return Trained(self, model, progress, measure, figures)
+        figures |= {"seconds": round(seconds, 3), "tokens_per_second": round((progress.tokens - tokens) / seconds, 1)}
+        return Trained(model, measure, figures)
 
-    def figures(self, progress: Progress, measure: Measure | None) -> dict[str, Any]:
-        """The content of training.json, without sizes and speed."""
+    def figures(self, model: nn.Module, progress: Progress, measure: Measure | None) -> dict[str, Any]:
+        """The content of training.json, without the speed."""
         last = progress.scores[-1] if progress.scores else None
+        groups = {"trained": True, "frozen": False}
+        sizes = {
+            name: sum(x.numel() for x in model.parameters() if x.requires_grad == on) for name, on in groups.items()
+        }
         return {
             "minibert": __version__,
             "torch": torch.__version__,
@@ -182,6 +176,7 @@ class Run(ABC):
             "asked": self.config,
             "steps": progress.step,
             "tokens": progress.tokens,
+            "parameters": sizes,
             **self.report,
             "dev": measure.figures if measure else last,
             "best_epoch": progress.best + 1,
@@ -202,12 +197,6 @@ class Run(ABC):
         return trained
 
 
-def count_parameters(model: nn.Module) -> dict[str, int]:
-    """How many parameters are trained, and how many are not."""
-    groups = {"trained": True, "frozen": False}
-    return {name: sum(x.numel() for x in model.parameters() if x.requires_grad == on) for name, on in groups.items()}
-
-
 def is_best(progress: Progress, main: str) -> bool:
     """Whether the last epoch has the best score so far, or there are no scores."""
     scores = [score[main] for score in progress.scores]
@@ -225,7 +214,7 @@ def write(trained: Trained, out: Path, overwrite: bool = False) -> None:
     def write_models() -> None:
         with atomic_folder(out, overwrite) as folder:
             for name, model in getattr(trained.model, "saved", {"": trained.model}).items():
-                save(model, folder / name, trained.run.tokenizer)
+                save(model, folder / name, trained.model.tokenizer)
                 write_text_atomically(folder / name / REPORT, json.dumps(trained.figures, indent=1) + "\n")
 
     distributed.context().on_main(write_models)
