@@ -128,8 +128,8 @@ class Ended:
 
 
 def weighted() -> Loss:
-    """Labels that count unevenly."""
-    return WeightedLoss(torch.tensor([0.2, 1.0, 5.0]), packed_output)
+    """Texts that count unevenly."""
+    return WeightedLoss(torch.linspace(0.2, 5.0, ROWS), packed_output)
 
 
 def distilled() -> Loss:
@@ -139,7 +139,7 @@ def distilled() -> Loss:
 
 CASES = {
     "classify": Case("sequence-classification"),
-    "class weights": Case("sequence-classification", weighted, replace(TWENTY, accumulate=1, epochs=4)),
+    "weighted": Case("sequence-classification", weighted, replace(TWENTY, accumulate=1, epochs=4)),
     # The same number added to all scores changes nothing: the gradient of their bias is rounding, which Adam enlarges.
     "answer": Case("question-answering", lambda: readable_loss, replace(TWENTY, epsilon=1e-4)),
     "mlm+nsp": Case("pretraining", OBJECTIVES["mlm+nsp"]),
@@ -215,7 +215,8 @@ def trainings(folder: Path) -> Iterator[tuple[str, Ended]]:
     for name in ("classify", "classify, sharded"):
         yield from resumed(name, folder / f"{name}, saved")
     done = corpus_run(folder).train(folder / "run")
-    yield "corpus", Ended(done.progress, {name: value.detach() for name, value in done.model.named_parameters()})
+    weights = {name: value.detach() for name, value in done.model.named_parameters()}
+    yield "corpus", Ended(Progress(curve=done.figures["curve"]), weights)
 
 
 def main(folder: Path) -> None:

@@ -116,7 +116,6 @@ def finetune(args: Arguments, name: str) -> Figures:
     task = read_options(args, task_class(name))
     data, dev = task.read(args.data), None if args.dev is None else task.read(args.dev)
     prepared = FinetuneRun.of(task, data, dev, read_options(args, FinetuneSettings))
-    check_out(args.out, args.overwrite, *prepared.inputs)
     print(prepared.summary)
     trained: list[Trained] = []
     folders: list[Path] = []

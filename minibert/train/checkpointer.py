@@ -118,16 +118,16 @@ class Checkpointer:
         """Restore one state. Raises KeyError, before anything changes, where a tensor is missing."""
         with safe_open(path, framework="pt") as file:
             progress = Progress(**json.loads((file.metadata() or {})["progress"]))
-        tensors, weights = load_file(path), dict[nn.Parameter, Tensor]()
-        state: dict[Any, dict[str, Tensor]] = {}
+        tensors, weights, state = load_file(path), dict[nn.Parameter, Tensor](), dict[Any, dict[str, Tensor]]()
         for name, parameter in trained(model):
             weights[parameter] = self.context.shard(tensors[f"weight {name}"], parameter)
-            counts = parameter.device if optimizer.defaults["fused"] else "cpu"  # where AdamW counts its steps
             if f"step {name}" in tensors:
-                state[parameter] = {"step": tensors[f"step {name}"].to(counts, copy=True)}
-                for moment in ("exp_avg", "exp_avg_sq"):
-                    value = tensors[f"{moment} {name}"].to(parameter.device, copy=True)
-                    state[parameter][moment] = self.context.shard(value, parameter)
+                state[parameter] = {
+                    kind: self.context.shard(tensors[f"{kind} {name}"].to(parameter.device, copy=True), parameter)
+                    for kind in ("exp_avg", "exp_avg_sq")
+                }
+                counts = parameter.device if optimizer.defaults["fused"] else "cpu"  # where AdamW counts its steps
+                state[parameter]["step"] = tensors[f"step {name}"].to(counts, copy=True)
         self.context.set_random_states(tensors)
         for parameter, weight in weights.items():
             parameter.data.copy_(weight)

@@ -76,10 +76,15 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             limits: dict[str, Any] = {"ensure_2d": False, "ensure_non_negative": True, "input_name": "sample_weight"}
             weights = check_array(column_or_1d(sample_weight), dtype=np.float32, **limits)
             check_consistent_length(data.texts, weights)
-            run = replace(run, sample_weights=torch.from_numpy(weights))
+            of_texts = torch.from_numpy(weights)
+            run = replace(run, weights=of_texts if run.weights is None else of_texts * run.weights)
         with tempfile.TemporaryDirectory(prefix="minibert-fit-") as folder:
             trained = run.train(Path(folder))
-        self.model_, self.tokenizer_, self.loss_curve_ = trained.model.to("cpu"), run.tokenizer, trained.progress.curve
+        self.model_, self.tokenizer_, self.loss_curve_ = (
+            trained.model.to("cpu"),
+            run.tokenizer,
+            trained.figures["curve"],
+        )
         by_name = dict(zip(data.known_labels, given, strict=True))  # 2 is the class "2" to the model
         self.classes_ = np.array([by_name[label] for label in run.labels])
         return self

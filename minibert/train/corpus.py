@@ -22,6 +22,7 @@ WINDOW = 2 * 2**20  # bytes
 LONGEST_LINE = 2**20  # bytes: no sentence is that long, but a file without line ends is
 HELD_OUT, MOST_HELD_OUT = 0.1, 2**17  # of the bytes, and at most so many, where no held-out file is given
 PIECES, PIECE = 64, 2**16  # the fingerprint reads so many pieces of the file, bytes each
+NOT_TEXT = re.compile("[\0\udc80-\udcff]")  # a zero byte, or one that is not UTF-8
 ENDS = re.compile(r"(?<=[.?!])\s+")  # of sentences in a paragraph
 FORMAT = "a corpus has one sentence a line and an empty line between documents"
 
@@ -79,14 +80,11 @@ class Corpus:
                 file.readline(LONGEST_LINE + 1)  # the end of a line of the window before
             after = min(first + self.window, self.end)
             while (begin := file.tell()) < after and (line := file.readline(LONGEST_LINE + 1)):
-                if len(line) > LONGEST_LINE or b"\0" in line:
-                    problem = f"it has a zero byte or a line of more than {LONGEST_LINE:,} bytes, at byte {begin:,}"
-                    raise ValueError(f"{self.path} is not text: {problem}; {FORMAT}")
-                try:
-                    yield line.decode("utf-8-sig" if begin == 0 else "utf-8")
-                except UnicodeDecodeError as error:
-                    at = f"byte {begin + error.start:,} ({error.reason})"
-                    raise ValueError(f"{self.path} is not UTF-8 text, or compressed: {at}; {FORMAT}") from None
+                text = line.decode("utf-8-sig" if begin == 0 else "utf-8", "surrogateescape")
+                if len(line) > LONGEST_LINE or NOT_TEXT.search(text):
+                    problem = f"the line at byte {begin:,} is another encoding, or over {LONGEST_LINE:,} bytes long"
+                    raise ValueError(f"{self.path} is not UTF-8 text, or compressed: {problem}; {FORMAT}")
+                yield text
 
     def documents(self, number: int) -> list[list[str]]:
         """The documents of a window, each a list of its sentences."""

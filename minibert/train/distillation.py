@@ -48,13 +48,14 @@ from minibert.config import Config
 from minibert.device import choose_device
 from minibert.heads import HEAD_CLASSES, Head
 from minibert.kernels.training import recompute_contexts
-from minibert.losses import IGNORED, cross_entropy, token_cross_entropy
+from minibert.losses import IGNORED, cross_entropy
 from minibert.model import EncoderOutput
 from minibert.pretraining_heads import TokenPrediction
+from minibert.tasks.base import Example
 from minibert.tasks.classification import Classification
 from minibert.text.tokenizer import load_tokenizer
 from minibert.train.batches import Batch
-from minibert.train.finetuning import FinetuneRun, as_data, with_predict
+from minibert.train.finetuning import FinetuneRun, as_data, freeze, with_predict
 from minibert.train.loop import Loss, Losses
 from minibert.train.objectives import MaskedLanguageModel
 from minibert.train.outputs import outputs
@@ -77,11 +78,6 @@ CARRIED = (  # from the teacher's config to the student's
     "pad_token_id",
     "tie_word_embeddings",
 )
-NO_HEAD = {
-    "masked-lm": "predicts no masked tokens, which a student learns; a pretrained checkpoint does (bert-base-uncased, "
-    "distilbert-base-uncased, the output of `minibert pretrain`), a sentence encoder or a fine-tuned one does not",
-    "sequence-classification": "has no classifier; a teacher of a task is the output of `minibert finetune classify`",
-}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -116,7 +112,11 @@ def check_teacher(folder: Path, head: str) -> Config:
             "DistilBERT; the teacher can be a BERT or a DistilBERT"
         )
     if not has_head(folder, head):
-        raise ValueError(f"{folder} {NO_HEAD[head]}")
+        raise ValueError(
+            f"{folder} has no head {head!r}; a teacher of a language is a pretrained checkpoint that predicts masked "
+            "tokens (bert-base-uncased, distilbert-base-uncased, the output of `minibert pretrain`), and a teacher of "
+            "a task the output of `minibert finetune classify`"
+        )
     return config
 
 
@@ -167,38 +167,20 @@ class Distillation(MaskedLanguageModel):
     def __init__(self, teacher: Head, settings: DistillSettings) -> None:
         super().__init__(settings.step)
         self.teacher, self.settings = teacher, settings
+        self.best: float | None = None  # the accuracy of the teacher on the rows of `score`
         self.names = ("distillation" if settings.places == "all" else "masked-distillation", "masked-lm", "cosine")
         self.scales = dict(zip(self.names, settings.weights, strict=True))
 
     def __call__(self, student: Any, batch: Batch) -> dict[str, Tensor]:
-        """The losses by name."""
-        losses = (self.packed if self.step == "packed" else self.readable)(student, batch)
-        return dict(zip(self.names, losses, strict=True))
-
-    def readable(self, student: Head, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """By the models' own forward passes, with padding."""
-        ids, mask, labels = batch.input_ids, batch.attention_mask, batch.labels["labels"]
-        ours = student(ids, attention_mask=mask, output_hidden_states=True)
-        with torch.no_grad():  # not inference mode, whose tensors a backward pass may not keep
-            segments = batch.token_type_ids
-            theirs = self.teacher(ids, attention_mask=mask, token_type_ids=segments, output_hidden_states=True)
-        real = mask.bool()  # (B,S)
-        at = real if self.settings.places == "all" else labels != IGNORED
-        soft = soft_loss(ours.logits[at], theirs.logits[at], self.settings.temperature) / at.sum()  # (N,V)
-        cosine = cosine_loss(ours.hidden_states[-1][real], theirs.hidden_states[-1][real])  # (T,D)
-        return soft, token_cross_entropy(ours.logits, labels), cosine
-
-    def packed(self, student: Head, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """The same without padding, within 1e-5.
+        """The losses by name.
 
         Logits of all tokens, (T,V), would take more memory than both models: AT_ONCE rows of them are computed at a
         time, and again in the backward pass.
         """
-        packed = PackedBatch.of(batch)
         labels = batch.labels["labels"][batch.attention_mask != 0]  # (B,S) -> (T)
-        ours = encode(student.encoder, packed)  # (T,D)
-        with torch.no_grad():
-            theirs = encode(self.teacher.encoder, packed)  # (T,D)
+        ours = self.states(student, batch)  # (T,D)
+        with torch.no_grad():  # not inference mode, whose tensors a backward pass may not keep
+            theirs = self.states(self.teacher, batch)  # (T,D)
         cosine = cosine_loss(ours, theirs)
         if self.settings.places == "masked":
             at = (labels != IGNORED).nonzero().squeeze(1)  # (N)
@@ -213,7 +195,24 @@ class Distillation(MaskedLanguageModel):
             for rows in zip(*(torch.split(x, AT_ONCE) for x in (ours, theirs, labels)), strict=True)
         ]
         soft, hard = (torch.stack(part).sum() for part in zip(*parts, strict=True))
-        return soft / len(labels), hard / (labels != IGNORED).sum(), cosine
+        losses = soft / len(labels), hard / (labels != IGNORED).sum(), cosine
+        return dict(zip(self.names, losses, strict=True))
+
+    def states(self, model: Head, batch: Batch) -> Tensor:
+        """The last states of all tokens, (T,D): without padding, or by the model's own forward pass."""
+        if self.step == "packed":
+            return encode(model.encoder, PackedBatch.of(batch))
+        mask, segments = batch.attention_mask, batch.token_type_ids
+        out = model.encoder(batch.input_ids, attention_mask=mask, token_type_ids=segments)
+        return cast(Tensor, out.last_hidden_state[mask != 0])  # (B,S,D) -> (T,D)
+
+    def score(self, model: Any, rows: Sequence[Example], precision: str = "float32") -> dict[str, Any]:
+        """With the accuracy of the teacher, and which fraction of it the student has."""
+        found = super().score(model, rows, precision)
+        if self.best is None:  # it is computed once
+            self.best = super().score(self.teacher, rows, precision)["masked_accuracy"]
+        kept = found["masked_accuracy"] / self.best if self.best else None
+        return found | {"teacher_masked_accuracy": self.best, "kept": kept}
 
     def sums(self, student: TokenPrediction, ours: Tensor, theirs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Distillation and masked LM of tokens by their last states (N,D), (N,D) and labels (N), summed: (), ()."""
@@ -245,20 +244,9 @@ class DistillRun(PretrainRun):
         assert self.source is not None
         return Distillation(load_teacher(self.source.folder, "masked-lm", self.settings.device), self.settings)
 
-    @cached_property
-    def teacher_accuracy(self) -> float:
-        """The fraction of held-out masked tokens that the teacher predicts."""
-        return float(super().score(self.objective.teacher)["masked_accuracy"])
-
     def new_model(self) -> Head:
         """The student before training."""
         return new_student(self.objective.teacher, self.settings.take or ())
-
-    def score(self, model: Any) -> dict[str, Any]:
-        """With the accuracy of the teacher, and which fraction of it the student has."""
-        found, best = super().score(model), self.teacher_accuracy
-        kept = found["masked_accuracy"] / best if best else None
-        return found | {"teacher_masked_accuracy": best, "kept": kept}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -301,7 +289,7 @@ class DistillClassifierRun(FinetuneRun):
         student = new_student(self.teacher, self.settings.take or ())
         names, kind = dict(enumerate(self.labels)), self.task.problem_type
         student.config = replace(student.config, id2label=names, problem_type=kind)
-        return student
+        return freeze(student, self.settings.freeze)
 
     def loss_of(self, output_of: OutputFunction) -> Loss:
         """The two losses."""

@@ -52,16 +52,11 @@ class DistributedContext:
         self.sharded = False
 
     def start(self, device: str) -> str:
-        """Join the process group; returns this rank's device. Raises ValueError for a device that ranks would share."""
+        """Join the process group; returns this rank's device: the CPU, or a GPU of its own whatever GPU is named."""
         own = choose_device(device)
         if self.size == 1:
             return own
-        if own not in ("cpu", "cuda"):
-            raise ValueError(
-                f"device is {device!r}, and {self.size} processes train together, each on the CPU or its own GPU; "
-                "choose cpu, cuda or auto"
-            )
-        if own == "cuda":
+        if own != "cpu":
             own = choose_device(f"cuda:{self.local_rank}")
             torch.cuda.set_device(self.local_rank)
         if not dist.is_initialized():
@@ -97,8 +92,7 @@ class DistributedContext:
 
     def forward(self, model: nn.Module, function: Callable[..., Result], *args: Any) -> Result:
         """function(model, ...), called by the wrapped model, whose hooks sum the gradients."""
-        result: Result = function(model, *args) if self.size == 1 else self.module(function, *args)
-        return result
+        return function(model, *args) if self.size == 1 else cast(Result, self.module(function, *args))
 
     @contextmanager
     def no_sync(self, unless: bool) -> Iterator[None]:
@@ -120,8 +114,7 @@ class DistributedContext:
     def clip(self, model: nn.Module, maximum: float) -> Tensor:
         """Scale the gradients down to this norm if theirs is larger; returns the norm that they had, ()."""
         norm: Any = nn.utils.clip_grad_norm_(model.parameters(), maximum)
-        whole: Tensor = norm.full_tensor() if self.sharded else norm
-        return whole
+        return cast(Tensor, norm.full_tensor() if self.sharded else norm)
 
     # Results that all ranks share
 
@@ -138,26 +131,6 @@ class DistributedContext:
         if not result[1]:
             raise SystemExit(1)
         return cast(Result, result[0])
-
-    @contextmanager
-    def full_model(self) -> Iterator[None]:
-        """A sharded model has all its weights on each rank inside this context, and layers run without hooks."""
-        if not self.sharded:
-            yield
-            return
-        from torch.distributed.fsdp import FSDPModule
-
-        parts = [module for module in self.module.modules() if isinstance(module, FSDPModule)]
-        steps = {part: vars(part).pop(PACKED_STEP) for part in parts if PACKED_STEP in vars(part)}
-        for part in parts:
-            part.unshard()
-        try:
-            yield
-        finally:
-            for part in parts:
-                part.reshard()
-            for layer, step in steps.items():
-                setattr(layer, PACKED_STEP, step)
 
     # Checkpoints
 
@@ -198,10 +171,14 @@ class DistributedContext:
             torch.cuda.set_rng_state(states[f"random cuda{suffix}"])
 
     def unwrap(self, model: Model, new_model: Callable[[], Model]) -> Model:
-        """The model as a single process has it: itself, or in place of a sharded one a new model with its weights."""
+        """The model as a single process has it: itself, or in place of a sharded one a new model with its weights.
+
+        The random state stays as it is. The new model is in eval mode.
+        """
         if not self.sharded:
             return model
-        whole = new_model()
+        with torch.random.fork_rng():
+            whole = new_model().eval()
         for parameter, shard in zip(whole.parameters(), model.parameters(), strict=True):
             parameter.data.copy_(cast(Any, shard).full_tensor())
         return whole

@@ -36,7 +36,7 @@ from minibert.text.tables import find_columns
 from minibert.text.tokenizer import load_tokenizer
 from minibert.train import distributed
 from minibert.train.batches import Batch, Batches
-from minibert.train.loop import Loss, readable_loss
+from minibert.train.loop import Loss, own_loss, readable_output
 from minibert.train.outputs import States, can_be_kept, outputs
 from minibert.train.packed import OutputFunction, packed_output
 from minibert.train.reader import Reader, predict
@@ -57,19 +57,19 @@ class FinetuneRun(Run):
     encoded: Encoded
     dev: Any  # data for evaluation, or None
     held_out: Encoded | None  # its examples
-    class_weights: tuple[float, ...] | None = None  # in the order of the labels; None: equal
-    sample_weights: Tensor | None = None  # of the training texts, (N); None: equal
+    weights: Tensor | None = None  # of the training texts, (N); None: equal
 
     @classmethod
     def of(cls, task: Task, data: Any, dev: Any, settings: FinetuneSettings) -> Self:
         """Check and encode. Raises ValueError for data that cannot be learned, before anything is loaded."""
         distributed.check(settings.batch_size, settings.shard)
         task, labels = task.resolve(data), task.labels_of(data)
-        weights = None
+        by_label = weights = None
         if settings.class_weight is not None:
             if not isinstance(task, Classification) or task.problem_type != "single_label_classification":
                 raise ValueError(f"class_weight needs a task with one class a text, and this is {task.name!r}")
-            weights = tuple(class_weights(data.known_labels, labels, settings.class_weight))
+            by_label = dict(zip(labels, class_weights(data.known_labels, labels, settings.class_weight), strict=True))
+            weights = torch.tensor([by_label[label] for label in data.known_labels])
         source = hub.locate(settings.model)
         longest = Config.from_file(source.folder / "config.json").max_tokens
         length = min(task.row_length, longest) if settings.max_length is None else settings.max_length
@@ -78,7 +78,7 @@ class FinetuneRun(Run):
         held_out = None if dev is None else task.encode(dev, tokenizer, labels, length)
         if task.fresh_head and not has_head(source.folder, task.head):
             encoded = replace(encoded, notes=(task.fresh_head, *encoded.notes))
-        settings = resolve_precision(settings, max_length=length)
+        settings = resolve_precision(settings, max_length=length, class_weight=by_label)
         return cls(settings, tokenizer, task, source, labels, encoded, dev, held_out, weights)
 
     @property
@@ -104,7 +104,6 @@ class FinetuneRun(Run):
         return super().config | {
             "task": self.task.name,
             "task_settings": {name: str(value) for name, value in sorted(vars(self.task).items())},
-            "class_weights": self.class_weights,
             "labels": self.labels,
             "weights_sha256": weights_sha256(self.source.folder),
             "train_sha256": sha256_of(self.encoded),
@@ -116,25 +115,23 @@ class FinetuneRun(Run):
         """What TrainedFolder reads, and notes on the data."""
         return {"task": self.task.name, "settings": vars(self.task), "labels": self.labels, "notes": self.notes}
 
-    @property
-    def inputs(self) -> list[str | os.PathLike[str] | None]:
-        """The checkpoint."""
-        return [self.source.folder]
-
     def new_model(self) -> Head:
-        """The checkpoint with a task head."""
-        return new_model(self.source.folder, self.task, self.labels)
-
-    def freeze(self, model: Head) -> None:
-        """As the settings say."""
-        freeze(model, self.settings.freeze)
+        """The checkpoint with a task head, frozen as the settings say."""
+        return freeze(new_model(self.source.folder, self.task, self.labels), self.settings.freeze)
 
     def batches(self, folder: Path | None = None) -> Batches:
         """The training data in batches."""
-        settings, context, encoded = self.settings, distributed.context(), self.encoded
-        augment = self.task.augment(self.tokenizer, settings.seed)
-        rest = (encoded.choices, augment, context.rank, context.size)
-        return Batches(encoded.examples, settings.batch_size, settings.seed, self.tokenizer.pad_id, *rest)
+        settings, context = self.settings, distributed.context()
+        return Batches(
+            self.encoded.examples,
+            settings.batch_size,
+            settings.seed,
+            self.tokenizer.pad_id,
+            self.encoded.choices,
+            self.task.augment(self.tokenizer, settings.seed),
+            context.rank,
+            context.size,
+        )
 
     def functions(self, model: Head) -> tuple[Loss, Callable[[Any], Measure] | None]:
         """The states of a frozen encoder are computed here, once, where they are constant."""
@@ -148,10 +145,7 @@ class FinetuneRun(Run):
 
     def loss_of(self, output_of: OutputFunction) -> Loss:
         """The loss function, from the output of the model."""
-        if self.class_weights is not None or self.sample_weights is not None:
-            classes = torch.tensor(self.class_weights or [1.0] * len(self.labels))
-            return WeightedLoss(classes, output_of, self.sample_weights)
-        return readable_loss if self.settings.step == "readable" else partial(own_loss, output_of)
+        return partial(own_loss, output_of) if self.weights is None else WeightedLoss(self.weights, output_of)
 
     def measure(self, model: Head, states: States | None = None) -> Measure:
         """The score on dev; states: of its encoder, where that is frozen."""
@@ -180,54 +174,38 @@ def new_model(folder: Path, task: Task, labels: Sequence[str]) -> Head:
     return model
 
 
-def freeze(model: Head, part: str) -> None:
+def freeze(model: Head, part: str) -> Head:
     """Freeze "none", "embeddings", "encoder", or the embeddings and a number of layers from the bottom.
 
-    Raises ValueError for anything else.
+    Returns the model. Raises ValueError for anything else.
     """
-    encoder = model.encoder
-    count = len(encoder.layers)
+    encoder, count = model.encoder, len(model.encoder.layers)
     parts: dict[str, list[nn.Module]] = {"none": [], "embeddings": [encoder.embeddings], "encoder": [encoder]}
     parts |= {str(number): [encoder.embeddings, *list(encoder.layers)[:number]] for number in range(count + 1)}
     if part not in parts:
         raise ValueError(f"freeze is {part!r}; choose none, embeddings, encoder, or a number of layers up to {count}")
     for module in parts[part]:
         module.requires_grad_(False)
-
-
-def readable_output(model: Head, batch: Batch) -> Any:
-    """The output of the model's own forward pass, with padding."""
-    inputs = {"attention_mask": batch.attention_mask, "token_type_ids": batch.token_type_ids}
-    return model(batch.input_ids, **inputs, **batch.labels)
-
-
-def own_loss(output_of: OutputFunction, model: Head, batch: Batch) -> Tensor:
-    """The loss of the task head itself."""
-    return cast(Tensor, output_of(model, batch).loss)
+    return model
 
 
 @dataclass(frozen=True)
 class WeightedLoss:
-    """Cross entropy in which each class has a weight, (K), and each text too, (N)."""
+    """Cross entropy in which each text has a weight, (N)."""
 
-    classes: Tensor
+    weights: Tensor
     output_of: OutputFunction
-    texts: Tensor | None = None
 
     def __call__(self, model: Head, batch: Batch) -> Tensor:
         """The weighted mean over the texts, ()."""
         logits, labels = self.output_of(model, replace(batch, labels={})).logits, batch.labels["labels"]  # (B,K), (B)
-        classes = self.classes.to(logits)
-        if self.texts is None:
-            return nn.functional.cross_entropy(logits, labels, weight=classes)
-        weights = self.texts[list(batch.rows)].to(logits)
-        each = nn.functional.cross_entropy(logits, labels, weight=classes, reduction="none")
+        weights = self.weights[list(batch.rows)].to(logits)
+        each = nn.functional.cross_entropy(logits, labels, reduction="none")
         return (each * weights).sum() / weights.sum().clamp(min=TINY)
 
     def weight_of(self, batch: Batch) -> float:
         """The sum of the weights, by which the mean is divided."""
-        weights = self.classes[batch.labels["labels"]] if self.texts is None else self.texts[list(batch.rows)]
-        return float(weights.sum(dtype=torch.float64))
+        return float(self.weights[list(batch.rows)].sum(dtype=torch.float64))
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -264,11 +242,13 @@ def finetune(
     """
     if out is not None:
         check_out(Path(out), overwrite, model)
-    task, settings = split_settings(task, settings)
+    kind: Any = task_class(task) if isinstance(task, str) else type(task)
+    own = {one.name: settings.pop(one.name) for one in fields(kind) if one.name in settings}
+    chosen: Task = kind(**own) if isinstance(task, str) else replace(cast(Any, task), **own)
     checked = FinetuneSettings(model=os.fspath(model), **{"precision": "float32"} | settings)
-    learned = as_data(task, data, labels, pairs)
-    held_out = None if dev is None else as_data(task, *(dev if isinstance(dev, tuple) else (dev,)))
-    run = FinetuneRun.of(task, learned, held_out, checked)
+    learned = as_data(chosen, data, labels, pairs)
+    held_out = None if dev is None else as_data(chosen, *(dev if isinstance(dev, tuple) else (dev,)))
+    run = FinetuneRun.of(chosen, learned, held_out, checked)
     with tempfile.TemporaryDirectory(prefix="minibert-finetune-") as folder:
         how: dict[str, Any] = {"restart": restart, "overwrite": overwrite}
         trained = run.train(Path(folder)) if out is None else run.finish(Path(out), **how)
@@ -279,21 +259,6 @@ def with_predict(model: Head, run: FinetuneRun) -> Head:
     """The trained model, which answers texts as the task has it."""
     model.predict = partial(predict, Reader.of(model, run.tokenizer, run.task))
     return model
-
-
-def split_settings(task: str | Task, settings: Mapping[str, Any]) -> tuple[Task, dict[str, Any]]:
-    """The task with those of the settings that are its own, and the others, which are those of training.
-
-    Raises TypeError for a setting that neither has.
-    """
-    kind: Any = task_class(task) if isinstance(task, str) else type(task)
-    ours = [one.name for one in fields(kind)]
-    known = [*ours, *(one.name for one in fields(FinetuneSettings))]
-    if wrong := settings.keys() - set(known):
-        raise TypeError(f"there is no setting {min(wrong)!r}; choose from {', '.join(known)}")
-    own = {name: value for name, value in settings.items() if name in ours}
-    chosen = kind(**own) if isinstance(task, str) else replace(cast(Any, task), **own)
-    return chosen, {name: value for name, value in settings.items() if name not in ours}
 
 
 def as_data(task: Any, data: Any, labels: object = None, pairs: Sequence[str] | None = None) -> Any:

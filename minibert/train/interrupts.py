@@ -22,25 +22,20 @@ def delayed_signals() -> Iterator[list[int]]:
     Python handles no signals, nothing changes.
     """
     received: list[int] = []
-    usual: dict[int, Any] = {}
-
-    def restore() -> None:
-        for number, handler in usual.items():
-            signal.signal(number, handler)
 
     def receive(number: int, _: object) -> None:
         received.append(number)
-        restore()
+        signal.signal(number, usual[number])
         if is_main_process():
             os.write(2, NOTICE)  # print could fail here: the signal may have interrupted another print
 
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                usual[number] = signal.signal(number, receive)
+    numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
+    handled = [number for number in numbers if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+    usual: dict[int, Any] = {number: signal.signal(number, receive) for number in handled}
     try:
         yield received
     finally:
-        restore()
+        for number, handler in usual.items():
+            signal.signal(number, handler)
         if received:
             signal.raise_signal(received[0])

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, cast
 
@@ -32,7 +33,7 @@ from minibert.printing import progress_bar
 from minibert.train.batches import Batch, Batches, Stream
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.interrupts import delayed_signals
-from minibert.train.packed import packed_output
+from minibert.train.packed import OutputFunction, packed_output
 from minibert.train.settings import TrainSettings
 
 # The loss of a batch, a mean over its texts or labelled tokens; of several objectives by name. A loss function may have
@@ -80,19 +81,28 @@ def finite(loss: float, parts: Sequence[Batch], step: int) -> float:
     return loss
 
 
-def readable_loss(model: Head, batch: Batch) -> Tensor:
-    """The loss by the model's own forward pass, with padding: bit for bit that of transformers."""
+def readable_output(model: Head, batch: Batch) -> Any:
+    """The output of the model's own forward pass, with padding; its loss is bit for bit that of transformers."""
     shape = (-1, batch.choices) if batch.choices else (-1,)
     ids, mask, segments = (
         x.unflatten(0, shape) if batch.choices else x  # type: ignore[no-untyped-call]  # torch leaves it untyped
         for x in (batch.input_ids, batch.attention_mask, batch.token_type_ids)
     )
-    return cast(Tensor, model(ids, attention_mask=mask, token_type_ids=segments, **batch.labels).loss)
+    return model(ids, attention_mask=mask, token_type_ids=segments, **batch.labels)
 
 
-def packed_loss(model: Head, batch: Batch) -> Tensor:
-    """The same without padding, within 1e-5."""
-    return cast(Tensor, packed_output(model, batch).loss)
+def own_loss(output_of: OutputFunction, model: Head, batch: Batch) -> Tensor:
+    """The loss of the task head itself."""
+    return cast(Tensor, output_of(model, batch).loss)
+
+
+readable_loss = partial(own_loss, readable_output)
+packed_loss = partial(own_loss, packed_output)  # the same without padding, within 1e-5
+
+
+def autocast(device: torch.device, precision: str) -> Any:
+    """torch's autocast for bfloat16."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 
 def new_optimizer(model: nn.Module, settings: TrainSettings) -> torch.optim.AdamW:
@@ -134,8 +144,7 @@ def part_losses(
 
     shares: which part of all texts, tokens and labels of the step is in this batch; losses over others are left out.
     """
-    lower = torch.autocast(part.input_ids.device.type, torch.bfloat16)
-    with lower if settings.precision == "bfloat16" else nullcontext():
+    with autocast(part.input_ids.device, settings.precision):
         losses = loss_of(model, part)
     overs, scales = getattr(loss_of, "over", {}), getattr(loss_of, "scales", {})
     found = {"loss": torch.zeros((), device=part.input_ids.device)}

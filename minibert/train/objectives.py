@@ -12,7 +12,7 @@ in OBJECTIVES, with its name in settings.OBJECTIVES.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,8 @@ from minibert.inputs import inference, unchecked
 from minibert.losses import IGNORED, token_cross_entropy
 from minibert.tasks.base import Example
 from minibert.train.batches import Batch
-from minibert.train.outputs import batches_by_length, lower_precision
+from minibert.train.loop import autocast, readable_output
+from minibert.train.outputs import batches_by_length
 from minibert.train.packed import packed_states
 
 DISCRIMINATOR_SCALE = 50.0  # of ELECTRA's discriminator loss, which is small: section 3.2
@@ -63,8 +64,7 @@ class MaskedLanguageModel:
             encoded, labels = packed_states(model, batch)
             out: Any = model.read(encoded)
         else:
-            inputs = {"attention_mask": batch.attention_mask, "token_type_ids": batch.token_type_ids}
-            out, labels = model(batch.input_ids, **inputs), batch.labels
+            out, labels = readable_output(model, replace(batch, labels={})), batch.labels
         if self.pairing is None:
             return {"masked-lm": (out.logits, labels["labels"])}
         pairs = out.seq_relationship_logits if out.sop_logits is None else out.sop_logits
@@ -77,19 +77,15 @@ class MaskedLanguageModel:
         return {name: token_cross_entropy(*prediction) for name, prediction in predictions.items()}
 
     def score(self, model: Any, rows: Sequence[Example], precision: str = "float32") -> dict[str, Any]:
-        """Mean loss, perplexity and accuracy of masked tokens and of pairs."""
-        with inference(model), unchecked(), lower_precision(model, precision):
-            found = self.figures(model, batches_by_length(model, rows))
-        return {"perplexity": math.exp(min(700.0, found["masked_lm_loss"]))} | found
-
-    def figures(self, model: Any, batches: Iterable[Batch]) -> dict[str, Any]:
-        """The figures of `score`, without perplexity."""
+        """Mean loss and accuracy of masked tokens, their perplexity, and the same of pairs or replaced tokens."""
         sums: dict[str, Tensor] = {}
-        for batch in batches:
-            for name, (logits, labels) in self.predict(model, batch, "packed").items():
-                sums[name] = sums.get(name, 0) + summed(logits.flatten(0, -2), labels.flatten())
+        with inference(model), unchecked(), autocast(next(model.parameters()).device, precision):
+            for batch in batches_by_length(model, rows):
+                for name, (logits, labels) in self.predict(model, batch, "packed").items():
+                    sums[name] = sums.get(name, 0) + summed(logits.flatten(0, -2), labels.flatten())
         count, loss, correct = sums.pop("masked-lm").tolist()
-        found = {"masked_lm_loss": loss / count, "masked_accuracy": correct / count, "masked_tokens": int(count)}
+        found = {"perplexity": math.exp(min(700.0, loss / count)), "masked_lm_loss": loss / count}
+        found |= {"masked_accuracy": correct / count, "masked_tokens": int(count)}
         for name, total in sums.items():
             key, (count, loss, correct) = name.replace("-", "_"), total.tolist()
             found |= {f"{key}_loss": loss / count, f"{key}_accuracy": correct / count}
@@ -115,17 +111,12 @@ class Electra(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.head_is_trained = False
         self.discriminator = ReplacedTokenDetection(config)
         widths = ("hidden_size", "num_attention_heads", "intermediate_size")
         self.generator = MaskedLM(replace(config, **{name: getattr(config, name) // GENERATOR for name in widths}))
         for name in ("token", "position", "segment", "norm"):
             setattr(self.generator.encoder.embeddings, name, getattr(self.discriminator.encoder.embeddings, name))
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are."""
-        return self.discriminator.device
+        self.saved = {"": self.discriminator, "generator": self.generator}  # in these folders of the result
 
 
 class ReplacedTokens(MaskedLanguageModel):
@@ -147,6 +138,13 @@ class ReplacedTokens(MaskedLanguageModel):
     def new_model(self, config: Config, checkpoint: Path | None = None) -> Electra:
         """Both models, of random weights."""
         return Electra(config)
+
+    def predict(self, model: Any, batch: Batch, step: str) -> dict[str, tuple[Tensor, Tensor]]:
+        """Logits and labels of chosen tokens, (N,V) and (N), and of detection, (T,2) and (T), whose softmax over (0, x)
+        is the sigmoid of x. The generator's likeliest tokens are filled in, so that the score is deterministic."""
+        logits, labels = self.generate(model, batch)
+        found, replaced = self.detect(model, batch, logits.argmax(dim=-1))
+        return {"masked-lm": (logits, labels), "replaced-token-detection": (F.pad(found[:, None], (1, 0)), replaced)}
 
     def __call__(self, model: Electra, batch: Batch) -> dict[str, Tensor]:
         """The generator's loss over the chosen tokens, and the discriminator's over all."""
@@ -173,28 +171,6 @@ class ReplacedTokens(MaskedLanguageModel):
             model.discriminator, replace(batch, input_ids=ids, labels={"labels": replaced.long()})
         )
         return model.discriminator.read(encoded).logits[0], packed["labels"][0]
-
-    def figures(self, model: Electra, batches: Iterable[Batch]) -> dict[str, Any]:
-        """Loss and accuracy of the generator, and how many replaced and original tokens the discriminator recognises.
-
-        The generator's likeliest tokens are filled in, so that the figures are deterministic.
-        """
-        sums, detected = torch.zeros(3, dtype=torch.float64), torch.zeros(2, 2)  # all and found; original, replaced
-        for batch in batches:
-            logits, labels = self.generate(model, batch)
-            found, replaced = self.detect(model, batch, logits.argmax(dim=-1))
-            sums += summed(logits, labels)
-            right = replaced[(found > 0) == replaced]
-            detected += torch.stack([kinds.long().bincount(minlength=2).cpu() for kinds in (replaced, right)])
-        (count, loss, correct), (every, found_ones) = sums.tolist(), detected.tolist()
-        return {
-            "masked_lm_loss": loss / max(1.0, count),
-            "masked_accuracy": correct / max(1.0, count),
-            "masked_tokens": int(count),
-            "replaced_found": found_ones[1] / max(1, every[1]),
-            "originals_left_alone": found_ones[0] / max(1, every[0]),
-            "replaced_share": every[1] / max(1, sum(every)),
-        }
 
 
 OBJECTIVES: dict[str, Callable[..., MaskedLanguageModel]] = {

@@ -8,7 +8,6 @@ first token's and the pooler's output, of a sentence with tags those of all its 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,7 @@ from minibert.model import EncoderOutput
 from minibert.printing import progress_bar
 from minibert.tasks.base import Encoded, Example, Logits
 from minibert.train.batches import Batch, collate
+from minibert.train.loop import autocast
 from minibert.train.packed import PackedBatch, encode, first_states, packed_output
 
 BATCH_TOKENS = 4096
@@ -43,7 +43,7 @@ def outputs(
     while only one batch is in memory. Runs in eval mode on the model's device; the model's own mode is restored.
     """
     found: list[Any] = [None] * len(encoded.examples)
-    with inference(model), unchecked(), lower_precision(model, precision):
+    with inference(model), unchecked(), autocast(model.device, precision):
         for batch in batches_by_length(model, encoded.examples, most=batch_tokens):
             for number, row in zip(batch.rows, logits_of(model, batch), strict=True):
                 found[number] = keep(row.float(), encoded.examples[number]).cpu().numpy()
@@ -57,13 +57,8 @@ def batches_by_length(
     with progress_bar(name=title, total=len(examples), unit="text") as bar:
         for numbers in batches([len(one.ids) for one in examples], most):
             chosen = [examples[number] for number in numbers]
-            yield collate(chosen, numbers, model.config.pad_token_id).to(model.device)
+            yield collate(chosen, numbers, model.config.pad_token_id).to(next(model.parameters()).device)
             bar.update(len(numbers))
-
-
-def lower_precision(model: Head, precision: str) -> Any:
-    """autocast for bfloat16."""
-    return torch.autocast(model.device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 
 def logits_of(model: Head, batch: Batch) -> Sequence[Tensor]:
@@ -97,7 +92,7 @@ class States:
     def of(cls, model: Head, encoded: Encoded, precision: str = "float32") -> States:
         """Read each example once, in eval mode."""
         found = cls({}, {})
-        with inference(model), unchecked(), lower_precision(model, precision):
+        with inference(model), unchecked(), autocast(model.device, precision):
             for batch in batches_by_length(model, encoded.examples, "frozen encoder"):
                 states, lengths = states_of(model, batch)
                 hidden = states.last_hidden_state.float()

@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, pairwise
 from pathlib import Path
 from random import Random
@@ -131,20 +131,9 @@ class PretrainRun(Run):
         """The statistics of the corpus."""
         return {"corpus": self.stats, "baselines": self.baselines}
 
-    @property
-    def inputs(self) -> list[str | os.PathLike[str] | None]:
-        """Tokenizer and checkpoint."""
-        return [self.settings.tokenizer, self.source.folder if self.source else None]
-
     def new_model(self) -> Any:
         """The model of the objective."""
         return self.objective.new_model(self.model_config, self.source.folder if self.source else None)
-
-    def models(self, model: Any) -> dict[str, Head]:
-        """The model; of ELECTRA the discriminator, and the generator in a folder inside."""
-        if isinstance(model, Electra):
-            return {"": model.discriminator, "generator": model.generator}
-        return {"": model}
 
     def batches(self, folder: Path) -> Stream:
         """The batches of the corpus; their journal is in the folder."""
@@ -166,11 +155,8 @@ class PretrainRun(Run):
 
     def functions(self, model: Any) -> tuple[Loss, Callable[[Any], Measure]]:
         """The losses of the objective, and its score on held-out text."""
-        return self.objective, lambda model: Measure(self.score(model), "masked_accuracy", "")
-
-    def score(self, model: Any) -> dict[str, Any]:
-        """Loss and accuracy on held-out text."""
-        return self.objective.score(model, self.held_out, self.settings.precision)
+        score = partial(self.objective.score, rows=self.held_out, precision=self.settings.precision)
+        return self.objective, lambda model: Measure(score(model), "masked_accuracy", "")
 
 
 def config_of(settings: PretrainSettings, source: hub.Source | None, tokenizer: Tokenizer) -> Config:
@@ -278,4 +264,5 @@ def pretrain(
     paths = {"config": config, "tokenizer": tokenizer, "init": init, "dev": dev}
     given = {name: None if path is None else os.fspath(path) for name, path in paths.items()}
     run = PretrainRun.of(corpus, PretrainSettings(**{"precision": "float32"} | given | settings))
-    return run.models(run.finish(Path(out), restart=restart, overwrite=overwrite).model)[""]
+    model: Any = run.finish(Path(out), restart=restart, overwrite=overwrite).model
+    return model.discriminator if isinstance(model, Electra) else model

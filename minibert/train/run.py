@@ -28,7 +28,6 @@ from minibert.checkpoints.load import save
 from minibert.checkpoints.tensor_files import WEIGHTS_FILE
 from minibert.device import choose_device, choose_dtype
 from minibert.files import write_text_atomically
-from minibert.heads import Head
 from minibert.outputs import atomic_folder, check_output
 from minibert.plotting import pyplot, save_figure
 from minibert.tasks.base import Measure
@@ -42,7 +41,7 @@ from minibert.train.settings import TrainSettings
 REPORT = "training.json"
 FILES = (WEIGHTS_FILE, "config.json", "tokenizer.json", "tokenizer_config.json", REPORT)  # of a result
 # Settings that do not change the result, or that the config of a run has in another form: hashes of files.
-NOT_IN_CONFIG = {"device", "save_every", "model", "tokenizer", "config", "init", "dev", "phrases", "class_weight"}
+NOT_IN_CONFIG = {"device", "save_every", "model", "tokenizer", "config", "init", "dev", "phrases"}
 DEGENERATE = (
     "degenerate: the score on dev, {score:.3f}, is that of always predicting the majority class; try another seed, a "
     "lower learning rate or more data"
@@ -59,9 +58,7 @@ class DegenerateWarning(UserWarning):
 class Trained:
     """A trained model with its training.json."""
 
-    run: Run
     model: Any
-    progress: Progress
     measure: Measure | None  # of the best epoch, on dev
     figures: dict[str, Any]  # the content of training.json
 
@@ -101,17 +98,9 @@ class Run(ABC):
     def report(self) -> dict[str, Any]:
         """What training.json has of this kind of run."""
 
-    @property
-    def inputs(self) -> list[str | os.PathLike[str] | None]:
-        """Folders that are read, which the result must not overwrite."""
-        return []
-
     @abstractmethod
     def new_model(self) -> Any:
-        """The model before training."""
-
-    def freeze(self, model: Any) -> None:  # noqa: B027  # nothing by default
-        """Freeze the parameters that are not trained."""
+        """The model before training, its frozen parameters frozen."""
 
     @abstractmethod
     def batches(self, folder: Path) -> Batches | Stream:
@@ -120,10 +109,6 @@ class Run(ABC):
     @abstractmethod
     def functions(self, model: Any) -> tuple[Loss, Callable[[Any], Measure] | None]:
         """The loss function, and the evaluation on held-out data, for this model."""
-
-    def models(self, model: Any) -> dict[str, Head]:
-        """The models to save, by their folder in that of the result."""
-        return {"": model}
 
     def train(self, folder: Path, *, restart: bool = False, report: Report = lambda progress: None) -> Trained:
         """Train. Checkpoints of the run are kept in `folder`; a run that was begun there is resumed.
@@ -135,20 +120,19 @@ class Run(ABC):
         with Checkpointer(folder, self.config, restart, context) as checkpointer:
             torch.manual_seed(settings.seed)
             model = self.new_model().to(device)
-            self.freeze(model)
-            parameters = count_parameters(model)
             context.wrap(model, settings.shard)
             context.seed(settings.seed)
             optimizer = new_optimizer(model, settings)
             save = partial(checkpointer.save, model=model, optimizer=optimizer)
-            tokens = (progress := checkpointer.resume(model, optimizer)).tokens
-            with context.full_model():
-                loss_of, evaluate = self.functions(model)
+            progress = checkpointer.resume(model, optimizer)
+            tokens = progress.tokens
+            whole_model = partial(context.unwrap, model, lambda: self.new_model().to(device))
+            loss_of, evaluate = self.functions(whole_model())
 
             def evaluate_and_save(progress: Progress, **more: Any) -> None:
                 if evaluate is not None:
-                    with context.full_model():
-                        progress.scores.append(more | context.on_main(lambda: evaluate(model).figures))
+                    whole = whole_model()
+                    progress.scores.append(more | context.on_main(lambda: evaluate(whole).figures))
                 if self.main and is_best(progress, self.main):
                     progress.best = progress.epoch - 1
                     checkpointer.save_best(model)
@@ -162,23 +146,29 @@ class Run(ABC):
                 elif self.main is None and (due or progress.step == settings.steps):
                     evaluate_and_save(progress, step=progress.step)
 
-            how: dict[str, Any] = {"loss_of": loss_of, "progress": progress, "optimizer": optimizer, "context": context}
+            how: dict[str, Any] = {"progress": progress, "optimizer": optimizer, "context": context}
             how |= {"after_step": after_step, "before_stop": save}
             how |= {"after_epoch": evaluate_and_save} if self.main else {}
-            train(model, self.batches(folder), settings, **how)
-            model = context.unwrap(model, lambda: self.new_model().to(device))
+            train(model, self.batches(folder), settings, loss_of=loss_of, **how)
+            model = whole_model()
             if self.main:
                 checkpointer.load_best(model)
-        model.tokenizer = self.tokenizer
+        model.tokenizer, model.head_is_trained = self.tokenizer, True
         measure = context.on_main(lambda: evaluate(model)) if self.main and evaluate else None
         if measure and measure.figures.get("degenerate"):
             warnings.warn(DEGENERATE.format(score=measure.score), DegenerateWarning, stacklevel=2)
-        more = {"parameters": parameters} | speed_of(progress.tokens - tokens, time.perf_counter() - begin)
-        return Trained(self, model, progress, measure, self.figures(progress, measure) | more)
+        figures = self.figures(model, progress, measure)
+        seconds = time.perf_counter() - begin
+        figures |= {"seconds": round(seconds, 3), "tokens_per_second": round((progress.tokens - tokens) / seconds, 1)}
+        return Trained(model, measure, figures)
 
-    def figures(self, progress: Progress, measure: Measure | None) -> dict[str, Any]:
-        """The content of training.json, without sizes and speed."""
+    def figures(self, model: nn.Module, progress: Progress, measure: Measure | None) -> dict[str, Any]:
+        """The content of training.json, without the speed."""
         last = progress.scores[-1] if progress.scores else None
+        groups = {"trained": True, "frozen": False}
+        sizes = {
+            name: sum(x.numel() for x in model.parameters() if x.requires_grad == on) for name, on in groups.items()
+        }
         return {
             "minibert": __version__,
             "torch": torch.__version__,
@@ -186,6 +176,7 @@ class Run(ABC):
             "asked": self.config,
             "steps": progress.step,
             "tokens": progress.tokens,
+            "parameters": sizes,
             **self.report,
             "dev": measure.figures if measure else last,
             "best_epoch": progress.best + 1,
@@ -197,28 +188,13 @@ class Run(ABC):
     def finish(
         self, out: Path, *, restart: bool = False, overwrite: bool = False, report: Report = lambda progress: None
     ) -> Trained:
-        """Train, write the result to `out`, and delete the checkpoints of the run.
-
-        Raises ValueError, before training, for an `out` that holds something else than an earlier result of minibert.
-        """
-        check_out(out, overwrite, *self.inputs)
+        """Train, write the result to `out`, for which the caller has called check_out, and delete the checkpoints."""
         state = out.with_name(out.name + ".training")
         with reported(state):
             trained = self.train(state, restart=restart, report=report)
             write(trained, out, overwrite)
             remove_run(state)
         return trained
-
-
-def speed_of(tokens: int, seconds: float) -> dict[str, float]:
-    """What training.json says of the speed."""
-    return {"seconds": round(seconds, 3), "tokens_per_second": round(tokens / seconds, 1)}
-
-
-def count_parameters(model: nn.Module) -> dict[str, int]:
-    """How many parameters are trained, and how many are not."""
-    groups = {"trained": True, "frozen": False}
-    return {name: sum(x.numel() for x in model.parameters() if x.requires_grad == on) for name, on in groups.items()}
 
 
 def is_best(progress: Progress, main: str) -> bool:
@@ -237,8 +213,8 @@ def write(trained: Trained, out: Path, overwrite: bool = False) -> None:
 
     def write_models() -> None:
         with atomic_folder(out, overwrite) as folder:
-            for name, model in trained.run.models(trained.model).items():
-                save(model, folder / name, trained.run.tokenizer)
+            for name, model in getattr(trained.model, "saved", {"": trained.model}).items():
+                save(model, folder / name, trained.model.tokenizer)
                 write_text_atomically(folder / name / REPORT, json.dumps(trained.figures, indent=1) + "\n")
 
     distributed.context().on_main(write_models)
@@ -249,7 +225,7 @@ def write(trained: Trained, out: Path, overwrite: bool = False) -> None:
 
 LOSS, SCORE = "#0072B2", "#D55E00"  # blue and orange differ for every kind of colour blindness
 STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
-WINDOW = 0.05  # fraction of the steps over which the thick line averages
+WINDOW = 0.1  # fraction of the steps, up to each, over which the thick line averages
 
 
 def check_picture(path: Path) -> None:
@@ -266,9 +242,11 @@ def plot_runs(runs: Sequence[Mapping[str, Any]], main: str, path: Path) -> None:
         figure, axes = plt.subplots(1, panels, figsize=(4.25 * panels, 3.2), layout="constrained", squeeze=False)
         axes[0, 0].set(xlabel="step", title="loss of each step, and its average")
         for run in runs:
-            curve = np.array(run["curve"])
-            axes[0, 0].plot(np.arange(1, len(curve) + 1), curve, color=LOSS, alpha=0.2, linewidth=0.7)
-            axes[0, 0].plot(np.arange(1, len(curve) + 1), averaged(curve), color=LOSS, linewidth=1.6)
+            curve = run["curve"]
+            steps, recent = range(1, len(curve) + 1), max(1, round(WINDOW * len(curve)))
+            axes[0, 0].plot(steps, curve, color=LOSS, alpha=0.2, linewidth=0.7)
+            mean = np.convolve(curve, np.full(recent, 1 / recent), "valid")
+            axes[0, 0].plot(steps[recent - 1 :], mean, color=LOSS, linewidth=1.6)
             if panels == 2:
                 scores, best = [epoch[main] for epoch in run["epochs"]], run["best_epoch"]
                 axes[0, 1].plot(range(1, len(scores) + 1), scores, color=SCORE, marker="o", markersize=4)
@@ -276,10 +254,3 @@ def plot_runs(runs: Sequence[Mapping[str, Any]], main: str, path: Path) -> None:
                 axes[0, 1].set(xlabel="epoch", title=f"{main} on dev; the ring is kept")
         axes[0, 0].set_ylim(0, None)
         save_figure(figure, path)
-
-
-def averaged(curve: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A moving average, over fewer values at the ends."""
-    kernel = np.ones(min(len(curve), 2 * max(1, round(WINDOW * len(curve))) + 1))
-    mean: np.ndarray[Any, Any] = np.convolve(curve, kernel, "same") / np.convolve(np.ones_like(curve), kernel, "same")
-    return mean

@@ -40,13 +40,6 @@ def test_the_context_follows_the_environment_of_torchrun(monkeypatch: pytest.Mon
     assert context() is SINGLE_PROCESS  # a number of processes alone, which other programs set too, says nothing
 
 
-@pytest.mark.parametrize("device", ["mps", "cuda:1"])
-def test_a_device_that_all_ranks_would_share_is_refused(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributed, "choose_device", lambda asked: asked)
-    with pytest.raises(ValueError, match=f"device is '{device}', and 2 processes"):
-        DistributedContext(1, 2, 1).start(device)
-
-
 def test_ranks_draw_numbers_of_their_own() -> None:
     drawn = []
     for rank in range(3):

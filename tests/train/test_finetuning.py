@@ -208,7 +208,7 @@ def test_a_missing_text_is_refused_with_its_row_or_is_empty_as_the_message_says(
     [
         ("classify", as_frame(), {}, "the DataFrame has no column sentence or text; .*: 'id', 'message', 'category'"),
         ("classify", as_frame(), {"text": "body", "label": "category"}, "the DataFrame has no column 'body'"),
-        ("classify", as_frame(), {"txt": "message"}, "there is no setting 'txt'; choose from .*text, pair, label"),
+        ("classify", as_frame(), {"txt": "message"}, "unexpected keyword argument 'txt'"),
         ("tag", as_frame(), {}, "the task 'tag' reads a file, not a DataFrame"),
         (
             "classify",
