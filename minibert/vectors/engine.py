@@ -33,7 +33,7 @@ from minibert.config import Config
 from minibert.device import check_device, choose_dtype
 from minibert.kernels import int8 as int8_kernels
 from minibert.kernels.attention import BatchedAttention, PackedAttend, choose_attention, varlen_attention
-from minibert.kernels.int8 import Calibration, Int8Linear, Quantization, choose_int8
+from minibert.kernels.int8 import Calibration, Int8Linear, Quantization, can_multiply
 from minibert.kernels.matmul import Linear, Workspace, choose_linear, linear_of
 from minibert.kernels.packing import TOKEN_BUCKET, Packed, check_rows, last_bucket, pack, padding_texts
 from minibert.printing import progress_bar
@@ -94,8 +94,8 @@ class SelfAttention:
 
     def __init__(self, source: model.SelfAttention, kernels: Kernels) -> None:
         self.head_size, self.attend = source.head_size, kernels.attend
-        self.query = kernels.linear([source.query], "attention", "query")
-        self.key_value = kernels.linear([source.key, kernels.smoothed_value(source.value)], "attention", "key value")
+        self.query = kernels.linear([source.query], "attention")
+        self.key_value = kernels.linear([source.key, kernels.smoothed_value(source.value)], "attention")
         self.output = kernels.linear([source.output], "output")
 
     def __call__(self, x: Tensor, query_tokens: Tensor, packed: Packed) -> Tensor:
@@ -150,15 +150,13 @@ class Kernels:
     attend: PackedAttend
     activation: str
     workspace: Workspace
-    int8: type[Int8Linear] | None = None
+    int8: bool = False
     quantizations: Mapping[str, Quantization] = field(default_factory=dict)  # of the products in int8, by name
 
-    def linear(
-        self, layers: Sequence[nn.Linear], product: str = "", name: str = "", activation: str | None = None
-    ) -> Linear:
-        """Layers with the same input as one product. name: of its result in the workspace."""
-        if self.int8 is not None and product in self.quantizations:
-            return self.int8(layers, self.quantizations[product], activation, self.workspace, name or product)
+    def linear(self, layers: Sequence[nn.Linear], product: str = "", activation: str | None = None) -> Linear:
+        """Layers with the same input as one product."""
+        if product in self.quantizations:
+            return Int8Linear(layers, self.quantizations[product], activation, self.workspace)
         return self.product(layers, self.dtype, self.device, activation)
 
     def smoothed_value(self, source: nn.Linear) -> nn.Linear:
@@ -203,7 +201,7 @@ class Engine:
         self.config = encoder.config
         self.device = torch.device(device) if device is not None else encoder.device
         check_device(self.device)
-        int8 = choose_int8(self.device) if precision == "int8" else None
+        int8 = precision == "int8" and can_multiply(self.device)
         self.dtype = choose_dtype("auto" if precision == "int8" else precision, self.device)
         self.precision = "int8" if int8 else name_of(self.dtype)
         workspace = Workspace()
@@ -216,7 +214,7 @@ class Engine:
         found = Calibration({}, short_texts_tolerate_int8=True)
         if int8:
             found = self.calibrate(encoder, kernels, samples)
-            self.kernels = f"{found}, {int8.description}; the others: {self.kernels}"
+            self.kernels = f"{found}, {Int8Linear.description}; the others: {self.kernels}"
         distinct, fallback = [], []
         for number, layer in enumerate(encoder.layers):
             distinct.append(Layer(layer, replace(kernels, quantizations=found.of_layer(number))))
