@@ -120,8 +120,10 @@ class Int8Linear(Linear):
         high, low = x.amax(dim=1, keepdim=True).float(), x.amin(dim=1, keepdim=True).float()
         scale = torch.maximum(high / (HIGHEST - self.zero_point), low / -self.zero_point).clamp_(min=MIN_SCALE)  # (T,1)
         torch.addcmul(self.zeros, x.float(), 1 / scale, out=rounded)
-        signed = self.workspace.buffer("int8", *x.shape, torch.int8).copy_(rounded.round_())  # faster than to uint8
-        return Quantized(signed.view(torch.uint8).bitwise_xor_(MIDDLE), scale)  # 128 more: flips the highest bit
+        signed = self.workspace.buffer(
+            "int8", len(x), x.shape[1], torch.int8
+        )  # torch copies faster to int8 than to uint8
+        return Quantized(signed.copy_(rounded.round_()).view(torch.uint8).bitwise_xor_(MIDDLE), scale)  # 128 more each
 
     # The other kernels take a Tensor; this one takes what `prepare` made of it.
     def __call__(self, x: Quantized, residual: Tensor | None = None) -> Tensor:  # type: ignore[override]
