@@ -196,12 +196,6 @@ class Calibration:
         return f"int8 in {count} of {total} products{left_out}"
 
 
-def products_of(layer: Any) -> list[list[nn.Linear]]:
-    """The PRODUCTS of a model.Layer: query, key and value have the same input and are one."""
-    own, ffn = layer.attention, layer.feed_forward
-    return [[own.query, own.key, own.value], [own.output], [ffn.expand], [ffn.contract]]
-
-
 def short_texts(samples: Sequence[Sequence[int]]) -> list[Sequence[int]]:
     """The first tokens of each sample with its last one, as texts."""
     return [[*ids[:FIRST_TOKENS], ids[-1]] for ids in samples if len(ids) > FIRST_TOKENS]
@@ -230,8 +224,10 @@ def calibrate(encoder: Encoder, x: Tensor, packed: Packed) -> tuple[dict[tuple[i
         products[key] = min(measured, key=lambda one: one.error)
 
     for number in encoder.config.shared_layers:
-        layer = copy.deepcopy(encoder.layers[number]).to(x.device, x.dtype).eval()
-        for name, layers in zip(PRODUCTS, products_of(layer), strict=True):
+        layer: Any = copy.deepcopy(encoder.layers[number]).to(x.device, x.dtype).eval()
+        own, ffn = layer.attention, layer.feed_forward
+        one_input = [own.query, own.key, own.value], [own.output], [ffn.expand], [ffn.contract]
+        for name, layers in zip(PRODUCTS, one_input, strict=True):
             layers[0].register_forward_pre_hook(
                 lambda module, inputs, key=(number, name), layers=layers: try_product(key, layers, inputs[0][0])
             )

@@ -45,7 +45,10 @@ def readable_vectors(
     with inference(encoder):
         for rows in batches(lengths, recipe.batch_tokens):
             input_ids, keep = pad([ids[row] for row in rows], encoder.config.pad_token_id, encoder.device)
-            segments = None if second is None else segments_of(keep, [second[row] for row in rows])
+            segments = None
+            if second is not None:
+                starts = torch.tensor([second[row] for row in rows], device=encoder.device)
+                segments = (keep & (torch.arange(keep.shape[1], device=encoder.device) >= starts[:, None])).long()
             out = encoder(input_ids, attention_mask=keep, token_type_ids=segments, output_hidden_states=True)
             pooled = pool(out, keep, recipe, layers)
             vectors[rows] = (F.normalize(pooled) if recipe.normalize else pooled).cpu().numpy()
@@ -57,12 +60,6 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | None 
     lengths = torch.tensor([len(row) for row in rows])
     input_ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=pad_id)
     return input_ids.to(device), (torch.arange(input_ids.shape[1]) < lengths[:, None]).to(device)
-
-
-def segments_of(keep: Tensor, second: Sequence[int]) -> Tensor:
-    """token_type_ids (B, S): 1 from the beginning of the second text of each row to its end, else 0."""
-    columns = torch.arange(keep.shape[1], device=keep.device)
-    return (keep & (columns >= torch.tensor(second, device=keep.device)[:, None])).long()
 
 
 def pool(out: EncoderOutput, keep: Tensor, recipe: Recipe, layers: Sequence[int]) -> Tensor:

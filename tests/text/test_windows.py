@@ -78,7 +78,6 @@ CALLS: dict[str, Callable[[list[str], Path, Path], object]] = {
     "embed": lambda texts, folder, _: embed(texts, folder),
     "pairs": lambda texts, folder, _: embed(GOOD * 7, folder, pairs=texts),
     "windows": lambda texts, folder, _: embed([LONG, *texts[1:]], folder, long="windows"),
-    "prefetched": lambda texts, folder, _: Embedder(folder).prefetched(texts),
     "stream": lambda texts, folder, out: embed_stream(texts, out / "x.npy", folder, part_rows=4),
     "features": lambda texts, folder, _: TextFeatures(folder).fit_transform(texts),
 }
