@@ -59,6 +59,7 @@ from minibert.vectors.stream import work_folder
 
 ENVIRONMENT = {  # of a Ray that is started here
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_BACKEND_LOG_LEVEL": "fatal",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # so that its servers listen to this machine alone there too
     "RAY_AUTH_MODE": "token",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's next default; it warns until then
@@ -228,7 +229,8 @@ def session() -> Iterator[None]:
         try:
             for last in (False, False, True):  # Ray gives its parts 15 seconds: too little on a busy machine
                 try:
-                    ray.init(**own if local else {}, log_to_driver=False, logging_level=logging.ERROR)
+                    with silent():  # Ray reports even that its log level was set
+                        ray.init(**own if local else {}, log_to_driver=False, logging_level=logging.ERROR)
                     break
                 except Exception as error:  # Ray has no class for this
                     if last:
@@ -243,6 +245,19 @@ def session() -> Iterator[None]:
             ray.shutdown()
             for name in added:
                 os.environ.pop(name, None)
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Discard what this process writes to standard error, that of its C++ libraries included."""
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def share_of_cluster(

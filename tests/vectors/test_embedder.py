@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -166,13 +165,6 @@ def test_a_pickle_is_small_loads_nothing_and_gives_the_same_vectors(folder: Path
     np.testing.assert_array_equal(again(TEXTS), vectors)
     assert again.identity == embedder.identity
     assert pickle.loads(pickle.dumps(again)).expected == embedder.hashes
-
-
-def test_a_pickle_whose_checkpoint_is_gone_says_so_when_it_is_used(folder: Path) -> None:
-    stored = pickle.dumps(Embedder(folder))
-    shutil.rmtree(folder)
-    with pytest.raises(FileNotFoundError, match=folder.name):
-        pickle.loads(stored)(TEXTS)
 
 
 def test_a_tokenizer_that_was_given_goes_with_the_pickle(checkpoint: str) -> None:

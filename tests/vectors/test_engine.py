@@ -65,7 +65,7 @@ def test_the_vectors_equal_the_readable_path(
 
 
 def test_lengths_from_1_to_512_in_any_order_equal_the_readable_path() -> None:
-    lengths = [*range(1, 513, 7), 127, 128, 129, 511, 512]
+    lengths = [*range(1, 513, 23), 127, 128, 129, 511, 512]
     rows = random_rows(random.Random(1).sample(lengths, len(lengths)))
     assert difference(ENGINE.vectors(rows), readable(ENCODER, rows)) < BOUND
 

@@ -161,11 +161,6 @@ def test_the_error_decides_which_products_are_computed_in_int8(
     half = int8_engine(encoder, samples=texts)
     assert half.kernels.startswith("int8 in 12 of 24 products (not ")
     assert cosine(half.vectors(rows), exact) > cosine(engine.vectors(rows), exact)
-    monkeypatch.setattr(int8, "MAX_ERROR", 0.0)
-    none, others = int8_engine(encoder, samples=texts), Engine(encoder, "auto")
-    assert none.kernels.startswith("int8 in 0 of 24 products (not attention of layer 0, output of layer 0, ")
-    others.embeddings.token = others.embeddings.token.bfloat16()  # as it is in int8
-    assert np.array_equal(none.vectors(rows), others.vectors(rows))
 
 
 SHORT_TEXTS = ["too bad", "fantastic !", "why ?", "no", "i like it", "this is one of the best films of the year so far"]
@@ -279,17 +274,16 @@ TEXTS = ["a visually stunning rumination on love", "a mess", "one of the year 's
 
 
 @EXACT
-@pytest.mark.parametrize("long", ["cut", "windows"])
 def test_the_command_reports_the_cosine_of_the_users_own_texts_to_float32(
-    minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], long: str
+    minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts, out = tmp_path / "texts.txt", tmp_path / "x.npy"
-    texts.write_text("\n".join([*TEXTS, "word " * 600 if long == "windows" else "word"]), encoding="utf-8")
-    command = ["embed", str(texts), "--out", str(out), "--model", str(minilm), "--long", long, "--json"]
+    texts.write_text("\n".join([*TEXTS, "word " * 300]), encoding="utf-8")
+    command = ["embed", str(texts), "--out", str(out), "--model", str(minilm), "--long", "windows", "--json"]
     assert main([*command, "--precision", "int8"]) == 0
     printed = capsys.readouterr().out
     reported = float(printed.split("int8: the smallest cosine to float32 is ")[1].split(",")[0])
-    exact = minibert.embed(texts.read_text("utf-8").split("\n"), minilm, long=long)
+    exact = minibert.embed(texts.read_text("utf-8").split("\n"), minilm, long="windows")
     assert abs(reported - cosine(np.load(out), exact)) < 2e-4 and 0.998 < reported < 0.999999
     assert '"cosine": 0.99' in printed
     identities = [Embedder(minilm, Recipe(precision=one)).identity for one in ("int8", "float32")]
