@@ -187,14 +187,9 @@ def offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
-def endpoint() -> str:
-    """The address of the Hub, or of the mirror that HF_ENDPOINT names."""
-    return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-
-
 def hub_is_reachable() -> bool:
-    """Whether downloads are allowed and the Hub answers."""
-    return not offline() and answers(endpoint())
+    """Whether downloads are allowed and the Hub, or the mirror that HF_ENDPOINT names, answers."""
+    return not offline() and answers(os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/"))
 
 
 @functools.lru_cache

@@ -94,22 +94,21 @@ class TextFiles:
             raise FileNotFoundError(f"{path} matches no file; name files, such as 'corpus/*.csv' in quotes")
         self.settings = settings
         for name in self.paths[1:]:
-            with self.open(name) as file:
+            with TextFile(name, **settings) as file:
                 next(file.rows(), None)
-        self.file, self.before = self.open(self.paths[0]), 0  # the one that is read, and the bytes of those before it
+        self.file, self.before = (
+            TextFile(self.paths[0], **settings),
+            0,
+        )  # the one that is read, and the bytes of those before it
         self.pairs = len(self.file.columns) == 2
         self.size = self.file.size and sum(map(os.path.getsize, self.paths))  # bytes, None if unknown
-
-    def open(self, name: str) -> TextFile:
-        """One of the files."""
-        return TextFile(name, **self.settings)
 
     def __iter__(self) -> Iterator[TextOrPair]:
         yield from self.file
         for name in self.paths[1:]:
             self.before += self.file.position
             self.close()
-            self.file = self.open(name)
+            self.file = TextFile(name, **self.settings)
             yield from self.file
 
     @property

@@ -49,6 +49,7 @@ def test_a_graph_for_any_batch_and_length_computes_what_the_model_computes(famil
     assert not [node for node in program.graph.nodes if str(node.target).startswith(("aten.any", "aten._local_scalar"))]
 
 
+@pytest.mark.slow
 def test_the_encoder_itself_exports_with_its_own_arguments_and_its_own_output() -> None:
     encoder = small("bert")
     ids, mask, segments = inputs_of(encoder, (2, 7))

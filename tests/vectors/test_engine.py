@@ -37,7 +37,7 @@ from minibert.kernels import matmul
 from minibert.kernels.matmul import Linear, PackedLinear
 from minibert.kernels.packing import PADDED_FROM, Packed, pack
 from minibert.vectors import engine as module
-from minibert.vectors.engine import Engine, PendingCopy
+from minibert.vectors.engine import Engine
 from minibert.vectors.recipe import Recipe
 
 BOUND = 1e-5
@@ -65,7 +65,7 @@ def test_the_vectors_equal_the_readable_path(
 
 
 def test_lengths_from_1_to_512_in_any_order_equal_the_readable_path() -> None:
-    lengths = [*range(1, 513, 7), 127, 128, 129, 511, 512]
+    lengths = [*range(1, 513, 23), 127, 128, 129, 511, 512]
     rows = random_rows(random.Random(1).sample(lengths, len(lengths)))
     assert difference(ENGINE.vectors(rows), readable(ENCODER, rows)) < BOUND
 
@@ -144,7 +144,7 @@ def cut_the_last_token(query: torch.Tensor, key: torch.Tensor, value: torch.Tens
     [
         (module, "pack", shift_a_boundary, ("cls", "mean")),
         (module, "choose_attention", lambda *machine: cut_the_last_token, ("cls", "mean")),
-        (PendingCopy, "wait", lambda self: (self.rows, np.roll(self.vectors.numpy(), 1, axis=0)), ("cls", "mean")),
+        (module, "to_host", lambda batch: (batch[0], batch[1].roll(1, dims=0), None), ("cls", "mean")),
         (Packed, "first_tokens", lambda self, x: x[self.bounds[:-1] + 1], ("cls",)),
     ],
     ids=["a wrong group boundary", "the last token unseen", "rows out of order", "the token after [CLS]"],
@@ -321,12 +321,3 @@ def test_a_fork_of_a_process_that_has_computed_is_refused_instead_of_waiting_for
 def test_what_the_engine_cannot_compute_is_refused(rows: Rows, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Engine(ENCODER, settings.get("precision", "float32")).vectors(rows, Recipe(**settings))
-
-
-def test_a_vector_that_is_not_finite_is_an_error_with_its_row() -> None:
-    encoder = random_encoder()
-    encoder.embeddings.token.weight.data[7, 0] = torch.nan
-    with pytest.raises(
-        module.NotFiniteError, match="row 1 has a vector with NaN or infinity in it, computed in float32"
-    ):
-        Engine(encoder).vectors([[1, 2, 3], [7, 2], [4]])
