@@ -49,13 +49,13 @@ def run(args: Arguments) -> Figures:
         raise ValueError(f"{', '.join(about)} is about --file, which is not given; --file - is standard input")
     if args.texts and args.file is not None:
         raise ValueError("give either texts or --file")
-    from minibert.printing import block
-    from minibert.text.writing import check_table, table_writer
+    from minibert.printing import block, require
+    from minibert.text.writing import ENDINGS, table_writer
     from minibert.train.reader import with_given_words
 
     if args.out is not None:
-        check_table(args.out)
-        check_output(args.out, args.overwrite, apart=[args.folder])
+        check_output(args.out, args.overwrite, endings=ENDINGS, apart=[args.folder])
+        require("parquet", *["pyarrow"] * (args.out.suffix.lower() == ".parquet"))
     reader, begin = load_reader(args), time.perf_counter()
     if args.pretokenized:
         reader = with_given_words(reader)
