@@ -122,9 +122,10 @@ def predict(reader: Any, rows: list[Row]) -> tuple[list[str], list[dict[str, Any
 
 
 def joined(prediction: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """One row of the table. Raises ValueError where a column cannot keep its name and have none of the others."""
-    named = {f"{name}_input" if name in prediction else name: value for name, value in given.items()}
-    if len(named) < len(given):
-        taken = next(name for name in prediction if f"{name}_input" in given)
-        raise ValueError(f"the input has the columns {taken!r} and '{taken}_input'; rename one of them")
-    return prediction | named
+    """One row of the table: columns of the input that are called as a prediction become NAME_input."""
+    row = dict(prediction)
+    for name, value in given.items():
+        while name in row:
+            name += "_input"
+        row[name] = value
+    return row
