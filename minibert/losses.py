@@ -16,7 +16,6 @@ from torch import Tensor
 from minibert.inputs import INTEGERS, checking, refuse_where
 
 IGNORED = -100  # the label of a token at which there is nothing to predict
-PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 
 
 def as_classes(name: str, labels: Tensor, shape: torch.Size) -> Tensor:

@@ -2,11 +2,12 @@
 
     COMMANDS -> parser -> main
 
-Each command is a file of this package with two functions. `arguments` adds its options to a parser. `run` takes the
-parsed options, prints a report and returns its figures; `--json` prints them too, as the last line, and "ok": false
-among them means that a check failed. A command imports the package that does the work when it runs, so that `--help`
-is instant. Exit status: 0 done, 1 the work failed, 2 the request was wrong, 141 the output was closed; 130 and 143:
-ended by Ctrl-C and SIGTERM, each a KeyboardInterrupt, whose text says what is kept.
+Each command has two functions. `arguments` adds its options to a parser. `run` takes the parsed options, prints a
+report and returns its figures; `--json` prints them too, as the last line, and "ok": false among them means that a
+check failed. A command imports the package that does the work when it runs, so that `--help` is instant.
+
+Exit status: 0 done, 1 the work failed, 2 the request was wrong, 141 the output was closed; 130 and 143: ended by Ctrl-C
+and SIGTERM, each a KeyboardInterrupt, whose text says what is kept.
 """
 
 from __future__ import annotations
@@ -28,15 +29,12 @@ from typing import NoReturn
 from minibert import __version__
 from minibert.cli import (
     bench,
+    checkpoints,
     classify,
-    convert,
     demo,
-    download,
     embed,
     evaluate,
-    export,
     fill_mask,
-    inspect,
     parity,
     predict,
     serve,
@@ -75,10 +73,14 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callab
     "trace": ("follow a text through the model, as a page", trace.arguments, trace.run),
     "parity": ("prove that every tensor equals that of transformers", parity.arguments, parity.run),
     "bench": ("speed against transformers and other peers", bench.arguments, bench.run),
-    "download": ("fetch a checkpoint", download.arguments, download.run),
-    "convert": ("write an older checkpoint, a pickle, as safetensors", convert.arguments, convert.run),
-    "export": ("write a checkpoint as an ONNX file", export.arguments, export.run),
-    "inspect": ("print what a checkpoint holds", inspect.arguments, inspect.run),
+    "download": ("fetch a checkpoint", checkpoints.download_arguments, checkpoints.download),
+    "convert": (
+        "write an older checkpoint, a pickle, as safetensors",
+        checkpoints.convert_arguments,
+        checkpoints.convert,
+    ),
+    "export": ("write a checkpoint as an ONNX file", checkpoints.export_arguments, checkpoints.export),
+    "inspect": ("print what a checkpoint holds", checkpoints.inspect_arguments, checkpoints.inspect),
 }
 
 

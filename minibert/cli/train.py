@@ -98,12 +98,12 @@ def finetune_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 
 def finetune(args: Arguments, name: str) -> Figures:
     """Train with one seed or several, write the folder of the best, and report the scores."""
-    from minibert.outputs import check_output
+    from minibert.plotting import check_picture
     from minibert.settings import check_number
     from minibert.train import distributed
     from minibert.train.checkpointer import remove_run, reported
     from minibert.train.finetuning import FinetuneRun
-    from minibert.train.run import check_out, check_picture, plot_runs, write
+    from minibert.train.run import check_out, plot_runs, write
 
     distributed.silence_other_ranks()
     check_number("--seeds", args.seeds, int, minimum=1, maximum=1000)
@@ -111,8 +111,7 @@ def finetune(args: Arguments, name: str) -> Figures:
         raise ValueError(f"--seeds is {args.seeds}, and several seeds are compared on held-out data; add --dev FILE")
     check_out(args.out, args.overwrite, args.model)
     if args.plot:
-        check_picture(args.plot)
-        check_output(args.plot, args.overwrite)
+        check_picture(args.plot, args.overwrite)
     task = read_options(args, task_class(name))
     data, dev = task.read(args.data), None if args.dev is None else task.read(args.dev)
     prepared = FinetuneRun.of(task, data, dev, read_options(args, FinetuneSettings))
