@@ -102,7 +102,7 @@ class Classification(FileSettings, Task):
     def columns(self) -> list[Column]:
         """Those of the texts, the labels and, if they are requested, the second texts."""
         text, label, pair = (None if name is None else str(name) for name in (self.text, self.label, self.pair))
-        found = [Column("text", text), Column("label", label, ("label",), self.label_type.cells)]
+        found = [Column("text", text), Column("label", label, ("label",))]
         return found + ([] if pair is None else [Column("pair", pair, ("sentence2", "text2", "text_b"))])
 
     def read(self, path: str | Path) -> Texts:
@@ -112,13 +112,12 @@ class Classification(FileSettings, Task):
         if not rows:
             raise ValueError(f"{table.name} holds no rows; each needs a text and a label")
         labels, texts, cells, *pairs = map(list, zip(*rows, strict=True))
-        names = [name for cell in cells for name in cell.split(self.separator or "\0")]  # NUL is in no cell
         by_place = not (self.regression or table.header or self.text or self.label or self.pair)
-        if by_place and names.count(names[0]) == 1 and len(set(names)) < len(names):
+        if by_place and cells.count(cells[0]) == 1 and len(set(cells)) < len(cells):
             raise ValueError(
-                f"the first row of {table.name} has the label {names[0]!r}, which no other row has; if it is a header, "
+                f"the first row of {table.name} has the label {cells[0]!r}, which no other row has; if it is a header, "
                 f"name the columns: --text {shlex.quote(texts[0] if len(texts[0]) <= 30 else 'NAME')} --label "
-                f"{shlex.quote(names[0])}; else: --text 1 --label 2"
+                f"{shlex.quote(cells[0])}; else: --text 1 --label 2"
             )
         return Texts(texts, pairs[0] if pairs else None, labels)
 

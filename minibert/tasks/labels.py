@@ -111,7 +111,6 @@ class SingleLabel:
 
     problem_type = "single_label_classification"  # in config.json
     main = "accuracy"  # the figure by which epochs are compared
-    cells = "name"  # the content of a column of labels: see text.tables.Column
 
     parse = staticmethod(as_label)
     target = staticmethod(label_number)  # the input of the loss
@@ -160,7 +159,6 @@ class MultiLabel:
 
     problem_type = "multi_label_classification"
     main = "f1"
-    cells = "names"
 
     def parse(self, given: object, where: str) -> tuple[str, ...]:
         """The names, sorted, without repetitions. Raises ValueError, with their place, for anything else."""
@@ -169,7 +167,7 @@ class MultiLabel:
         elif isinstance(given, np.ndarray) and given.dtype.kind in "bif" and np.isin(given, (0, 1)).all():
             given = given.nonzero()[0].tolist()
         elif not isinstance(given, list | tuple | set | frozenset):
-            raise ValueError(f"{where} has the labels {brief(given)}; pass a list of names, or a row of 0 and 1")
+            given = [given]
         return tuple(sorted({as_label(one, where).strip() for one in given}))
 
     def names(self, labels: Sequence[tuple[str, ...]]) -> list[str]:
@@ -234,7 +232,6 @@ class Regression:
 
     problem_type = "regression"
     main = "pearson"
-    cells = "number"
 
     def parse(self, given: object, where: str) -> float:
         """A float that is finite in float32. Raises ValueError, with its place, for anything else."""
