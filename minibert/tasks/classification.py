@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from minibert.settings import setting
-from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
+from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, as_labels, check_finite
 from minibert.text.formats import FileSettings
 from minibert.text.tables import Column, Table
@@ -158,28 +158,21 @@ class Classification(FileSettings, Task):
         )
         return Encoded(examples, notes=(note,) if stats.truncated else (), truncated=stats.truncated)
 
-    def decode(self, logits: Sequence[Logits], encoded: Encoded, data: Texts, labels: Sequence[str]) -> list[Any]:
-        """A LabelPrediction for each row; a LabelSetPrediction for several labels, a float for a regression."""
+    def decode(
+        self, logits: Sequence[Logits], encoded: Encoded, data: Texts, labels: Sequence[str]
+    ) -> list[Prediction]:
+        """One label or several with the probability of each, and of all labels; or the value of a regression."""
         if not logits:
             return []
         scores = np.stack(logits).astype(np.float64)  # (N, K)
         check_finite(scores, "a logit")
         return self.label_type.predictions(scores, labels)
 
-    def measure(self, answers: Sequence[Any], data: Texts, labels: Sequence[str]) -> Measure:
+    def measure(self, answers: Sequence[Prediction], data: Texts, labels: Sequence[str]) -> Measure:
         """The figures of the label type; warns where all predictions are the same."""
         return self.label_type.measure(answers, data.known_labels, labels)
 
-    def format_predictions(self, answers: Sequence[Any], data: Texts) -> list[str]:
+    def format_predictions(self, answers: Sequence[Prediction], data: Texts) -> list[str]:
         """The prediction, its probability unless it is a number, and the text or both texts."""
         texts = ([row] if isinstance(row, str) else row for row in data.rows)
         return [one_line(*self.label_type.cells_of(one), *row) for one, row in zip(answers, texts, strict=True)]
-
-    def as_dicts(self, answers: Sequence[Any], data: Texts | None, labels: Sequence[str]) -> list[dict[str, Any]]:
-        """One label or several with the probability of each, and of all labels; or the value of a regression."""
-        return [
-            {"value": one}
-            if isinstance(one, float)
-            else asdict(one) | {"probabilities": dict(zip(labels, one.probabilities, strict=True))}
-            for one in answers
-        ]

@@ -34,9 +34,9 @@ from sklearn.preprocessing import StandardScaler
 import minibert
 from minibert.files import atomic_write, parse_json, regular
 from minibert.printing import beside, block, brief, progress_bar, table
-from minibert.tasks.base import Measure
+from minibert.tasks.base import Measure, Prediction
 from minibert.tasks.classification import Classification, Texts
-from minibert.tasks.labels import LabelPrediction, as_labels, check_classes, label_number
+from minibert.tasks.labels import as_labels, best_label, check_classes, label_number
 from minibert.text.texts import TextOrPair, as_texts_or_pairs, table_of
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.features import TextFeatures
@@ -106,14 +106,13 @@ class Classifier:
             return np.empty((0, len(self.labels)))
         return np.asarray(self.head.predict_proba(self.features.transform(table_of(rows))))
 
-    def answer(self, data: Texts) -> list[LabelPrediction]:
+    def answer(self, data: Texts) -> list[Prediction]:
         """A prediction for each text or pair; raises as predict_proba does."""
         return self.predictions(self.predict_proba(data.texts, data.pairs))
 
-    def predictions(self, probabilities: NDArray[np.floating[Any]]) -> list[LabelPrediction]:
+    def predictions(self, probabilities: NDArray[np.floating[Any]]) -> list[Prediction]:
         """The label with the largest probability in each row, (N, classes)."""
-        rows = probabilities.tolist()
-        return [LabelPrediction(self.labels[row.index(max(row))], max(row), tuple(row)) for row in rows]
+        return [best_label(row, self.labels) for row in probabilities.tolist()]
 
     def measure(self, data: Texts) -> Measure:
         """The predictions compared with the labels. Raises ValueError for a label that the classifier does not know."""

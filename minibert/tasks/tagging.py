@@ -35,7 +35,7 @@ from scipy.special import softmax
 
 from minibert.losses import IGNORED
 from minibert.printing import progress_bar
-from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
+from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.labels import label_number
 from minibert.tasks.metrics import ClassScore, class_scores, class_table
 from minibert.text.formats import FileSettings, TextSettings
@@ -213,11 +213,9 @@ class Tagging(TextSettings, Task):
             found += [*(f"{word}\t{tag}" for word, tag in zip(words, one.tags, strict=True)), ""]
         return found
 
-    def as_dicts(
-        self, answers: Sequence[TagPrediction], data: Sentences, labels: Sequence[str]
-    ) -> list[dict[str, Any]]:
+    def as_dicts(self, answers: Sequence[TagPrediction], data: Sentences) -> list[Prediction]:
         """The entities of each raw text; text[start:end] is their text, the score the mean over their words."""
-        found: list[dict[str, Any]] = []
+        found: list[Prediction] = []
         for text, places, one in zip(data.texts, data.places, answers, strict=True):
             row = []
             for label, first, last in entities(one.tags):

@@ -166,7 +166,7 @@ def shares(first: int, second: int, room: int) -> tuple[int, int]:
     return (shorter, longer) if first <= second else (longer, shorter)
 
 
-def in_windows(ids: Sequence[int], room: int, stride: int) -> list[Sequence[int]]:
+def in_windows(ids: Sequence[int], room: int, stride: int) -> list[Any]:
     """Windows of up to `room` ids, each `stride` ids after the one before, until one reaches the end."""
     starts = range(0, max(1, len(ids) - room + stride), stride)
     return [ids[start : start + room] for start in starts]
@@ -258,7 +258,7 @@ TENSORS = (*MODEL_INPUTS, "special_tokens_mask")
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class Batch(Mapping[str, Any]):
     """The tokens of B texts or pairs, padded on the right to the longest of them, S.
 
     Tensors are long, (B, S). Lists have a row per text with S entries: offsets are (start, end) into the original
@@ -279,14 +279,6 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.tokens)
-
-    def keys(self) -> tuple[str, ...]:
-        """The names of a model's inputs."""
-        return MODEL_INPUTS
-
-    def items(self) -> list[tuple[str, Tensor]]:
-        """A model's inputs by name."""
-        return [(name, self[name]) for name in MODEL_INPUTS]
 
     def __iter__(self) -> Iterator[str]:
         return iter(MODEL_INPUTS)
