@@ -36,7 +36,7 @@ from minibert.tasks.metrics import standard_error
 from minibert.text.formats import FileSettings
 from minibert.text.masking import RATE, Masking, unmasked
 from minibert.text.tables import Column, Table
-from minibert.text.texts import as_texts, portions
+from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, TokenStats, load_tokenizer
 from minibert.text.writing import one_line
 
@@ -254,12 +254,10 @@ class MaskedText(FileSettings, Task):
 
 def rows_of(document: Iterable[str], tokenizer: Tokenizer, max_length: int) -> Iterator[list[int]]:
     """The ids of the lines, concatenated, in rows with room for [CLS] and [SEP]; the last may be shorter."""
-    template = tokenizer.template
-    room = tokenizer.resolve_max_length(max_length, pairs=False) - template.specials(pairs=False)
+    room = tokenizer.resolve_max_length(max_length, pairs=False) - tokenizer.template.specials(pairs=False)
     left: list[int] = []
-    for portion in portions(document):
-        windows = tokenizer.encode_texts(portion, long="windows", stride=room, max_length=max_length).ids
-        left += [id for window in windows for id in window[len(template.before) : -len(template.after)]]
+    for ids, _ in tokenizer.encode_ids(document):
+        left += ids
         full = len(left) - len(left) % room
         yield from (left[start : start + room] for start in range(0, full, room))
         left = left[full:]

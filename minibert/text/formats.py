@@ -99,8 +99,6 @@ class FileSettings(TextSettings):
             )
         if self.delimiter is not None and found not in DELIMITERS:
             raise ValueError(f"{name} is read as {found}, which has no delimiter; leave it out, or use --format csv")
-        if self.encoding != "utf-8" and found == "parquet":
-            raise ValueError(f"{name} is read as parquet, which is always UTF-8; leave out the encoding")
         return found, compressed
 
 

@@ -182,7 +182,7 @@ def test_a_fine_tuned_folder_answers_as_its_reader(vectors: Vectors, folder: Pat
         ([[texts[0], texts[1]]], reader.task.from_texts([texts[0]], [texts[1]])),
     ):
         answer, expected = ask(server, "/classify", {"input": rows}), reader.answer(data)
-        assert found_in(answer, "label") == [one.label for one in expected]
+        assert found_in(answer, "label") == [one["label"] for one in expected]
         probabilities = [list(each.values()) for each in found_in(answer, "probabilities")]
         assert_close(probabilities, [list(one["probabilities"].values()) for one in expected])
 

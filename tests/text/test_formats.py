@@ -251,7 +251,6 @@ def test_settings_are_checked_at_once(settings: Any, message: str) -> None:
     [
         ("x.txt", {"delimiter": ";"}, "x.txt is read as txt, which has no delimiter; .* --format csv"),
         ("x.parquet", {"delimiter": ";"}, "is read as parquet, which has no delimiter"),
-        ("x.parquet", {"encoding": "cp1252"}, "is read as parquet, which is always UTF-8"),
     ],
 )
 def test_a_setting_that_a_format_does_not_have_is_refused(name: str, settings: Any, message: str) -> None:
