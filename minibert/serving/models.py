@@ -251,8 +251,7 @@ class FrozenLabels(Model):
     def compute(self, items: list[Tokenized]) -> list[dict[str, Any]]:
         """The label with the largest probability, and the probability of each."""
         classifier = self.classifier
-        answers = classifier.predictions(classifier.head.predict_proba(vectors_of(self.embedder, items)))
-        return classifier.task.as_dicts(answers, None, classifier.labels)
+        return classifier.predictions(classifier.head.predict_proba(vectors_of(self.embedder, items)))
 
 
 class TaskLabels(Model):
@@ -283,7 +282,7 @@ class TaskLabels(Model):
         logits = iter(outputs(reader.model, Encoded([one for _, encoded in items for one in encoded.examples])))
         for data, encoded in items:
             answers = reader.task.decode(list(islice(logits, len(encoded.examples))), encoded, data, reader.labels)
-            found += reader.task.as_dicts(answers, data, reader.labels)
+            found += reader.task.as_dicts(answers, data)
         return found
 
 

@@ -12,12 +12,11 @@ untrusted input: what does not fit is one ValueError.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +33,9 @@ from sklearn.preprocessing import StandardScaler
 import minibert
 from minibert.files import atomic_write, parse_json, regular
 from minibert.printing import beside, block, brief, progress_bar, table
-from minibert.tasks.base import Measure
+from minibert.tasks.base import Measure, Prediction
 from minibert.tasks.classification import Classification, Texts
-from minibert.tasks.labels import LabelPrediction, as_labels, check_classes, label_number
+from minibert.tasks.labels import as_labels, best_label, check_classes, label_number
 from minibert.text.texts import TextOrPair, as_texts_or_pairs, table_of
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.features import TextFeatures
@@ -60,15 +59,6 @@ GRIDS = {
 # The classifier
 
 
-@dataclass(frozen=True)
-class Score:
-    """Cross-validated accuracy at one C: mean and standard deviation over the folds."""
-
-    C: float
-    mean: float
-    std: float
-
-
 @dataclass
 class Classifier:
     """Features and the scikit-learn pipeline on top of them, both fitted.
@@ -80,7 +70,7 @@ class Classifier:
     head: Pipeline  # StandardScaler, LogisticRegression
     rows: int  # of the training data
     folds: int = 0  # 0: not cross-validated
-    scores: list[Score] = field(default_factory=list)
+    scores: list[dict[str, float]] = field(default_factory=list)  # at each C: C, mean and std of the accuracy
     task: Classification = field(default_factory=Classification)  # with the columns of the training data
 
     @property
@@ -106,14 +96,13 @@ class Classifier:
             return np.empty((0, len(self.labels)))
         return np.asarray(self.head.predict_proba(self.features.transform(table_of(rows))))
 
-    def answer(self, data: Texts) -> list[LabelPrediction]:
+    def answer(self, data: Texts) -> list[Prediction]:
         """A prediction for each text or pair; raises as predict_proba does."""
         return self.predictions(self.predict_proba(data.texts, data.pairs))
 
-    def predictions(self, probabilities: NDArray[np.floating[Any]]) -> list[LabelPrediction]:
+    def predictions(self, probabilities: NDArray[np.floating[Any]]) -> list[Prediction]:
         """The label with the largest probability in each row, (N, classes)."""
-        rows = probabilities.tolist()
-        return [LabelPrediction(self.labels[row.index(max(row))], max(row), tuple(row)) for row in rows]
+        return [best_label(row, self.labels) for row in probabilities.tolist()]
 
     def measure(self, data: Texts) -> Measure:
         """The predictions compared with the labels. Raises ValueError for a label that the classifier does not know."""
@@ -135,7 +124,7 @@ class Classifier:
             "C": float(self.head[-1].C),
             "rows": self.rows,
             "folds": self.folds,
-            "scores": [asdict(score) for score in self.scores],
+            "scores": self.scores,
             "columns": asdict(self.task),
             "minibert": minibert.__version__,
             "scikit_learn": sklearn.__version__,
@@ -146,7 +135,7 @@ class Classifier:
         scaler, regression = self.head
         fitted = (scaler.mean_, scaler.scale_, regression.coef_, regression.intercept_)
         arrays = {name: np.ascontiguousarray(array) for name, array in zip(ARRAYS, fitted, strict=True)}
-        content = json.dumps({"format": FORMAT, **self.details(), "tensors_sha256": digest(arrays)})
+        content = json.dumps({"format": FORMAT, **self.details()})
         Path(folder).mkdir(parents=True, exist_ok=True)
         with atomic_write(Path(folder) / CLASSIFIER_FILE) as temporary:
             temporary.write_bytes(save(arrays, {DETAILS: content}))
@@ -175,8 +164,8 @@ class Classifier:
         scaler.n_features_in_ = regression.n_features_in_ = arrays["mean"].size
         regression.coef_, regression.intercept_ = arrays["coef"], arrays["intercept"]
         regression.classes_ = np.array(details["labels"])
-        scores = [Score(**score) for score in details["scores"]]
-        return cls(features, head, details["rows"], details["folds"], scores, Classification(**details["columns"]))
+        task = Classification(**details["columns"])
+        return cls(features, head, details["rows"], details["folds"], details["scores"], task)
 
 
 def new_head(C: float = 1.0) -> Pipeline:
@@ -218,7 +207,7 @@ def train(
     features.fit(table_of(rows))
     vectors = features.transform(table_of(rows)) if vectors is None else check_vectors(vectors, features, rows)
     scores = cross_validate(vectors, names, sorted(candidates) or [C], folds) if folds else []
-    best = max(scores, key=lambda score: score.mean).C if scores else C
+    best = max(scores, key=lambda score: score["mean"])["C"] if scores else C
     return Classifier(features, new_head(best).fit(vectors, names), len(rows), folds, scores)
 
 
@@ -251,20 +240,21 @@ def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, ro
 
 def cross_validate(
     vectors: NDArray[np.float32], labels: Sequence[str], grid: Sequence[float], folds: int
-) -> list[Score]:
-    """Accuracy at each C, the scaler fitted within each fold; the folds are the same for all and in every run."""
+) -> list[dict[str, float]]:
+    """Mean and deviation of the accuracy at each C, the scaler fitted in each fold; the folds are always the same."""
     splits = StratifiedKFold(folds, shuffle=True, random_state=0)
     found = {C: cross_val_score(new_head(C), vectors, labels, cv=splits) for C in progress_bar(grid, "grid", unit="C")}
-    return [Score(C, float(accuracies.mean()), float(accuracies.std())) for C, accuracies in found.items()]
+    return [{"C": C, "mean": float(rates.mean()), "std": float(rates.std())} for C, rates in found.items()]
 
 
 def score_table(classifier: Classifier) -> str:
     """The cross-validated accuracy at each C, the chosen one marked."""
     if not classifier.scores:
         return block("accuracy", f"not measured, too few rows or folds; C = {classifier.head[-1].C:g}")
+    chosen = classifier.head[-1].C
     rows = [
-        [f"{score.C:g}", f"{score.mean:.4f}", f"{score.std:.4f}", "chosen" if classifier.head[-1].C == score.C else ""]
-        for score in classifier.scores
+        [f"{one['C']:g}", f"{one['mean']:.4f}", f"{one['std']:.4f}", "chosen" if one["C"] == chosen else ""]
+        for one in classifier.scores
     ]
     return beside("accuracy", table([["C", "mean", "std", f"over {classifier.folds} folds"], *rows], left=0))
 
@@ -303,10 +293,9 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             "labels": labels == sorted(set(map(str, labels))) and len(labels) >= 2,
             "C": type(details["C"]) in (int, float) and 0 < details["C"] < math.inf,
             **{name: type(details[name]) is kind for name, kind in kinds.items()},
-            "scores": all(math.isfinite(number) for one in details["scores"] for number in astuple(Score(**one))),
+            "scores": all(math.isfinite(one[name]) for one in details["scores"] for name in ("C", "mean", "std")),
             **{name: array.dtype.kind == "f" and array.shape == shapes[name] for name, array in arrays.items()},
             "numbers": all(np.isfinite(array).all() for array in arrays.values()) and (arrays["scale"] > 0).all(),
-            "tensors_sha256": digest(arrays) == details["tensors_sha256"],
         }
         if wrong := [name for name, is_right in valid.items() if not is_right]:
             raise ValueError(f"invalid {', '.join(wrong)}; this version of minibert reads format {FORMAT}")
@@ -314,8 +303,3 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         problem = f"no {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"the classifier in {folder} cannot be used ({problem}); train it again") from None
     return details, arrays
-
-
-def digest(arrays: dict[str, NDArray[Any]]) -> str:
-    """The SHA-256 of the arrays."""
-    return hashlib.sha256(b"".join(arrays[name].tobytes() for name in ARRAYS)).hexdigest()

@@ -353,9 +353,7 @@ def test_a_line_has_tokens_probabilities_and_the_text_in_which_the_best_one_cont
     answers, best = reader.answer(data := reader.task.from_texts(["The film very [MASK]!"])), guesses[0]
     filled = f"The film very {best.token}!"
     assert reader.task.format_predictions(answers, data) == [f"{best.token}\t{best.probability:.4f}\t{filled}"]
-    assert reader.task.as_dicts(answers, data, []) == [
-        {"masks": [[one._asdict() for one in guesses]], "filled": filled}
-    ]
+    assert answers == [{"masks": [[one._asdict() for one in guesses]], "filled": filled}]
     guesses = [Guess("##ing", 0.9), Guess("home", 0.8)]
     assert fill_text("He was walk [MASK] [MASK].", guesses, MINILM) == "He was walking home."
 

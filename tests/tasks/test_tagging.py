@@ -288,4 +288,4 @@ def test_entities_have_their_place_in_the_text_and_the_mean_probability_of_their
     tags = ["O", "O", "B-location", "I-location", "O", "O", "O"]
     answers = [TagPrediction(tags, [1.0, 1.0, 0.5, 1.0, 1.0, 1.0, 1.0]), TagPrediction([], [])]
     entity = {"text": "New York", "label": "location", "start": 9, "end": 17, "score": 0.75}
-    assert TASK.as_dicts(answers, data, LABELS) == [{"entities": [entity]}, {"entities": []}]
+    assert TASK.as_dicts(answers, data) == [{"entities": [entity]}, {"entities": []}]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import json
 import sys
 import warnings
 from pathlib import Path
@@ -109,7 +108,6 @@ def test_one_column_needs_no_delimiter(tmp_path: Path, content: str, column: str
     [
         ("Gut;3,5\nSchlecht;1,5\n", ("1", "2"), "--delimiter ',' or --delimiter ';'"),
         ("Gut;3,5\nSchlecht;1,5\n", (None, None), "--delimiter ',' or --delimiter ';'"),
-        ("Meinung;Note\nGut; sehr;1\n", ("Text", "Note"), "--delimiter ',' or --delimiter ';'"),
     ],
 )
 def test_a_delimiter_that_is_not_certain_is_refused_with_the_way_out(
@@ -221,12 +219,11 @@ def test_a_comma_without_quotes_in_the_only_column_is_an_error_that_says_so(tmp_
         texts_of(tmp_path / "x.csv", b"text\na\nb, c\n")
 
 
-@pytest.mark.parametrize("written", ["Bewertung des K\u00e4ufers", " Bewertung des Ka\u0308ufers "])
-@pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
-def test_an_umlaut_of_a_name_may_be_one_character_or_two(tmp_path: Path, name: str, written: str) -> None:
-    content = json.dumps({"n": "1", written: "gut"}) if name == "x.jsonl" else f"n,{written}\n1,gut\n"
-    for requested in ("Bewertung des K\u00e4ufers", "Bewertung des Ka\u0308ufers"):
-        assert texts_of(tmp_path / name, content.encode(), requested) == ["gut"]
+@pytest.mark.parametrize(
+    ("name", "content"), [("x.csv", "n, der Text \n1,gut\n"), ("x.jsonl", '{" der Text ": "gut"}')]
+)
+def test_blanks_around_a_name_do_not_matter(tmp_path: Path, name: str, content: str) -> None:
+    assert texts_of(tmp_path / name, content.encode(), "der Text") == ["gut"]
 
 
 # -- settings
@@ -254,7 +251,6 @@ def test_settings_are_checked_at_once(settings: Any, message: str) -> None:
     [
         ("x.txt", {"delimiter": ";"}, "x.txt is read as txt, which has no delimiter; .* --format csv"),
         ("x.parquet", {"delimiter": ";"}, "is read as parquet, which has no delimiter"),
-        ("x.parquet", {"encoding": "cp1252"}, "is read as parquet, which is always UTF-8"),
     ],
 )
 def test_a_setting_that_a_format_does_not_have_is_refused(name: str, settings: Any, message: str) -> None:

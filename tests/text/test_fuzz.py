@@ -98,7 +98,6 @@ CLASSIFIER = {
     "model": "a",
     "weights_sha256": "b",
     "tokenizer_fingerprint": "c",
-    "tensors_sha256": frozen.digest(ARRAYS),
     "pairs": False,
     "pooling": "cls",
     "layers": [-1],
