@@ -55,7 +55,7 @@ GROWTH: dict[str, Mapping[str, Sequence[int]]] = {  # what grows: its values by 
 GROWING_TOKENS = {"cpu": 4096, "cuda": 1 << 18}  # in the texts of one point, when their length grows
 GROWING_TEXTS = 500  # when the threads grow
 REPEATS = 3  # samples of a point
-PRODUCT_TOKENS = {"cpu": 1024, "cuda": 16384}  # rows of the products of the roofline
+PRODUCT_TOKENS, PRODUCT_SECONDS = {"cpu": 1024, "cuda": 16384}, 0.5  # rows of the products of the roofline, and time
 OURS = """
 import sys, time, minibert
 vector = minibert.embed(sys.argv[1], sys.argv[2], device=sys.argv[3])
@@ -127,24 +127,24 @@ def padded_bytes(lengths: Sequence[int], config: Config) -> int:
     return 4 * len(lengths) * max(lengths) * widths
 
 
-def product_rates(config: Config, precisions: Iterable[str], device: str) -> dict[tuple[str, str], float]:
-    """(precision, kernel) -> operations a second, of torch's own kernel and of the one that the engine chooses.
+def product_rates(config: Config, precisions: Iterable[str], device: str) -> dict[str, float]:
+    """ "precision kernel" -> operations a second, of torch's own kernel and of the one that the engine chooses.
 
-    The products are those of one layer; the median over half a second counts.
+    The products are those of one layer; the median over PRODUCT_SECONDS counts.
     """
     D, F, T, where = config.hidden_size, config.intermediate_size, PRODUCT_TOKENS[device], torch.device(device)
     shapes = [(D, D), (D, 2 * D), (D, D), (D, F), (F, D)]  # (in, out): query, key with value, output, feed-forward
     loop, found = "for x, product in zip(inputs, products): product(x)", {}
-    kernels: list[tuple[str, type[Linear]]] = [(precision, Linear) for precision in precisions]
-    kernels += [(precision, choose_linear(getattr(torch, precision), where)) for precision, _ in kernels]
-    for precision, kernel in dict.fromkeys(kernels):
+    for precision in precisions:
         dtype = getattr(torch, precision)
-        products = [kernel([nn.Linear(*shape)], dtype, where) for shape in shapes]
         inputs = [torch.ones(T, size, dtype=dtype, device=where) for size, _ in shapes]
-        with torch.inference_mode():  # the timer warms up, and waits for a GPU
-            timer = Timer(loop, globals=locals(), num_threads=torch.get_num_threads())
-            seconds = timer.blocked_autorange(min_run_time=0.5).median
-        found[precision, kernel.description] = sum(2 * T * m * n for m, n in shapes) / seconds
+        kernels: list[type[Linear]] = [Linear, choose_linear(dtype, where)]
+        for kernel in dict.fromkeys(kernels):
+            products = [kernel([nn.Linear(*shape)], dtype, where) for shape in shapes]
+            with torch.inference_mode():  # the timer warms up, and waits for a GPU
+                timer = Timer(loop, globals=locals(), num_threads=torch.get_num_threads())
+                seconds = timer.blocked_autorange(min_run_time=PRODUCT_SECONDS).median
+            found[f"{precision} {kernel.description}"] = sum(2 * T * m * n for m, n in shapes) / seconds
     return found
 
 
@@ -175,9 +175,7 @@ def load(session: Session) -> None:
     some = spread_out(session.work)
     session.reference = session.call(do_job, peers.REFERENCE.name, context.device, some)[1]
     session.load(result.rows)
-    session.turn(result.rows, some, partial(check_vectors, session))
-    for row in result.rows:
-        row.samples = []  # this turn was the warm-up
+    session.turn(result.rows, some, partial(check_vectors, session), counts=False)
 
 
 def spread_out(rows: Any) -> Any:
@@ -198,8 +196,8 @@ def rounds(session: Session) -> None:
     precisions = sorted({row.contestant.precision for row in result.rows if not row.reason} - {"int8"})
     for _ in progress_bar(range(session.settings.rounds), "rounds"):
         found = session.call(product_rates, result.config, precisions, session.context.device)
-        for (precision, kernel), rate in found.items():
-            result.rates.setdefault(precision, {}).setdefault(kernel, []).append(rate)
+        for kernel, rate in found.items():
+            result.rates.setdefault(kernel, []).append(rate)
         session.turn(result.rows, session.work, partial(check_vectors, session))
 
 
@@ -231,10 +229,9 @@ def growth(session: Session) -> None:
         rows = pair(session, what, {"sentences": count, "tokens": sum(map(len, tokenizer.ids(texts)))}, at)
         if what == "threads":
             session.load(rows, threads=at)  # in new processes
-        for _ in progress_bar(range(1 + REPEATS), f"{what}: {at}"):
+        session.turn(rows, texts, counts=False)
+        for _ in progress_bar(range(REPEATS), f"{what}: {at}"):
             session.turn(rows, texts)
-        for row in rows:
-            row.samples = row.samples[1:]  # the first warmed up
         session.result.rows += rows
 
 

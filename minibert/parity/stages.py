@@ -185,7 +185,7 @@ class WatchAttention(TorchFunctionMode):
 
 @contextmanager
 def recording(model: nn.Module) -> Iterator[Tensors]:
-    """Yield a dictionary that fills with every stage of the next forward pass; at the end it has the order of STAGES."""
+    """Yield a dictionary that fills with every stage of the next forward pass; in the end in the order of STAGES."""
     kept: Tensors = {}
     watch, found = WatchAttention(kept), list(places(model))
 

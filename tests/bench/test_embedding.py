@@ -76,7 +76,7 @@ def test_flops_are_those_that_torch_counts_in_the_engine(monkeypatch: pytest.Mon
 def test_rates_are_of_torchs_kernel_and_of_the_one_that_the_engine_chooses() -> None:
     rates = embedding.product_rates(SMALL, ["float32"], "cpu")
     kernels = {matmul.Linear, matmul.choose_linear(torch.float32, torch.device("cpu"))}
-    assert set(rates) == {("float32", kernel.description) for kernel in kernels} and min(rates.values()) > 0
+    assert set(rates) == {f"float32 {kernel.description}" for kernel in kernels} and min(rates.values()) > 0
 
 
 def test_equal_vectors_are_equal_and_a_wrong_row_order_is_caught_in_every_precision() -> None:
