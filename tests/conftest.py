@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import os
 import shutil
@@ -112,3 +113,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.name != "test_tutorials.py":
             item.add_marker(pytest.mark.xdist_group(item.location[0]))
+    gc.freeze()  # libraries have a million objects, which no garbage collection needs to look at

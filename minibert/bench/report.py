@@ -116,11 +116,9 @@ def result_text(result: BenchResult) -> str:
         lines.append((", ".join(str(part) for part in group if part), *[""] * len(columns)))
         members = [row for row in shown if (row["job"], row["at"], row["precision"]) == group]
         lines += [(f"  {row['title']}", *(cell(column, row) for column in columns)) for row in members]
-    tokens, rates = sum(result.lengths), []
-    for precision, kernels in result.rates.items():
-        rates += [f"{precision} {kernel} {statistics.median(r) / 1e9:,.0f}" for kernel, r in kernels.items()]
-    work = f"{len(result.lengths):,} rows ({result.origin}), {tokens:,} tokens; {result.flops / 1e12:.3g} TFLOP"
-    notes = {"work": work, "GFLOP/s": "; ".join(rates)} | result.notes
+    counts = f"{len(result.lengths):,} rows ({result.origin}), {sum(result.lengths):,} tokens"
+    rates = [f"{kernel} {statistics.median(found) / 1e9:,.0f}" for kernel, found in result.rates.items()]
+    notes = {"work": f"{counts}; {result.flops / 1e12:.3g} TFLOP", "GFLOP/s": "; ".join(rates)} | result.notes
     notes["not ranked"] = "; ".join(
         f"{row['title']} {row['precision']}: {row['reason']}" for row in rows if row["reason"]
     )

@@ -242,9 +242,7 @@ class BestPredictions:
 
     @property
     def next_accuracy(self) -> float:
-        """How often the more likely of "is next" and "is random" is right; without labels, its expectation."""
-        if self.next_labels is None:
-            return float(np.maximum(self.is_next, 1 - self.is_next).mean())
+        """How often the more likely of "is next" and "is random" is right."""
         return float(((self.is_next < 0.5) == self.next_labels).mean())
 
 
@@ -262,7 +260,7 @@ def bounds(
     ids: rows as the model sees them, [CLS] a [SEP] or [CLS] a [SEP] b [SEP], perhaps followed by [PAD], each text of
     whole sentences (but see `full` of Procedure), one token a word. labels: true ids of the tokens to predict, -100
     elsewhere. next_labels: 0 is next, 1 is random. vocab: the ids of tokens; None: those of `grammar.vocabulary`.
-    Raises ValueError for rows of another form, and for rows that the language cannot produce.
+    Raises ValueError for a vocabulary without the words, and for rows that the language cannot produce.
     """
     reader = Posteriors(grammar, vocab or {token: id for id, token in enumerate(grammar.vocabulary)}, procedure)
     parts = [
@@ -286,7 +284,7 @@ class Posteriors:
                 "each word must be one token: learn a larger vocabulary, or use that of the language"
             )
         self.grammar, self.procedure, W = grammar, procedure, len(grammar.words)
-        self.special = {token: vocab[token] for token in SPECIAL_TOKENS}
+        self.separator = vocab["[SEP]"]
         # (V): the word of an id; W: another token, W + 1: [MASK], W + 2: none, after the end.
         self.word_of = np.full(max(vocab.values()) + 1, W)
         self.word_of[[vocab[word] for word in grammar.words]] = np.arange(W)
@@ -305,7 +303,7 @@ class Posteriors:
         self, ids: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], first: int
     ) -> tuple[Floats, Integers, Floats]:
         """`words`, `true` and `is_next` of BestPredictions for rows; first: the number of the first, for errors."""
-        seen, true, full = self.texts(ids, labels, first)  # (2R,n), (2R,n), (2R)
+        seen, true, full = self.texts(ids, labels)  # (2R,n), (2R,n), (2R)
         context, scale, evidence = self.forward_backward(seen, np.where(full, self.procedure.cut, 0.0))
         if not (possible := np.isfinite(evidence.max(axis=-1))).all():
             raise ValueError(
@@ -326,20 +324,12 @@ class Posteriors:
         return p / p.sum(axis=1, keepdims=True), true[text, place], p_next / (p_next + p_random)
 
     def texts(
-        self, ids: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], first: int
+        self, ids: Sequence[Sequence[int]], labels: Sequence[Sequence[int]]
     ) -> tuple[Integers, Integers, NDArray[np.bool_]]:
         """The words of both texts of each row and the true words, (2R,n) each, and whether the row is full, (2R)."""
         W, full, texts = len(self.grammar.words), [], []
-        cls, sep, pad = (self.special[token] for token in ("[CLS]", "[SEP]", "[PAD]"))
-        for number, (row, label) in enumerate(zip(map(np.asarray, ids), map(np.asarray, labels), strict=True), first):
-            ends, chosen = (row == sep).nonzero()[0], label != IGNORED
-            has_form = row[0] == cls and len(ends) in (1, 2) and (row[ends[-1] + 1 :] == pad).all()
-            at_words = not np.isin(row[chosen], (cls, sep, pad)).any() and (self.word_of[label[chosen]] < W).all()
-            if not (has_form and at_words):
-                raise ValueError(
-                    f"row {number} is neither [CLS] a [SEP] nor [CLS] a [SEP] b [SEP], perhaps followed by [PAD], "
-                    "or has a label that is not a word or not at a word"
-                )
+        for row, label in zip(map(np.asarray, ids), map(np.asarray, labels), strict=True):
+            ends, chosen = (row == self.separator).nonzero()[0], label != IGNORED
             truth = np.where(chosen, self.word_of[np.where(chosen, label, 0)], IGNORED)
             parts = [slice(1, ends[0]), slice(ends[0] + 1, ends[-1])]  # the second may be empty
             texts += [(self.word_of[row[part]], truth[part]) for part in parts]

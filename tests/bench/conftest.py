@@ -11,7 +11,7 @@ import pytest
 from words import write_words_checkpoint
 
 import minibert
-from minibert.bench import harness
+from minibert.bench import embedding, harness
 from minibert.bench.harness import BenchResult, Contestant, Row, Sample
 from minibert.config import Config
 
@@ -36,6 +36,7 @@ class Here:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
     monkeypatch.setattr(harness, "new_process", lambda threads: Here())
+    monkeypatch.setattr(embedding, "PRODUCT_SECONDS", 0.0)
     monkeypatch.delenv("MINIBERT_DATA", raising=False)
 
 

@@ -32,7 +32,7 @@ def test_ten_steps_miss_the_goals_and_teacher_and_student_are_ordinary_checkpoin
     printed = capsys.readouterr().out
     loss, _, following = map(float, re.findall(r"[\d.]+(?=,|%)", printed.partition("best possible")[2])[:3])
     assert 1.0 < loss < 1.6 and 50 < following <= 100
-    assert float(re.findall(rf"{possible.LOSS} +([\d.]+)", printed)[0]) > 2
+    assert float(re.findall(r"share of ours +([\d.]+)", printed)[0]) < 0.5
     assert "missed" in printed
     assert "<svg" in (tmp_path / "curve.svg").read_text()
     teacher = transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "out" / "bert")
@@ -40,14 +40,6 @@ def test_ten_steps_miss_the_goals_and_teacher_and_student_are_ordinary_checkpoin
     assert teacher.config.num_hidden_layers == 2 * student.config.n_layers
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out" / "bert")
     assert tokenizer.tokenize("these boats drift .") == ["these", "boats", "drift", "."]
-
-
-@pytest.mark.parametrize(
-    ("goal", "value", "reached"),
-    [(possible.LOSS, 1.04, True), (possible.LOSS, 1.06, False), ("accuracy", 1.06, True), ("accuracy", 1.04, False)],
-)
-def test_a_goal_is_reached_from_its_side(goal: str, value: float, reached: bool) -> None:
-    assert possible.is_reached(goal, value, 1.05) == reached
 
 
 def test_a_model_twice_as_deep_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
