@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from minibert.printing import brief
 
@@ -16,15 +21,25 @@ PRECISIONS = {
     "int8": None,  # for vectors only; see kernels/int8.py
     "auto": None,
 }
+# Tokens in a batch. A GPU needs many: it computes 4,096 in less time than the host takes to launch the kernels.
+BATCH_TOKENS = {"cpu": 4096, "mps": 16384, "cuda": 65536}
 
 
 def check_device(device: str | torch.device) -> None:
     """Raise ValueError for a device that this machine or this build of torch does not have."""
     kind, _, number = str(device).partition(":")
-    counts = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if int(number or 0) >= counts.get(kind, 0):
-        found = ", ".join(f"{count} {name}" for name, count in counts.items())
+    counts = {name: device_count(name) for name in dict.fromkeys(("cpu", "cuda", "mps", kind))}
+    if (not number.isdecimal() and number) or int(number or 0) >= counts[kind]:
+        found = ", ".join(f"{count} {name}" for name, count in counts.items() if count or name != kind)
         raise ValueError(f"device {brief(str(device))} is not available; torch has these: {found}; use device='cpu'")
+
+
+def device_count(kind: str) -> int:
+    """How many devices of a kind there are, such as "cuda"; 0 of a kind that torch does not know."""
+    try:
+        return int(torch.get_device_module(kind).device_count())
+    except RuntimeError:
+        return 0
 
 
 def choose_device(device: str | torch.device) -> str:
@@ -82,3 +97,44 @@ def cpu_features() -> set[str]:
         return {name for name, present in torch.cpu.get_capabilities().items() if present is True}
     path = Path("/proc/cpuinfo")
     return set(path.read_text(encoding="utf-8").split()) if path.exists() else set()
+
+
+def batch_tokens_on(device: torch.device) -> int:
+    """The tokens in a batch on this device where nobody chose a number."""
+    return BATCH_TOKENS.get(device.type, BATCH_TOKENS["cuda"])
+
+
+def without_cudnn() -> AbstractContextManager[None]:
+    """Inside, torch's fused attention does not use cuDNN, which builds a plan for each new shape: about 30 ms."""
+    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
+
+
+def copies_ahead(device: torch.device) -> bool:
+    """Whether the host can go on during a copy and wait for it later: CUDA. On MPS nothing tells when it has ended."""
+    return device.type not in ("cpu", "mps")
+
+
+def to_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Tensors of the CPU on a device: on CUDA by one copy, for which the host does not wait."""
+    if not copies_ahead(device):
+        return [x.to(device) for x in tensors]
+    # As bytes, each at a multiple of the largest dtype.
+    parts = [F.pad(x.flatten().view(torch.uint8), (0, -x.nbytes % 8)) for x in tensors]
+    whole = torch.cat(parts).pin_memory().to(device, non_blocking=True)
+    moved = torch.split(whole, [len(part) for part in parts])
+    return [part[: x.nbytes].view(x.dtype).view(x.shape) for part, x in zip(moved, tensors, strict=True)]
+
+
+class PendingCopy:
+    """A tensor that is being copied to the CPU; `wait` waits for this copy alone."""
+
+    def __init__(self, x: Tensor) -> None:
+        ahead = copies_ahead(x.device)
+        self.x = x.to("cpu", non_blocking=ahead)  # from CUDA: into pinned memory
+        self.copied = torch.get_device_module(x.device).current_stream(x.device).record_event() if ahead else None
+
+    def wait(self) -> Tensor:
+        """The tensor on the CPU."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        return self.x

@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minibert.config import Config
+from minibert.device import without_cudnn
 from minibert.inputs import Fields, as_inputs, output
 from minibert.printing import brief
 
@@ -103,7 +104,8 @@ def eager_attention(
 def sdpa_attention(query: Tensor, key: Tensor, value: Tensor, keep: Tensor, dropout: nn.Dropout) -> tuple[Tensor, None]:
     """The same by torch's fused kernel, which does not store the scores and so cannot return probs."""
     p = dropout.p if dropout.training else 0.0
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=keep, dropout_p=p), None
+    with without_cudnn():
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=keep, dropout_p=p), None
 
 
 ATTENTION: dict[str, Attend] = {"eager": eager_attention, "sdpa": sdpa_attention}  # minibert.load's attention=

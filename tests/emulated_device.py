@@ -119,9 +119,10 @@ class EmulatedDevice(TorchDispatchMode):
         name, kwargs = func.overloadpacket.__name__, dict(kwargs or {})
         if name in ("is_pinned", "pin_memory", "_pin_memory"):
             return pin(args[0]) if name != "is_pinned" else hasattr(args[0], "pinned")
-        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        leaves = tree_leaves((args, kwargs))
+        tensors = [x for x in leaves if isinstance(x, Tensor)]
         ours = [x for x in tensors if isinstance(x, DeviceTensor)]
-        target = torch.device(kwargs["device"]).type if kwargs.get("device") is not None else None
+        target = next((x.type for x in leaves if isinstance(x, torch.device)), None)
         if not ours and target != NAME:
             return func(*args, **kwargs)
         if is_composed(func):  # inference mode does not decompose

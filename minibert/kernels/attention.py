@@ -2,9 +2,10 @@
 
     T  tokens of all texts in a packed batch; B texts, S tokens of each in a group
 
-Three implementations, which differ only in rounding:
+Four implementations, which differ only in rounding:
 
     grouped_attention    torch's fused kernel, one group of texts of equal length after the other
+    padded_attention     the same kernel once, with padding and a mask: on a GPU each launch costs, padding hardly
     BatchedAttention     the same groups by two batched products over all texts and heads, into memory that is reused:
                          for texts of ordinary length two to three times as fast on a CPU
     varlen_attention     one kernel that takes the bounds of the texts: CUDA in bfloat16 or float16
@@ -22,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from minibert.device import without_cudnn
 from minibert.kernels.matmul import Workspace, is_x86
 from minibert.kernels.packing import Packed, pack
 
@@ -106,6 +108,17 @@ def softmax(scores: Tensor, out: Tensor) -> Tensor:
     return out.div_(out.sum(dim=-1, keepdim=True))
 
 
+def padded_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
+    """Attention within each text by one kernel for the padded batch, (T,H,W) or (B,H,W) -> the same."""
+    all_tokens = len(query) == len(key)
+    q, k, v = packed.pad(query) if all_tokens else query[:, None], packed.pad(key), packed.pad(value)  # (B,S,H,W)
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B,S,H,W) -> (B,H,S,W)
+    with without_cudnn():
+        context = F.scaled_dot_product_attention(q, k, v, attn_mask=packed.mask[:, None, None])
+    context = context.transpose(1, 2).flatten(0, 1)  # (B,H,S,W) -> (BS,H,W)
+    return context.index_select(0, packed.cells) if all_tokens else context
+
+
 def varlen_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
     """Attention by one kernel that takes the bounds of the texts; CUDA in bfloat16 or float16."""
     from torch.nn.attention.varlen import varlen_attn  # imports torch's compiler: one second
@@ -117,21 +130,22 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) 
     return cast(Tensor, varlen_attn(query, key, value, bounds, packed.bounds, longest, packed.longest))
 
 
-def choose_attention(dtype: torch.dtype, device: torch.device, workspace: Workspace) -> PackedAttend:
-    """The fastest implementation on this device; on CUDA it must agree with grouped_attention.
+def choose_attention(dtype: torch.dtype, device: torch.device, head_size: int, workspace: Workspace) -> PackedAttend:
+    """The fastest implementation on this device; varlen_attention must agree with padded_attention.
 
     On x86 CPUs torch has a fast library for batches of small products; on others the fused kernel is as fast.
+    head_size: the kernel for all lengths takes multiples of 8 alone.
     """
-    if device.type == "cpu" and is_x86():
-        return BatchedAttention(workspace)
-    if device.type != "cuda" or dtype == torch.float32:
-        return grouped_attention
+    if device.type == "cpu":
+        return BatchedAttention(workspace) if is_x86() else grouped_attention
+    if device.type == "mps" or dtype == torch.float32:
+        return padded_attention
     packed = pack([[0] * 19, [0] * 7, [0] * 7], device)
     random = torch.Generator().manual_seed(0)  # leaves the caller's random state alone
-    query, key, value = torch.randn(3, 33, 2, 64, generator=random).to(device, dtype)
+    query, key, value = torch.randn(3, 33, 2, head_size, generator=random).to(device, dtype)
     try:
         context = varlen_attention(query, key, value, packed)
     except (ImportError, RuntimeError, TypeError):  # this torch or GPU has no such kernel, or with other arguments
-        return grouped_attention
-    agreed = torch.allclose(context, grouped_attention(query, key, value, packed), rtol=2e-2, atol=2e-2)
-    return varlen_attention if agreed else grouped_attention
+        return padded_attention
+    agreed = torch.allclose(context, padded_attention(query, key, value, packed), rtol=2e-2, atol=2e-2)
+    return varlen_attention if agreed else padded_attention

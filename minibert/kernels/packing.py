@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain, pairwise
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from minibert.config import Config
+from minibert.device import to_device
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -88,6 +90,7 @@ class Packed:
     longest: int  # tokens of the longest text
     segments: Tensor | None  # (T): 1 for the tokens of second texts, else 0; None: 0 for all
     groups: list[tuple[int, int]]  # (texts, tokens of each) of neighbours of equal length
+    cells: Tensor  # (T): text · longest + column, for `pad`; empty on a CPU
     extra: int = 0  # rows after the first tokens of the B texts that round up their number
 
     def first_tokens(self, x: Tensor) -> Tensor:
@@ -99,6 +102,16 @@ class Packed:
         sizes = [texts * S if len(x) == len(self.ids) else texts for texts, S in self.groups]
         parts = zip(torch.split(x[: sum(sizes)], sizes), self.groups, strict=True)
         return [part.view(texts, -1, *x.shape[1:]) for part, (texts, _) in parts]
+
+    def pad(self, x: Tensor) -> Tensor:
+        """(T, ...) -> (B, longest, ...), zeros for padding: fewer kernels than one for each group."""
+        rows, shape = len(self.bounds) - 1, x.shape[1:]
+        return x.new_zeros(rows * self.longest, *shape).index_copy(0, self.cells, x).view(rows, -1, *shape)
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """(B, longest), False for padding."""
+        return torch.arange(self.longest, device=self.bounds.device) < self.bounds.diff()[:, None]
 
 
 def pack(
@@ -119,22 +132,24 @@ def pack(
     changes = np.flatnonzero(np.diff(lengths, prepend=0, append=0))  # the texts where another length begins
     groups = [(int(end - start), int(lengths[start])) for start, end in pairwise(changes)]
 
-    def move(values: NDArray[np.integer]) -> Tensor:
-        tensor = torch.from_numpy(values)
-        return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
-
-    padded = device.type == "cpu" and len(ids) >= max(PADDED_FROM, 2 * len(rows))  # else B + extra could be T
+    on_cpu = device.type == "cpu"
+    padded = on_cpu and len(ids) >= max(PADDED_FROM, 2 * len(rows))  # else B + extra could be T
     extra = -len(rows) % TEXT_BUCKET if padded else 0
-    longest, segments = int(lengths.max()), None
+    segments = []  # one array or none
     if second is not None:
         starts = np.append(second, lengths[len(second) :])  # (B)
-        segments = move((columns >= np.repeat(starts, lengths)).astype(np.int64))  # (T)
+        segments = [(columns >= np.repeat(starts, lengths)).astype(np.int64)]  # (T)
     positions = columns
     if padding_id is not None:  # the number of each real token among those of its text
         real = ids != padding_id
         counts = np.concatenate(([0], real.cumsum()))  # (T + 1)
         positions = np.where(real, counts[1:] - np.repeat(counts[bounds[:-1]], lengths), 0)
-    return Packed(move(ids), move(positions), move(bounds.astype(np.int32)), longest, segments, groups, extra)
+    longest = int(lengths.max())
+    cells = columns[:0] if on_cpu else columns + np.repeat(np.arange(len(rows)) * longest, lengths)  # (T)
+    arrays = ids, positions, bounds.astype(np.int32), cells, *segments
+    moved = to_device([torch.from_numpy(array) for array in arrays], device)
+    tensors = dict(zip(("ids", "positions", "bounds", "cells"), moved, strict=False))
+    return Packed(**tensors, longest=longest, segments=moved[4] if segments else None, groups=groups, extra=extra)
 
 
 def padding_texts(tokens: int, bucket: int) -> list[list[int]]:

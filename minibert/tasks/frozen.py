@@ -147,7 +147,7 @@ class Classifier:
         *,
         model: str | None = None,
         device: str = "auto",
-        batch_tokens: int = Recipe.batch_tokens,
+        batch_tokens: int | None = None,
     ) -> Classifier:
         """Read a folder written by `save`. model: the checkpoint, where it was moved.
 

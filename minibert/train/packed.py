@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minibert.device import without_cudnn
 from minibert.heads import Head
 from minibert.losses import IGNORED
 from minibert.model import Embeddings, Encoder, EncoderOutput, Layer, SelfAttention
@@ -221,7 +222,8 @@ def attend(attention: SelfAttention, x: Tensor, groups: Sequence[Group], queries
     for qkv, keys, asking in zip(padded, groups, query_groups, strict=True):
         q, k, v = map(attention.split_heads, qkv)  # (B,S,D) -> (B,H,S,W), B rows of the group
         p = attention.dropout.p if attention.dropout.training else 0.0
-        context = F.scaled_dot_product_attention(q, k, v, attn_mask=keys.mask, dropout_p=p)
+        with without_cudnn():
+            context = F.scaled_dot_product_attention(q, k, v, attn_mask=keys.mask, dropout_p=p)
         contexts.append(asking.unpad(context.transpose(1, 2).flatten(2)))  # (B,H,S,W) -> (B,S,D) -> (n,D)
     output: Tensor = attention.output(pad_to_bucket(torch.cat(contexts)))
     return output

@@ -16,6 +16,7 @@ softmax stay float32. So they do in int8, see kernels/int8.py.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,11 +31,17 @@ from torch import Tensor, nn
 
 from minibert import model
 from minibert.config import Config
-from minibert.device import check_device, choose_dtype
+from minibert.device import PendingCopy, batch_tokens_on, check_device, choose_dtype
 from minibert.kernels import int8 as int8_kernels
-from minibert.kernels.attention import BatchedAttention, PackedAttend, choose_attention, varlen_attention
+from minibert.kernels.attention import (
+    BatchedAttention,
+    PackedAttend,
+    choose_attention,
+    padded_attention,
+    varlen_attention,
+)
 from minibert.kernels.int8 import Calibration, Int8Linear, Quantization, can_multiply
-from minibert.kernels.matmul import Linear, Workspace, choose_linear, linear_of
+from minibert.kernels.matmul import Linear, Workspace, choose_linear, is_right, linear_of
 from minibert.kernels.packing import TOKEN_BUCKET, Packed, check_rows, last_bucket, pack, padding_texts
 from minibert.printing import progress_bar
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS, Pooling
@@ -94,15 +101,24 @@ class SelfAttention:
 
     def __init__(self, source: model.SelfAttention, kernels: Kernels) -> None:
         self.head_size, self.attend = source.head_size, kernels.attend
-        self.query = kernels.linear([source.query], "attention")
-        self.key_value = kernels.linear([source.key, kernels.smoothed_value(source.value)], "attention")
+        layers = [source.query, source.key, kernels.smoothed_value(source.value)]
+        self.joined: Linear | None = None
+        if kernels.device.type == "cpu":
+            self.query = kernels.linear(layers[:1], "attention")
+            self.key_value = kernels.linear(layers[1:], "attention")
+        else:  # one launch for all three
+            self.joined, D = kernels.linear(layers), source.query.out_features
+            self.query, self.key_value = self.joined.part(0, D), self.joined.part(D, 3 * D)
         self.output = kernels.linear([source.output], "output")
 
     def __call__(self, x: Tensor, query_tokens: Tensor, packed: Packed) -> Tensor:
         """Attention of the query tokens, all of x (T,D) or the first of each text (B,D), to the tokens of x."""
         prepared = self.key_value.prepare(x)
-        key, value = self.key_value(prepared).chunk(2, dim=-1)  # (T,D) -> (T,2D) -> (T,D) each
-        query = self.query(prepared if query_tokens is x else self.query.prepare(query_tokens))
+        if self.joined is not None and query_tokens is x:
+            query, key, value = self.joined(prepared).chunk(3, dim=-1)  # (T,D) -> (T,3D) -> (T,D) each
+        else:
+            key, value = self.key_value(prepared).chunk(2, dim=-1)  # (T,D) -> (T,2D) -> (T,D) each
+            query = self.query(prepared if query_tokens is x else self.query.prepare(query_tokens))
         q, k, v = (part.view(len(part), -1, self.head_size) for part in (query, key, value))  # (T,D) -> (T,H,W)
         context = self.attend(q, k, v, packed).flatten(1)  # (T,H,W) -> (T,D)
         return self.output(self.output.prepare(context), residual=query_tokens)
@@ -168,9 +184,10 @@ class Kernels:
         return linear_of(weight / output.smoothing[:, None], bias / output.smoothing)
 
     def __str__(self) -> str:
-        attention = "one kernel for all lengths" if self.attend is varlen_attention else "groups of equal length"
+        names: dict[Any, str] = {varlen_attention: "one kernel for all lengths", padded_attention: "one padded kernel"}
+        attention = names.get(self.attend, "groups of equal length")
         attention += ", two products each" if isinstance(self.attend, BatchedAttention) else ""
-        return f"{name_of(self.dtype)} on {self.device}; products: {self.product.description}; attention: {attention}"
+        return f"on {self.device}; products: {self.product.description}; attention: {attention}"
 
 
 def name_of(dtype: torch.dtype) -> str:
@@ -203,12 +220,22 @@ class Engine:
         check_device(self.device)
         int8 = precision == "int8" and can_multiply(self.device)
         self.dtype = choose_dtype("auto" if precision == "int8" else precision, self.device)
-        self.precision = "int8" if int8 else name_of(self.dtype)
+        precision = name_of(self.dtype)
+        if self.dtype == torch.float32 and not is_right(Linear, self.dtype, self.device):
+            precision = "reduced float32"
+            warnings.warn(
+                f"float32 products on {self.device} are computed in fewer digits (TF32, bfloat16), because a setting "
+                "of torch allows it: vectors differ by about 1e-3; torch.set_float32_matmul_precision('highest') and "
+                "no TORCH_ALLOW_TF32_CUBLAS_OVERRIDE forbid it",
+                stacklevel=2,
+            )
+        self.precision = "int8" if int8 else precision
         workspace = Workspace()
-        attend = choose_attention(self.dtype, self.device, workspace)
+        head_size = self.config.hidden_size // self.config.num_attention_heads
+        attend = choose_attention(self.dtype, self.device, head_size, workspace)
         product = choose_linear(self.dtype, self.device)
         kernels = Kernels(self.device, self.dtype, product, attend, self.config.hidden_act, workspace, int8)
-        self.kernels = str(kernels)
+        self.kernels = f"{precision} {kernels}"
         self.embeddings = Embeddings(encoder.embeddings, self.config, kernels)
         self.padding_id = None if self.config.padding_has_position else self.config.pad_token_id
         found = Calibration({}, short_texts_tolerate_int8=True)
@@ -278,12 +305,10 @@ class Engine:
         result = np.empty((len(ids), width), np.float32)
         bar = progress_bar(name="embed", total=int(lengths.sum()), show=progress, unit="token", unit_scale=True)
         with bar:
-            batches: Iterator[Any] = map(to_host, self.batches(ids, second, lengths, recipe, layers))
-            # One batch behind: the device computes the next meanwhile.
-            for (rows, vectors, copied), _ in pairwise(chain(batches, [()])):
-                if copied is not None:
-                    copied.synchronize()
-                result[rows] = vectors.numpy()
+            batches = self.batches(ids, second, lengths, recipe, layers)
+            copies: Iterator[Any] = ((rows, PendingCopy(vectors)) for rows, vectors in batches)
+            for (rows, copy), _ in pairwise(chain(copies, [()])):  # one behind: the device computes the next meanwhile
+                result[rows] = copy.wait().numpy()
                 bar.update(int(lengths[rows].sum()))
         return result
 
@@ -297,7 +322,8 @@ class Engine:
     ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
         """Row numbers and their vectors on the device, the longest first, so that memory peaks in the first batch."""
         pooling, on_cpu = POOLINGS[recipe.pooling], self.device.type == "cpu"
-        tokens = min(recipe.batch_tokens, CPU_TOKENS) if on_cpu else recipe.batch_tokens
+        tokens = recipe.batch_tokens or batch_tokens_on(self.device)
+        tokens = min(tokens, CPU_TOKENS) if on_cpu else tokens
         bucket_at_the_end = last_bucket(int(lengths.sum()), tokens)
         order = np.argsort(-lengths, kind="stable")
         while len(order):
@@ -317,7 +343,8 @@ class Engine:
                     raise
                 tokens = size // 2
                 continue
-            yield rows, COMBINATIONS[recipe.combine](torch.stack([vectors[: len(rows)] for vectors in pooled]))
+            several = [vectors[: len(rows)] for vectors in pooled]
+            yield rows, COMBINATIONS[recipe.combine](torch.stack(several)) if len(several) > 1 else several[0]
             order = order[len(rows) :]
 
     def forward(self, packed: Packed, pooling: Pooling, layers: Sequence[int]) -> list[Tensor]:
@@ -338,20 +365,14 @@ class Engine:
 
     def pool(self, x: Tensor, packed: Packed, pooling: Pooling) -> Tensor:
         """(T,D) -> (B,D); if the layer computed only first tokens, x is (B,D) already."""
+        if pooling.reduction and self.device.type != "cpu":  # one launch; unsafe: the lengths are not checked
+            return torch.segment_reduce(x, pooling.reduction, lengths=packed.bounds.diff(), unsafe=True)
         if not pooling.first_only:
             return torch.cat([pooling.pool(group, None) for group in packed.by_group(x)])  # (T,D) -> (B,S,D) each
         first = packed.first_tokens(x) if len(x) == len(packed.ids) else x
         if pooling.through_pooler and self.pooler is not None:
             return torch.tanh(self.pooler(first.to(self.dtype)).float())
         return first
-
-
-def to_host(batch: tuple[NDArray[np.int64], Tensor]) -> tuple[NDArray[np.int64], Tensor, Any]:
-    """Row numbers, the vectors that are being copied from the device, and an event of CUDA to wait for, or None."""
-    rows, vectors = batch
-    on_cpu = vectors.to("cpu", non_blocking=vectors.is_cuda)  # from CUDA: into pinned memory
-    copied = torch.cuda.current_stream(vectors.device).record_event() if vectors.is_cuda else None
-    return rows, on_cpu, copied
 
 
 computed_in: int | None = None  # the process that has computed and whose threads its forks do not have

@@ -22,6 +22,7 @@ class Pooling:
     pool: Callable[[Tensor, Tensor | None], Tensor]
     first_only: bool = False  # it reads only the first token of each text
     through_pooler: bool = False  # the checkpoint's pooler comes after it
+    reduction: str = ""  # its name in torch.segment_reduce, which on a GPU computes it by one kernel; "": it has none
 
 
 def mean(states: Tensor, keep: Tensor | None) -> Tensor:
@@ -41,8 +42,8 @@ def first(states: Tensor, keep: Tensor | None) -> Tensor:
 
 POOLINGS = {
     "cls": Pooling(first, first_only=True),
-    "mean": Pooling(mean),
-    "max": Pooling(maximum),
+    "mean": Pooling(mean, reduction="mean"),
+    "max": Pooling(maximum, reduction="max"),
     "pooler": Pooling(first, first_only=True, through_pooler=True),  # Devlin et al. 2018, section 3.1, NSP
 }
 # Vectors of k layers, (k,B,D), to (B, k D) or (B,D).

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from minibert.device import batch_tokens_on
 from minibert.inputs import inference
 from minibert.kernels.packing import batches, check_rows
 from minibert.model import Encoder, EncoderOutput
@@ -43,7 +44,7 @@ def readable_vectors(
     second = second if encoder.config.family.pairs_in_segments else None
     vectors = np.empty((len(ids), width), dtype=np.float32)
     with inference(encoder):
-        for rows in batches(lengths, recipe.batch_tokens):
+        for rows in batches(lengths, recipe.batch_tokens or batch_tokens_on(encoder.device)):
             input_ids, keep = pad([ids[row] for row in rows], encoder.config.pad_token_id, encoder.device)
             segments = None
             if second is not None:

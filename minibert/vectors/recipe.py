@@ -37,7 +37,8 @@ class Recipe:
     stride: text tokens from the start of one window to the next; None: half a window.
     truncation: the older name of `long`: "error" is long="error", "warn" leaves it to `long`.
     missing: None and NaN are refused ("error") or treated as empty texts ("empty").
-    batch_tokens: the maximum number of tokens in a batch, at least one text; fewer need less memory.
+    batch_tokens: the maximum number of tokens in a batch, at least one text; fewer need less memory. None: 4,096 on a
+    CPU, 16,384 on MPS, 65,536 on CUDA.
     normalize: True gives vectors of length 1, False leaves them as they are, None is False.
     max_length: the tokens of a text, special tokens included; None: 512, or fewer if the tokenizer or the model has
     fewer.
@@ -69,7 +70,7 @@ class Recipe:
         "warn", "the older name of --long: warn (cut) or error", choices=("warn", "error"), metavar="HOW"
     )
     missing: str = setting("error", "missing texts: {choices}", choices=("error", "empty"), metavar="HOW")
-    batch_tokens: int = setting(4096, "tokens in a batch", minimum=1)
+    batch_tokens: int | None = setting(None, "tokens in a batch (4096; MPS 16384, CUDA 65536)", minimum=1)
     normalize: bool | None = setting(None, "vectors of length 1 (no; with --pooling auto as stated)")
     max_length: int | None = setting(
         None, "tokens of a text (512, or fewer by the tokenizer; with --pooling auto as stated)", minimum=1
