@@ -7,8 +7,6 @@ import json
 import os
 import resource
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +23,8 @@ from training import WIDTH, batches_of
 import minibert
 from minibert import files
 from minibert.heads import Head
-from minibert.train import checkpointer, distributed
-from minibert.train.checkpointer import BEST, Checkpointer, remove_run
-from minibert.train.distributed import DistributedContext
+from minibert.train import checkpointer
+from minibert.train.checkpointer import BEST, Checkpointer
 from minibert.train.loop import NotFiniteError, Progress, new_optimizer, packed_loss, train
 from minibert.train.settings import TrainSettings
 
@@ -182,15 +179,6 @@ def test_a_run_that_was_killed_at_any_write_is_resumed_bit_for_bit(
     assert set(first_steps) == {0, 2, 3, 4, 6, 8, 9}
 
 
-def test_the_main_process_alone_removes_a_finished_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "lock").touch()
-    for rank, left in ((1, ["lock", "run"]), (0, [])):
-        monkeypatch.setattr(distributed, "context", lambda rank=rank: DistributedContext(rank, 2))
-        remove_run(tmp_path / "run")
-        assert sorted(path.name for path in tmp_path.rglob("*")) == left
-
-
 def test_a_restart_that_is_killed_leaves_no_state_of_the_earlier_run(
     killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,59 +190,6 @@ def test_a_restart_that_is_killed_leaves_no_state_of_the_earlier_run(
     monkeypatch.undo()
     with Checkpointer(tmp_path, CONFIG | {"seed": 1}):  # so any config may follow
         pass
-
-
-KILLS = """
-import os, random, signal, sys, time
-from pathlib import Path
-
-sys.path.insert(0, sys.argv[1])
-import torch
-torch.set_num_threads(1)
-from train.test_checkpointer import run, assert_ended_alike
-
-checkpoint, folder = Path(sys.argv[2]), Path(sys.argv[3])
-for name in ("first", "whole"):  # the first loads what is loaded when it is needed
-    begin = time.perf_counter()
-    whole = run(checkpoint, folder / name, every=1)
-length = time.perf_counter() - begin
-random.seed(1)
-killed = finished = 0
-while killed < 30:
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            ended = run(checkpoint, folder / str(finished), every=1)
-            assert_ended_alike(ended, whole)
-            status = 0
-        finally:
-            os._exit(status)
-    time.sleep(random.uniform(0, length))
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        killed += 1
-    else:
-        assert status == 0, status
-        finished += 1
-ended = run(checkpoint, folder / str(finished), every=1)
-assert_ended_alike(ended, whole)
-print(killed)
-"""
-
-
-@pytest.mark.slow
-def test_thirty_sigkills_at_random_moments_change_no_bit(checkpoint: Path, tmp_path: Path) -> None:
-    """In processes of their own, forked from one that has loaded torch already."""
-    done = subprocess.run(
-        [sys.executable, "-c", KILLS, str(Path(__file__).parents[1]), str(checkpoint), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "30\n"
 
 
 LEFT_OUT: dict[str, Callable[[dict[str, Tensor], dict[str, Any]], Any]] = {

@@ -25,7 +25,6 @@ from minibert.cli import main as cli
 from minibert.families.albert import ALBERT
 from minibert.families.base import Family
 from minibert.families.bert import BERT
-from minibert.families.distilbert import DISTILBERT
 from minibert.families.roberta import ROBERTA
 from minibert.heads import Head
 from minibert.losses import IGNORED
@@ -85,15 +84,6 @@ def test_a_student_begins_as_its_teachers_layers_without_segments_and_pooler(tea
     for part in ("encoder.layers.1", "encoder.embeddings.position", "transform_norm", "decoder"):
         theirs = teacher.get_submodule(part.replace("layers.1", "layers.3")).state_dict()
         assert_equal(student.get_submodule(part).state_dict(), theirs)
-
-
-def test_a_student_of_all_layers_is_its_teacher_where_that_has_no_segments(
-    written: Callable[..., tuple[Path, Any]],
-) -> None:
-    teacher: Any = minibert.load(written(DISTILBERT, HEAD)[0], head=HEAD)
-    ids = torch.arange(5, 12)[None]
-    with torch.no_grad():
-        assert torch.equal(new_student(teacher, (0, 1))(ids).logits, teacher(ids).logits)
 
 
 # ---------------------------------------------------------------------------------------------------------------

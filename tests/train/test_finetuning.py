@@ -94,19 +94,6 @@ def test_a_head_that_fits_is_kept_and_another_is_fresh(checkpoint: Path, tmp_pat
     assert len(fresh.classifier.weight) == 3
 
 
-@pytest.mark.parametrize(
-    ("labels", "words"),
-    [
-        (["a"] * 4, "they have 1 classes, the smallest 'a'"),
-        (["a", "b", "c", None], "row 3"),
-        (["a", "b"], "4 texts and 2 labels"),
-    ],
-)
-def test_labels_that_cannot_be_learned_are_refused_before_anything_is_loaded(labels: list[Any], words: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=words):
-        finetune("classify", ["one", "two", "three", "four"], labels, model="no such checkpoint")
-
-
 def test_the_commands_train_with_several_seeds_measure_predict_and_plot(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,9 +202,12 @@ def test_a_missing_text_is_refused_with_its_row_or_is_empty_as_the_message_says(
             "delimiter and encoding are of files; leave them out for a DataFrame",
         ),
         ("classify", {"text": ["a", "b"], "label": ["x", float("nan")]}, {}, "row 1 has the label nan"),
+        ("classify", ["a", "b"], {"labels": ["x", "x"]}, "they have 1 classes, the smallest 'x'"),
+        ("classify", ["a", "b"], {"labels": ["x", None]}, "row 1"),
+        ("classify", ["a", "b", "c"], {"labels": ["x", "y"]}, "3 texts and 2 labels"),
     ],
 )
-def test_a_table_that_cannot_be_learned_is_refused_before_anything_is_loaded(
+def test_data_that_cannot_be_learned_is_refused_before_anything_is_loaded(
     task: str, data: Any, how: dict[str, Any], words: str
 ) -> None:
     with pytest.raises((ValueError, TypeError), match=words):

@@ -17,7 +17,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import torch
 from helpers import assert_equal
 from training import write_home
 
@@ -172,15 +171,6 @@ def test_training_in_another_thread_leaves_signals_alone(home: Path) -> None:
         model = pool.submit(KINDS["classify"], home, **EPOCHS | {"epochs": 1}).result()
     assert model.head_is_trained
     assert signal.getsignal(signal.SIGTERM) is usual
-
-
-@pytest.mark.parametrize("kind", ["classify", "mlm+nsp"])
-def test_the_same_seed_gives_the_same_bits_and_another_seed_others(kind: str, home: Path, tmp_path: Path) -> None:
-    how = STEPS | {"steps": 4} if kind in OF_STEPS else EPOCHS | {"epochs": 1}
-    models = [KINDS[kind](home, out=tmp_path / f"{n}", seed=seed, **how) for n, seed in enumerate((3, 3, 4))]
-    one, again, other = (dict(model.named_parameters()) for model in models)
-    assert_equal(one, again)
-    assert not all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_restart_forgets_an_unfinished_run_with_other_settings(home: Path, tmp_path: Path) -> None:
