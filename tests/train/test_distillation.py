@@ -25,7 +25,6 @@ from minibert.cli import main as cli
 from minibert.families.albert import ALBERT
 from minibert.families.base import Family
 from minibert.families.bert import BERT
-from minibert.families.distilbert import DISTILBERT
 from minibert.families.roberta import ROBERTA
 from minibert.heads import Head
 from minibert.losses import IGNORED
@@ -85,15 +84,6 @@ def test_a_student_begins_as_its_teachers_layers_without_segments_and_pooler(tea
     for part in ("encoder.layers.1", "encoder.embeddings.position", "transform_norm", "decoder"):
         theirs = teacher.get_submodule(part.replace("layers.1", "layers.3")).state_dict()
         assert_equal(student.get_submodule(part).state_dict(), theirs)
-
-
-def test_a_student_of_all_layers_is_its_teacher_where_that_has_no_segments(
-    written: Callable[..., tuple[Path, Any]],
-) -> None:
-    teacher: Any = minibert.load(written(DISTILBERT, HEAD)[0], head=HEAD)
-    ids = torch.arange(5, 12)[None]
-    with torch.no_grad():
-        assert torch.equal(new_student(teacher, (0, 1))(ids).logits, teacher(ids).logits)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -201,9 +191,9 @@ def test_a_batch_without_masked_tokens_is_learned_from(step: str, places: str, t
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A masked language model that knows some of a corpus, and a classifier that tells good from bad."""
     folder = write_home(tmp_path_factory.mktemp("home"))
-    how: dict[str, Any] = QUICK | {"objective": "mlm", "steps": 50, "batch_size": 16, "learning_rate": 8e-3}
+    how: dict[str, Any] = QUICK | {"objective": "mlm", "steps": 30, "batch_size": 8, "learning_rate": 8e-3}
     pretrain(folder / "corpus.txt", out=folder / "taught", init=folder / "teacher", **how)
-    how = QUICK | {"epochs": 8, "batch_size": 8, "learning_rate": 3e-3}
+    how = QUICK | {"epochs": 5, "batch_size": 8, "learning_rate": 6e-3}
     finetune("classify", *labelled(48), model=folder / "teacher", out=folder / "tuned", **how)
     return folder
 
@@ -213,7 +203,7 @@ def run_of(home: Path, **how: Any) -> DistillRun:
 
 
 def test_the_result_is_an_ordinary_distilbert_that_has_learned(home: Path, tmp_path: Path) -> None:
-    run = run_of(home, steps=45, save_every=15, batch_size=16, learning_rate=3e-3, layers=2)
+    run = run_of(home, steps=27, save_every=15, batch_size=8, learning_rate=6e-3, layers=2)
     teacher = run.objective.teacher
     before = copy.deepcopy(teacher.state_dict())
     model: Any = run.finish(tmp_path / "out").model
@@ -292,8 +282,8 @@ def test_the_command_distills_a_classifier_into_a_folder_that_predicts(
 ) -> None:
     train, dev, out = write_tsv(tmp_path / "train.tsv", 48), write_tsv(tmp_path / "dev.tsv", 24), tmp_path / "out"
     command = (
-        f"distill --task classify {train} --teacher {home}/tuned --dev {dev} --epochs 8 --batch-size 8 "
-        f"--learning-rate 3e-3 --max-length 16 --layers 2 --out {out} --json"
+        f"distill --task classify {train} --teacher {home}/tuned --dev {dev} --epochs 5 --batch-size 8 "
+        f"--learning-rate 6e-3 --max-length 16 --layers 2 --out {out} --json"
     )
     assert cli.main(command.split()) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,15 +40,11 @@ def test_the_context_follows_the_environment_of_torchrun(monkeypatch: pytest.Mon
 
 
 def test_ranks_draw_numbers_of_their_own() -> None:
-    drawn = []
+    drawn = set[float]()
     for rank in range(3):
         DistributedContext(rank, 3, rank).seed(5)
-        drawn.append(torch.rand(4))
-    assert not torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[1], drawn[2])
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
-    SINGLE_PROCESS.seed(5)
-    assert torch.equal(torch.get_rng_state(), before)
+        drawn.add(float(torch.rand(())))
+    assert len(drawn) == 3
 
 
 def test_only_the_main_process_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,14 +97,6 @@ def test_each_row_of_a_batch_is_given_to_one_rank(rows: int, ranks: int, head: s
                 ours, whole = getattr(shard, name), getattr(batch, name)
                 assert torch.equal(ours[number * each : (number + 1) * each], whole[row * each : (row + 1) * each])
             assert torch.equal(shard.labels["labels"][number], batch.labels["labels"][row])
-
-
-def test_ranks_have_as_many_batches_and_one_process_has_the_batch_itself() -> None:
-    batches = batches_of("sequence-classification", 9, 4)
-    counts = [len(list(replace(batches, rank=rank, ranks=4).epoch_batches(0))) for rank in range(4)]
-    assert counts == [3, 3, 3, 3]
-    batch = next(batches.epoch_batches(0))
-    assert batch.shard(0, 1) is batch
 
 
 # ---------------------------------------------------------------------------------------------------------------

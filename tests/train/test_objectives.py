@@ -147,6 +147,18 @@ def test_a_sampled_token_that_equals_the_original_counts_as_original(model: Elec
     assert objective.detect(model, given, wrong)[1].sum() == 1
 
 
+def test_the_score_counts_replaced_tokens_with_the_likeliest_ones_filled_in(model: Electra) -> None:
+    given, objective = batch("electra"), ReplacedTokens()
+    with torch.no_grad():
+        logits, labels = objective.generate(model, given)
+        found, replaced = objective.detect(model, given, logits.argmax(dim=-1))
+    score = objective.score(model, rows_of("electra").examples)
+    assert score["masked_lm_loss"] == pytest.approx(float(F.cross_entropy(logits, labels)), rel=1e-5)
+    expected = float(F.binary_cross_entropy_with_logits(found, replaced.float()))
+    assert score["replaced_token_detection_loss"] == pytest.approx(expected, rel=1e-5)
+    assert score["replaced_token_detection_accuracy"] == pytest.approx(float(((found > 0) == replaced).float().mean()))
+
+
 def test_chosen_tokens_are_masked_or_left_and_never_replaced(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(write_words_checkpoint(tmp_path))
     ids = np.array(list(range(5, 60)) * 400)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import HEADS, every_head, small_config
+from helpers import HEADS, every_head
 from torch import Tensor, nn
 from torch.nn import functional as F
 from training import CLOSE, WIDTH, Found, batch_of, lengths_of
@@ -22,10 +22,9 @@ import minibert
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
-from minibert.heads import HEAD_CLASSES, Head
+from minibert.heads import Head
 from minibert.losses import IGNORED
 from minibert.model import Embeddings
-from minibert.parity.checkpoints import randomise
 from minibert.train import packed
 from minibert.train.batches import Batch
 from minibert.train.loop import packed_loss, readable_loss
@@ -94,21 +93,6 @@ def test_all_losses_of_texts_are_those_of_the_readable_step(
 ) -> None:
     made = model(family, "sequence-classification", problem_type=kind, num_labels=1 if kind == "regression" else 3)
     assert apart(made, batch_of("sequence-classification", lengths_of(6), kind=kind)) < CLOSE
-
-
-@pytest.mark.parametrize(
-    ("family", "head"),
-    [case for case in HEADS if case[0] in (BERT, DISTILBERT)],
-    ids=lambda value: getattr(value, "name", value),
-)
-def test_what_the_relatives_changed_is_packed_too(family: Family, head: str) -> None:
-    """Positions that begin later, tables of another width, layers that share their weights."""
-    changes = {"first_position": 2, "max_position_embeddings": WIDTH + 2, "embedding_size": 16, "num_hidden_layers": 3}
-    labels = dict(enumerate("ab" if head == "question-answering" else "abc"))
-    made = HEAD_CLASSES[head](replace(small_config(family), **changes, shared_layers=(0, 1, 0), id2label=labels)).eval()
-    randomise(made, seed=1)
-    assert len(made.encoder.layers) == 2
-    assert apart(made.double(), batch_of(head, [3, 7, WIDTH, 5], family=family)) < EXACT
 
 
 @pytest.mark.parametrize("head", ["sequence-classification", "token-classification"])
@@ -262,19 +246,3 @@ def test_dropout_is_applied_where_the_model_has_it_and_to_no_padding(
         assert max(found.apart(Found.of(readable_loss, made, batch)).values()) < CLOSE, name
         assert max(found.apart(without).values()) > CAUGHT, name
         module.p = 0.0
-
-
-def test_attention_drops_its_weights_in_training_alone(
-    model: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is the one dropout that no module computes."""
-    seen, right = list[float](), F.scaled_dot_product_attention
-    monkeypatch.setattr(
-        F, "scaled_dot_product_attention", lambda *x, **how: (seen.append(how["dropout_p"]), right(*x, **how))[1]
-    )
-    made, batch = model(BERT, "sequence-classification"), batch_of("sequence-classification", [3, 7, WIDTH])
-    for number, layer in enumerate(made.encoder.layers):
-        layer.attention.dropout.p = 0.25 + number / 4
-    packed_loss(made.train(), batch)
-    packed_loss(made.eval(), batch)
-    assert seen == [0.25] * 2 + [0.5] * 2 + [0.0] * 4  # two layers, each with two groups of rows

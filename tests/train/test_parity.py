@@ -1,33 +1,32 @@
-"""Training beside transformers: gradients, losses and weights of a plain loop and of Trainer, bit for bit."""
+"""Training beside transformers: gradients, losses and weights of a plain loop, bit for bit.
+
+That those of its Trainer are the same is shown by tests/bench/test_training.py.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from helpers import Pair, assert_equal, every_family, every_head
 from torch import nn
-from training import batches_of, inputs, upstream_loss, upstream_training
+from training import batches_of, upstream_loss, upstream_training
 
 from minibert.families.albert import ALBERT
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
-from minibert.parity.checkpoints import quiet
 from minibert.parity.compare import parameter_pairs
-from minibert.train.batches import Batch, Batches
 from minibert.train.loop import learning_rate_at, readable_loss, train
 from minibert.train.objectives import OBJECTIVES
 from minibert.train.settings import TrainSettings
 
 EPOCH = TrainSettings(epochs=1, batch_size=4, learning_rate=1e-3, warmup=0.3)  # five steps, with 18 rows
 TWENTY = replace(EPOCH, epochs=4)
-SEED = 5  # of dropout
 MakePair = Callable[..., Pair]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -124,63 +123,3 @@ def test_the_learning_rate_of_every_step_is_that_of_the_linear_schedule_of_trans
     (factor,) = get_linear_schedule_with_warmup(optimizer, math.ceil(warmup * steps), steps).lr_lambdas
     rates = [learning_rate_at(step, steps, settings) for step in range(steps)]
     assert rates == [3e-5 * factor(step) for step in range(steps)]
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Trainer
-
-
-def trained_by_trainer(model: Any, batches: Batches, settings: TrainSettings, segments: bool, out: Path) -> list[float]:
-    """Train transformers' model as a user of Trainer would; returns the loss of each step."""
-    from transformers import Trainer, TrainingArguments
-
-    class OurBatches(Trainer):  # type: ignore[misc]  # Any
-        def get_train_dataloader(self) -> Any:
-            return [inputs_of(batch) | batch.labels for batch in batches.epoch_batches(0)]
-
-        def training_step(self, *given: Any, **more: Any) -> Any:
-            if not losses:
-                torch.manual_seed(SEED)
-            loss = super().training_step(*given, **more)
-            losses.append(float(loss))
-            return loss
-
-    def inputs_of(batch: Batch) -> dict[str, Any]:
-        return {name: value for name, value in vars(inputs(batch)).items() if segments or "type" not in name}
-
-    losses: list[float] = []
-    silent = {"report_to": "none", "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
-    with quiet():
-        arguments = TrainingArguments(
-            output_dir=str(out),
-            num_train_epochs=settings.epochs,
-            per_device_train_batch_size=settings.batch_size,
-            learning_rate=settings.learning_rate,
-            warmup_steps=settings.warmup,  # a ratio
-            weight_decay=settings.weight_decay,
-            max_grad_norm=settings.clip,
-            optim="adamw_torch_fused",
-            use_cpu=True,
-            **silent,
-        )
-        OurBatches(model=model, args=arguments).train()
-    return losses
-
-
-@pytest.mark.slow
-@every_head
-def test_an_epoch_of_trainer_ends_at_the_same_weights_bit_for_bit(
-    family: Family, head: str, pair: MakePair, tmp_path: Path
-) -> None:
-    """With its own optimizer, schedule, clipping and groups for weight decay.
-
-    Only the order of the rows is ours, and that of the parameters, which clipping depends on.
-    """
-    pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate, which the extra `test` installs")
-    both, batches = pair(family, head), batches_of(head, 30, 4, family=family)
-    pairs = parameter_pairs(both.ours, both.theirs)
-    both.theirs.parameters = lambda recurse=True: iter([parameter for _, _, parameter in pairs])
-    torch.manual_seed(SEED)
-    curve = train(both.ours, batches, EPOCH, loss_of=readable_loss).curve
-    assert trained_by_trainer(both.theirs, batches, EPOCH, family.has_segments, tmp_path) == curve
-    assert_equal({name: p.data for name, p, _ in pairs}, {name: p.data for name, _, p in pairs})

@@ -69,21 +69,19 @@ def logits_of(folder: Path, kind: Any, *texts: Any) -> Any:
         return model(**batch)
 
 
-def test_labels_are_those_of_transformers(home: Path) -> None:
-    for folder, names in ((home / "classify", ["LABEL_0", "LABEL_1"]), (home / "tuned", ["neg", "pos"])):
-        logits = logits_of(folder, transformers.AutoModelForSequenceClassification, TEXTS).logits
+def test_labels_of_texts_and_pairs_are_those_of_transformers(home: Path) -> None:
+    for name, names, pairs in (
+        ("classify", ["LABEL_0", "LABEL_1"], ()),
+        ("classify", ["LABEL_0", "LABEL_1"], (TEXTS[::-1],)),
+        ("tuned", ["neg", "pos"], ()),
+    ):
+        logits = logits_of(home / name, transformers.AutoModelForSequenceClassification, TEXTS, *pairs).logits
         expected = logits.softmax(dim=-1).numpy()
-        found = minibert.predict(folder, TEXTS)
+        found = minibert.predict(home / name, TEXTS, *pairs)
         assert [list(one["probabilities"]) for one in found] == [names] * 2
         assert np.allclose([list(one["probabilities"].values()) for one in found], expected, atol=1e-6)
         assert [one["label"] for one in found] == [names[row.argmax()] for row in expected]
         assert np.allclose([one["probability"] for one in found], expected.max(axis=1))
-
-
-def test_pairs_are_read_as_pairs(home: Path) -> None:
-    logits = logits_of(home / "classify", transformers.AutoModelForSequenceClassification, TEXTS, TEXTS[::-1]).logits
-    found = minibert.predict(home / "classify", TEXTS, TEXTS[::-1])
-    assert np.allclose([list(one["probabilities"].values()) for one in found], logits.softmax(dim=-1), atol=1e-6)
 
 
 def test_a_frozen_classifier_answers_in_the_same_form(home: Path) -> None:

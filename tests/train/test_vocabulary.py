@@ -1,11 +1,9 @@
-"""Learning a vocabulary: by hand and by the library the same, from process to process too; what cannot be learned."""
+"""Learning a vocabulary: by hand and by the library the same; what cannot be learned."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -24,16 +22,6 @@ BOATS = "the old boat . the older boats .\n"
 REVIEWS = Path(__file__).parents[2] / "minibert" / "data" / "reviews.tsv"  # real sentences
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(shutil.copy(REVIEWS, tmp_path_factory.mktemp("text") / "text.txt"))
-
-
-@pytest.fixture(scope="module")
-def words(text: Path) -> Counter[str]:
-    return count_words([text], lowercase=True)
-
-
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     path = tmp_path / "corpus.txt"
@@ -47,9 +35,8 @@ def test_the_example_of_the_first_page_is_what_is_learned() -> None:
     assert learn_by_hand(words, 1000) == [*first, "bo", "ol", "th", "##at", "boat", "old", "the"]
 
 
-def test_on_real_text_the_library_learns_what_the_hand_learns(
-    words: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_real_text_the_library_learns_what_the_hand_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = count_words([shutil.copy(REVIEWS, tmp_path / "text.txt")], lowercase=True)
     right = learn_by_hand(words, 1000)
     assert len(right) == 1000
     assert learn_by_library(words, 1000) == right
@@ -59,15 +46,9 @@ def test_on_real_text_the_library_learns_what_the_hand_learns(
 
 
 @given(st.dictionaries(st.text("ab", min_size=1, max_size=9), st.integers(1, 20), min_size=1, max_size=8))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_on_any_words_the_library_learns_what_the_hand_learns(words: dict[str, int]) -> None:
     assert learn_by_library(words, 60, 1) == learn_by_hand(words, 60, 1)
-
-
-def test_another_process_learns_the_same(text: Path) -> None:
-    code = f"from minibert.train.vocabulary import *\nprint(learn_vocabulary({str(text)!r}, 1000).tokens)"
-    printed = subprocess.check_output([sys.executable, "-c", code], text=True)
-    assert printed.strip() == str(learn_vocabulary(text, 1000).tokens)
 
 
 def test_the_share_of_words_in_one_piece_is_right(corpus: Path) -> None:
