@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -123,6 +125,28 @@ def to_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     whole = torch.cat(parts).pin_memory().to(device, non_blocking=True)
     moved = torch.split(whole, [len(part) for part in parts])
     return [part[: x.nbytes].view(x.dtype).view(x.shape) for part, x in zip(moved, tensors, strict=True)]
+
+
+def move(value: Any, device: torch.device) -> Any:
+    """A dataclass, dict, list or tuple with all the tensors in it on a device, by one copy; see to_device."""
+    found: list[Tensor] = []
+    map_tensors(found.append, value)
+    moved = iter(to_device(found, device))
+    return map_tensors(lambda x: next(moved), value)
+
+
+def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
+    """function(x) in place of each tensor x in a dataclass, dict, list or tuple."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {key: map_tensors(function, one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map_tensors(function, one) for one in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {field.name: getattr(value, field.name) for field in fields(value)}
+        return replace(value, **map_tensors(function, parts))
+    return value
 
 
 class PendingCopy:

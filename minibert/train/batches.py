@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -82,11 +82,6 @@ class Batch:
             choices=self.choices,
             idle=idle,
         )
-
-    def to(self, device: torch.device) -> Batch:
-        """The same on another device."""
-        inputs = {name: getattr(self, name).to(device) for name in ("input_ids", "attention_mask", "token_type_ids")}
-        return replace(self, **inputs, labels={name: values.to(device) for name, values in self.labels.items()})
 
 
 def collate(examples: Sequence[Example], rows: Sequence[int], pad_id: int, choices: int = 0) -> Batch:

@@ -45,7 +45,7 @@ from torch.utils.checkpoint import checkpoint, noop_context_fn
 from minibert.checkpoints import hub
 from minibert.checkpoints.load import has_head, load
 from minibert.config import Config
-from minibert.device import choose_device
+from minibert.device import choose_device, move
 from minibert.heads import HEAD_CLASSES, Head
 from minibert.kernels.training import recompute_contexts
 from minibert.losses import IGNORED, cross_entropy
@@ -178,12 +178,13 @@ class Distillation(MaskedLanguageModel):
         time, and again in the backward pass.
         """
         labels = batch.labels["labels"][batch.attention_mask != 0]  # (B,S) -> (T)
+        at = (labels != IGNORED).nonzero().squeeze(1)  # (N)
+        count, (labels, at) = max(1, len(at)), move((labels, at), student.device)
         ours = self.states(student, batch)  # (T,D)
         with torch.no_grad():  # not inference mode, whose tensors a backward pass may not keep
             theirs = self.states(self.teacher, batch)  # (T,D)
         cosine = cosine_loss(ours, theirs)
         if self.settings.places == "masked":
-            at = (labels != IGNORED).nonzero().squeeze(1)  # (N)
             ours, theirs, labels = (x.index_select(0, at) for x in (ours, theirs, labels))
         recomputed: dict[str, Any] = {
             "use_reentrant": False,
@@ -195,13 +196,14 @@ class Distillation(MaskedLanguageModel):
             for rows in zip(*(torch.split(x, AT_ONCE) for x in (ours, theirs, labels)), strict=True)
         ]
         soft, hard = (torch.stack(part).sum() for part in zip(*parts, strict=True))
-        losses = soft / len(labels), hard / (labels != IGNORED).sum(), cosine
+        losses = soft / len(labels), hard / count, cosine
         return dict(zip(self.names, losses, strict=True))
 
     def states(self, model: Head, batch: Batch) -> Tensor:
         """The last states of all tokens, (T,D): without padding, or by the model's own forward pass."""
         if self.step == "packed":
-            return encode(model.encoder, PackedBatch.of(batch))
+            return encode(model.encoder, move(PackedBatch.of(model.encoder.embeddings, batch), model.device))
+        batch = move(batch, model.device)
         mask, segments = batch.attention_mask, batch.token_type_ids
         out = model.encoder(batch.input_ids, attention_mask=mask, token_type_ids=segments)
         return cast(Tensor, out.last_hidden_state[mask != 0])  # (B,S,D) -> (T,D)
@@ -306,9 +308,9 @@ class SoftLabels:
     def __call__(self, student: Head, batch: Batch) -> Losses:
         """Means over the texts, by name."""
         logits = self.output_of(student, replace(batch, labels={})).logits  # (B,K)
-        target = self.logits[list(batch.rows)].to(logits.device)  # (N,K) -> (B,K)
+        target, labels = move((self.logits[list(batch.rows)], batch.labels["labels"]), logits.device)  # (N,K) -> (B,K)
         soft = soft_loss(logits, target, self.temperature) / len(logits)
-        return {"soft-labels": soft, "labels": cross_entropy(logits, batch.labels["labels"])}
+        return {"soft-labels": soft, "labels": cross_entropy(logits, labels)}
 
 
 # ---------------------------------------------------------------------------------------------------------------

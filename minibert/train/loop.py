@@ -24,6 +24,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from minibert.device import move
 from minibert.heads import Head
 from minibert.inputs import unchecked
 from minibert.kernels.matmul import keep_freed_memory
@@ -83,7 +84,7 @@ def finite(loss: float, parts: Sequence[Batch], step: int) -> float:
 
 def readable_output(model: Head, batch: Batch) -> Any:
     """The output of the model's own forward pass, with padding; its loss is bit for bit that of transformers."""
-    shape = (-1, batch.choices) if batch.choices else (-1,)
+    shape, batch = (-1, batch.choices) if batch.choices else (-1,), move(batch, model.device)
     ids, mask, segments = (
         x.unflatten(0, shape) if batch.choices else x  # type: ignore[no-untyped-call]  # torch leaves it untyped
         for x in (batch.input_ids, batch.attention_mask, batch.token_type_ids)
@@ -144,10 +145,11 @@ def part_losses(
 
     shares: which part of all texts, tokens and labels of the step is in this batch; losses over others are left out.
     """
-    with autocast(part.input_ids.device, settings.precision):
+    device = next(model.parameters()).device
+    with autocast(device, settings.precision):
         losses = loss_of(model, part)
     overs, scales = getattr(loss_of, "over", {}), getattr(loss_of, "scales", {})
-    found = {"loss": torch.zeros((), device=part.input_ids.device)}
+    found = {"loss": torch.zeros((), device=device)}
     for name, loss in (losses if isinstance(losses, dict) else {"loss": losses}).items():
         over = overs.get(name, "labels")
         if over in shares:
@@ -175,6 +177,7 @@ def one_step(
     Raises NotFiniteError before the weights change on the CPU, where reading a loss costs nothing.
     """
     device = next(model.parameters()).device
+    quick = device.type == "cpu" and not settings.exact
     totals: dict[str, Tensor] = {"loss": torch.zeros((), device=device)}
     optimizer.zero_grad(set_to_none=True)
     sizes = [sizes_of(part, loss_of) for part in parts]
@@ -183,8 +186,8 @@ def one_step(
     for number, (part, own) in enumerate(zip(parts, sizes, strict=True), start=1):
         # All ranks must compute the same losses: one of which only this rank has no label adds zero.
         shares = {over: own[over] / whole[over] for over in own if own[over] or (context.size > 1 and whole[over])}
-        with nullcontext() if settings.exact else Quick(), context.no_sync(unless=number == len(parts)):
-            losses = context.forward(model, part_losses, part.to(device), shares, loss_of, settings)
+        with Quick() if quick else nullcontext(), context.no_sync(unless=number == len(parts)):
+            losses = context.forward(model, part_losses, part, shares, loss_of, settings)
             if losses["loss"].requires_grad:
                 (losses["loss"] * context.size).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         totals |= {name: totals.get(name, 0) + loss.detach() for name, loss in losses.items()}

@@ -24,14 +24,16 @@ from torch import Tensor, nn
 
 from minibert.checkpoints.load import has_head, load
 from minibert.config import Config
+from minibert.device import move
 from minibert.heads import HEAD_CLASSES, Head, MaskedLM, ReplacedTokenDetection
 from minibert.inputs import inference, unchecked
 from minibert.losses import IGNORED, token_cross_entropy
+from minibert.model import EncoderOutput
 from minibert.tasks.base import Example
 from minibert.train.batches import Batch
 from minibert.train.loop import autocast, readable_output
 from minibert.train.outputs import batches_by_length
-from minibert.train.packed import packed_states
+from minibert.train.packed import PackedBatch, encode, packed_states
 
 DISCRIMINATOR_SCALE = 50.0  # of ELECTRA's discriminator loss, which is small: section 3.2
 GENERATOR = 4  # ELECTRA's generator has 1/4 of the width and of the attention heads
@@ -64,7 +66,7 @@ class MaskedLanguageModel:
             encoded, labels = packed_states(model, batch)
             out: Any = model.read(encoded)
         else:
-            out, labels = readable_output(model, replace(batch, labels={})), batch.labels
+            out, labels = readable_output(model, replace(batch, labels={})), move(batch.labels, model.device)
         if self.pairing is None:
             return {"masked-lm": (out.logits, labels["labels"])}
         pairs = out.seq_relationship_logits if out.sop_logits is None else out.sop_logits
@@ -95,7 +97,9 @@ class MaskedLanguageModel:
 def summed(logits: Tensor, labels: Tensor) -> Tensor:
     """The number of predictions, (N,K) and (N), the sum of their losses, and the number of correct ones: (3)."""
     loss = F.cross_entropy(logits.float(), labels, reduction="sum")
-    return torch.tensor([len(labels), float(loss), int((logits.argmax(dim=-1) == labels).sum())], dtype=torch.float64)
+    correct = (logits.argmax(dim=-1) == labels).sum()
+    loss, correct = torch.stack([loss, correct.float()]).tolist()  # one wait for a GPU
+    return torch.tensor([len(labels), loss, correct], dtype=torch.float64)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -163,14 +167,14 @@ class ReplacedTokens(MaskedLanguageModel):
 
     def detect(self, model: Electra, batch: Batch, sampled: Tensor) -> tuple[Tensor, Tensor]:
         """The discriminator's logits of all tokens, (T), and whether each was replaced, (T)."""
-        labels = batch.labels["labels"]
-        chosen = labels != IGNORED  # (B,S)
-        ids = batch.input_ids.masked_scatter(chosen, sampled)
-        replaced = ids != torch.where(chosen, labels, batch.input_ids)
-        encoded, packed = packed_states(
-            model.discriminator, replace(batch, input_ids=ids, labels={"labels": replaced.long()})
-        )
-        return model.discriminator.read(encoded).logits[0], packed["labels"][0]
+        encoder, real = model.discriminator.encoder, batch.attention_mask.bool()
+        ids, labels = batch.input_ids[real], batch.labels["labels"][real]  # (T)
+        chosen = labels != IGNORED
+        parts = PackedBatch.of(encoder.embeddings, batch), ids, torch.where(chosen, labels, ids), chosen.nonzero()[:, 0]
+        packed, ids, original, places = move(parts, encoder.device)
+        ids = ids.index_copy(0, places, sampled)  # in the order of the batch
+        states = encode(encoder, replace(packed, ids=ids.index_copy(0, packed.order, ids)))  # (T,D)
+        return model.discriminator.read(EncoderOutput(states[None])).logits[0], (ids != original).long()
 
 
 OBJECTIVES: dict[str, Callable[..., MaskedLanguageModel]] = {

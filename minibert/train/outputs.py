@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from minibert.device import move
 from minibert.heads import Head, MaskedLM, QuestionAnswering, TokenClassification
 from minibert.inputs import inference, unchecked
 from minibert.kernels.packing import batches
@@ -24,7 +25,7 @@ from minibert.printing import progress_bar
 from minibert.tasks.base import Encoded, Example, Logits
 from minibert.train.batches import Batch, collate
 from minibert.train.loop import autocast
-from minibert.train.packed import PackedBatch, encode, first_states, packed_output
+from minibert.train.packed import PackedBatch, encode, first_tokens, packed_output, pooled
 
 BATCH_TOKENS = 4096
 MAX_BYTES = 2 * 2**30  # of states; more are computed again in each epoch
@@ -45,19 +46,23 @@ def outputs(
     found: list[Any] = [None] * len(encoded.examples)
     with inference(model), unchecked(), autocast(model.device, precision):
         for batch in batches_by_length(model, encoded.examples, most=batch_tokens):
-            for number, row in zip(batch.rows, logits_of(model, batch), strict=True):
-                found[number] = keep(row.float(), encoded.examples[number]).cpu().numpy()
+            rows = zip(batch.rows, logits_of(model, batch), strict=True)
+            kept = [keep(row.float(), encoded.examples[number]) for number, row in rows]
+            whole = torch.cat([x.flatten() for x in kept]).cpu()  # one wait for a GPU
+            parts = torch.split(whole, [x.numel() for x in kept])
+            for number, x, values in zip(batch.rows, kept, parts, strict=True):
+                found[number] = values.view(x.shape).numpy()
     return found
 
 
 def batches_by_length(
     model: Any, examples: Sequence[Example], title: str = "predicting", most: int = BATCH_TOKENS
 ) -> Iterator[Batch]:
-    """The examples in batches of similar length, on the model's device, with a progress bar."""
+    """The examples in batches of similar length, with a progress bar."""
     with progress_bar(name=title, total=len(examples), unit="text") as bar:
         for numbers in batches([len(one.ids) for one in examples], most):
             chosen = [examples[number] for number in numbers]
-            yield collate(chosen, numbers, model.config.pad_token_id).to(next(model.parameters()).device)
+            yield collate(chosen, numbers, model.config.pad_token_id)
             bar.update(len(numbers))
 
 
@@ -75,10 +80,13 @@ def logits_of(model: Head, batch: Batch) -> Sequence[Tensor]:
 
 def states_of(model: Head, batch: Batch) -> tuple[EncoderOutput, list[int]]:
     """What the task head reads: of first tokens (B,1,D) and (B,D); of all (1,T,D), with the lengths of the rows."""
-    packed = PackedBatch.of(batch)
-    if "first" in model.reads:
-        return first_states(model, packed), []
-    return EncoderOutput(encode(model.encoder, packed)[None]), batch.attention_mask.sum(dim=1).tolist()
+    first = "first" in model.reads
+    wanted = first_tokens(batch) if first else None
+    packed = move(PackedBatch.of(model.encoder.embeddings, batch, wanted), model.device)
+    states = encode(model.encoder, packed)
+    if first:
+        return EncoderOutput(states[:, None], pooled(model, states[:, None])), []
+    return EncoderOutput(states[None]), batch.attention_mask.sum(dim=1).tolist()
 
 
 @dataclass(frozen=True)
@@ -106,7 +114,7 @@ class States:
         """The output of the model's task head, with its loss if the batch has labels; see packed.packed_output."""
         width = max(batch.choices, 1)
         numbers = [row * width + choice for row in batch.rows for choice in range(width)]
-        more: dict[str, Any] = batch.labels | ({"choices": batch.choices} if batch.choices else {})
+        more: dict[str, Any] = move(batch.labels, model.device) | ({"choices": batch.choices} if batch.choices else {})
         return model.read(self.encoded(numbers), **more)
 
     def logits(self, model: Head) -> list[Logits]:

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minibert.device import without_cudnn
+from minibert.device import move, without_cudnn
 from minibert.heads import Head
 from minibert.losses import IGNORED
 from minibert.model import Embeddings, Encoder, EncoderOutput, Layer, SelfAttention
@@ -54,7 +54,7 @@ class Group:
     def of_lengths(cls, lengths: Tensor) -> Group:
         """Rows of these numbers of tokens, (rows)."""
         width = max(1, int(lengths.max()))
-        real = torch.arange(width, device=lengths.device) < lengths[:, None]
+        real = torch.arange(width) < lengths[:, None]
         if bool(real.all()):
             return cls(len(lengths), width)
         return cls(len(lengths), width, real.flatten().nonzero().squeeze(1), real[:, None, None])
@@ -75,37 +75,53 @@ class Group:
         return x.flatten(0, 1) if self.cells is None else x.flatten(0, 1).index_select(0, self.cells)
 
 
+Queries = tuple[Tensor, list[Group]] | None  # (N): which of the T tokens are read, and their groups; None: all
+
+
 @dataclass(frozen=True)
 class PackedBatch:
-    """The tokens of a batch without padding, group by group, rows of similar length in the same group."""
+    """The tokens of a batch without padding, group by group, rows of similar length in the same group.
 
-    batch: Batch
-    index: Tensor  # (T): row · S + column of each token in the batch
+    It is built on the CPU, where its parts are known without waiting for a GPU, and then moved at once.
+    """
+
+    ids: Tensor  # (T), and so are positions and segments
+    positions: Tensor
+    segments: Tensor
     groups: list[Group]
+    queries: Queries
+    order: Tensor  # (N): which of the tokens that are read is the first of the batch, the second, ...
 
     @classmethod
-    def of(cls, batch: Batch, keep_padding: bool = False) -> PackedBatch:
-        """Pack a batch; keep_padding: treat padding as tokens that no other token attends to."""
-        real = batch.attention_mask.bool()
+    def of(
+        cls, embeddings: Embeddings, batch: Batch, wanted: Tensor | None = None, keep_padding: bool = False
+    ) -> PackedBatch:
+        """Pack a batch of the CPU for a model with these embeddings, on the CPU.
+
+        wanted: True for the tokens that are read, (B,S); None: all. keep_padding: treat padding as tokens that no other
+        token attends to.
+        """
+        real, ids = batch.attention_mask.bool(), batch.input_ids
         B, S = real.shape
-        index = torch.arange(B * S, device=real.device)
+        index = torch.arange(B * S)  # (T): row · S + column of each token
         if keep_padding:
-            return cls(batch, index, [Group(B, S, mask=None if bool(real.all()) else real[:, None, None])])
-        lengths = real.sum(dim=1)
-        longest_first = lengths.argsort(descending=True, stable=True)
-        size = GROUP_ROWS if real.device.type == "cpu" else B
-        groups = [Group.of_lengths(part) for part in torch.split(lengths[longest_first], size)]
-        return cls(batch, index.view(B, S)[longest_first][real[longest_first]], groups)
-
-    def gather(self, x: Tensor) -> Tensor:
-        """(B,S) -> (T)."""
-        return x.flatten().index_select(0, self.index)
-
-    def select(self, wanted: Tensor) -> PackedBatch:
-        """The N tokens for which `wanted`, (B,S), is True, in the same groups of rows; `index` is then that in T."""
-        chosen = self.gather(wanted)  # (T)
-        groups = [Group.of_lengths(group.sum(dim=1)) for group in pad_groups(chosen, self.groups)]
-        return PackedBatch(self.batch, chosen.nonzero().squeeze(1), groups)
+            groups = [Group(B, S, mask=None if bool(real.all()) else real[:, None, None])]
+        else:
+            lengths = real.sum(dim=1)
+            longest_first = lengths.argsort(descending=True, stable=True)
+            index = index.view(B, S)[longest_first][real[longest_first]]
+            size = GROUP_ROWS if embeddings.token.weight.is_cpu else B
+            groups = [Group.of_lengths(part) for part in torch.split(lengths[longest_first], size)]
+        positions = embeddings.positions(ids).expand_as(ids)
+        rows = {"ids": ids, "positions": positions, "segments": batch.token_type_ids}
+        tokens = {name: x.flatten().index_select(0, index) for name, x in rows.items()}
+        if wanted is None:
+            return cls(**tokens, groups=groups, queries=None, order=index.argsort())
+        chosen = wanted.flatten().index_select(0, index)  # (T)
+        query_groups = [Group.of_lengths(group.sum(dim=1)) for group in pad_groups(chosen, groups)]
+        queries = chosen.nonzero().squeeze(1)
+        order = index.index_select(0, queries).argsort()
+        return cls(**tokens, groups=groups, queries=(queries, query_groups), order=order)
 
 
 def pad_groups(x: Tensor, groups: Sequence[Group]) -> list[Tensor]:
@@ -125,32 +141,34 @@ def packed_output(model: Head, batch: Batch) -> Any:
 
 
 def packed_states(model: Head, batch: Batch) -> tuple[EncoderOutput, dict[str, Any]]:
-    """What the task head reads of a batch, and the labels that belong to it; tokens in the order of the batch."""
-    labels = dict[str, Any](batch.labels) | ({"choices": batch.choices} if batch.choices else {})
-    packed, first = PackedBatch.of(batch, "all" in model.reads), first_tokens(batch)
+    """What the task head reads of a batch of the CPU, and the labels that belong to it; in the order of the batch."""
+    labels, first, encoder = dict[str, Any](batch.labels), first_tokens(batch), model.encoder
+    read, wanted, places = batch.attention_mask.bool(), None, []  # wanted: None for all tokens
+    if "labelled" in model.reads:
+        read = labels["labels"] != IGNORED
+        wanted = read | first if "first" in model.reads else read
+        places = [x[wanted].nonzero().squeeze(1) for x in (read, first)]  # among the tokens that are wanted
+    elif "first" in model.reads:
+        wanted = first
+    if "labelled" in model.reads or "real" in model.reads:
+        labels["labels"] = labels["labels"][read][None]  # (1,N)
+    packed = PackedBatch.of(encoder.embeddings, batch, wanted, keep_padding="all" in model.reads)
+    packed, labels, places = move((packed, labels, places), model.device)
+    labels |= {"choices": batch.choices} if batch.choices else {}
+    states = encode(encoder, packed)
     if "all" in model.reads:
-        return EncoderOutput(encode(model.encoder, packed).view(*first.shape, -1)), labels  # (B,S,D)
-    if "labelled" not in model.reads and "real" not in model.reads:
-        return first_states(model, packed), labels
-    read = batch.attention_mask.bool() if "real" in model.reads else labels["labels"] != IGNORED  # (B,S)
-    labels["labels"] = labels["labels"][read][None]  # (1,N)
+        return EncoderOutput(states.view(*first.shape, -1)), labels  # (B,S,D)
     if "first" not in model.reads:
-        states = encode(model.encoder, packed, None if "real" in model.reads else read)  # (N,D)
-        return EncoderOutput(states[None]), labels
-    wanted = read | first
-    states = encode(model.encoder, packed, wanted)  # (N + some,D)
-    return EncoderOutput(states[read[wanted]][None], pooled(model, states[first[wanted]][:, None])), labels
+        return EncoderOutput(states[None]), labels  # (1,N,D)
+    if not places:
+        return EncoderOutput(states[:, None], pooled(model, states[:, None])), labels  # (B,1,D)
+    states, firsts = (states.index_select(0, place) for place in places)
+    return EncoderOutput(states[None], pooled(model, firsts[:, None])), labels
 
 
 def first_tokens(batch: Batch) -> Tensor:
     """(B,S), True for the first token of each text."""
-    return torch.arange(batch.input_ids.shape[1], device=batch.input_ids.device).expand_as(batch.input_ids) == 0
-
-
-def first_states(model: Head, packed: PackedBatch) -> EncoderOutput:
-    """The last states of the first token of each text, (B,1,D), and the output of the pooler."""
-    states = encode(model.encoder, packed, first_tokens(packed.batch))[:, None]
-    return EncoderOutput(states, pooled(model, states))
+    return torch.arange(batch.input_ids.shape[1]).expand_as(batch.input_ids) == 0
 
 
 def pooled(model: Head, first: Tensor) -> Tensor | None:
@@ -163,21 +181,19 @@ def pooled(model: Head, first: Tensor) -> Tensor | None:
 # The forward pass, as in model.py
 
 
-def encode(encoder: Encoder, packed: PackedBatch, wanted: Tensor | None = None) -> Tensor:
-    """The last states of all tokens (T,D), or of those wanted, (B,S), (N,D); in the order of the batch."""
-    queries = None if wanted is None else packed.select(wanted)  # first: it waits for a GPU
+def encode(encoder: Encoder, packed: PackedBatch) -> Tensor:
+    """The last states of the tokens that are read, (N,D), in the order of the batch."""
     x = pad_to_bucket(embed(encoder.embeddings, packed))  # (T) -> (T,D)
     *lower, last = encoder.config.shared_layers
     for number in lower:
         x = step_of(encoder.layers[number])(x, packed.groups, None)  # (T,D) -> (T,D)
-    x = step_of(encoder.layers[last])(x, packed.groups, queries)  # (T,D) -> (N,D)
-    index = packed.index if queries is None else packed.index.index_select(0, queries.index)
-    return x.index_select(0, index.argsort())
+    x = step_of(encoder.layers[last])(x, packed.groups, packed.queries)  # (T,D) -> (N,D)
+    return x.index_select(0, packed.order)
 
 
 def pad_to_bucket(x: Tensor) -> Tensor:
-    """Rows of zeros after x, (T,D) -> (T + few,D): from T to 2 T there are only 16 numbers of rows."""
-    if len(x) < PADDED_FROM:
+    """On a CPU rows of zeros after x, (T,D) -> (T + few,D): from T to 2 T there are only 16 numbers of rows."""
+    if len(x) < PADDED_FROM or not x.is_cpu:
         return x
     bucket = 2 ** max(0, len(x).bit_length() - SIGNIFICANT_DIGITS)
     return F.pad(x, (0, 0, 0, -len(x) % bucket))
@@ -185,11 +201,10 @@ def pad_to_bucket(x: Tensor) -> Tensor:
 
 def embed(embeddings: Embeddings, packed: PackedBatch) -> Tensor:
     """x = LayerNorm(token + segment + position + task 0). See model.Embeddings."""
-    batch, ids = packed.batch, packed.batch.input_ids
-    x: Tensor = embeddings.token(packed.gather(ids))  # (T) -> (T,D)
+    x: Tensor = embeddings.token(packed.ids)  # (T) -> (T,D)
     if embeddings.segment is not None:
-        x = x + embeddings.segment(packed.gather(batch.token_type_ids))
-    x = x + embeddings.position(packed.gather(embeddings.positions(ids).expand_as(ids)))  # (S) or (B,S) -> (T)
+        x = x + embeddings.segment(packed.segments)
+    x = x + embeddings.position(packed.positions)
     if embeddings.task is not None:
         x = x + embeddings.task.weight[0]
     x = embeddings.dropout(embeddings.norm(x))
@@ -201,23 +216,23 @@ def step_of(layer: nn.Module) -> Callable[..., Tensor]:
     return getattr(layer, PACKED_STEP, partial(layer_step, cast(Layer, layer)))
 
 
-def layer_step(layer: Layer, x: Tensor, groups: Sequence[Group], queries: PackedBatch | None) -> Tensor:
+def layer_step(layer: Layer, x: Tensor, groups: Sequence[Group], queries: Queries) -> Tensor:
     """x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x)). See model.Layer."""
     attended = attend(layer.attention, x, groups, queries)
-    x = x if queries is None else pad_to_bucket(x.index_select(0, queries.index))  # (T,D) -> (N,D)
+    x = x if queries is None else pad_to_bucket(x.index_select(0, queries[0]))  # (T,D) -> (N,D)
     x = layer.attention_norm(layer.attention_dropout(attended) + x)
     x = layer.feed_forward_norm(layer.feed_forward_dropout(layer.feed_forward(x)) + x)
     return x
 
 
-def attend(attention: SelfAttention, x: Tensor, groups: Sequence[Group], queries: PackedBatch | None) -> Tensor:
+def attend(attention: SelfAttention, x: Tensor, groups: Sequence[Group], queries: Queries) -> Tensor:
     """Multi-head attention: keys and values of all tokens, queries of all or some. See model.SelfAttention."""
     if queries is None:
         query, key, value = joined(x, attention.query, attention.key, attention.value)
     else:
-        query = attention.query(pad_to_bucket(x.index_select(0, queries.index)))
+        query = attention.query(pad_to_bucket(x.index_select(0, queries[0])))
         key, value = joined(x, attention.key, attention.value)
-    query_groups, contexts = groups if queries is None else queries.groups, []
+    query_groups, contexts = groups if queries is None else queries[1], []
     padded = zip(pad_groups(query, query_groups), pad_groups(key, groups), pad_groups(value, groups), strict=True)
     for qkv, keys, asking in zip(padded, groups, query_groups, strict=True):
         q, k, v = map(attention.split_heads, qkv)  # (B,S,D) -> (B,H,S,W), B rows of the group

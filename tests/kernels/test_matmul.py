@@ -27,7 +27,8 @@ from minibert.vectors.engine import Engine
 
 BOUND = 1e-5
 HERE_PACKED = pytest.mark.skipif(
-    not matmul.is_right(PackedLinear, torch.float32), reason="this build of torch has no packed oneDNN products"
+    not matmul.is_right(PackedLinear, torch.float32, CPU),
+    reason="this build of torch has no packed oneDNN products",
 )
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -88,7 +89,7 @@ def test_a_faulty_kernel_falls_back_to_the_next(
 
 
 def test_the_kernel_depends_on_the_build_of_torch_and_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    if matmul.is_x86() and matmul.is_right(PackedLinear, torch.float32):
+    if matmul.is_x86() and matmul.is_right(PackedLinear, torch.float32, CPU):
         assert "packed oneDNN" in Engine(ENCODER).kernels
     monkeypatch.setattr(PackedLinear, "__init__", Mock(side_effect=AttributeError("no such operator")))
     assert matmul.choose_linear(torch.float32, CPU) is not PackedLinear
