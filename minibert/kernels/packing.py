@@ -12,8 +12,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, pairwise
-from typing import TypeVar
+from itertools import chain, pairwise, repeat, takewhile
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -51,6 +51,13 @@ def map_ahead(function: Callable[[Item], Result], items: Iterable[Item]) -> Gene
 
 # ---------------------------------------------------------------------------------------------------------------
 # Packed batches
+
+
+def iterate_ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same items, each computed by a worker thread while the one before is used."""
+    end: Any = object()
+    ahead = map_ahead(lambda _: next(items, end), repeat(None))
+    return takewhile(lambda item: item is not end, ahead)
 
 
 def check_rows(config: Config, ids: Sequence[Sequence[int]], second: Sequence[int] | None = None) -> NDArray[np.int64]:

@@ -12,8 +12,10 @@ several ranks (distributed.py) the main process writes and all read, so the node
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -37,6 +39,7 @@ RUN_CONFIG, LOCK, STATES, BEST, WINDOWS = (
     "best.safetensors",
     "windows*",
 )
+SAVE_MINUTES = 5.0  # between two states, where no number of steps is given
 KEPT = 2  # states: the second one in case the last cannot be read
 
 
@@ -56,6 +59,8 @@ class Checkpointer:
         context: DistributedContext = SINGLE_PROCESS,
     ) -> None:
         self.folder, self.config, self.restart, self.context = folder, config, restart, context
+        self.writer, self.saved = ThreadPoolExecutor(1, thread_name_prefix="minibert-checkpoint"), time.monotonic()
+        self.writing: Future[Any] = self.writer.submit(int)  # nothing
 
     def __enter__(self) -> Self:
         self.context.on_main(self.open)
@@ -76,7 +81,10 @@ class Checkpointer:
         if error is None:
             self.context.sum(torch.zeros(1))  # wait for the other ranks, which may still read
         if self.context.is_main:
+            self.writer.shutdown()
             self.lock.close()
+            if error is None:
+                self.writing.result()
             if error and not steps_kept(self.folder):
                 remove_run(self.folder)
 
@@ -128,29 +136,45 @@ class Checkpointer:
                 }
                 counts = parameter.device if optimizer.defaults["fused"] else "cpu"  # where AdamW counts its steps
                 state[parameter]["step"] = tensors[f"step {name}"].to(counts, copy=True)
-        self.context.set_random_states(tensors)
+        self.context.set_random_states(tensors, device_of(model))
         for parameter, weight in weights.items():
             parameter.data.copy_(weight)
         optimizer.state.update(state)
         return progress
 
     def save(self, progress: Progress, model: nn.Module, optimizer: torch.optim.AdamW) -> None:
-        """Save the current state; every rank must call this."""
+        """Save the current state; every rank must call this. The state of a GPU is copied, and written by a thread."""
         progress.flush_losses()  # no state is saved after a loss that is not finite
         values = {name: value for name, value in vars(progress).items() if name != "pending"}
-        tensors = self.context.random_states()
+        tensors = self.context.random_states(device_of(model))
         for name, parameter in trained(model):
             tensors[f"weight {name}"] = self.context.gather(parameter.detach())
             for kind, value in optimizer.state.get(parameter, {}).items():
                 tensors[f"{kind} {name}"] = self.context.gather(value)
 
+        metadata, path = {"progress": json.dumps(values)}, self.folder / f"state-{progress.step:08d}.safetensors"
+        if in_thread := device_of(model).type != "cpu":
+            tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
+
         def write() -> None:
-            path = self.folder / f"state-{progress.step:08d}.safetensors"
-            write_tensors(path, tensors, {"progress": json.dumps(values)})
+            write_tensors(path, tensors, metadata)
             for old in sorted(self.folder.glob(STATES))[:-KEPT]:
                 old.unlink(missing_ok=True)
 
-        self.context.on_main(write)
+        def start() -> None:
+            self.writing.result()  # of the state before; raises its error
+            self.writing = self.writer.submit(write)
+
+        self.context.on_main(start if in_thread else write)
+        self.saved = time.monotonic()
+
+    def due(self, step: int, every: int | None) -> bool:
+        """Whether a state should be saved after this step: every so many steps, None: every SAVE_MINUTES; every rank
+        must call this."""
+        if every is not None:
+            return step % every == 0
+        late = self.context.is_main and time.monotonic() - self.saved > 60 * SAVE_MINUTES
+        return bool(self.context.sum(torch.tensor([int(late)])))
 
     def save_best(self, model: nn.Module) -> None:
         """Save the current weights as the best; every rank must call this."""
@@ -162,6 +186,11 @@ class Checkpointer:
         parameters = dict(model.named_parameters())
         for name, tensor in load_file(self.folder / BEST).items():
             parameters[name].data.copy_(tensor)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """The device of the weights."""
+    return next(model.parameters()).device
 
 
 def steps_kept(folder: Path) -> int:

@@ -149,10 +149,12 @@ class DistributedContext:
 
         return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
-    def random_states(self) -> dict[str, Tensor]:
-        """The states of torch's generators: of the main process by name, of another rank with its number appended."""
+    def random_states(self, device: torch.device) -> dict[str, Tensor]:
+        """The states of torch's generators of the CPU and of the model's device, by name; those of another rank than
+        the main process have its number appended."""
         own = {"random": torch.get_rng_state()}
-        own |= {"random cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {}
+        if device.type != "cpu":
+            own[f"random {device.type}"] = torch.get_device_module(device).get_rng_state(*indexed(device))
         of_ranks: list[Any] = [own]
         if self.size > 1:
             of_ranks = [None] * self.size
@@ -163,12 +165,12 @@ class DistributedContext:
             for name, state in states.items()
         }
 
-    def set_random_states(self, states: dict[str, Tensor]) -> None:
+    def set_random_states(self, states: dict[str, Tensor], device: torch.device) -> None:
         """Restore this rank's part of random_states. Raises KeyError where it is missing."""
         suffix = "" if self.is_main else f" {self.rank}"
         torch.set_rng_state(states[f"random{suffix}"])
-        if f"random cuda{suffix}" in states:
-            torch.cuda.set_rng_state(states[f"random cuda{suffix}"])
+        if device.type != "cpu":
+            torch.get_device_module(device).set_rng_state(states[f"random {device.type}{suffix}"], *indexed(device))
 
     def unwrap(self, model: Model, new_model: Callable[[], Model]) -> Model:
         """The model as a single process has it: itself, or in place of a sharded one a new model with its weights.
@@ -182,6 +184,11 @@ class DistributedContext:
         for parameter, shard in zip(whole.parameters(), model.parameters(), strict=True):
             parameter.data.copy_(cast(Any, shard).full_tensor())
         return whole
+
+
+def indexed(device: torch.device) -> list[torch.device]:
+    """The argument that names this device; MPS, of which there is one, takes none."""
+    return [] if device.type == "mps" else [device]
 
 
 SINGLE_PROCESS = DistributedContext()

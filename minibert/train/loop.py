@@ -5,9 +5,10 @@
             loss -> gradients -> clipped to a maximum norm -> AdamW -> weights
 
 Nothing depends on when it runs: the order of the rows, the learning rate of a step and its masked tokens are functions
-of seed, epoch and step; dropout draws from torch's generator, whose state is saved with the weights. So the same seed
-gives the same bits, and a run that was killed and resumed gives those of an uninterrupted run. Several processes take
-the same step together, each with its rows of every batch (distributed.py).
+of seed, epoch and step; dropout draws from torch's generator, whose state is saved with the weights. So on a CPU the
+same seed gives the same bits, and a run that was killed and resumed gives those of an uninterrupted run. A GPU adds up
+gradients in an order of its own, so that two runs with the same seed differ in rounding, whether resumed or not.
+Several processes take the same step together, each with its rows of every batch (distributed.py).
 The recipe is that of BERT (Devlin et al. 2018, appendix A.3), with Adam's bias correction.
 """
 
@@ -28,6 +29,7 @@ from minibert.device import move
 from minibert.heads import Head
 from minibert.inputs import unchecked
 from minibert.kernels.matmul import keep_freed_memory
+from minibert.kernels.packing import iterate_ahead
 from minibert.kernels.training import Quick
 from minibert.losses import IGNORED
 from minibert.printing import progress_bar
@@ -219,7 +221,8 @@ def train(
     SIGTERM arrived at any rank. context: the ranks by which the model was wrapped; `batches` gives each its rows.
     Raises NotFiniteError, with step and rows, for a loss that is not finite; KeyboardInterrupt after before_stop.
     """
-    flush_every = 1 if next(model.parameters()).device.type == "cpu" else 20
+    device = next(model.parameters()).device
+    flush_every = 1 if device.type == "cpu" else 20
     progress, optimizer = progress or Progress(), optimizer or new_optimizer(model, settings)
     steps, before = settings.epochs * -(-batches.batches_per_epoch // settings.accumulate), progress.tokens
     bar = progress_bar(name="training", total=steps, initial=progress.step, unit="step")
@@ -227,6 +230,7 @@ def train(
         while progress.epoch < settings.epochs:
             set_train_mode(model)
             in_order = batches.epoch_batches(progress.epoch, progress.batch)
+            in_order = in_order if device.type == "cpu" else iterate_ahead(in_order)
             while parts := list(islice(in_order, settings.accumulate)):
                 set_learning_rate(optimizer, learning_rate_at(progress.step, steps, settings))
                 losses = one_step(model, parts, optimizer, loss_of, settings, progress.step + 1, context)

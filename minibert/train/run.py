@@ -140,11 +140,10 @@ class Run(ABC):
                 report(progress)
 
             def after_step(progress: Progress) -> None:
-                due = progress.step % settings.save_every == 0
-                if self.main and due:
-                    save(progress)
-                elif self.main is None and (due or progress.step == settings.steps):
+                if self.main is None and (progress.step % settings.save_every == 0 or progress.step == settings.steps):
                     evaluate_and_save(progress, step=progress.step)
+                elif checkpointer.due(progress.step, settings.save_every if self.main else None):
+                    save(progress)
 
             how: dict[str, Any] = {"progress": progress, "optimizer": optimizer, "context": context}
             how |= {"after_step": after_step, "before_stop": save}

@@ -44,7 +44,9 @@ class TrainSettings:
     shard: str = setting("none", "{choices}: full shards the model over the processes of torchrun", choices=SHARDS)
     step: str = setting("packed", "{choices}: without padding, or operation by operation as upstream", choices=STEPS)
     device: str = setting("auto", "auto, cpu, cuda or mps")
-    save_every: int = setting(200, "steps between two checkpoints of the run", minimum=1)
+    save_every: int | None = setting(
+        None, "steps between two checkpoints of the run (default: every 5 minutes)", minimum=1
+    )
     beta2: float = 0.999  # Adam's second-moment decay
     epsilon: float = 1e-8  # Adam's, added to the root of the second moment
     fused: bool = True  # torch's fused AdamW, which differs from the plain one in rounding
