@@ -32,7 +32,7 @@ def check_device(device: str | torch.device) -> None:
     kind, _, number = str(device).partition(":")
     counts = {name: device_count(name) for name in dict.fromkeys(("cpu", "cuda", "mps", kind))}
     if (not number.isdecimal() and number) or int(number or 0) >= counts[kind]:
-        found = ", ".join(f"{count} {name}" for name, count in counts.items() if count or name != kind)
+        found = ", ".join(f"{counts[name]} {name}" for name in ("cpu", "cuda", "mps"))
         raise ValueError(f"device {brief(str(device))} is not available; torch has these: {found}; use device='cpu'")
 
 

@@ -279,7 +279,7 @@ class Backend:
         return False
 
     def device_count(self) -> int:
-        return 1
+        return int(EmulatedDevice.active is not None)
 
     def current_device(self) -> int:
         return 0

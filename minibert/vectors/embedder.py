@@ -194,7 +194,7 @@ class Embedder:
             "pooling": recipe.how,
             "layers": list(engine.check(recipe)[0]),
             "combine": recipe.combine,
-            "precision": {"int8": f"int8, {VERSION}"}.get(engine.precision, engine.precision),
+            "precision": f"int8, {VERSION}" if engine.precision == "int8" else f"torch.{engine.precision}",
             "long": recipe.long,
             "stride": recipe.stride,
         }

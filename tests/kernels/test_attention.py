@@ -103,7 +103,7 @@ def test_an_x86_cpu_takes_batched_products_and_others_the_fused_kernel(monkeypat
     for machine, batched in (("x86_64", True), ("AMD64", True), ("arm64", False), ("aarch64", False)):
         monkeypatch.setattr(platform, "machine", lambda machine=machine: machine)
         for dtype in (torch.float32, torch.bfloat16):
-            chosen = choose_attention(dtype, CPU, Workspace())
+            chosen = choose_attention(dtype, CPU, 64, Workspace())
             assert isinstance(chosen, BatchedAttention) if batched else chosen is grouped_attention
 
 

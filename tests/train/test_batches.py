@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from training import CHOICES, batch_of, batches_of, examples, write_corpus
+from training import CHOICES, batches_of, examples, write_corpus
 from words import write_words_checkpoint
 
 from minibert.losses import IGNORED
@@ -104,12 +104,6 @@ def test_examples_are_augmented_by_epoch_and_row() -> None:
     for epoch in range(2):
         for batch in batches.epoch_batches(epoch):
             assert batch.input_ids[:, 0].tolist() == [100 * epoch + row for row in batch.rows]
-
-
-def test_all_tensors_of_a_batch_move_to_another_device() -> None:
-    moved = batch_of("question-answering", [3, 5]).to(torch.device("meta"))
-    tensors = [moved.input_ids, moved.attention_mask, moved.token_type_ids, *moved.labels.values()]
-    assert len(tensors) == 5 and all(tensor.is_meta for tensor in tensors)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -146,9 +146,9 @@ def test_a_frozen_encoder_reads_each_text_once(
     read: list[int] = []
 
     def counting(right: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda model, given: (read.append(len(getattr(given, "batch", given).rows)), right(model, given))[1]
+        return lambda model, batch: (read.append(len(batch.rows)), right(model, batch))[1]
 
     monkeypatch.setattr(finetuning, "packed_output", counting(finetuning.packed_output))
-    monkeypatch.setattr(module, "first_states", counting(module.first_states))
+    monkeypatch.setattr(module, "states_of", counting(module.states_of))
     finetune("classify", *labelled(20), model=checkpoint, freeze=what, epochs=3, batch_size=8)
     assert sum(read) == 20 * times

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -119,7 +118,7 @@ def attend_differently(patch: pytest.MonkeyPatch, change: Callable[[Group], Grou
 
     def attend(attention: Any, x: Tensor, groups: Sequence[Group], queries: Any) -> Tensor:
         if queries is None and queries_too:
-            queries = SimpleNamespace(index=torch.arange(sum(group.tokens for group in groups)), groups=groups)
+            queries = torch.arange(sum(group.tokens for group in groups)), groups
         return original(attention, x, [change(group) for group in groups], queries)
 
     patch.setattr(packed, "attend", attend)
@@ -152,19 +151,20 @@ def positions_run_on(patch: pytest.MonkeyPatch) -> None:
 def segments_forgotten(patch: pytest.MonkeyPatch) -> None:
     """All tokens are of the first text."""
     original = packed.embed
-    first = lambda one: replace(one, batch=replace(one.batch, token_type_ids=one.batch.token_type_ids * 0))  # noqa: E731
-    patch.setattr(packed, "embed", lambda embeddings, one: original(embeddings, first(one)))
+    patch.setattr(packed, "embed", lambda model, one: original(model, replace(one, segments=one.segments * 0)))
 
 
 def another_token_is_read(patch: pytest.MonkeyPatch) -> None:
     """The last layer computes the token after the one that is read."""
-    original = PackedBatch.select
+    original = packed.encode
 
-    def select(batch: PackedBatch, wanted: Tensor) -> PackedBatch:
-        queries = original(batch, wanted)
-        return replace(queries, index=(queries.index + 1).clamp(max=len(batch.index) - 1))
+    def encode(encoder: Any, batch: PackedBatch) -> Tensor:
+        if batch.queries is None:
+            return original(encoder, batch)
+        tokens, groups = batch.queries
+        return original(encoder, replace(batch, queries=((tokens + 1).clamp(max=len(batch.ids) - 1), groups)))
 
-    patch.setattr(PackedBatch, "select", select)
+    patch.setattr(packed, "encode", encode)
 
 
 def states_out_of_order(patch: pytest.MonkeyPatch) -> None:

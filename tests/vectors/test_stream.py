@@ -156,7 +156,7 @@ def test_the_counts_and_the_one_warning_are_of_all_rows_also_after_an_interrupti
         ({"layers": (0,)}, r"was started with layers \[2\], and now it is \[0\]"),
         ({"dtype": "float16"}, "was started with dtype 'float32', and now it is 'float16'"),
         ({"part_rows": 16}, r"was started with part_rows \[8, 2000000\], and now it is \[16, 2000000\]"),
-        ({"batch_tokens": 64}, "was started with batch_tokens 4096, and now it is 64"),
+        ({"batch_tokens": 64}, "was started with batch_tokens None, and now it is 64"),
         ({"truncation": "error"}, "was started with long 'cut', and now it is 'error'"),
         ({"texts": ["another", *TEXTS[1:]]}, "those from row 0 on have changed"),
         ({"texts": [*TEXTS[:15], "another", *TEXTS[16:]]}, "those from row 8 on have changed"),
