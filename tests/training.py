@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +21,7 @@ from minibert.heads import Head
 from minibert.losses import IGNORED
 from minibert.parity.stages import Inputs, forward
 from minibert.tasks.base import Example
+from minibert.train import distill, finetune, pretrain
 from minibert.train.batches import Batch, Batches, collate
 from minibert.train.loop import Loss, one_step
 from minibert.train.settings import TrainSettings
@@ -59,6 +60,28 @@ def write_home(folder: Path) -> Path:
     electra = CONFIG | {"model_type": "electra", "embedding_size": 8, "num_hidden_layers": 2}
     (folder / "electra.json").write_text(json.dumps(electra))
     return folder
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Runs of every kind, with the files of write_home
+
+QUICK: dict[str, Any] = {"max_length": 16, "batch_size": 4, "learning_rate": 1e-3}
+STEPS = QUICK | {"steps": 12, "save_every": 4}
+EPOCHS = QUICK | {"epochs": 2, "save_every": 2}
+KINDS: dict[str, Callable[..., Any]] = {
+    "classify": lambda h, **how: finetune("classify", h / "train.tsv", dev=h / "train.tsv", model=h / "words", **how),
+    "mask": lambda h, **how: finetune("mask", h / "few.txt", dev=h / "few.txt", model=h / "teacher", **how),
+    "frozen": lambda h, **how: finetune("classify", h / "train.tsv", model=h / "words", freeze="encoder", **how),
+    "mlm+nsp": lambda h, **how: pretrain(h / "corpus.txt", config=h / "small.json", tokenizer=h / "words", **how),
+    "electra": lambda h, **how: pretrain(
+        h / "corpus.txt", config=h / "electra.json", tokenizer=h / "words", objective="electra", **how
+    ),
+    "distill": lambda h, **how: distill(h / "corpus.txt", teacher=h / "teacher", layers=2, **how),
+    "distill classify": lambda h, **how: distill(
+        h / "train.tsv", task="classify", teacher=h / "classifier", dev=h / "train.tsv", **how
+    ),
+}
+OF_STEPS = ("mlm+nsp", "electra", "distill")
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from minibert.checkpoints.load import load
+from minibert.device import to_device
 from minibert.heads import MaskedLM
 from minibert.inputs import inference
 from minibert.losses import IGNORED
@@ -205,11 +206,12 @@ class MaskedText(FileSettings, Task):
 
         A row of 128 tokens would otherwise keep 2 MB of logits.
         """
-        labels = torch.tensor([id for id in example.labels["labels"] if id != IGNORED], device=logits.device).long()
+        masked = torch.tensor([id for id in example.labels["labels"] if id != IGNORED], dtype=torch.long)
+        (labels,) = to_device([masked], logits.device)
         p = logits.log_softmax(dim=-1)  # (N,V)
-        right = int((p.argmax(dim=-1) == labels).sum())
-        loss = -float(p.gather(1, labels[:, None]).cpu().sum(dtype=torch.float64))
-        return torch.tensor([len(labels), right, loss], dtype=torch.float64)
+        right = (p.argmax(dim=-1) == labels).sum()
+        loss = -p.gather(1, labels[:, None]).sum()
+        return torch.stack([torch.full_like(loss, len(labels)), right.to(loss), loss])
 
     def decode(self, logits: Sequence[Logits], encoded: Encoded, data: Corpus, labels: Sequence[str]) -> list[Any]:
         """The reduced logits of each row, (3)."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from minibert.device import move
+from minibert.device import batch_tokens_on, move
 from minibert.heads import Head, MaskedLM, QuestionAnswering, TokenClassification
 from minibert.inputs import inference, unchecked
 from minibert.kernels.packing import batches
@@ -27,7 +27,6 @@ from minibert.train.batches import Batch, collate
 from minibert.train.loop import autocast
 from minibert.train.packed import PackedBatch, encode, first_tokens, packed_output, pooled
 
-BATCH_TOKENS = 4096
 MAX_BYTES = 2 * 2**30  # of states; more are computed again in each epoch
 
 
@@ -36,7 +35,7 @@ def outputs(
     encoded: Encoded,
     precision: str = "float32",
     keep: Callable[[Tensor, Example], Tensor] = lambda logits, example: logits,
-    batch_tokens: int = BATCH_TOKENS,
+    batch_tokens: int | None = None,
 ) -> list[Logits]:
     """The logits of each example, in order: (K), or of a task head that reads tokens (tokens, K) or (2, tokens).
 
@@ -56,11 +55,12 @@ def outputs(
 
 
 def batches_by_length(
-    model: Any, examples: Sequence[Example], title: str = "predicting", most: int = BATCH_TOKENS
+    model: Any, examples: Sequence[Example], title: str = "predicting", most: int | None = None
 ) -> Iterator[Batch]:
     """The examples in batches of similar length, with a progress bar."""
+    device = next(model.parameters()).device
     with progress_bar(name=title, total=len(examples), unit="text") as bar:
-        for numbers in batches([len(one.ids) for one in examples], most):
+        for numbers in batches([len(one.ids) for one in examples], most or batch_tokens_on(device)):
             chosen = [examples[number] for number in numbers]
             yield collate(chosen, numbers, model.config.pad_token_id)
             bar.update(len(numbers))

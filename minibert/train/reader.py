@@ -29,7 +29,7 @@ from minibert.tasks.frozen import CLASSIFIER_FILE, Classifier
 from minibert.tasks.masked_text import Corpus, MaskedText, filled
 from minibert.tasks.tagging import Tagging
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
-from minibert.train.outputs import BATCH_TOKENS, outputs
+from minibert.train.outputs import outputs
 from minibert.train.run import REPORT
 
 
@@ -58,7 +58,7 @@ class Reader:
     tokenizer: Tokenizer
     labels: list[str]
     max_length: int
-    batch_tokens: int = BATCH_TOKENS
+    batch_tokens: int | None = None
 
     @classmethod
     def of(cls, model: Head, tokenizer: Tokenizer, task: Task | None = None, **more: Any) -> Reader:
@@ -76,7 +76,7 @@ class Reader:
         return cls(task or task_of(found, model.config), model, tokenizer, labels, tokenizer.max_length, **more)
 
     @classmethod
-    def load(cls, name: str | os.PathLike[str], device: str = "auto", batch_tokens: int = BATCH_TOKENS) -> Reader:
+    def load(cls, name: str | os.PathLike[str], device: str = "auto", batch_tokens: int | None = None) -> Reader:
         """A checkpoint with a task head, by its folder or its name on the Hub.
 
         Raises FileNotFoundError where there is none, ValueError where it has no task head or is damaged.
@@ -135,14 +135,15 @@ def open_reader(
     *,
     model: str | None = None,
     device: str = "auto",
-    batch_tokens: int = BATCH_TOKENS,
+    batch_tokens: int | None = None,
 ) -> Classifier | Reader:
     """Open a folder of any kind, or a checkpoint by its name on the Hub. model: that of a frozen classifier, where it
     was moved.
 
     Raises FileNotFoundError or ValueError, in one sentence, where there is no task head or the folder is damaged.
     """
-    check_number("batch_tokens", batch_tokens, int, minimum=1)
+    if batch_tokens is not None:
+        check_number("batch_tokens", batch_tokens, int, minimum=1)
     if folder_kind(name) == "frozen":
         return Classifier.load(Path(name), model=model, device=device, batch_tokens=batch_tokens)
     if model is not None:

@@ -18,10 +18,10 @@ from unittest.mock import Mock
 
 import pytest
 from helpers import assert_equal
-from training import write_home
+from training import EPOCHS, KINDS, OF_STEPS, STEPS, write_home
 
 from minibert.tasks.base import Measure
-from minibert.train import checkpointer, distill, finetune, loop, pretrain
+from minibert.train import checkpointer, loop
 from minibert.train.run import DegenerateWarning, plot_runs
 from minibert.train.settings import (
     DistillClassifierSettings,
@@ -36,9 +36,6 @@ pytestmark = [
     pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:all .* texts were predicted", "ignore:degenerate"),  # models that barely learned
 ]
-QUICK: dict[str, Any] = {"max_length": 16, "batch_size": 4, "learning_rate": 1e-3}
-STEPS = QUICK | {"steps": 12, "save_every": 4}
-EPOCHS = QUICK | {"epochs": 2, "save_every": 2}
 
 
 @pytest.fixture(scope="module")
@@ -46,20 +43,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_home(tmp_path_factory.mktemp("home"))
 
 
-KINDS: dict[str, Callable[..., Any]] = {
-    "classify": lambda h, **how: finetune("classify", h / "train.tsv", dev=h / "train.tsv", model=h / "words", **how),
-    "mask": lambda h, **how: finetune("mask", h / "few.txt", dev=h / "few.txt", model=h / "teacher", **how),
-    "frozen": lambda h, **how: finetune("classify", h / "train.tsv", model=h / "words", freeze="encoder", **how),
-    "mlm+nsp": lambda h, **how: pretrain(h / "corpus.txt", config=h / "small.json", tokenizer=h / "words", **how),
-    "electra": lambda h, **how: pretrain(
-        h / "corpus.txt", config=h / "electra.json", tokenizer=h / "words", objective="electra", **how
-    ),
-    "distill": lambda h, **how: distill(h / "corpus.txt", teacher=h / "teacher", layers=2, **how),
-    "distill classify": lambda h, **how: distill(
-        h / "train.tsv", task="classify", teacher=h / "classifier", dev=h / "train.tsv", **how
-    ),
-}
-OF_STEPS = ("mlm+nsp", "electra", "distill")
 DEFAULT = [("classify", 3, False), ("classify", 6, True), ("mlm+nsp", 3, True)]  # the other cases are slow
 
 

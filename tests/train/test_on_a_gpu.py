@@ -1,0 +1,122 @@
+"""Training on the emulated device: the same losses as on the CPU, without waiting, few launches, resumed with its own
+random numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from emulated_device import emulated_device
+from torch import nn
+from training import EPOCHS, KINDS, OF_STEPS, STEPS, WIDTH, batch_of, examples, write_home
+
+from minibert.checkpoints.load import load
+from minibert.families.base import Family
+from minibert.families.bert import BERT
+from minibert.families.electra import ELECTRA
+from minibert.families.roberta import ROBERTA
+from minibert.inputs import unchecked
+from minibert.tasks.base import Encoded
+from minibert.train import loop
+from minibert.train.distributed import SINGLE_PROCESS
+from minibert.train.loop import new_optimizer, one_step, packed_loss, readable_loss
+from minibert.train.outputs import outputs
+from minibert.train.packed import Group
+from minibert.train.settings import TrainSettings
+
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:all .* texts were predicted", "ignore:degenerate"),
+]
+HEADS = [*((BERT, head) for head in BERT.heads), (ROBERTA, "masked-lm"), (ELECTRA, "replaced-token-detection")]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_home(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture
+def model(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Any]:
+    """A random model by family and task head, in eval mode."""
+    return lambda family, head: load(written(family, head)[0], head=head)
+
+
+@pytest.mark.parametrize(("family", "head"), HEADS, ids=lambda value: getattr(value, "name", value))
+def test_a_step_has_the_loss_of_the_cpu_and_never_waits(family: Family, head: str, model: Callable[..., Any]) -> None:
+    batch = batch_of(head, [3, 7, WIDTH, 5], family=family)
+
+    def losses(device: str) -> list[float]:
+        made = model(family, head).to(device)
+        optimizer = new_optimizer(made, TrainSettings())
+        return [one_step(made, [batch], optimizer, packed_loss, TrainSettings(), 1)["loss"] for _ in range(2)]
+
+    expected = [float(loss) for loss in losses("cpu")]
+    with emulated_device() as gpu, unchecked():
+        found = losses("gpu")
+        waits = [wait for wait in gpu.waits if "train/" in wait]
+        assert [float(loss) for loss in found] == pytest.approx(expected, abs=1e-5)
+    assert not waits
+
+
+def test_a_step_that_reads_its_masks_on_the_device_waits(
+    model: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_lengths = Group.of_lengths
+    monkeypatch.setattr(Group, "of_lengths", lambda lengths: (lengths.to("gpu").max().item(), of_lengths(lengths))[1])
+    with emulated_device() as gpu, unchecked():
+        made = model(BERT, "masked-lm").to("gpu")
+        batch = batch_of("masked-lm", [3, 7])
+        one_step(made, [batch], new_optimizer(made, TrainSettings()), packed_loss, TrainSettings(), 1)
+        assert gpu.waits
+
+
+def test_the_readable_step_runs_there_too(model: Callable[..., Any]) -> None:
+    batch, made = batch_of("masked-lm", [3, 7, WIDTH]), model(BERT, "masked-lm")
+    expected = readable_loss(made, batch).item()
+    with emulated_device(), unchecked():
+        assert readable_loss(made.to("gpu"), batch).item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_evaluation_waits_once_a_batch(model: Callable[..., Any]) -> None:
+    rows = Encoded(examples("sequence-classification", [3, 7, WIDTH, 5]))
+    made = model(BERT, "sequence-classification")
+    expected = outputs(made, rows)
+    with emulated_device() as gpu:
+        made.to("gpu")
+        gpu.reset()
+        found = outputs(made, rows, batch_tokens=2 * WIDTH)
+        assert len(gpu.waits) == 2
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_of_each_kind_has_the_losses_of_the_cpu(
+    kind: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without dropout, whose random numbers are the device's own; sampling of ELECTRA likewise."""
+    how = STEPS if kind in OF_STEPS else EPOCHS
+    monkeypatch.setattr(nn.Dropout, "forward", lambda self, x: x)
+    monkeypatch.setattr(loop, "set_train_mode", nn.Module.eval)
+    monkeypatch.setattr(torch, "multinomial", lambda probabilities, count: probabilities.topk(count).indices)
+    KINDS[kind](home, out=tmp_path / "cpu", device="cpu", **how)
+    with emulated_device():
+        KINDS[kind](home, out=tmp_path / "gpu", device="gpu", **how)
+    found, expected = (json.loads((tmp_path / name / "training.json").read_text()) for name in ("gpu", "cpu"))
+    assert found["curve"] == pytest.approx(expected["curve"], abs=1e-3)
+
+
+def test_the_random_state_is_that_of_the_device_of_the_model() -> None:
+    with emulated_device() as gpu:
+        device = torch.device("gpu", 0)
+        states = SINGLE_PROCESS.random_states(device)
+        first = torch.rand(3, device="gpu").tolist()
+        assert torch.rand(3, device="gpu").tolist() != first
+        SINGLE_PROCESS.set_random_states(states, device)
+        assert torch.rand(3, device="gpu").tolist() == first
+        assert gpu.random.shape == states["random gpu"].shape
