@@ -159,9 +159,7 @@ class Checkpointer:
 
     def load_best(self, model: nn.Module) -> None:
         """Restore the weights that save_best saved."""
-        parameters = dict(model.named_parameters())
-        for name, tensor in load_file(self.folder / BEST).items():
-            parameters[name].data.copy_(tensor)
+        model.load_state_dict(load_file(self.folder / BEST), strict=False)  # frozen weights are not in it
 
 
 def steps_kept(folder: Path) -> int:
