@@ -157,13 +157,13 @@ class Run(ABC):
         measure = context.on_main(lambda: evaluate(model)) if self.main and evaluate else None
         if measure and measure.figures.get("degenerate"):
             warnings.warn(DEGENERATE.format(score=measure.score), DegenerateWarning, stacklevel=2)
-        figures = self.figures(model, progress, measure)
-        seconds = time.perf_counter() - begin
-        figures |= {"seconds": round(seconds, 3), "tokens_per_second": round((progress.tokens - tokens) / seconds, 1)}
+        figures = self.figures(model, progress, measure, progress.tokens - tokens, time.perf_counter() - begin)
         return Trained(model, measure, figures)
 
-    def figures(self, model: nn.Module, progress: Progress, measure: Measure | None) -> dict[str, Any]:
-        """The content of training.json, without the speed."""
+    def figures(
+        self, model: nn.Module, progress: Progress, measure: Measure | None, tokens: int, seconds: float
+    ) -> dict[str, Any]:
+        """The content of training.json; tokens and seconds: of this call, for the speed."""
         last = progress.scores[-1] if progress.scores else None
         groups = {"trained": True, "frozen": False}
         sizes = {
@@ -177,6 +177,8 @@ class Run(ABC):
             "steps": progress.step,
             "tokens": progress.tokens,
             "parameters": sizes,
+            "seconds": round(seconds, 3),
+            "tokens_per_second": round(tokens / seconds, 1),
             **self.report,
             "dev": measure.figures if measure else last,
             "best_epoch": progress.best + 1,
