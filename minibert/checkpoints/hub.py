@@ -228,9 +228,6 @@ def fetch(name: str) -> Path:
     partial = folder.with_name(folder.name + ".partial")
     try:
         snapshot_download(hub_id, revision=revision, local_dir=partial, allow_patterns=NEEDED_FILES)
-    except KeyboardInterrupt as stop:
-        stop.args = (f"what has arrived is kept in {partial}; the same command continues",)
-        raise
     except OSError as error:
         raise ConnectionError(f"{hub_id} could not be downloaded: {error}; or {by_hand(name)}") from error
     if not any(partial.glob("*.safetensors*")):

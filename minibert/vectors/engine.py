@@ -170,12 +170,8 @@ class Kernels:
     def __str__(self) -> str:
         attention = "one kernel for all lengths" if self.attend is varlen_attention else "groups of equal length"
         attention += ", two products each" if isinstance(self.attend, BatchedAttention) else ""
-        return f"{name_of(self.dtype)} on {self.device}; products: {self.product.description}; attention: {attention}"
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """ "float32" of torch.float32."""
-    return str(dtype).removeprefix("torch.")
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{dtype} on {self.device}; products: {self.product.description}; attention: {attention}"
 
 
 class Engine:
@@ -203,7 +199,7 @@ class Engine:
         check_device(self.device)
         int8 = precision == "int8" and can_multiply(self.device)
         self.dtype = choose_dtype("auto" if precision == "int8" else precision, self.device)
-        self.precision = "int8" if int8 else name_of(self.dtype)
+        self.precision = "int8" if int8 else str(self.dtype).removeprefix("torch.")
         workspace = Workspace()
         attend = choose_attention(self.dtype, self.device, workspace)
         product = choose_linear(self.dtype, self.device)
