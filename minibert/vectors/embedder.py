@@ -155,13 +155,10 @@ class Embedder:
 
     @cached_property
     def engine(self) -> Engine:
-        """The engine that computes. Raises ValueError if the model cannot follow this recipe."""
+        """The engine that computes."""
         if isinstance(self.model, Encoder):
-            engine = Engine(self.model, self.recipe.precision, samples=samples(self.tokenizer, self.recipe.precision))
-        else:
-            engine = self.checkpoint.engine
-        engine.check(self.recipe)
-        return engine
+            return Engine(self.model, self.recipe.precision, samples=samples(self.tokenizer, self.recipe.precision))
+        return self.checkpoint.engine
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -174,7 +171,7 @@ class Embedder:
 
     @property
     def width(self) -> int:
-        """How many numbers a vector has."""
+        """How many numbers a vector has. Raises ValueError if the model cannot follow this recipe."""
         return self.engine.check(self.recipe)[1]
 
     @property

@@ -231,7 +231,9 @@ class Engine:
         if not samples:
             raise ValueError("precision 'int8' is calibrated on texts: pass samples=, the ids of a few dozen of them")
         check_rows(self.config, samples)
-        rows = sorted([*samples, *int8_kernels.short_texts(samples)], key=len, reverse=True)
+        first = int8_kernels.FIRST_TOKENS
+        short = [[*ids[:first], ids[-1]] for ids in samples if len(ids) > first]
+        rows = sorted([*samples, *short], key=len, reverse=True)
         path = int8_kernels.cache_file(encoder, rows)
         found = int8_kernels.read_calibration(path, encoder)
         if found is None:

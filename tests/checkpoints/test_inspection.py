@@ -10,7 +10,6 @@ from torch import nn
 from words import state_vectors, write_words_checkpoint
 
 import minibert
-from minibert import Config, Encoder
 from minibert.checkpoints.inspection import checkpoint_text, inspect, trained
 from minibert.checkpoints.tensor_files import list_tensors
 from minibert.cli import main as cli
@@ -47,14 +46,6 @@ def test_the_pooler_of_minilm_looks_untrained_and_every_layer_below_it_trained(m
     assert pooler["largest_singular_value_over_edge"] == pytest.approx(0.986, abs=1e-3)
     linears = [module for module in minibert.load(minilm).layers.modules() if isinstance(module, nn.Linear)]
     assert len(linears) == 36 and all(trained(one.weight, one.bias)["looks_trained"] for one in linears[::7])
-
-
-@pytest.mark.parametrize("pooler", [True, False])
-def test_the_text_reports_the_pooler_where_there_is_one(pooler: bool, tmp_path: Path) -> None:
-    small = Config(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
-    minibert.save(Encoder(small, pooler=pooler), tmp_path)
-    found = inspect(str(tmp_path))
-    assert ("\npooler         looks untrained" in checkpoint_text(found)) == pooler == (found["pooler"] is not None)
 
 
 def test_every_tensor_is_printed_with_its_shape_and_both_names(

@@ -20,7 +20,6 @@ from transformers import AutoModel
 from words import write_words_checkpoint
 
 import minibert
-from minibert.checkpoints import tensor_files
 from minibert.checkpoints.load import LoadReport, UnknownTensors, name_in_file
 from minibert.families.base import Family
 from minibert.families.bert import BERT
@@ -286,24 +285,6 @@ def test_a_wrapped_model_is_saved_under_the_official_names(bert: Path, tmp_path:
     for wrap in (compiled, nn.DataParallel, lambda model: compiled(nn.DataParallel(model))):
         minibert.save(wrap(minibert.load(bert)), tmp_path)
         assert_equal(load_file(tmp_path / "model.safetensors"), load_file(bert / "model.safetensors"))
-
-
-def test_a_write_that_fails_leaves_the_old_files_and_no_others(
-    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoder = minibert.load(bert)
-    minibert.save(encoder, tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-
-    def full_disk(tensors: Any, path: Path, metadata: Any) -> None:
-        path.write_bytes(b"half of the file")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(tensor_files, "save_file", full_disk)
-    nn.init.zeros_(encoder.embeddings.token.weight)
-    with pytest.raises(OSError, match="No space left"):
-        minibert.save(encoder, tmp_path)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 # the tokenizer goes with the model where it is known
