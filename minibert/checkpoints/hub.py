@@ -13,10 +13,8 @@ import logging
 import os
 import re
 import shutil
-import threading
 import urllib.error
 import urllib.request
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -196,22 +194,14 @@ def hub_is_reachable() -> bool:
 
 @functools.lru_cache
 def answers(address: str, seconds: float = 4.0) -> bool:
-    """Whether a server answers within `seconds`, tried once in the life of the process.
-
-    The request runs in a thread, because in a closed network the look-up of a name can hang beyond any time-out.
-    """
-    answered = threading.Event()
-
-    def request() -> None:
-        with suppress(OSError, ValueError):
-            with suppress(urllib.error.HTTPError):  # which is an answer too
-                urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=seconds).close()
-            answered.set()
-
-    thread = threading.Thread(target=request, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return answered.is_set()
+    """Whether a server answers, tried once in the life of the process."""
+    try:
+        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=seconds).close()
+    except urllib.error.HTTPError:  # an answer too
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def fetch(name: str) -> Path:

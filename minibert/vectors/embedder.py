@@ -137,13 +137,11 @@ class Embedder:
     @cached_property
     def checkpoint(self) -> LoadedCheckpoint:
         """The files of the model, loaded; for a name or a folder."""
-        if isinstance(self.model, Encoder):
-            raise TypeError("model is an Encoder, whose weights no file names or hashes; give a Hub name or a folder")
-        folder = hub.locate(os.fspath(self.model)).folder
+        folder = hub.locate(os.fspath(self.model)).folder  # type: ignore[arg-type]  # for an Encoder a TypeError
         loaded = load_folder(folder, files_in(folder), choose_device(self.device), self.recipe.precision)
         if self.expected is None:
             if self.given_recipe.pooling == "cls" and self.given_recipe.normalize is None:
-                note_stated(os.fspath(self.model), loaded.folder)
+                note_stated(folder)
         else:
             found = {"weights": loaded.weights, "tokenizer": self.tokenizer_of(loaded).fingerprint}
             if found != self.expected:
@@ -336,13 +334,13 @@ def shared_tokenizer(folder: Path, files: Files, max_length: int | None) -> Toke
 
 
 @functools.cache
-def note_stated(model: str, folder: Path) -> None:
+def note_stated(folder: Path) -> None:
     """Log, once in a process, that the files of a checkpoint state other vectors than those of pooling "cls"."""
     try:
         stated = read_stated(folder)
         if stated is None or (stated.pooling == "cls" and not stated.normalize):
             return
-        words = f"the files of {model} state {stated}; --pooling auto (pooling='auto') follows them"
+        words = f"the files of {folder} state {stated}; --pooling auto (pooling='auto') follows them"
     except (ValueError, OSError) as error:
         words = str(error)
     log.warning("minibert: notice: these vectors have pooling cls, the default; %s", words)

@@ -95,7 +95,11 @@ class SelfAttention:
     def __init__(self, source: model.SelfAttention, kernels: Kernels) -> None:
         self.head_size, self.attend = source.head_size, kernels.attend
         self.query = kernels.linear([source.query], "attention")
-        self.key_value = kernels.linear([source.key, kernels.smoothed_value(source.value)], "attention")
+        value, output = source.value, kernels.quantizations.get("output", Quantization())
+        if output.folded and output.smoothing is not None:  # the value layer is divided by it instead of its result
+            c, weight, bias = (x.detach().to(kernels.device) for x in (output.smoothing, value.weight, value.bias))
+            value = linear_of(weight / c[:, None], bias / c)
+        self.key_value = kernels.linear([source.key, value], "attention")
         self.output = kernels.linear([source.output], "output")
 
     def __call__(self, x: Tensor, query_tokens: Tensor, packed: Packed) -> Tensor:
@@ -158,14 +162,6 @@ class Kernels:
         if product in self.quantizations:
             return Int8Linear(layers, self.quantizations[product], activation, self.workspace)
         return self.product(layers, self.dtype, self.device, activation)
-
-    def smoothed_value(self, source: nn.Linear) -> nn.Linear:
-        """The value layer; divided by the smoothing of the output product's input, if that is folded into it."""
-        output = self.quantizations.get("output", Quantization())
-        if not output.folded or output.smoothing is None:
-            return source
-        weight, bias = (x.detach().to(output.smoothing.device) for x in (source.weight, source.bias))
-        return linear_of(weight / output.smoothing[:, None], bias / output.smoothing)
 
     def __str__(self) -> str:
         attention = "one kernel for all lengths" if self.attend is varlen_attention else "groups of equal length"

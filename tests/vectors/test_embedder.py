@@ -76,7 +76,7 @@ def test_an_encoder_in_hand_needs_its_tokenizer_and_has_no_hashes(folder: Path) 
     with pytest.raises(ValueError, match=r"model\.to\(device\)"):
         Embedder(encoder, device="cpu", tokenizer=tokenizer)
     for ask in (lambda: embedder.identity, lambda: pickle.dumps(embedder), lambda: TextFeatures.of(embedder)):
-        with pytest.raises(TypeError, match=r"model is an Encoder, .*; give a Hub name or a folder"):
+        with pytest.raises(TypeError, match="not Encoder"):
             ask()
 
 
