@@ -90,7 +90,7 @@ def convert(name: str | Path, out: str | Path, *, model_type: str | None = None,
 def read_pickles(folder: Path, done: Converted) -> dict[str, Tensor]:
     """The tensors of the folder's pickle or shards; anything else in there is reported in `left_out`.
 
-    As safetensors requires, each is contiguous and in memory of its own: two parameters that share one are both copied.
+    Each is a copy, contiguous and in memory of its own, as safetensors requires.
     """
     pickle = next((name for name in PICKLES if (folder / name).exists()), None)
     if pickle is None:
@@ -110,8 +110,7 @@ def read_pickles(folder: Path, done: Converted) -> dict[str, Tensor]:
                 tensors[name] = checked(folder / file, name, value.detach())
     if not tensors:
         raise ValueError(f"{folder / done.read[0]} holds no tensors by name; it holds: {[*done.left_out][:8]}")
-    storages = [tensor.untyped_storage().data_ptr() for tensor in tensors.values()]
-    return {name: x.clone() if storages.count(x.untyped_storage().data_ptr()) > 1 else x for name, x in tensors.items()}
+    return tensors
 
 
 def unpickle(path: Path) -> dict[Any, Any]:
@@ -131,9 +130,9 @@ def unpickle(path: Path) -> dict[Any, Any]:
 
 
 def checked(path: Path, name: str, tensor: Tensor) -> Tensor:
-    """The tensor, contiguous. Raises ValueError for one that safetensors cannot hold, or larger than its memory."""
+    """A contiguous copy of the tensor. Raises ValueError for one that safetensors cannot hold, or larger than its memory."""
     plain = tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type == "cpu"
     if not plain or tensor.dtype not in DTYPES or tensor.nbytes > tensor.untyped_storage().nbytes():
         kind = f"{tensor.dtype}, {tensor.layout}, {tensor.device}, {tuple(tensor.shape)}".replace("torch.", "")
         raise ValueError(f"{path}: tensor {name} is {kind}; supported: dense and fully stored, real numbers")
-    return tensor.contiguous()
+    return tensor.clone(memory_format=torch.contiguous_format)

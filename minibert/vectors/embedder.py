@@ -138,34 +138,29 @@ class Embedder:
     def checkpoint(self) -> LoadedCheckpoint:
         """The files of the model, loaded; for a name or a folder."""
         folder = hub.locate(os.fspath(self.model)).folder  # type: ignore[arg-type]  # for an Encoder a TypeError
-        loaded = load_folder(folder, files_in(folder), choose_device(self.device), self.recipe.precision)
-        if self.expected is None:
-            if self.given_recipe.pooling == "cls" and self.given_recipe.normalize is None:
-                note_stated(folder)
-        else:
-            found = {"weights": loaded.weights, "tokenizer": self.tokenizer_of(loaded).fingerprint}
-            if found != self.expected:
-                raise ValueError(
-                    f"checkpoint {self.model} has the hashes {found}, expected {self.expected}; "
-                    "put that checkpoint back, or fit again"
-                )
-        return loaded
+        return load_folder(folder, files_in(folder), choose_device(self.device), self.recipe.precision)
 
     @cached_property
     def engine(self) -> Engine:
-        """The engine that computes."""
+        """The engine that computes. Raises ValueError for other weights or another tokenizer than those of a pickle."""
         if isinstance(self.model, Encoder):
             return Engine(self.model, self.recipe.precision, samples=samples(self.tokenizer, self.recipe.precision))
+        if self.expected is None:
+            if self.given_recipe.pooling == "cls" and self.given_recipe.normalize is None:
+                note_stated(self.checkpoint.folder)
+        elif self.hashes != self.expected:
+            raise ValueError(
+                f"checkpoint {self.model} has the hashes {self.hashes}, expected {self.expected}; "
+                "put that checkpoint back, or fit again"
+            )
         return self.checkpoint.engine
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The one that was passed in, else that of the checkpoint, with the max_length of the recipe."""
-        return self.given_tokenizer or self.tokenizer_of(self.checkpoint)
-
-    def tokenizer_of(self, loaded: LoadedCheckpoint) -> Tokenizer:
-        """The same, for a checkpoint that is not yet checked."""
-        return self.given_tokenizer or shared_tokenizer(loaded.folder, loaded.files, self.recipe.max_length)
+        if self.given_tokenizer is not None:
+            return self.given_tokenizer
+        return shared_tokenizer(self.checkpoint.folder, self.checkpoint.files, self.recipe.max_length)
 
     @property
     def width(self) -> int:
