@@ -130,7 +130,7 @@ def unpickle(path: Path) -> dict[Any, Any]:
 
 
 def checked(path: Path, name: str, tensor: Tensor) -> Tensor:
-    """A contiguous copy of the tensor. Raises ValueError for one that safetensors cannot hold, or larger than its memory."""
+    """A contiguous copy. Raises ValueError for a tensor that safetensors cannot hold, or larger than its memory."""
     plain = tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type == "cpu"
     if not plain or tensor.dtype not in DTYPES or tensor.nbytes > tensor.untyped_storage().nbytes():
         kind = f"{tensor.dtype}, {tensor.layout}, {tensor.device}, {tuple(tensor.shape)}".replace("torch.", "")

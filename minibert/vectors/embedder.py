@@ -158,14 +158,14 @@ class Embedder:
     @property
     def tokenizer(self) -> Tokenizer:
         """The one that was passed in, else that of the checkpoint, with the max_length of the recipe."""
-        if self.given_tokenizer is not None:
-            return self.given_tokenizer
-        return shared_tokenizer(self.checkpoint.folder, self.checkpoint.files, self.recipe.max_length)
+        return self.given_tokenizer or shared_tokenizer(
+            self.checkpoint.folder, self.checkpoint.files, self.recipe.max_length
+        )
 
     @property
     def width(self) -> int:
         """How many numbers a vector has. Raises ValueError if the model cannot follow this recipe."""
-        return self.engine.check(self.recipe)[1]
+        return self.recipe.fit_to(self.engine.config, self.engine.pooler is not None)[1]
 
     @property
     def hashes(self) -> dict[str, str]:
@@ -182,7 +182,7 @@ class Embedder:
         return self.hashes | {
             "max_length": self.tokenizer.max_length,
             "pooling": recipe.how,
-            "layers": list(engine.check(recipe)[0]),
+            "layers": list(recipe.fit_to(engine.config, engine.pooler is not None)[0]),
             "combine": recipe.combine,
             "precision": f"int8, {VERSION}" if engine.precision == "int8" else str(engine.dtype),
             "long": recipe.long,

@@ -243,10 +243,6 @@ class Engine:
             int8_kernels.write_calibration(path, found)
         return found
 
-    def check(self, recipe: Recipe) -> tuple[tuple[int, ...], int]:
-        """The recipe's layers counted from 0 and the width of its vectors, or ValueError, see Recipe.fit_to."""
-        return recipe.fit_to(self.config, has_pooler=self.pooler is not None)
-
     @torch.inference_mode()
     def vectors(
         self,
@@ -266,7 +262,7 @@ class Engine:
         that has computed.
         """
         check_process()
-        layers, width = self.check(recipe)
+        layers, width = recipe.fit_to(self.config, self.pooler is not None)
         lengths = check_rows(self.config, ids, second)
         second = second if self.config.family.pairs_in_segments else None
         result = np.empty((len(ids), width), np.float32)
