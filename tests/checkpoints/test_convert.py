@@ -245,15 +245,12 @@ def test_weights_of_another_kind_are_refused(
     refused(folder, tmp_path / "new", words)
 
 
-def test_nothing_is_converted_twice_overwritten_or_half_written(
+def test_nothing_is_converted_twice_or_half_written(
     written: Written, pretraining: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused(written(BERT)[0], tmp_path / "new", "nothing to convert")
     folder = write_old(tmp_path / "old", pretraining)
     refused(folder, tmp_path / "old", "is the same as, inside or around")
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "thesis.txt").write_text("my life")
-    refused(folder, tmp_path / "full", "is there already and holds thesis.txt")
 
     def full(path: Path, tensors: dict[str, Tensor]) -> None:
         path.write_bytes(b"half")
