@@ -147,7 +147,7 @@ class Embedder:
             return Engine(self.model, self.recipe.precision, samples=samples(self.tokenizer, self.recipe.precision))
         if self.expected is None:
             if self.given_recipe.pooling == "cls" and self.given_recipe.normalize is None:
-                note_stated(self.checkpoint.folder)
+                note_stated(os.fspath(self.model), self.checkpoint.folder)
         elif self.hashes != self.expected:
             raise ValueError(
                 f"checkpoint {self.model} has the hashes {self.hashes}, expected {self.expected}; "
@@ -329,13 +329,13 @@ def shared_tokenizer(folder: Path, files: Files, max_length: int | None) -> Toke
 
 
 @functools.cache
-def note_stated(folder: Path) -> None:
+def note_stated(model: str, folder: Path) -> None:
     """Log, once in a process, that the files of a checkpoint state other vectors than those of pooling "cls"."""
     try:
         stated = read_stated(folder)
         if stated is None or (stated.pooling == "cls" and not stated.normalize):
             return
-        words = f"the files of {folder} state {stated}; --pooling auto (pooling='auto') follows them"
+        words = f"the files of {model} state {stated}; --pooling auto (pooling='auto') follows them"
     except (ValueError, OSError) as error:
         words = str(error)
     log.warning("minibert: notice: these vectors have pooling cls, the default; %s", words)
