@@ -50,7 +50,7 @@ def readable(
     encoder: Encoder, ids: Rows, pooling: str = "cls", layers: Sequence[int] = (-1,), combine: str = "concat"
 ) -> Matrix:
     """The same vectors by the readable encoder, one text at a time: no batch, no padding, no order to lose."""
-    return readable_vectors(encoder, ids, Recipe(pooling, layers, combine, batch_tokens=1), progress=False)
+    return readable_vectors(encoder, ids, Recipe(pooling, layers, combine, batch_tokens=1))
 
 
 def difference(a: Matrix, b: Matrix) -> float:

@@ -31,9 +31,10 @@ Encode = Callable[[Sequence[str]], Vectors]
 
 def load_ours(context: Context, precision: str) -> Loaded:
     """minibert.embed."""
-    from minibert.vectors.embedder import embed, load_shared  # here: other runtimes do not need its libraries
+    from minibert.vectors.embedder import Embedder, embed  # here: other runtimes do not need its libraries
+    from minibert.vectors.recipe import Recipe
 
-    route = load_shared(context.folder, context.device, precision).engine.kernels
+    route = Embedder(context.folder, Recipe(precision=precision), context.device).engine.kernels
     return partial(embed, model=context.folder, precision=precision, device=context.device), route
 
 

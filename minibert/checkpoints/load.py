@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import nn
@@ -69,28 +69,15 @@ class LoadReport:
         return "\n".join(lines)
 
 
-class Options(TypedDict, total=False):
-    """The other arguments of `load`."""
-
-    num_labels: int | None
-    new_head: bool
-    dtype: torch.dtype
-    device: str | torch.device
-    attention: str
-    model_type: str | None
-
-
+@overload
+def load(name: str | Path = ..., *, head: None = ..., report: Literal[False] = ..., **how: Any) -> Encoder: ...
+@overload
+def load(name: str | Path = ..., *, head: str, report: Literal[False] = ..., **how: Any) -> Head: ...
 @overload
 def load(
-    name: str | Path = ..., *, head: None = ..., report: Literal[False] = ..., **how: Unpack[Options]
-) -> Encoder: ...
-@overload
-def load(name: str | Path = ..., *, head: str, report: Literal[False] = ..., **how: Unpack[Options]) -> Head: ...
-@overload
-def load(
-    name: str | Path = ..., *, head: str | None = ..., report: Literal[True], **how: Unpack[Options]
+    name: str | Path = ..., *, head: str | None = ..., report: Literal[True], **how: Any
 ) -> tuple[Any, LoadReport]: ...
-def load(
+def load(  # type: ignore[misc]  # **how above stands for the other arguments
     name: str | Path = "distilbert-base-uncased",
     *,
     head: str | None = None,
@@ -327,20 +314,16 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
     write_text_atomically(folder / "config.json", json.dumps(stored, indent=2) + "\n")
     if tokenizer is not None:
         tokenizer.save(folder)
-    elif not tokenizer_files(folder) and not copy_tokenizer(vars(model).get("source"), folder):
-        advice = "add it with tokenizer.save(folder), or save(model, folder, tokenizer)"
-        log.warning("minibert: notice: %s has no tokenizer, since none is known for this model; %s", folder, advice)
+    elif not tokenizer_files(folder):
+        known = tokenizer_files(vars(model).get("source", folder))
+        for path in known:
+            with atomic_write(folder / path.name) as temporary:
+                shutil.copyfile(regular(path), temporary)
+        if not known:
+            advice = "add it with tokenizer.save(folder), or save(model, folder, tokenizer)"
+            log.warning("minibert: notice: %s has no tokenizer, since none is known for this model; %s", folder, advice)
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
     """The files of a tokenizer in a folder."""
     return [path for name in hub.TOKENIZER_FILES if (path := folder / name).exists()]
-
-
-def copy_tokenizer(source: Path | None, folder: Path) -> bool:
-    """Copy the tokenizer of the folder `source`. Returns whether there is one."""
-    found = [] if source is None else tokenizer_files(source)
-    for path in found:
-        with atomic_write(folder / path.name) as temporary:
-            shutil.copyfile(regular(path), temporary)
-    return bool(found)

@@ -10,7 +10,7 @@ from minibert.cli.shared import Arguments, Figures, add_overwrite
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="NAME", help="a Hub name or a folder")
-    parser.add_argument("--out", required=True, type=Path, metavar="FILE.onnx", help="the file; FILE.txt explains it")
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE.onnx", help="the file")
     parser.add_argument(
         "--head",
         metavar="HEAD",
@@ -25,7 +25,8 @@ def run(args: Arguments) -> Figures:
     from minibert.printing import block
 
     exported = export(args.model, args.out, head=args.head, overwrite=args.overwrite)
-    print(args.out.with_suffix(".txt").read_text(encoding="utf-8"))
+    print(block("inputs", ", ".join(exported["inputs"])))
+    print(block("outputs", ", ".join(exported["outputs"])))
     print(block("compared", f"with the model, by onnxruntime: largest difference {exported['difference']:.1e}"))
-    print(block("written", f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB, and {args.out.with_suffix('.txt')}"))
+    print(block("written", f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB"))
     return exported

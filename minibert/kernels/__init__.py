@@ -2,7 +2,7 @@
 
 In reading order:
 
-    packing      texts tokenized one portion ahead, and batches without padding
+    packing      batches without padding, and work one item ahead
     matmul       linear layers at hardware speed, checked on this machine before they are used; memory that is reused
     attention    within each text of a packed batch, by one of three kernels
     int8         int8 linear layers, and which layers tolerate int8, measured once for a checkpoint

@@ -1,8 +1,9 @@
 """int8 linear layers: x Wᵀ at twice the rate of bfloat16, and what keeps the vectors' meaning.
 
-A number x is stored as an int8 q, from -128 to 127, and a scale s that many numbers share: x ≈ s (q - z), with a zero
-point z. The product of two int8 rows is an exact integer; only the quantization of x and W loses precision. How much
-depends on what shares a scale, since the largest number that shares it determines the step size of all others:
+A number x is stored as a byte q, from 0 to 255, and a scale s that many numbers share: x ≈ s (q - z), with a zero
+point z; a weight as a signed byte, from -127 to 127, without a zero point. The product of two such rows is an exact
+integer; only the quantization of x and W loses precision. How much depends on what shares a scale, since the largest
+number that shares it determines the step size of all others:
 
     a scale per row   Each token (row of x) has its own, computed on the fly, and each output channel (row of W) too:
                       neither takes part in the sum over input channels, so the product stays an integer product.
@@ -10,7 +11,7 @@ depends on what shares a scale, since the largest number that shares it determin
                       every token and therefore determine every token's scale. x Wᵀ = (x / c) (c W)ᵀ for any c (in):
                       c = max|x|^a / max|w|^(1-a) of each channel moves part of the range from x to W (Xiao et al. 2022,
                       SmoothQuant). a = 0.6, since x loses more than W.
-    a zero point      GELU returns hardly anything below 0: with z = 0 half of the 256 values would stay unused.
+    a zero point      GELU returns hardly anything below 0: with z = 128 half of the 256 values would stay unused.
 
 Everything between the linear layers, residual stream, LayerNorm, softmax and attention, stays float32; the token
 embeddings are bfloat16.
@@ -49,11 +50,12 @@ from minibert.kernels.matmul import Linear, Workspace, joined, linear_of
 from minibert.kernels.packing import Packed
 from minibert.model import ACTIVATION, Encoder
 
-LOWEST, HIGHEST = -128, 127  # int8
+HIGHEST, HIGHEST_WEIGHT = 255, 127  # the largest byte of x, and of W
+MIDDLE = 128  # the zero point of numbers on both sides of 0
 MIN_SCALE = 1e-30  # so that a row of zeros has a scale
 
 # Calibration
-VERSION = 2  # of the measurement: files of another version are not found
+VERSION = 3  # of the measurement: files of another version are not found
 MAX_ERROR = 0.02  # of a product's result, relative to its norm; bench/README.md has the measurements
 SHORT = 16  # tokens: texts up to here are computed in bfloat16 if int8 changes the means of short texts
 MIN_COSINE = 0.999  # between the means of short texts in int8 and in float32
@@ -69,27 +71,27 @@ class Quantization:
     """How the input of a linear layer becomes int8."""
 
     smoothing: Tensor | None = None  # (in): c; None: all 1
-    zero_point: int = 0  # z, the int8 value that means 0
+    zero_point: int = MIDDLE  # z, the byte that means 0; at least 1
     folded: bool = False  # the input is x / c already: the layer before this one was divided by c
     error: float = 0.0  # |y' - y| / |y| of the results y' in int8 when calibrated, over all tokens
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """Rows in int8: x / c ≈ scale (values - zero point)."""
+    """Rows in bytes: x / c ≈ scale (values - zero point)."""
 
-    values: Tensor  # (T,in) int8, or in the form that the kernel takes
+    values: Tensor  # (T,in) uint8
     scale: Tensor  # (T,1) float32
 
 
 class Int8Linear(Linear):
     """activation(x Wᵀ + b), or x Wᵀ + b + residual, by an int8 product; several layers with one input become one.
 
-    `prepare` quantizes x (T,in), of any floating dtype; the call takes that and returns float32, (T,out). The result is
-    valid until the next call of a layer with this name.
+    `prepare` quantizes x (T,in), of any floating dtype; the call takes that and returns float32, (T,out). oneDNN
+    multiplies, with packed weights; its kernel applies the scales of W and the zero point.
     """
 
-    description = "int8 by torch._int_mm"
+    description = "int8 by packed oneDNN"
 
     def __init__(
         self,
@@ -97,54 +99,37 @@ class Int8Linear(Linear):
         quantization: Quantization,
         activation: str | None = None,
         workspace: Workspace | None = None,
-        name: str = "",
     ) -> None:
         weight, self.bias = (x.to("cpu", torch.float32) for x in joined(layers))  # (out,in), (out)
         self.inverse = None  # (in): 1 / c
         if quantization.smoothing is not None:
             weight = weight * quantization.smoothing
             self.inverse = None if quantization.folded else 1 / quantization.smoothing
-        scale = (weight.abs().amax(dim=1, keepdim=True) / HIGHEST).clamp_(min=MIN_SCALE)  # (out,1)
-        self.weight = (weight / scale).round_().to(torch.int8)
-        self.scale = scale[:, 0]
-        z = quantization.zero_point
-        self.zero_point = None  # (in): z for each channel, for addcmul
-        self.correction = None  # (out): what z adds to each integer product, times the weight's scale
-        if z:
-            self.zero_point = torch.full((weight.shape[1],), float(z))
-            self.correction = -z * self.weight.sum(dim=1, dtype=torch.int32) * self.scale
-        self.highest, self.lowest = HIGHEST - z, LOWEST - z
-        self.activation, self.name, self.workspace = activation, name, workspace or Workspace()
+        self.scale = (weight.abs().amax(dim=1) / HIGHEST_WEIGHT).clamp_(min=MIN_SCALE)  # (out)
+        self.weight = torch.ops.onednn.qlinear_prepack((weight / self.scale[:, None]).round_().to(torch.int8), None)
+        self.weight_zeros = torch.zeros(len(self.bias), dtype=torch.int32)
+        self.zero_point = quantization.zero_point
+        self.zeros = torch.full((weight.shape[1],), float(self.zero_point - MIDDLE))  # (in), for addcmul
+        self.activation, self.workspace = activation, workspace or Workspace()
 
     def prepare(self, x: Tensor) -> Quantized:
-        """(T,in) in int8, each row with the smallest scale at which its largest and its smallest number fit."""
+        """(T,in) in bytes, each row with the smallest scale at which its largest and its smallest number fit."""
         rounded = self.workspace.buffer("rounded", len(x), x.shape[1])
         if self.inverse is not None:
             x = torch.mul(x, self.inverse, out=rounded)
         high, low = x.amax(dim=1, keepdim=True).float(), x.amin(dim=1, keepdim=True).float()
-        scale = torch.maximum(high / self.highest, low / self.lowest).clamp_(min=MIN_SCALE)  # (T,1)
-        if self.zero_point is None:
-            torch.mul(x, 1 / scale, out=rounded)
-        else:
-            torch.addcmul(self.zero_point, x.float(), 1 / scale, out=rounded)
-        values = self.workspace.buffer("int8", len(x), x.shape[1], torch.int8)
-        return Quantized(self.as_operand(values.copy_(rounded.round_())), scale)
-
-    def as_operand(self, values: Tensor) -> Tensor:
-        """int8 values (T,in) in the form that the kernel takes."""
-        return values
-
-    def product(self, values: Tensor) -> Tensor:
-        """(values - z) Wᵀ times the scales of W, in float32: (T,in) -> (T,out)."""
-        size = len(values), len(self.bias)
-        integers = torch._int_mm(values, self.weight.T, out=self.workspace.buffer("integers", *size, torch.int32))
-        y = self.workspace.buffer(self.name, *size).copy_(integers)
-        return y.mul_(self.scale) if self.correction is None else torch.addcmul(self.correction, y, self.scale, out=y)
+        scale = torch.maximum(high / (HIGHEST - self.zero_point), low / -self.zero_point).clamp_(min=MIN_SCALE)  # (T,1)
+        torch.addcmul(self.zeros, x.float(), 1 / scale, out=rounded)
+        signed = self.workspace.buffer(
+            "int8", len(x), x.shape[1], torch.int8
+        )  # torch copies faster to int8 than to uint8
+        return Quantized(signed.copy_(rounded.round_()).view(torch.uint8).bitwise_xor_(MIDDLE), scale)  # 128 more each
 
     # The other kernels take a Tensor; this one takes what `prepare` made of it.
     def __call__(self, x: Quantized, residual: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """(T,in) -> (T,out)."""
-        y = self.product(x.values)
+        scales = 1.0, self.zero_point, self.weight, self.scale, self.weight_zeros  # of the values, and of W
+        y: Tensor = torch.ops.onednn.qlinear_pointwise(x.values, *scales, None, 1.0, 0, torch.float32, "none", [], "")
         if residual is not None:
             return torch.addcmul(residual, y, x.scale, out=y).add_(self.bias)
         torch.addcmul(self.bias, y, x.scale, out=y)
@@ -154,59 +139,32 @@ class Int8Linear(Linear):
         return y if self.activation is None else ACTIVATION[self.activation](y)
 
 
-class PackedInt8Linear(Int8Linear):
-    """The same by oneDNN with packed weights; its kernel applies the scales of W and the zero point.
-
-    It takes unsigned bytes, 128 more each; signed ones would go to a slow reference kernel.
-    """
-
-    description = "int8 by packed oneDNN"
-
-    def __init__(self, layers: Sequence[nn.Linear], quantization: Quantization, *others: Any) -> None:
-        super().__init__(layers, quantization, *others)
-        self.weight = torch.ops.onednn.qlinear_prepack(self.weight, None)
-        self.unsigned_zero = quantization.zero_point - LOWEST
-        self.weight_zeros = torch.zeros(len(self.bias), dtype=torch.int32)
-
-    def as_operand(self, values: Tensor) -> Tensor:
-        """int8 values (T,in) plus 128, by flipping the highest bit in place."""
-        return values.view(torch.uint8).bitwise_xor_(-LOWEST)
-
-    def product(self, values: Tensor) -> Tensor:
-        """(values - z) Wᵀ times the scales of W, in float32: (T,in) -> (T,out)."""
-        scales = 1.0, self.unsigned_zero, self.weight, self.scale, self.weight_zeros  # of the values, and of W
-        y: Tensor = torch.ops.onednn.qlinear_pointwise(values, *scales, None, 1.0, 0, torch.float32, "none", [], "")
-        return y
-
-
-def choose_int8(device: torch.device) -> type[Int8Linear] | None:
-    """The fastest kernel with exact int8 products on this device; None after a warning that says what is missing."""
-    exact = (kernel for kernel in (PackedInt8Linear, Int8Linear) if is_exact(kernel))
-    if not has_int8(device):
-        missing = f"{device} does not multiply int8 in hardware (AVX512_VNNI, AVX_VNNI or AMX, on a CPU)"
-    elif (chosen := next(exact, None)) is None:
+def can_multiply(device: torch.device) -> bool:
+    """Whether the device has fast and exact int8 products; a warning says what is missing."""
+    if has_int8(device) and is_exact():
+        return True
+    missing = f"{device} does not multiply int8 in hardware (AVX512_VNNI, AVX_VNNI or AMX, on a CPU)"
+    if has_int8(device):
         missing = "this build of torch has no int8 product that is exact on this machine"
-    else:
-        return chosen
     warnings.warn(f"{missing}; computing in bfloat16, or in float32 if that is faster", stacklevel=3)
-    return None
+    return False
 
 
-def is_exact(kernel: type[Int8Linear] = Int8Linear) -> bool:
+def is_exact() -> bool:
     """True if this build of torch multiplies int8 on this machine and every product is the exact integer.
 
-    The inputs include the extreme values of int8, which overflow the 16-bit sums of older CPUs.
+    The inputs include the extreme values, which overflow the 16-bit sums of older CPUs.
     """
     random = torch.Generator().manual_seed(0)  # leaves the caller's random state alone
-    for tokens, channels, outputs, zero_point in ((1, 256, 96, 0), (67, 320, 256, -107), (33, 1536, 64, 0)):
-        x = torch.randint(LOWEST, HIGHEST + 1, (tokens, channels), generator=random).to(torch.int8)
-        weight = torch.randint(-HIGHEST, HIGHEST + 1, (outputs, channels), generator=random).float()
-        x[0], x[-1], weight[0], weight[:, 0] = LOWEST, HIGHEST, HIGHEST, HIGHEST  # the last: every scale is 1
+    for tokens, channels, outputs, zero_point in ((1, 256, 96, 128), (67, 320, 256, 21), (33, 1536, 64, 128)):
+        x = torch.randint(0, HIGHEST + 1, (tokens, channels), generator=random).to(torch.uint8)
+        weight = torch.randint(-HIGHEST_WEIGHT, HIGHEST_WEIGHT + 1, (outputs, channels), generator=random).float()
+        x[0], x[-1], weight[0], weight[:, 0] = 0, HIGHEST, HIGHEST_WEIGHT, HIGHEST_WEIGHT  # the last: every scale is 1
         with torch.inference_mode():
             exact = (x.double() - zero_point) @ weight.double().T
             try:
-                layer = kernel([linear_of(weight, torch.zeros(outputs))], Quantization(zero_point=zero_point))
-                y = layer(Quantized(layer.as_operand(x), torch.ones(tokens, 1)))
+                layer = Int8Linear([linear_of(weight, torch.zeros(outputs))], Quantization(zero_point=zero_point))
+                y = layer(Quantized(x, torch.ones(tokens, 1)))
             except (AttributeError, RuntimeError, TypeError):  # no such operator, or with other arguments
                 return False
         if not torch.equal(y, exact.float()):
@@ -230,23 +188,9 @@ class Calibration:
         return {name: one for (n, name), one in self.products.items() if n == number and one.error <= MAX_ERROR}
 
     def __str__(self) -> str:
-        others = [f"{name} of layer {n}" for (n, name), one in self.products.items() if one.error > MAX_ERROR]
-        count, total = len(self.products) - len(others), len(self.products)
-        left_out = f" (not {', '.join(others)})" if others else ""
-        if not self.short_texts_tolerate_int8:
-            left_out += f", and none for means of texts of up to {SHORT} tokens"
-        return f"int8 in {count} of {total} products{left_out}"
-
-
-def products_of(layer: Any) -> list[list[nn.Linear]]:
-    """The PRODUCTS of a model.Layer: query, key and value have the same input and are one."""
-    own, ffn = layer.attention, layer.feed_forward
-    return [[own.query, own.key, own.value], [own.output], [ffn.expand], [ffn.contract]]
-
-
-def short_texts(samples: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-    """The first tokens of each sample with its last one, as texts."""
-    return [[*ids[:FIRST_TOKENS], ids[-1]] for ids in samples if len(ids) > FIRST_TOKENS]
+        count = sum(one.error <= MAX_ERROR for one in self.products.values())
+        short = "" if self.short_texts_tolerate_int8 else f", none for means of texts of up to {SHORT} tokens"
+        return f"int8 in {count} of {len(self.products)} products{short}"
 
 
 def calibrate(encoder: Encoder, x: Tensor, packed: Packed) -> tuple[dict[tuple[int, str], Quantization], Tensor]:
@@ -272,8 +216,10 @@ def calibrate(encoder: Encoder, x: Tensor, packed: Packed) -> tuple[dict[tuple[i
         products[key] = min(measured, key=lambda one: one.error)
 
     for number in encoder.config.shared_layers:
-        layer = copy.deepcopy(encoder.layers[number]).to(x.device, x.dtype).eval()
-        for name, layers in zip(PRODUCTS, products_of(layer), strict=True):
+        layer: Any = copy.deepcopy(encoder.layers[number]).to(x.device, x.dtype).eval()
+        own, ffn = layer.attention, layer.feed_forward
+        one_input = [own.query, own.key, own.value], [own.output], [ffn.expand], [ffn.contract]
+        for name, layers in zip(PRODUCTS, one_input, strict=True):
             layers[0].register_forward_pre_hook(
                 lambda module, inputs, key=(number, name), layers=layers: try_product(key, layers, inputs[0][0])
             )
@@ -294,7 +240,7 @@ def quantizations(weight: Tensor, x: Tensor, folded: bool) -> Iterator[Quantizat
     yield Quantization(smoothing(x.abs().amax(dim=0), weight.abs().amax(dim=0)), folded=folded)
     low, high = x.amin(dim=1), x.amax(dim=1)
     below = float((-low / (high - low).clamp_(min=MIN_RANGE)).median())  # the part of a token's range that is below 0
-    yield Quantization(zero_point=min(max(LOWEST + round(below * (HIGHEST - LOWEST)), LOWEST + 1), HIGHEST - 1))
+    yield Quantization(zero_point=min(max(round(below * HIGHEST), 1), HIGHEST - 1))
 
 
 def smoothing(x: Tensor, weight: Tensor) -> Tensor:

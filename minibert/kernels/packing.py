@@ -1,10 +1,7 @@
-"""From texts to batches without padding.
+"""From ids to batches without padding, and work one item ahead in another thread.
 
-    texts -> portions -> ids and their counts (a worker thread, one portion ahead) -> batches
-
-While the device computes one portion, a thread tokenizes the next: the tokenizers library releases Python's lock, so
-both really run at once. In a packed batch the tokens of all texts stand one after the other. Texts are sorted by
-length, so that texts of equal length are neighbours and form a group (B, S, D) that needs no mask.
+In a packed batch the tokens of all texts stand one after the other. Texts are sorted by length, so that texts of equal
+length are neighbours and form a group (B, S, D) that needs no mask.
 
     T  tokens of all texts in a packed batch; B texts, S tokens of each in a group
 """
@@ -24,9 +21,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from minibert.config import Config
-from minibert.text.texts import TextOrPair
-from minibert.text.tokenized import Tokenized
-from minibert.text.tokenizer import Tokenizer
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -36,15 +30,6 @@ Result = TypeVar("Result")
 # each text, the texts to a multiple of TEXT_BUCKET. In a batch of fewer than PADDED_FROM tokens, such as a single
 # sentence, the padding would cost more than it saves.
 TOKEN_BUCKET, TEXT_BUCKET, PADDED_FROM = 16, 32, 256
-
-
-@dataclass(frozen=True)
-class Portion:
-    """Texts or pairs with their row numbers and their ids."""
-
-    rows: range
-    texts: list[TextOrPair]
-    tokens: Tokenized
 
 
 def map_ahead(function: Callable[[Item], Result], items: Iterable[Item]) -> Generator[Result, None, None]:
@@ -60,30 +45,6 @@ def map_ahead(function: Callable[[Item], Result], items: Iterable[Item]) -> Gene
             yield future.result()  # type: ignore[union-attr]  # None is only ever the second of a pair
     finally:
         worker.shutdown(cancel_futures=True)
-
-
-def tokenized(
-    texts: Iterable[list[TextOrPair]],
-    tokenizer: Tokenizer,
-    device: torch.device,
-    *,
-    long: str,
-    stride: int | None = None,
-    first: int = 0,
-) -> Generator[Portion, None, None]:
-    """The portions with their ids; `first` is the row of the first text, long and stride are those of a Recipe.
-
-    One portion ahead, unless the device is the CPU: there both would compete for the same cores, and tokenizing takes
-    only 1 % of the processor time (SST-2, all-MiniLM-L6-v2, float32).
-    """
-
-    def tokenize(texts: list[TextOrPair]) -> Portion:
-        nonlocal first
-        rows = range(first, first + len(texts))
-        first = rows.stop  # called in order, by one thread at a time
-        return Portion(rows, texts, tokenizer.encode_texts(texts, long=long, stride=stride, first_row=rows.start))
-
-    yield from map(tokenize, texts) if device.type == "cpu" else map_ahead(tokenize, texts)
 
 
 # ---------------------------------------------------------------------------------------------------------------

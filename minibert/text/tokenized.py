@@ -141,11 +141,6 @@ class Tokenized:
     second: list[int] | None = None  # K: where segment 1 begins in each row; None: single texts, or one segment only
     windows: list[int] | None = None  # N: rows per text; None: one each
 
-    def text_of(self, row: int) -> int:
-        """The number of the text that a row of ids belongs to."""
-        ends = accumulate(self.windows or [1] * len(self.ids))
-        return next(number for number, end in enumerate(ends) if row < end)
-
     def take(self, numbers: Sequence[int]) -> Tokenized:
         """The rows of some of the texts, in this order; the stats remain those of all texts."""
         starts = list(accumulate(self.windows or [1] * len(self.ids), initial=0))

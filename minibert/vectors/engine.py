@@ -33,7 +33,7 @@ from minibert.config import Config
 from minibert.device import check_device, choose_dtype
 from minibert.kernels import int8 as int8_kernels
 from minibert.kernels.attention import BatchedAttention, PackedAttend, choose_attention, varlen_attention
-from minibert.kernels.int8 import Calibration, Int8Linear, Quantization, choose_int8
+from minibert.kernels.int8 import Calibration, Int8Linear, Quantization, can_multiply
 from minibert.kernels.matmul import Linear, Workspace, choose_linear, linear_of
 from minibert.kernels.packing import TOKEN_BUCKET, Packed, check_rows, last_bucket, pack, padding_texts
 from minibert.printing import progress_bar
@@ -94,8 +94,12 @@ class SelfAttention:
 
     def __init__(self, source: model.SelfAttention, kernels: Kernels) -> None:
         self.head_size, self.attend = source.head_size, kernels.attend
-        self.query = kernels.linear([source.query], "attention", "query")
-        self.key_value = kernels.linear([source.key, kernels.smoothed_value(source.value)], "attention", "key value")
+        self.query = kernels.linear([source.query], "attention")
+        value, output = source.value, kernels.quantizations.get("output", Quantization())
+        if output.folded and output.smoothing is not None:  # the value layer is divided by it instead of its result
+            c, weight, bias = (x.detach().to(kernels.device) for x in (output.smoothing, value.weight, value.bias))
+            value = linear_of(weight / c[:, None], bias / c)
+        self.key_value = kernels.linear([source.key, value], "attention")
         self.output = kernels.linear([source.output], "output")
 
     def __call__(self, x: Tensor, query_tokens: Tensor, packed: Packed) -> Tensor:
@@ -150,34 +154,20 @@ class Kernels:
     attend: PackedAttend
     activation: str
     workspace: Workspace
-    int8: type[Int8Linear] | None = None
+    int8: bool = False
     quantizations: Mapping[str, Quantization] = field(default_factory=dict)  # of the products in int8, by name
 
-    def linear(
-        self, layers: Sequence[nn.Linear], product: str = "", name: str = "", activation: str | None = None
-    ) -> Linear:
-        """Layers with the same input as one product. name: of its result in the workspace."""
-        if self.int8 is not None and product in self.quantizations:
-            return self.int8(layers, self.quantizations[product], activation, self.workspace, name or product)
+    def linear(self, layers: Sequence[nn.Linear], product: str = "", activation: str | None = None) -> Linear:
+        """Layers with the same input as one product."""
+        if product in self.quantizations:
+            return Int8Linear(layers, self.quantizations[product], activation, self.workspace)
         return self.product(layers, self.dtype, self.device, activation)
-
-    def smoothed_value(self, source: nn.Linear) -> nn.Linear:
-        """The value layer; divided by the smoothing of the output product's input, if that is folded into it."""
-        output = self.quantizations.get("output", Quantization())
-        if not output.folded or output.smoothing is None:
-            return source
-        weight, bias = (x.detach().to(output.smoothing.device) for x in (source.weight, source.bias))
-        return linear_of(weight / output.smoothing[:, None], bias / output.smoothing)
 
     def __str__(self) -> str:
         attention = "one kernel for all lengths" if self.attend is varlen_attention else "groups of equal length"
         attention += ", two products each" if isinstance(self.attend, BatchedAttention) else ""
-        return f"{name_of(self.dtype)} on {self.device}; products: {self.product.description}; attention: {attention}"
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """ "float32" of torch.float32."""
-    return str(dtype).removeprefix("torch.")
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{dtype} on {self.device}; products: {self.product.description}; attention: {attention}"
 
 
 class Engine:
@@ -203,9 +193,9 @@ class Engine:
         self.config = encoder.config
         self.device = torch.device(device) if device is not None else encoder.device
         check_device(self.device)
-        int8 = choose_int8(self.device) if precision == "int8" else None
+        int8 = precision == "int8" and can_multiply(self.device)
         self.dtype = choose_dtype("auto" if precision == "int8" else precision, self.device)
-        self.precision = "int8" if int8 else name_of(self.dtype)
+        self.precision = "int8" if int8 else str(self.dtype).removeprefix("torch.")
         workspace = Workspace()
         attend = choose_attention(self.dtype, self.device, workspace)
         product = choose_linear(self.dtype, self.device)
@@ -216,7 +206,7 @@ class Engine:
         found = Calibration({}, short_texts_tolerate_int8=True)
         if int8:
             found = self.calibrate(encoder, kernels, samples)
-            self.kernels = f"{found}, {int8.description}; the others: {self.kernels}"
+            self.kernels = f"{found}, {Int8Linear.description}; the others: {self.kernels}"
         distinct, fallback = [], []
         for number, layer in enumerate(encoder.layers):
             distinct.append(Layer(layer, replace(kernels, quantizations=found.of_layer(number))))
@@ -237,7 +227,9 @@ class Engine:
         if not samples:
             raise ValueError("precision 'int8' is calibrated on texts: pass samples=, the ids of a few dozen of them")
         check_rows(self.config, samples)
-        rows = sorted([*samples, *int8_kernels.short_texts(samples)], key=len, reverse=True)
+        first = int8_kernels.FIRST_TOKENS
+        short = [[*ids[:first], ids[-1]] for ids in samples if len(ids) > first]
+        rows = sorted([*samples, *short], key=len, reverse=True)
         path = int8_kernels.cache_file(encoder, rows)
         found = int8_kernels.read_calibration(path, encoder)
         if found is None:
@@ -250,10 +242,6 @@ class Engine:
             found = Calibration(products, int8_kernels.means_agree(exact, x, packed))
             int8_kernels.write_calibration(path, found)
         return found
-
-    def check(self, recipe: Recipe) -> tuple[tuple[int, ...], int]:
-        """The recipe's layers counted from 0 and the width of its vectors, or ValueError, see Recipe.fit_to."""
-        return recipe.fit_to(self.config, has_pooler=self.pooler is not None)
 
     @torch.inference_mode()
     def vectors(
@@ -270,23 +258,22 @@ class Engine:
         pair begins, which has segment 1 to the end of the row; None: no row is a pair. Of the recipe only pooling,
         layers, combine and batch_tokens are used; a batch has fewer tokens on a CPU, and half as many after a GPU ran
         out of memory.
-        Raises ValueError for a recipe or ids that do not fit the checkpoint, NotFiniteError for NaN or infinity in a
-        vector, RuntimeError in a process forked from one that has computed.
+        Raises ValueError for a recipe or ids that do not fit the checkpoint, RuntimeError in a process forked from one
+        that has computed.
         """
         check_process()
-        layers, width = self.check(recipe)
+        layers, width = recipe.fit_to(self.config, self.pooler is not None)
         lengths = check_rows(self.config, ids, second)
         second = second if self.config.family.pairs_in_segments else None
         result = np.empty((len(ids), width), np.float32)
         bar = progress_bar(name="embed", total=int(lengths.sum()), show=progress, unit="token", unit_scale=True)
         with bar:
-            copies = (PendingCopy(*one) for one in self.batches(ids, second, lengths, recipe, layers))
-            for copy, _ in pairwise(chain(copies, (None,))):  # one batch behind: the device computes the next meanwhile
-                rows, vectors = copy.wait()  # type: ignore[union-attr]  # None is only ever the second of a pair
-                finite = np.isfinite(vectors).all(axis=1)
-                if not finite.all():
-                    raise NotFiniteError(int(rows[~finite].min()), self.dtype)
-                result[rows] = vectors
+            batches: Iterator[Any] = map(to_host, self.batches(ids, second, lengths, recipe, layers))
+            # One batch behind: the device computes the next meanwhile.
+            for (rows, vectors, copied), _ in pairwise(chain(batches, [()])):
+                if copied is not None:
+                    copied.synchronize()
+                result[rows] = vectors.numpy()
                 bar.update(int(lengths[rows].sum()))
         return result
 
@@ -349,30 +336,12 @@ class Engine:
         return first
 
 
-class NotFiniteError(ValueError):
-    """The vector of a row holds NaN or infinity; the arguments are the row and the dtype that it was computed in."""
-
-    def __str__(self) -> str:
-        row, dtype = self.args
-        damaged = "the weights are damaged, or so large that numbers overflow; fetch the checkpoint again"
-        overflow = "float16 ends at 65,504; use precision='bfloat16' or 'float32'"
-        cause = overflow if dtype == torch.float16 else damaged
-        return f"row {row} has a vector with NaN or infinity in it, computed in {name_of(dtype)}: {cause}"
-
-
-class PendingCopy:
-    """Vectors that are being copied from the device; `wait` waits only for this copy."""
-
-    def __init__(self, rows: NDArray[np.int64], vectors: Tensor) -> None:
-        self.rows = rows
-        self.vectors = vectors.to("cpu", non_blocking=vectors.is_cuda)  # from CUDA: into pinned memory
-        self.copied = torch.cuda.current_stream(vectors.device).record_event() if vectors.is_cuda else None
-
-    def wait(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Row numbers and vectors."""
-        if self.copied is not None:
-            self.copied.synchronize()
-        return self.rows, self.vectors.numpy()
+def to_host(batch: tuple[NDArray[np.int64], Tensor]) -> tuple[NDArray[np.int64], Tensor, Any]:
+    """Row numbers, the vectors that are being copied from the device, and an event of CUDA to wait for, or None."""
+    rows, vectors = batch
+    on_cpu = vectors.to("cpu", non_blocking=vectors.is_cuda)  # from CUDA: into pinned memory
+    copied = torch.cuda.current_stream(vectors.device).record_event() if vectors.is_cuda else None
+    return rows, on_cpu, copied
 
 
 computed_in: int | None = None  # the process that has computed and whose threads its forks do not have

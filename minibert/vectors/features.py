@@ -179,7 +179,8 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         }  # else damaged
         new = list({key: number for number, key in enumerate(keys) if key not in known}.values())  # each text once
         if new:
-            tokens = embedder.tokenize(rows)  # all, so that the tokenizer's warnings count the caller's rows
+            tokens = embedder.encode(rows)  # all, so that the tokenizer's warnings count the caller's rows
+            embedder.warn(tokens.stats)
             self.stats_ = tokens.stats
         starts = range(0, len(new), TEXTS)
         for start in progress_bar(starts, "features", unit="portion", show=len(starts) > 1):

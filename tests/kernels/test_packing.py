@@ -1,20 +1,13 @@
-"""While one chunk of texts is computed the next is tokenized, by a thread that never outlives its caller."""
+"""While the caller works on one item the next is made, by a thread that never outlives its caller."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import torch
-from words import GOOD, write_words_checkpoint
 
-import minibert
-from minibert.kernels.packing import map_ahead, tokenized
-from minibert.text.texts import portions
-
-TEXTS = [" ".join(GOOD[: row % 4]) for row in range(45)]
+from minibert.kernels.packing import map_ahead
 
 
 def running() -> list[str]:
@@ -55,14 +48,3 @@ def test_an_error_in_the_worker_or_in_the_items_reaches_the_caller_and_ends_the_
     with pytest.raises(error, match="two"):
         list(map_ahead(int, map(fail, range(9))))
     assert running() == []
-
-
-def test_chunks_that_are_tokenized_ahead_are_those_of_one_thread(tmp_path: Path) -> None:
-    tokenizer = minibert.load_tokenizer(write_words_checkpoint(tmp_path))
-    ahead, here = (
-        list(tokenized(portions(TEXTS, 8), tokenizer, torch.device(device), long="cut", first=7))
-        for device in ("meta", "cpu")
-    )
-    assert ahead == here
-    assert [portion.rows.start for portion in ahead] == [7, 15, 23, 31, 39, 47]
-    assert [ids for portion in ahead for ids in portion.tokens.ids] == tokenizer.ids(TEXTS)

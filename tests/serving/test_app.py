@@ -22,8 +22,6 @@ from minibert.serving.app import Server
 from minibert.serving.models import Masks, Vectors, load_labels
 from minibert.tasks.frozen import Classifier, train
 from minibert.tasks.masked_text import fill_mask
-from minibert.train import finetune
-from minibert.train.reader import Reader
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.recipe import Recipe
 
@@ -170,21 +168,6 @@ def test_a_frozen_classifier_answers_as_in_python(kind: str, vectors: Vectors, f
     assert ask(server, "/v1/models", method="GET").json()["data"][1]["id"] == "sentiment"
     assert ask(server, "/classify", {"input": texts if kind == "pairs" else [["a", "b"]]}).status_code == 422
     assert ask(server, "/classify", {"input": "good", "model": "words"}).status_code == 404
-
-
-def test_a_fine_tuned_folder_answers_as_its_reader(vectors: Vectors, folder: Path, tmp_path: Path) -> None:
-    texts, labels = labelled()
-    settings = {"model": folder, "epochs": 1, "batch_size": 8, "max_length": 20, "device": "cpu"}
-    finetune("classify", texts, labels, out=tmp_path / "tuned", **settings)
-    reader, server = Reader.load(tmp_path / "tuned"), Server(vectors, load_labels(tmp_path / "tuned", "cpu"))
-    for rows, data in (
-        (texts[:5], reader.task.from_texts(texts[:5])),
-        ([[texts[0], texts[1]]], reader.task.from_texts([texts[0]], [texts[1]])),
-    ):
-        answer, expected = ask(server, "/classify", {"input": rows}), reader.answer(data)
-        assert found_in(answer, "label") == [one.label for one in expected]
-        probabilities = [list(each.values()) for each in found_in(answer, "probabilities")]
-        assert_close(probabilities, [one.probabilities for one in expected])
 
 
 @pytest.mark.parametrize(

@@ -116,13 +116,6 @@ def test_openais_client_understands_the_errors(server: Served, locked: Served) -
             stranger.embeddings.create(model="words", input="a")
 
 
-def test_a_server_with_a_key_normalizes_shortens_and_truncates(locked: Served) -> None:
-    with locked.client() as client:
-        reply = client.embeddings.create(model="words", input=[*TEXTS[:3], "good " * 60], dimensions=5)
-    np.testing.assert_allclose(np.linalg.norm([row.embedding for row in reply.data], axis=1), 1, atol=1e-6)
-    assert reply.usage.model_extra == {"truncated_texts": 1}
-
-
 # -- bad clients among good ones
 
 

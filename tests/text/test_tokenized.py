@@ -104,7 +104,7 @@ def test_windows_are_half_a_window_apart_unless_a_stride_is_given_and_are_taken_
     whole = [tokens.vocab[word] for word in long.split()]
     made = tokens.encode_texts(["a very good film", long, "", "the awful meal", " ".join(BAD * 7)], long="windows")
     assert made.ids[1:5] == [[tokens.cls_id, *whole[start : start + 18], tokens.sep_id] for start in (0, 9, 18, 27)]
-    assert [made.text_of(row) for row in range(len(made.ids))] == [0, 1, 1, 1, 1, 2, 3, 4, 4]
+    assert made.windows == [1, 4, 1, 1, 2]
     taken = made.take([4, 1])
     assert taken.windows == [2, 4] and taken.ids == [*made.ids[7:9], *made.ids[1:5]]
     pairs = tokens.encode_texts([("a", "good film"), ("the good", "film")])

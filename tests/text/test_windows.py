@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from words import BAD, GOOD, write_words_checkpoint
 
 import minibert
@@ -17,7 +15,6 @@ from minibert import Embedder, Recipe, TextFeatures, embed
 from minibert.cli.main import main
 from minibert.tasks.frozen import Classifier, train
 from minibert.text.tokenized import TruncationWarning
-from minibert.vectors.engine import NotFiniteError
 from minibert.vectors.stream import embed_stream
 
 # The checkpoint takes 20 tokens, 18 of them of text.
@@ -54,7 +51,7 @@ def test_every_way_to_request_windows_gives_the_same(checkpoint: Path, tmp_path:
     written = embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, long="windows", stride=7, part_rows=2)
     embedder = Embedder(checkpoint, Recipe(long="windows", stride=7))
     features = TextFeatures(checkpoint, long="windows", stride=7, cache=tmp_path / "rows").fit(TEXTS)
-    for got in (embedder(TEXTS), embedder.prefetched(TEXTS), np.load(tmp_path / "x.npy"), features.transform(TEXTS)):
+    for got in (embedder(TEXTS), np.load(tmp_path / "x.npy"), features.transform(TEXTS)):
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(features.transform(TEXTS[:2]), expected[:2], rtol=0, atol=1e-5)
     assert (written.windowed, written.windows, written.truncated) == (2, 5 + 2, 0)
@@ -81,7 +78,6 @@ CALLS: dict[str, Callable[[list[str], Path, Path], object]] = {
     "embed": lambda texts, folder, _: embed(texts, folder),
     "pairs": lambda texts, folder, _: embed(GOOD * 7, folder, pairs=texts),
     "windows": lambda texts, folder, _: embed([LONG, *texts[1:]], folder, long="windows"),
-    "prefetched": lambda texts, folder, _: Embedder(folder).prefetched(texts),
     "stream": lambda texts, folder, out: embed_stream(texts, out / "x.npy", folder, part_rows=4),
     "features": lambda texts, folder, _: TextFeatures(folder).fit_transform(texts),
 }
@@ -97,5 +93,3 @@ def test_a_vector_that_is_not_finite_is_an_error_that_names_the_row(call: Any, t
     (tmp_path / "x.npy").unlink(missing_ok=True)
     with pytest.raises(ValueError, match="row 17 has a vector with NaN or infinity in it, computed in float32"):
         call(texts, folder, tmp_path)
-    error = pickle.loads(pickle.dumps(NotFiniteError(3, torch.float16)))
-    assert str(error).startswith("row 3 has a vector") and "use precision='bfloat16' or 'float32'" in str(error)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import pickle
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +12,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from words import labelled, state_vectors, write_tsv, write_words_checkpoint
+from words import labelled, state_vectors, write_words_checkpoint
 
 import minibert
 from minibert import TextFeatures, device, embed
-from minibert.cli import main as cli
-from minibert.tasks.classification import Classification
 from minibert.tasks.frozen import Classifier, train
-from minibert.train.finetuning import FinetuneRun
-from minibert.train.settings import FinetuneSettings
 from minibert.vectors import embedder as module
 from minibert.vectors.embedder import Embedder
-from minibert.vectors.readable import readable_vectors
 from minibert.vectors.recipe import Recipe
-from minibert.vectors.stream import embed_stream
 
 TEXTS = ["a very good film", "the awful meal", "", "good book " * 9]  # the last has more than 12 tokens
 pytestmark = [
@@ -103,25 +95,6 @@ def test_windows_are_averaged_before_the_length_becomes_1(stated: Path) -> None:
     assert_close(vectors, plain / np.linalg.norm(plain, axis=1, keepdims=True))
 
 
-def test_the_readable_way_normalizes_too(stated: Path) -> None:
-    embedder = Embedder(stated, Recipe("auto"))
-    ids = embedder.tokenizer.ids(TEXTS)
-    found = readable_vectors(minibert.load(stated), ids, embedder.recipe)
-    np.testing.assert_allclose(found, embedder(TEXTS), rtol=0, atol=1e-5)
-
-
-def test_every_way_to_compute_vectors_follows_the_files(stated: Path, tmp_path: Path) -> None:
-    expected = embed(TEXTS, stated, pooling="auto")
-    embed_stream(TEXTS, tmp_path / "x.npy", stated, pooling="auto")
-    for found in (
-        np.load(tmp_path / "x.npy"),
-        TextFeatures(stated, pooling="auto", cache=tmp_path / "rows").fit_transform(TEXTS),
-        Embedder(stated, Recipe("auto"))(TEXTS),
-        pickle.loads(pickle.dumps(Embedder(stated, Recipe("auto"))))(TEXTS),
-    ):
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-
-
 # -- what is refused
 
 
@@ -136,18 +109,6 @@ def test_auto_is_refused_for_an_encoder_and_a_length_beside_a_tokenizer(stated: 
             Recipe(**wrong)  # type: ignore[arg-type]  # that is the test
     with pytest.raises(ValueError, match=r"max_length is 600; it must be .* at most 20"):
         embed(TEXTS, stated, max_length=600)
-
-
-def test_what_cannot_be_followed_is_one_line_on_the_command_line(
-    stated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (stated / "1_Pooling" / "config.json").write_text('{"pooling_mode": "weightedmean"}')
-    (tmp_path / "texts.txt").write_text("good\n")
-    command = ["embed", str(tmp_path / "texts.txt"), "--out", str(tmp_path / "x.npy"), "--model", str(stated)]
-    assert cli.main([*command, "--pooling", "auto"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "weightedmean" in line and "choose --pooling and --normalize" in line
-    assert not (tmp_path / "x.npy").exists()
 
 
 # -- what is stored
@@ -181,13 +142,9 @@ def test_a_saved_classifier_holds_the_resolved_settings_and_decides_alike(
     again = Classifier.load(tmp_path / "saved")
     expected = classifier.predict_proba(TEXTS)
     assert_close(again.predict_proba(TEXTS), expected)
-    where = ["--classifier", str(tmp_path / "saved"), "--out", str(tmp_path / "page.html"), "--json"]
-    assert cli.main(["trace", TEXTS[3], *where]) == 0  # of a text that is cut
-    traced = json.loads(capsys.readouterr().out.splitlines()[-1])["probabilities"]
-    np.testing.assert_allclose(list(traced.values()), expected[3], atol=1e-5)
 
 
-def test_identities_and_unfinished_work_differ_by_what_is_resolved(stated: Path, tmp_path: Path) -> None:
+def test_identities_differ_by_what_is_resolved(stated: Path) -> None:
     def identity(**settings: Any) -> dict[str, Any]:
         return Embedder(stated, Recipe(**settings)).identity
 
@@ -195,17 +152,6 @@ def test_identities_and_unfinished_work_differ_by_what_is_resolved(stated: Path,
     assert auto == identity(pooling="mean", normalize=True, max_length=12)
     assert (auto["pooling"], auto["max_length"]) == ("mean, normalized", 12)
     assert auto != identity(pooling="mean", max_length=12)
-    out, same = tmp_path / "x.npy", {"pooling": "mean", "normalize": True, "max_length": 12}
-
-    def interrupted() -> Any:
-        yield from ["good"] * 3
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        embed_stream(interrupted(), out, stated, pooling="auto", part_rows=2)
-    with pytest.raises(ValueError, match="was started with pooling 'mean, normalized'"):
-        embed_stream(["good"] * 3, out, stated, **same | {"normalize": False}, part_rows=2)
-    assert embed_stream(["good"] * 3, out, stated, **same, part_rows=2).resumed_rows == 2
 
 
 # -- the notice
@@ -261,36 +207,8 @@ def test_files_that_cannot_be_followed_are_a_notice_for_the_default_and_no_error
     assert "pooling 'auto' cannot follow" in line
 
 
-def test_the_command_line_prints_the_notice_on_standard_error_and_the_recipe_in_its_first_line(
-    stated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], notices: Any
-) -> None:
-    (tmp_path / "texts.txt").write_text("good\nbad\n")
-    command = ["embed", str(tmp_path / "texts.txt"), "--model", str(stated), "--out"]
-    assert cli.main([*command, str(tmp_path / "x.npy")]) == 0
-    assert len(notices()) == 1
-    assert "pooling cls, at most 20 tokens, computed in float32 on cpu" in capsys.readouterr().out.splitlines()[0]
-    assert cli.main([*command, str(tmp_path / "y.npy"), "--pooling", "auto", "--json"]) == 0
-    first, *_, last = capsys.readouterr().out.splitlines()
-    assert first.endswith("; pooling mean, normalized, at most 12 tokens, computed in float32 on cpu")
-    assert json.loads(last)["description"] in first
-    assert cli.main([*command, str(tmp_path / "z.npy"), "--pooling", "auto", "--no-normalize"]) == 0
-    assert "; pooling mean, at most 12 tokens" in capsys.readouterr().out
-    assert notices() == []
-
-
 def test_the_precision_that_was_really_chosen_is_named(stated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "has_bfloat16", lambda device: False)
     assert Embedder(stated, Recipe(precision="auto"), "cpu").description.endswith(", computed in float32 on cpu")
     with pytest.warns(UserWarning, match="does not multiply bfloat16"):
         assert Embedder(stated, Recipe(precision="bfloat16"), "cpu").description.endswith("computed in float32 on cpu")
-    task, data = Classification(), Classification().read(write_tsv(stated / "train.tsv"))
-    settings = FinetuneSettings(model=str(stated), device="cpu")  # precision "auto"
-    for fast, name in ((False, "float32"), (True, "bfloat16")):
-        monkeypatch.setattr(device, "has_bfloat16", lambda device, fast=fast: fast)
-        first = FinetuneRun.of(task, data, None, settings).summary.splitlines()[0]
-        assert first.endswith(f"24 examples; computed in {name} on cpu")
-
-
-def test_a_folder_that_is_copied_without_its_files_is_cls(stated: Path, tmp_path: Path) -> None:
-    shutil.copytree(stated, tmp_path / "copy", ignore=shutil.ignore_patterns("modules.json"))
-    assert Embedder(tmp_path / "copy", Recipe("auto")).recipe.how == "cls"

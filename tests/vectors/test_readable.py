@@ -19,7 +19,7 @@ from minibert.vectors.recipe import Recipe
 
 NAME = "all-MiniLM-L6-v2"
 TEXTS = ["a stunning film", "dull, and far too long", "", "the best soup in town", "never again", "fine"]
-LONG = "a long and winding road " * 97  # 487 tokens
+LONG = "a long and winding road " * 40  # 202 tokens
 TOLERANCE = 1e-5
 
 
@@ -42,7 +42,7 @@ def small() -> Encoder:
 
 
 def vectors(encoder: Encoder, ids: list[list[int]], **settings: Any) -> Matrix:
-    return readable_vectors(encoder, ids, Recipe(**settings), progress=False)
+    return readable_vectors(encoder, ids, Recipe(**settings))
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])
@@ -107,9 +107,6 @@ def test_rows_come_back_in_the_order_of_the_texts(small: Encoder) -> None:
 def test_dropout_is_off_while_vectors_are_computed_and_every_module_keeps_its_mode_also_after_errors(
     small: Encoder, ids: list[list[int]]
 ) -> None:
-    def full(*given: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
     expected = vectors(small, ids[:3])
     small.train()
     small.layers[0].eval()
@@ -117,9 +114,5 @@ def test_dropout_is_off_while_vectors_are_computed_and_every_module_keeps_its_mo
     for rows, message in (([[10**6]], "vocab_size"), ([[101, 102], []], "row 1 has no tokens")):
         with pytest.raises(ValueError, match=message):
             vectors(small, rows)
-    hook = small.embeddings.register_forward_pre_hook(full)
-    with pytest.raises(torch.OutOfMemoryError, match="smaller batch_tokens than 4096"):
-        vectors(small, ids)
-    hook.remove()
     assert np.array_equal(vectors(small, ids[:3]), expected)
     assert [module.training for module in small.modules()] == before

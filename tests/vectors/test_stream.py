@@ -6,17 +6,13 @@ The finished file after any number of kills equals bit for bit that of one run w
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import random
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +21,6 @@ import pytest
 from words import BAD, GOOD, OTHER, write_words_checkpoint
 
 import minibert
-from minibert.text.texts import TEXTS as PART_ROWS
 from minibert.text.tokenized import TruncationWarning
 from minibert.vectors.stream import Parts, TokenStats, Written, embed_file, embed_stream
 
@@ -57,8 +52,10 @@ def test_the_rows_are_those_of_embed_in_the_order_of_the_texts(checkpoint: str, 
     np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
     assert vectors.dtype == np.float32
     tokens = sum(map(len, minibert.load_tokenizer(checkpoint).ids(TEXTS)))
-    how = (written.kernels, "pooling mean, at most 20 tokens, computed in float32 on cpu")
-    assert written == Written(str(tmp_path / "x.npy"), (45, 2 * D), "float32", 45, 0, tokens, 0, 0, 0, *how)
+    none = dict.fromkeys(("truncated", "windowed", "windows", "resumed_rows"), 0)
+    how = {"description": "pooling mean, at most 20 tokens, computed in float32 on cpu", "kernels": written.kernels}
+    counts = {"rows": 45, "shape": (45, 2 * D), "dtype": "float32", "tokens": tokens}
+    assert written == Written(out=str(tmp_path / "x.npy"), **counts, **none, **how)  # type: ignore[arg-type]
     assert names(tmp_path) == ["x.npy"]
 
 
@@ -238,26 +235,6 @@ def test_a_pattern_gives_one_matrix_of_all_files_in_the_order_of_their_names(che
     assert written.rows == 1  # a file of this name is no pattern
 
 
-def test_several_files_resume_and_give_the_bits_of_one_run(
-    checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pattern, _ = write_files(tmp_path / "corpus")
-    settings: Any = {"column": "body", "delimiter": ";", "part_rows": PART}
-    embed_file(pattern, tmp_path / "whole.npy", checkpoint, **settings)
-    with monkeypatch.context() as patch:
-        add = Parts.add
-        patch.setattr(Parts, "add", lambda self, *rest: interrupt() if len(self.stats) == 3 else add(self, *rest))
-        with pytest.raises(KeyboardInterrupt, match="24 rows are kept"):
-            embed_file(pattern, tmp_path / "x.npy", checkpoint, **settings)
-    written = embed_file(pattern, tmp_path / "x.npy", checkpoint, **settings)
-    assert written.resumed_rows == 24
-    assert (tmp_path / "x.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
-
-
-def interrupt() -> None:
-    raise KeyboardInterrupt
-
-
 def test_a_pattern_without_files_and_a_file_without_the_column_are_errors_before_any_work(
     checkpoint: str, tmp_path: Path
 ) -> None:
@@ -272,14 +249,6 @@ def test_a_pattern_without_files_and_a_file_without_the_column_are_errors_before
     ):
         embed_file(pattern, tmp_path / "x.npy", checkpoint, column="body", delimiter=";")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus"]
-
-
-def test_an_empty_cell_is_refused_or_an_empty_text(checkpoint: str, tmp_path: Path) -> None:
-    (tmp_path / "in.csv").write_text("text,n\ngood film,1\n,2\n")
-    with pytest.raises(ValueError, match=r"in\.csv, line 3, has an empty cell as 'text'"):
-        embed_file(tmp_path / "in.csv", tmp_path / "x.npy", checkpoint)
-    embed_file(tmp_path / "in.csv", tmp_path / "x.npy", checkpoint, missing="empty")
-    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), minibert.embed(["good film", ""], checkpoint))
 
 
 # -- killed
@@ -327,46 +296,6 @@ def test_parts_in_another_order_would_be_noticed(checkpoint: str, tmp_path: Path
     for name, texts in (("x.npy", TEXTS), ("y.npy", [*TEXTS[PART : 2 * PART], *TEXTS[:PART], *TEXTS[2 * PART :]])):
         embed_stream(texts, tmp_path / name, checkpoint, part_rows=PART)
     assert (tmp_path / "x.npy").read_bytes() != (tmp_path / "y.npy").read_bytes()
-
-
-def run_until(command: list[Any], part: Path, number: signal.Signals) -> tuple[int, str]:
-    """Start the command, signal it when the part is done, and return its exit status and standard error."""
-    interruptible = partial(signal.signal, signal.SIGINT, signal.default_int_handler)  # a background job ignores Ctrl-C
-    pipes: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, text=True, preexec_fn=interruptible) as process:
-        while not part.exists() and process.poll() is None:
-            time.sleep(0.002)
-        process.send_signal(number)
-        return process.wait(), process.communicate()[1]
-
-
-@pytest.mark.slow
-def test_a_command_that_is_killed_again_and_again_writes_the_same_bits(checkpoint: str, tmp_path: Path) -> None:
-    source, out, rows = tmp_path / "in.tsv", tmp_path / "x.npy", 4 * PART_ROWS - 1000
-    source.write_text("text\tlabel\n" + "".join(f"{text}\t1\n" for text in some_texts(rows)))
-    whole = embed_file(source, tmp_path / "whole.npy", checkpoint, missing="empty")
-    command = [sys.executable, "-m", "minibert", "embed", source, "--out", out, "--missing", "empty", "--json"]
-    command += ["--model", checkpoint]
-    for number in (0, 1):
-        run_until(command, tmp_path / "x.npy.parts" / f"part-{number}.npz", signal.SIGKILL)
-    done = PART_ROWS * len(list(tmp_path.glob("x.npy.parts/part-*.npz")))
-    assert done, "no kill hit the middle"
-    last = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = json.loads(last.stdout.splitlines()[-1])
-    assert (found["rows"], found["tokens"], found["resumed_rows"]) == (rows, whole.tokens, done)
-    assert f"{done:,} rows were done before" in last.stdout and last.stderr == ""
-    assert out.read_bytes() == (tmp_path / "whole.npy").read_bytes()
-    assert names(tmp_path) == ["in.tsv", "whole.npy", "x.npy"]
-
-
-@pytest.mark.slow
-def test_control_c_is_answered_with_what_is_kept_and_how_to_continue(checkpoint: str, tmp_path: Path) -> None:
-    (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in some_texts(60 * PART_ROWS)))
-    command = [sys.executable, "-m", "minibert", "embed", tmp_path / "in.txt", "--out", tmp_path / "x.npy"]
-    status, said = run_until([*command, "--model", checkpoint], tmp_path / "x.npy.parts" / "part-0.npz", signal.SIGINT)
-    assert status == 130, said
-    told = re.fullmatch(r"minibert: interrupted: ([\d,]+) rows are kept; the same command continues\n", said)
-    assert told and int(told[1].replace(",", "")) == PART_ROWS * len(list(tmp_path.glob("x.npy.parts/part-*.npz")))
 
 
 MEMORY = r"""
