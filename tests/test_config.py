@@ -1,7 +1,5 @@
 """config.json is read and written for every relative, and refused by name where it requests the impossible."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib

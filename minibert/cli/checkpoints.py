@@ -1,7 +1,5 @@
 """The commands about checkpoints: `minibert download`, `inspect`, `convert` and `export`."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import asdict
 from pathlib import Path

@@ -10,8 +10,6 @@ Exit status: 0 done, 1 the work failed, 2 the request was wrong, 141 the output 
 and SIGTERM, each a KeyboardInterrupt, whose text says what is kept.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import json

@@ -1,7 +1,5 @@
 """`minibert predict` and `minibert evaluate`: each option is honoured or refused for each kind of folder."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import io
