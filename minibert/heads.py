@@ -6,8 +6,6 @@ pretraining_heads.py explains task heads and has those of pretraining. Sections 
     K  labels of a classifier        C  choices of a multiple-choice question
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +14,7 @@ from torch import Tensor, nn
 
 from minibert.config import Config
 from minibert.inputs import Fields, output
-from minibert.losses import PROBLEM_TYPES, cross_entropy, position_cross_entropy, text_loss, token_cross_entropy
+from minibert.losses import cross_entropy, position_cross_entropy, text_loss, token_cross_entropy
 from minibert.model import ACTIVATION, EncoderOutput
 from minibert.pretraining_heads import (
     Head,
@@ -70,11 +68,6 @@ class TextClassifier(Head):
 
     reads = ("first",)
 
-    @classmethod
-    def first_layer(cls, config: Config) -> str:
-        """The pooler, or the activation of the head's own first layer."""
-        return config.text_head
-
     def build(self, config: Config) -> None:
         """Create the first layer, unless that is the pooler, and the scores."""
         D, first = config.hidden_size, self.first_layer(config)
@@ -102,12 +95,6 @@ class SequenceClassification(TextClassifier):
 
     name, upstream, has_labels = "sequence-classification", "ForSequenceClassification", True
 
-    def build(self, config: Config) -> None:
-        """Check that the loss is known, and create the layers."""
-        if config.problem_type not in (None, *PROBLEM_TYPES):
-            raise ValueError(f"problem_type {config.problem_type!r} is not known: {', '.join(PROBLEM_TYPES)}")
-        super().build(config)
-
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:
         """Logits (B, K)."""
         logits = self.score(encoded)
@@ -123,11 +110,6 @@ class MultipleChoice(TextClassifier):
     """
 
     name, upstream = "multiple-choice", "ForMultipleChoice"
-
-    @classmethod
-    def first_layer(cls, config: Config) -> str:
-        """As for a classification, unless the relative has another."""
-        return config.choice_head or config.text_head
 
     def build(self, config: Config) -> None:
         """As for a classification, but for the dropout of some relatives."""

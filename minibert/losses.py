@@ -7,8 +7,6 @@ transformers 5.23 computes it.
     B texts     S tokens     V vocabulary     K labels of a classifier
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,7 +14,6 @@ from torch import Tensor
 from minibert.inputs import INTEGERS, checking, refuse_where
 
 IGNORED = -100  # the label of a token at which there is nothing to predict
-PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 
 
 def as_classes(name: str, labels: Tensor, shape: torch.Size) -> Tensor:

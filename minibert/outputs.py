@@ -5,14 +5,12 @@ them are complete, together with LIST_FILE, which holds the SHA-256 of each. Wit
 replaced only if it still has the SHA-256 in that list; a single file only if it has the mark of minibert.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -44,13 +42,19 @@ def check_output(
     overwrite: bool = False,
     *,
     files: Iterable[str] | None = None,
+    endings: Sequence[str] = (),
     apart: Iterable[str | os.PathLike[str] | None] = (),
 ) -> None:
     """Raise ValueError, before any work begins, for an output that would replace something that must be kept.
 
-    files: the names of the files to be written into the folder `out`; None: `out` is itself a file. apart: folders that
-    are inputs; `out` may not equal, contain or be inside any of them. overwrite: minibert's own files may be replaced.
+    files: the names of the files to be written into the folder `out`; None: `out` is itself a file, in a folder that
+    exists, and has one of `endings`. apart: folders that are inputs; `out` may not equal, contain or be inside any of
+    them. overwrite: minibert's own files may be replaced.
     """
+    if endings and out.suffix.lower() not in endings:
+        raise ValueError(f"{out} must be a file that ends in {', '.join(endings)}")
+    if files is None and not out.parent.is_dir():
+        raise FileNotFoundError(f"{out} cannot be written: there is no folder {out.parent}")
     check_place(out, apart)
     if not out.exists() or (files is not None and out.is_dir() and not any(out.iterdir())):
         return
@@ -78,7 +82,7 @@ def check_output(
 def check_place(out: Path, apart: Iterable[str | os.PathLike[str] | None]) -> None:
     """Raise ValueError for a link, the current folder or a parent of it, and for a folder that overlaps an input.
 
-    Raises PermissionError without the right to write there, NotADirectoryError below a file.
+    Raises PermissionError without the right to write there, NotADirectoryError in place of a folder.
     """
     if out.is_symlink():
         raise ValueError(f"{out} is a symbolic link; {OTHER}")
@@ -89,8 +93,7 @@ def check_place(out: Path, apart: Iterable[str | os.PathLike[str] | None]) -> No
         if place.is_relative_to(other) or other.is_relative_to(place):
             raise ValueError(f"{out} is the same as, inside or around {other}, which is read; {OTHER}")
     parent = next(one for one in place.parents if one.exists())
-    if not parent.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(parent))
+    os.listdir(parent)
     for folder in (one for one in (parent, place) if one.is_dir() and not os.access(one, os.W_OK | os.X_OK)):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 

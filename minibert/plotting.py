@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from minibert.files import atomic_write
-from minibert.printing import install_hint
+from minibert.outputs import check_output
+from minibert.printing import require
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,11 +23,14 @@ SEQUENTIAL, DIVERGING = "Blues", "RdBu_r"  # for numbers from 0 up, and for numb
 
 def pyplot() -> Any:
     """matplotlib.pyplot. Raises ImportError with the command that installs it."""
-    try:
-        from matplotlib import pyplot as plt
-    except ImportError:
-        raise ImportError(f"pictures need matplotlib: {install_hint('tutorials')}") from None
-    return plt
+    require("tutorials", "matplotlib")
+    return importlib.import_module("matplotlib.pyplot")
+
+
+def check_picture(path: Path, overwrite: bool) -> None:
+    """Raise ImportError without matplotlib, and what check_output raises for a picture that cannot be written."""
+    pyplot()
+    check_output(path, overwrite, endings=(".png", ".svg", ".pdf"))
 
 
 def heat_map(

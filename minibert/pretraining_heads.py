@@ -9,8 +9,6 @@ losses are in losses.py. Sections are those of "BERT" (Devlin et al. 2018). Besi
     K  labels of a classifier        C  choices of a multiple-choice question
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -113,7 +111,8 @@ class Head(nn.Module):
     @classmethod
     def first_layer(cls, config: Config) -> str:
         """Of a head that reads the first token: "pooler", or the activation of its own first layer. Else ""."""
-        return "pooler" if "first" in cls.reads else ""
+        own = {"sequence-classification": config.text_head, "multiple-choice": config.choice_head or config.text_head}
+        return own.get(cls.name, "pooler" if "first" in cls.reads else "")
 
     @property
     def device(self) -> torch.device:

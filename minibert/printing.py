@@ -1,8 +1,7 @@
 """Text for users: values in error messages, reports in aligned lines, progress, how to install optional packages."""
 
-from __future__ import annotations
-
 import importlib.metadata
+import importlib.util
 import io
 import os
 import re
@@ -77,6 +76,12 @@ def progress_bar(
 
     bar.display = print_line
     return bar
+
+
+def require(extra: str, *packages: str) -> None:
+    """Raise ImportError, with the command that installs them, unless these packages of an extra are there."""
+    if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
+        raise ImportError(f"this needs {' and '.join(missing)}: {install_hint(extra)}")
 
 
 def install_hint(extra: str) -> str:

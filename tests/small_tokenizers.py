@@ -1,7 +1,5 @@
 """Tokenizers of the relatives, small and trained on a few sentences, saved as transformers saves them."""
 
-from __future__ import annotations
-
 import inspect
 import io
 import json

@@ -1,7 +1,5 @@
 """What stands where a command is to write is kept: refused, or with --overwrite replaced where minibert wrote it."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

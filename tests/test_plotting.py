@@ -1,7 +1,5 @@
 """Pictures of tensors."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 
@@ -60,4 +58,4 @@ def test_without_matplotlib_the_error_says_how_to_get_it(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError) as caught:
         heat_map([[1.0]])
-    assert str(caught.value) == f"pictures need matplotlib: {install_hint('tutorials')}"
+    assert str(caught.value) == f"this needs matplotlib: {install_hint('tutorials')}"

@@ -7,7 +7,6 @@ positions, with padding on the right.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import logging
 import warnings
 from pathlib import Path
@@ -22,9 +21,8 @@ from minibert.files import atomic_write
 from minibert.heads import Head, MultipleChoice, QuestionAnswering, SequenceClassification, TokenClassification
 from minibert.model import Encoder
 from minibert.outputs import check_output
-from minibert.printing import install_hint
+from minibert.printing import require
 
-PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 SHAPES = ((1, 2), (3, 17), (2, 64), (5, 9))  # texts, tokens: inputs at which the file is compared with the model
 ENCODER = "encoder"  # the `head` of a model without one
 FINE_TUNED = {one.name for one in (SequenceClassification, TokenClassification, QuestionAnswering, MultipleChoice)}
@@ -57,11 +55,8 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None, overwr
     file does not compute what the model computes.
     """
     out = Path(out)
-    if absent := [package for package in PACKAGES if importlib.util.find_spec(package) is None]:
-        raise ImportError(f"exporting needs {', '.join(absent)}: {install_hint('onnx')}")
-    if out.suffix != ".onnx" or out.is_dir() or not out.absolute().parent.is_dir():
-        raise ValueError(f"out is {out}; it must be a file with the suffix .onnx in an existing folder")
-    check_output(out, overwrite, apart=[name])
+    require("onnx", "onnx", "onnxruntime", "onnxscript")
+    check_output(out, overwrite, endings=(".onnx",), apart=[name])
     if head is None:
         head = found if (found := head_of(name)) in FINE_TUNED else ENCODER
     model = load(name, head=None if head == ENCODER else head)

@@ -2,22 +2,19 @@
 
 In reading order:
 
-    options    command-line flags from settings
-    shared     what several commands take
-    demo       the tutorial, start to end
-    embed      one vector for each text of a file
-    classify   features + logistic regression
-    train      finetune, pretrain, distill, vocab: the commands that train
-    evaluate   measure a trained folder
-    predict    predictions of a trained folder
-    fill_mask  predictions for masked tokens
-    serve      vectors, labels and masked tokens over HTTP
-    trace      a text through the model, as a page
-    parity     every tensor against transformers
-    bench      speed against transformers and other peers
-    download   a checkpoint from the Hub
-    convert    a checkpoint whose weights are a pickle
-    export     a checkpoint as an ONNX file
-    inspect    what a checkpoint holds
-    main       the parser, and one command run
+    options      command-line flags from settings
+    shared       what several commands take
+    demo         the tutorial, start to end
+    embed        one vector for each text of a file
+    classify     features + logistic regression
+    train        finetune, pretrain, distill, vocab: the commands that train
+    evaluate     measure a trained folder
+    predict      predictions of a trained folder
+    fill_mask    predictions for masked tokens
+    serve        vectors, labels and masked tokens over HTTP
+    trace        a text through the model, as a page
+    parity       every tensor against transformers
+    bench        speed against transformers and other peers
+    checkpoints  download, inspect, convert and export one
+    main         the parser, and one command run
 """

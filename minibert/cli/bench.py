@@ -1,19 +1,14 @@
 """`minibert bench`: speed against other runtimes; with --train, of training; with --serve, of the server."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
-import importlib.util
 import time
 from pathlib import Path
 
 from minibert.bench.settings import Settings
 from minibert.cli.options import add_options, read_options
 from minibert.cli.shared import Arguments, Figures
-from minibert.printing import install_hint
-
-PICTURES = (".png", ".svg", ".pdf")
+from minibert.printing import block, require
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,10 +23,14 @@ def run(args: Arguments) -> Figures:
     Exit status 1 if our own vectors, or weights after training, differ from those of transformers.
     """
     settings = read_options(args, Settings, models=tuple(args.model or ()))
-    check(settings)
+    require("bench", *("transformers", "accelerate")[: 1 + settings.train])  # the Trainer needs accelerate
     from minibert.bench import harness, report
-    from minibert.printing import block
+    from minibert.device import check_device
+    from minibert.plotting import check_picture
 
+    check_device(settings.device)
+    if settings.plot:
+        check_picture(Path(settings.plot), settings.overwrite)
     benchmark = importlib.import_module(f"minibert.bench.{settings.kind}")
     began, results = time.perf_counter(), []
     print(report.heading(settings), flush=True)
@@ -45,25 +44,3 @@ def run(args: Arguments) -> Figures:
         report.draw(results, Path(settings.plot))
         print(block("written", settings.plot))
     return report.figures(settings, results, seconds)
-
-
-def check(settings: Settings) -> None:
-    """Raise for what cannot be measured here, before anything runs.
-
-    ImportError for a missing package, ValueError for a device that is not there, FileNotFoundError for a folder.
-    """
-    for package in ("transformers", "accelerate")[: 1 + settings.train]:  # the Trainer needs accelerate
-        if importlib.util.find_spec(package) is None:
-            raise ImportError(f"the benchmark compares with transformers and needs {package}: {install_hint('bench')}")
-    from minibert.device import check_device
-
-    check_device(settings.device)
-    if settings.plot:
-        from minibert.outputs import check_output
-        from minibert.plotting import pyplot
-
-        pyplot()
-        if not settings.plot.endswith(PICTURES):
-            raise ValueError(f"--plot is {settings.plot}; it must end in {', '.join(PICTURES)}")
-        Path(settings.plot).absolute().parent.stat()
-        check_output(Path(settings.plot), settings.overwrite)

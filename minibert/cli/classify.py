@@ -1,12 +1,9 @@
 """`minibert classify train`: features and logistic regression. Its folder is for `evaluate` and `predict`."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +11,9 @@ from minibert.cli.options import add_options, read_options
 from minibert.cli.shared import Arguments, Figures, add_features, add_overwrite, features_settings, windows_text
 from minibert.files import regular
 from minibert.outputs import atomic_folder, check_output
-from minibert.settings import setting
 
 # The settings of tasks.classification.Classification about a file.
 COLUMNS = ("text", "pair", "label", "format", "delimiter", "encoding", "missing")
-
-
-@dataclass(frozen=True)
-class Training:
-    """The settings of `classify train`."""
-
-    grid: str | None = setting(None, "values of C to choose from: tutorial, log, or 0.01,0.1,1", metavar="GRID")
-    folds: int = setting(5, "of the cross-validation; 0: none")
-    features: str | None = setting(None, "vectors of DATA, written by `minibert embed`", metavar="FILE.npy")
-    cache: str | None = setting(
-        None,
-        "keeps the features for another run, after an interruption too (default: the name of --out with .features)",
-        metavar="FOLDER",
-    )
 
 
 def data_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,14 +27,19 @@ def add_columns(parser: argparse.ArgumentParser, names: Collection[str]) -> None
     """The options that choose columns of a table."""
     from minibert.tasks.classification import Classification
 
-    add_options(parser, Classification, skip={one.name for one in fields(Classification)} - set(names))
+    add_options(parser, Classification, only=names)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     data_arguments(parser)
-    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help="the folder of the classifier")
+    add = parser.add_argument
+    add("--out", required=True, type=Path, metavar="FOLDER", help="the folder of the classifier")
     add_overwrite(parser)
-    add_options(parser, Training)
+    add("--grid", metavar="GRID", help="values of C to choose from: tutorial, log, or 0.01,0.1,1")
+    add("--folds", type=int, default=5, metavar="N", help="of the cross-validation; 0: none (%(default)s)")
+    add("--features", metavar="FILE.npy", help="vectors of DATA, written by `minibert embed`")
+    kept = "keeps the features for another run, after an interruption too (default: the name of --out with .features)"
+    add("--cache", metavar="FOLDER", help=kept)
     add_features(parser)
 
 

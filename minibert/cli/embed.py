@@ -1,7 +1,5 @@
 """`minibert embed`: one vector for each text of a file or of several, or, with --engine ray, of a large corpus."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from dataclasses import asdict
@@ -17,6 +15,7 @@ from minibert.cli.shared import (
     standard_input,
     windows_text,
 )
+from minibert.printing import require
 from minibert.text.formats import FileSettings
 
 
@@ -99,6 +98,7 @@ def embed_one(args: Arguments) -> Figures:
 
 def embed_many(args: Arguments) -> Figures:
     """A corpus of many files to a folder of the same files, each with a column of vectors."""
+    require("ray", "pyarrow", "ray")
     from minibert.vectors.ray import embed_shards
 
     if args.dtype != "float32":

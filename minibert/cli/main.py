@@ -2,14 +2,13 @@
 
     COMMANDS -> parser -> main
 
-Each command is a file of this package with two functions. `arguments` adds its options to a parser. `run` takes the
-parsed options, prints a report and returns its figures; `--json` prints them too, as the last line, and "ok": false
-among them means that a check failed. A command imports the package that does the work when it runs, so that `--help`
-is instant. Exit status: 0 done, 1 the work failed, 2 the request was wrong, 141 the output was closed; 130 and 143:
-ended by Ctrl-C and SIGTERM, each a KeyboardInterrupt, whose text says what is kept.
-"""
+Each command has two functions. `arguments` adds its options to a parser. `run` takes the parsed options, prints a
+report and returns its figures; `--json` prints them too, as the last line, and "ok": false among them means that a
+check failed. A command imports the package that does the work when it runs, so that `--help` is instant.
 
-from __future__ import annotations
+Exit status: 0 done, 1 the work failed, 2 the request was wrong, 141 the output was closed; 130 and 143: ended by Ctrl-C
+and SIGTERM, each a KeyboardInterrupt, whose text says what is kept.
+"""
 
 import argparse
 import io
@@ -18,7 +17,6 @@ import os
 import re
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,15 +26,12 @@ from typing import NoReturn
 from minibert import __version__
 from minibert.cli import (
     bench,
+    checkpoints,
     classify,
-    convert,
     demo,
-    download,
     embed,
     evaluate,
-    export,
     fill_mask,
-    inspect,
     parity,
     predict,
     serve,
@@ -75,10 +70,14 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callab
     "trace": ("follow a text through the model, as a page", trace.arguments, trace.run),
     "parity": ("prove that every tensor equals that of transformers", parity.arguments, parity.run),
     "bench": ("speed against transformers and other peers", bench.arguments, bench.run),
-    "download": ("fetch a checkpoint", download.arguments, download.run),
-    "convert": ("write an older checkpoint, a pickle, as safetensors", convert.arguments, convert.run),
-    "export": ("write a checkpoint as an ONNX file", export.arguments, export.run),
-    "inspect": ("print what a checkpoint holds", inspect.arguments, inspect.run),
+    "download": ("fetch a checkpoint", checkpoints.download_arguments, checkpoints.download),
+    "convert": (
+        "write an older checkpoint, a pickle, as safetensors",
+        checkpoints.convert_arguments,
+        checkpoints.convert,
+    ),
+    "export": ("write a checkpoint as an ONNX file", checkpoints.export_arguments, checkpoints.export),
+    "inspect": ("print what a checkpoint holds", checkpoints.inspect_arguments, checkpoints.inspect),
 }
 
 
@@ -165,16 +164,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def terminable() -> Iterator[list[int]]:
-    """Inside, SIGTERM is a KeyboardInterrupt, as Ctrl-C is, and appended to a list."""
+    """Inside, SIGTERM is a KeyboardInterrupt, as Ctrl-C is, and appended to a list; for the main thread alone."""
     received: list[int] = []
 
     def interrupt(number: int, _: object) -> None:
         received.append(number)
         raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
     usual = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield received

@@ -1,7 +1,5 @@
 """Command-line flags from settings: each field of a settings dataclass is one option of a command."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Collection, Mapping
 from dataclasses import fields
@@ -12,14 +10,20 @@ from minibert.settings import type_of
 Settings = TypeVar("Settings")
 
 
-def add_options(parser: argparse.ArgumentParser, settings: type, skip: Collection[str] = (), **defaults: Any) -> None:
+def add_options(
+    parser: argparse.ArgumentParser,
+    settings: type,
+    only: Collection[str] | None = None,
+    skip: Collection[str] = (),
+    **defaults: Any,
+) -> None:
     """Add an option for each field that has a help text: --learning-rate for learning_rate, a switch for a bool.
 
-    A bool that may be None has two switches, --normalize and --no-normalize. defaults: those that differ from the
-    settings' own, by name.
+    A bool that may be None has two switches, --normalize and --no-normalize. only, skip: names of fields. defaults:
+    those that differ from the settings' own, by name.
     """
     for one in fields(settings):
-        if one.name in skip or "help" not in one.metadata:
+        if one.name in skip or "help" not in one.metadata or (only is not None and one.name not in only):
             continue
         (kind, optional), default = type_of(settings, one.name), defaults.get(one.name, one.default)
         flag, help = f"--{one.name.replace('_', '-')}", help_of(default, one.metadata)

@@ -1,7 +1,5 @@
 """`minibert predict`: what a model with a task head says of new texts."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import time
@@ -49,13 +47,13 @@ def run(args: Arguments) -> Figures:
         raise ValueError(f"{', '.join(about)} is about --file, which is not given; --file - is standard input")
     if args.texts and args.file is not None:
         raise ValueError("give either texts or --file")
-    from minibert.printing import block
-    from minibert.text.writing import check_table, table_writer
+    from minibert.printing import block, require
+    from minibert.text.writing import ENDINGS, table_writer
     from minibert.train.reader import with_given_words
 
     if args.out is not None:
-        check_table(args.out)
-        check_output(args.out, args.overwrite, apart=[args.folder])
+        check_output(args.out, args.overwrite, endings=ENDINGS, apart=[args.folder])
+        require("parquet", *["pyarrow"] * (args.out.suffix.lower() == ".parquet"))
     reader, begin = load_reader(args), time.perf_counter()
     if args.pretokenized:
         reader = with_given_words(reader)
@@ -122,9 +120,10 @@ def predict(reader: Any, rows: list[Row]) -> tuple[list[str], list[dict[str, Any
 
 
 def joined(prediction: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """One row of the table. Raises ValueError where a column cannot keep its name and have none of the others."""
-    named = {f"{name}_input" if name in prediction else name: value for name, value in given.items()}
-    if len(named) < len(given):
-        taken = next(name for name in prediction if f"{name}_input" in given)
-        raise ValueError(f"the input has the columns {taken!r} and '{taken}_input'; rename one of them")
-    return prediction | named
+    """One row of the table: columns of the input that are called as a prediction become NAME_input."""
+    row = dict(prediction)
+    for name, value in given.items():
+        while name in row:
+            name += "_input"
+        row[name] = value
+    return row

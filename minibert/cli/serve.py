@@ -1,7 +1,5 @@
 """`minibert serve`: vectors, labels and masked tokens over HTTP."""
 
-from __future__ import annotations
-
 import argparse
 import ipaddress
 import os
@@ -12,7 +10,7 @@ from pathlib import Path
 
 from minibert.cli.options import add_options, read_options
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures
-from minibert.printing import install_hint
+from minibert.printing import require
 from minibert.serving import ServerSettings
 from minibert.vectors.recipe import Recipe
 
@@ -31,14 +29,12 @@ def run(args: Arguments) -> Figures:
 
     MINIBERT_API_KEY in the environment is the key that requests must have. No text is logged.
     """
-    try:
-        from minibert.serving.app import Server, listen, serve
-        from minibert.serving.models import Masks, Vectors, load_labels
-    except ImportError as error:
-        raise ImportError(f"`minibert serve` needs {error.name}: {install_hint('serve')}") from None
+    require("serve", "uvicorn", "httptools", "starlette", "msgspec", "prometheus_client")
     import torch
 
     from minibert.device import choose_device
+    from minibert.serving.app import Server, listen, serve
+    from minibert.serving.models import Masks, Vectors, load_labels
     from minibert.train.reader import folder_kind
     from minibert.vectors.embedder import Embedder
 

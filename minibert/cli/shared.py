@@ -1,10 +1,8 @@
 """What several commands share: options, a phrase of their reports, and standard input."""
 
-from __future__ import annotations
-
 import argparse
 import sys
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any, BinaryIO
 
 from minibert.cli.options import add_options, read_options
@@ -26,7 +24,7 @@ def add_features(parser: argparse.ArgumentParser) -> None:
 def add_machine(parser: argparse.ArgumentParser) -> None:
     """Add the options for the device and the size of a batch."""
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (%(default)s)")
-    add_options(parser, Recipe, skip={one.name for one in fields(Recipe)} - {"batch_tokens"})
+    add_options(parser, Recipe, only=["batch_tokens"])
 
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:

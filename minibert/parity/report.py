@@ -23,7 +23,7 @@ from minibert.outputs import check_output
 from minibert.parity.checkpoints import BASE, LARGER, TINY
 from minibert.parity.compare import DROPOUT, NEWEST, OLDEST, RUNGS, TENSORS, Comparison
 from minibert.parity.ladder import Result, climb_checkpoint, climb_path, climb_random
-from minibert.printing import install_hint, progress_bar, table
+from minibert.printing import install_hint, progress_bar, require, table
 from minibert.templates import templates
 
 CHECKPOINT = "all-MiniLM-L6-v2"
@@ -37,10 +37,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     written and for a checkpoint that is not there, ImportError without a transformers for which parity holds.
     """
     for path in map(Path, args.report):
-        if path.suffix not in (".html", ".md"):
-            raise ValueError(f"--report is {path}; it must end in .html or .md")
-        path.absolute().parent.stat()
-        check_output(path, args.overwrite)
+        check_output(path, args.overwrite, endings=(".html", ".md"))
     source = locate(args.model or CHECKPOINT)
     against = "transformers, eager attention, float32 on the CPU"
     versions = {"minibert": __version__, "torch": torch.__version__}
@@ -67,10 +64,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def transformers_version() -> str:
     """The version of the installed transformers. Raises ImportError where parity was not established for it."""
-    try:
-        version = importlib.metadata.version("transformers")
-    except importlib.metadata.PackageNotFoundError:
-        raise ImportError(f"parity compares with transformers, which is missing: {install_hint('test')}") from None
+    require("test", "transformers")
+    version = importlib.metadata.version("transformers")
     if not Version(OLDEST) <= Version(version) <= Version(NEWEST):
         known = f"parity was established for {OLDEST} to {NEWEST}"
         raise ImportError(f"transformers {version} is installed, and {known}: {install_hint('test')}")

@@ -21,25 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from minibert.files import atomic_write
-from minibert.printing import install_hint
 
 ENDINGS = (".tsv", ".csv", ".jsonl", ".parquet")
 Rows = Sequence[Mapping[str, Any]]
-
-
-def check_table(path: Path) -> None:
-    """Raise ValueError for another ending, FileNotFoundError without its folder, ImportError for .parquet without
-    pyarrow."""
-    if path.suffix.lower() not in ENDINGS:
-        raise ValueError(f"{path} must be a file that ends in one of {', '.join(ENDINGS)}, which is its format")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}")
-    if path.suffix.lower() == ".parquet":
-        try:
-            importlib.import_module("pyarrow")
-        except ImportError:
-            hint = install_hint("parquet")
-            raise ImportError(f"{path} is written by pyarrow, which is not installed: {hint}; or name a .csv") from None
 
 
 @contextmanager

@@ -70,9 +70,7 @@ def check(args: argparse.Namespace) -> None:
     if not any(outputs.values()) and not args.json:
         raise ValueError("there is nothing to write; add --out FILE.html, --png FILE.png or --svg FILE.svg")
     for suffix, path in [(suffix, path) for suffix, path in outputs.items() if path]:
-        if path.suffix.lower() != suffix:
-            raise ValueError(f"{path} must be a file that ends in {suffix}")
-        check_output(path, args.overwrite, apart=[args.model, args.classifier])
+        check_output(path, args.overwrite, endings=(suffix,), apart=[args.model, args.classifier])
     if args.annotated and not (args.annotated / "model.html").is_file():
         raise FileNotFoundError(f"--annotated is {args.annotated}, which has no model.html; `make annotated` writes it")
     if args.png or args.svg:

@@ -229,13 +229,6 @@ LOSS, SCORE = "#0072B2", "#D55E00"  # blue and orange differ for every kind of c
 WINDOW = 0.1  # fraction of the steps, up to each, over which the thick line averages
 
 
-def check_picture(path: Path) -> None:
-    """Raise ValueError for a picture whose name does not end in .png, .svg or .pdf, ImportError without matplotlib."""
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        raise ValueError(f"the picture is {path}; its name must end in .png, .svg or .pdf")
-    pyplot()
-
-
 def plot_runs(runs: Sequence[Mapping[str, Any]], main: str, path: Path) -> None:
     """Plot the loss of every step of some runs, given by their training.json, and their scores `main` on dev."""
     plt, panels = pyplot(), 2 if any(run["epochs"] for run in runs) else 1

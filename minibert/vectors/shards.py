@@ -10,7 +10,6 @@ all columns are kept; of other tables, and of lines, the texts. n rows of a chun
 from __future__ import annotations
 
 import glob
-import importlib.util
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -20,20 +19,16 @@ from itertools import chain, islice, takewhile, tee
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet as parquet
+
 from minibert.files import atomic_write, matching_files
-from minibert.printing import install_hint
 from minibert.text.formats import FileSettings
 from minibert.text.tables import Column, TextFile, find_columns, open_parquet
 from minibert.text.texts import TEXTS, TextOrPair, portions
 from minibert.text.tokenized import TokenStats
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
-
-if missing := [package for package in ("pyarrow", "ray") if importlib.util.find_spec(package) is None]:
-    raise ImportError(f"corpora in shards need {missing[0]}, which is not installed: {install_hint('ray')}")
-
-import pyarrow
-import pyarrow.parquet as parquet
 
 VECTOR = "vector"  # the column that is added
 FOOTER = b"minibert"  # the key of our metadata in a footer

@@ -179,13 +179,9 @@ def embed_stream(
 
 def check_request(out: Path, dtype: str, overwrite: bool, model: str | os.PathLike[str]) -> None:
     """Raise ValueError or FileNotFoundError, before any work, if a file of this name or dtype cannot be written."""
-    if out.suffix != ".npy":
-        raise ValueError(f"out is {out}; it must be a file that ends in .npy")
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"out is {out}, and there is no folder {out.parent}")
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {brief(dtype)}; choose from {', '.join(DTYPES)}")
-    check_output(out, overwrite, apart=[model])
+    check_output(out, overwrite, endings=(".npy",), apart=[model])
 
 
 def checked(rows: Iterable[Any], missing: str, pairs: bool) -> Iterator[TextOrPair]:

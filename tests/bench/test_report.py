@@ -13,7 +13,6 @@ import torch
 
 from minibert.bench import peers, report
 from minibert.bench.settings import Settings
-from minibert.cli import bench
 from minibert.cli import main as cli
 
 
@@ -89,7 +88,7 @@ def test_the_defaults_depend_on_the_benchmark_and_its_size() -> None:
         (["--rounds", "0"], "rounds is 0; it must be at least 1"),
         (["--threads", "0"], "threads is 0"),
         (["--device", "mps"], "device is 'mps'; choose from cpu, cuda"),
-        (["--plot", "a.txt"], "--plot is a.txt; it must end in .png"),
+        (["--plot", "a.txt"], "a.txt must be a file that ends in .png"),
         (["--plot", "no_such_folder/a.png"], "no_such_folder"),
         (["--objective", "mlm"], "--objective needs --train"),
         (["--soak", "5"], "--soak needs --serve"),
@@ -113,15 +112,19 @@ def test_the_program_of_infinity_must_be_there(checkpoint: Path, capsys: pytest.
     assert "nowhere" in capsys.readouterr().err
 
 
-def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("here")
+def test_accelerate_is_needed_for_training_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     there: Callable[..., Any] = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "accelerate" else there(name))
-    bench.check(Settings())
-    with pytest.raises(ImportError, match=r"needs accelerate: .*pip install"):
-        bench.check(Settings(train=True))
+    assert cli.main(["bench", "--train"]) == 1
+    assert "this needs accelerate: " in capsys.readouterr().err
+    assert cli.main(["bench", "--plot", "a.txt"]) == 2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
-def test_without_cuda_its_benchmark_is_refused() -> None:
-    with pytest.raises(ValueError, match="0 cuda"):
-        bench.check(Settings(device="cuda"))
+@pytest.mark.usefixtures("here")
+def test_without_cuda_its_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--device", "cuda"]) == 2
+    assert "0 cuda" in capsys.readouterr().err

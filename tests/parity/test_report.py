@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +60,9 @@ def test_the_command_fails_and_names_the_first_divergent_tensor(
 def test_without_a_transformers_for_which_parity_holds_the_command_says_what_to_install(
     installed: str | None, usable: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def pretend(name: str) -> str:
-        if installed is None:
-            raise importlib.metadata.PackageNotFoundError(name)
-        return installed
-
-    monkeypatch.setattr(importlib.metadata, "version", pretend)
+    if installed is None:
+        monkeypatch.setitem(sys.modules, "transformers", None)
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: installed)
     if usable:
         assert report.transformers_version() == installed
         return
@@ -76,7 +74,7 @@ def test_without_a_transformers_for_which_parity_holds_the_command_says_what_to_
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        (["--report", "page.pdf"], "--report is page.pdf; it must end in .html or .md"),
+        (["--report", "page.pdf"], "page.pdf must be a file that ends in .html, .md"),
         (["--report", os.path.join("nowhere", "page.md")], "nowhere"),
         (["no/such/folder"], "no/such/folder"),
     ],

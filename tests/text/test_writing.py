@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minibert.text.writing import check_table, table_writer
+from minibert.text.writing import table_writer
 
 ROWS: list[dict[str, Any]] = [
     {"id": 1, "name": 'a "b", c\td\ne', "list": [1, {"x": "ü"}], "none": None, "flag": True, "share": 0.1},
@@ -83,10 +83,3 @@ def test_memory_does_not_grow_with_the_rows(ending: str, tmp_path: Path) -> None
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < peaks[0] + 100_000 < (tmp_path / f"200{ending}").stat().st_size
-
-
-def test_another_ending_is_refused_naming_the_four() -> None:
-    for name in ("a.xlsx", "a", "a.csv.gz", ".csv"):
-        with pytest.raises(ValueError, match=r"ends in one of \.tsv, \.csv, \.jsonl, \.parquet, which is its format"):
-            check_table(Path(name))
-    check_table(Path("a.CSV"))

@@ -104,7 +104,7 @@ def test_annotated_pages_are_linked_where_make_annotated_put_them(run, checkpoin
         ([], "there is nothing to write; add --out FILE.html, --png FILE.png or --svg FILE.svg"),
         (["--out", "page.txt"], "page.txt must be a file that ends in .html"),
         (["--png", "page.svg"], "page.svg must be a file that ends in .png"),
-        (["--out", "none/page.html"], "none/page.html: No such file or directory"),
+        (["--out", "none/page.html"], "none/page.html cannot be written: there is no folder none"),
         (["--out", "a.html", "--layers", "2"], "layers are [2]; name at least one of the model's layers, 0 to 1"),
         (["--svg", "a.svg", "--layer", "2"], "layer is 2 and head is mean; there are layers 0 to 1, -1 for the last"),
         (["--out", "a.html", "--annotated", "none"], "--annotated is none, which has no model.html"),

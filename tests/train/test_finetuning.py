@@ -104,7 +104,7 @@ def test_the_commands_train_with_several_seeds_measure_predict_and_plot(
         "--learning-rate 6e-3 --precision float32"
     )
     assert cli.main(f"{command} --plot {tmp_path}/curve.docx".split()) == 2
-    assert "must end in .png, .svg or .pdf" in capsys.readouterr().err
+    assert "must be a file that ends in .png, .svg, .pdf" in capsys.readouterr().err
     assert cli.main(f"{command} --seeds 0".split()) == 2
     assert "--seeds is 0; it must be at least 1 and at most 1000" in capsys.readouterr().err
     assert cli.main(f"{command} --seeds 2 --plot {plot}".split()) == 0

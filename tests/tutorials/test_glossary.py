@@ -1,17 +1,13 @@
 """The glossary: each word is taught where it says, and each of its twelve questions is answered in one place."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import nbformat
 import pytest
+from notebooks import NOTEBOOKS, TUTORIALS, prose_of
 
-TUTORIALS = Path(__file__).parents[2] / "tutorials"
-NOTEBOOKS = sorted(TUTORIALS.glob("*.ipynb"))
 PAGE = (TUTORIALS / "GLOSSARY.md").read_text("utf-8")
 WORDS, _, QUESTIONS = PAGE.partition("## Twelve questions")
 
@@ -44,11 +40,7 @@ def sections(name: str, prose: str) -> list[Section]:
 @cache
 def taught() -> tuple[Section, ...]:
     """All sections of all tutorials."""
-    found: list[Section] = []
-    for path in NOTEBOOKS:
-        cells = nbformat.read(path, as_version=4).cells
-        found += sections(path.name, "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown"))
-    return tuple(found)
+    return tuple(section for path in NOTEBOOKS for section in sections(path.name, prose_of(path)))
 
 
 def broken(page: str) -> list[str]:

@@ -3,24 +3,14 @@
 The figures in their prose are read against the outputs that are kept, so that text and output cannot part.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
-from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from notebooks import NOTEBOOKS, TUTORIALS, Cell, cells_of, prose_of
 
-TUTORIALS = Path(__file__).parents[2] / "tutorials"
-
-
-NOTEBOOKS = sorted(TUTORIALS.glob("*.ipynb"), key=lambda path: int(path.name.partition("_")[0]))  # 2 before 10
 ALL = NOTEBOOKS + [TUTORIALS / "solutions" / path.name for path in NOTEBOOKS]
 NAMES = [str(path.relative_to(TUTORIALS)) for path in ALL]
 # Runs before the first cell: a cell that opens a connection fails.
@@ -86,31 +76,22 @@ ELSEWHERE = {
 }
 
 
-def run(book: NotebookNode, folder: Path) -> None:
-    """Execute all cells in a kernel of its own that cannot reach the network."""
-    book = new_notebook(cells=[new_code_cell(NO_NETWORK), *book.cells])
+def run(sources: list[str], folder: Path) -> None:
+    """Execute code cells in a kernel of their own that cannot reach the network."""
+    import nbclient  # and nbformat: here, because they take seconds to import
+    from nbformat import v4
+
+    book = v4.new_notebook(cells=[v4.new_code_cell(source) for source in (NO_NETWORK, *sources)])
     resources = {"metadata": {"path": str(folder)}}
-    NotebookClient(book, timeout=300, kernel_name="python3", resources=resources).execute()
+    nbclient.NotebookClient(book, timeout=300, kernel_name="python3", resources=resources).execute()
 
 
-def read(path: Path) -> NotebookNode:
-    book = nbformat.read(path, as_version=4)
-    nbformat.validate(book)
-    return book
-
-
-def prose_of(path: Path) -> str:
-    """What a page, or a notebook, says."""
-    if path.suffix == ".md":
-        return path.read_text("utf-8")
-    return "\n\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
-
-
-def printed(cell: NotebookNode) -> str:
+def printed(cell: Cell) -> str:
     """What a cell says in words; pictures say nothing here."""
-    text = "".join(output.get("text", "") + "\n" for output in cell.get("outputs", []))
-    shown = [output.get("data", {}) for output in cell.get("outputs", [])]
-    return text + "\n".join(str(data.get("text/markdown", data.get("text/plain"))) for data in shown if len(data) < 3)
+    text = "".join("".join(output.get("text", "")) + "\n" for output in cell["outputs"])
+    shown = [output.get("data", {}) for output in cell["outputs"]]
+    words = [data.get("text/markdown", data.get("text/plain", "")) for data in shown if len(data) < 3]
+    return text + "\n".join("".join(lines) for lines in words)
 
 
 def numbers(text: str) -> set[Decimal]:
@@ -132,16 +113,16 @@ def is_stated(figure: str, said: set[Decimal], written: set[Decimal]) -> bool:
     return value in written or any(abs(number - value) <= half for number in exact)
 
 
-def unstated_figures(book: NotebookNode) -> Iterator[tuple[str, str]]:
+def unstated_figures(cells: list[Cell]) -> Iterator[tuple[str, str]]:
     """The figures in the prose that neither an output nor the code near by has, each with its cell."""
-    for place, cell in enumerate(book.cells):
-        if cell.cell_type == "markdown":
-            near = [c for c in book.cells[max(0, place - NEAR) : place + NEAR + 1] if c.cell_type == "code"]
+    for place, cell in enumerate(cells):
+        if cell["cell_type"] == "markdown":
+            near = [c for c in cells[max(0, place - NEAR) : place + NEAR + 1] if c["cell_type"] == "code"]
             said = numbers("\n".join(map(printed, near)))
-            written = numbers("\n".join(c.source for c in near))
-            for figure in FIGURE.findall(PLACE.sub("", NOT_PROSE.sub("", cell.source))):
+            written = numbers("\n".join(c["source"] for c in near))
+            for figure in FIGURE.findall(PLACE.sub("", NOT_PROSE.sub("", cell["source"]))):
                 if not is_stated(figure, said, written):
-                    yield figure, cell.id
+                    yield figure, cell["id"]
 
 
 def test_there_are_twelve_notebooks_each_with_its_solutions() -> None:
@@ -152,20 +133,26 @@ def test_there_are_twelve_notebooks_each_with_its_solutions() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ALL, ids=NAMES)
 def test_a_notebook_runs_from_top_to_bottom_without_a_network(path: Path) -> None:
-    run(read(path), path.parent)
+    import nbformat
+
+    nbformat.validate(nbformat.read(path, as_version=4))
+    run([cell["source"] for cell in cells_of(path) if cell["cell_type"] == "code"], path.parent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", ["1 / 0", "import urllib.request as r; r.urlopen('http://127.0.0.1:9')"])
 def test_a_cell_that_fails_or_connects_would_be_caught(code: str, tmp_path: Path) -> None:
+    from nbclient.exceptions import CellExecutionError
+
     with pytest.raises(CellExecutionError, match=r"ZeroDivisionError|the notebook connects"):
-        run(new_notebook(cells=[new_code_cell(code)]), tmp_path)
+        run([code], tmp_path)
 
 
 @pytest.mark.parametrize("path", ALL, ids=NAMES)
 def test_a_notebook_is_small_and_kept_with_the_outputs_of_one_run_in_order(path: Path) -> None:
-    cells = [cell for cell in read(path).cells if cell.cell_type == "code"]
-    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
-    kinds = {output.output_type for cell in cells for output in cell.outputs}
+    cells = [cell for cell in cells_of(path) if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    kinds = {output["output_type"] for cell in cells for output in cell["outputs"]}
     assert "stream" in kinds and "error" not in kinds
     text = path.read_text("utf-8")
     assert len(text) < 1e6
@@ -175,7 +162,7 @@ def test_a_notebook_is_small_and_kept_with_the_outputs_of_one_run_in_order(path:
 @pytest.mark.parametrize("path", ALL, ids=NAMES)
 def test_every_figure_in_the_prose_stands_in_an_output_near_by(path: Path) -> None:
     known = ELSEWHERE.get(path.relative_to(TUTORIALS).as_posix(), {})
-    unstated = list(unstated_figures(read(path)))
+    unstated = list(unstated_figures(cells_of(path)))
     assert [one for one in unstated if one[0] not in known] == []
     assert {figure for figure, _ in unstated} == known.keys(), "ELSEWHERE names figures that stand in the notebook"
 
@@ -199,15 +186,15 @@ def test_every_figure_in_the_prose_stands_in_an_output_near_by(path: Path) -> No
     ],
 )
 def test_a_wrong_figure_would_be_found(prose: str, output: str, missing: list[str]) -> None:
-    code = new_code_cell("print(0.25)", outputs=[new_output("stream", text=output)])
-    book = new_notebook(cells=[new_markdown_cell(prose), code])
-    assert [figure for figure, _ in unstated_figures(book)] == missing
+    code = {"cell_type": "code", "source": "print(0.25)", "outputs": [{"text": [output]}]}
+    cells = [{"cell_type": "markdown", "source": prose, "id": "a"}, code]
+    assert [figure for figure, _ in unstated_figures(cells)] == missing
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[: len(NOTEBOOKS)])
 def test_a_notebook_ends_with_three_exercises_and_opens_with_versions(path: Path) -> None:
-    first = next(cell for cell in read(path).cells if cell.cell_type == "code")
-    assert "__version__" in first.source
+    first = next(cell for cell in cells_of(path) if cell["cell_type"] == "code")
+    assert "__version__" in first["source"]
     exercises = prose_of(path).partition("## Exercises")[2]
     assert all(re.search(rf"(?m)^\W*(Exercise )?{number}\b", exercises) for number in (1, 2, 3))
 
@@ -215,7 +202,7 @@ def test_a_notebook_ends_with_three_exercises_and_opens_with_versions(path: Path
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[: len(NOTEBOOKS)])
 def test_a_notebook_asks_three_questions_and_its_solutions_answer_them(path: Path) -> None:
     asked = re.findall(r"(?m)^\d\. (.+)$", prose_of(path).partition("## Questions")[2])
-    answers = read(TUTORIALS / "solutions" / path.name).cells[-1].source
+    answers = cells_of(TUTORIALS / "solutions" / path.name)[-1]["source"]
     assert answers.startswith("## Answers to the questions")
     answered = re.findall(r"(?m)^\*\*\d\. (.+?)\*\* (.+)$", answers)
     assert [question for question, _ in answered] == asked and len(asked) == 3
