@@ -159,13 +159,6 @@ def test_an_answer_is_repaired_on_request(tmp_path: Path, text: str, start: int,
 # -- settings
 
 
-@pytest.mark.parametrize("name", ["max_question", "stride", "max_answer", "n_best"])
-@pytest.mark.parametrize("value", [0, -1, 2.5, True])
-def test_a_setting_out_of_range_is_refused(name: str, value: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match=f"{name} is {value}; it must be (at least 1|an int)"):
-        Answering(**{name: value})
-
-
 @pytest.mark.parametrize(
     ("use", "message"),
     [
@@ -291,10 +284,11 @@ def test_the_n_best_are_the_best_of_all_spans(max_length: int, max_answer: int, 
     spans = sorted(task.best_spans(logits, encoded.back[0]), key=lambda span: (-span[0], *span[1:]))
     n_best = task.candidates(PASSAGE, spans, None)
     assert [one["answer"] for one in n_best] == expected
+    assert math.isclose(sum(one["score"] for one in n_best), 1.0)
     assert found["answer"] == expected[0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     question=TEXT,
     context=TEXT,
@@ -308,19 +302,13 @@ def test_an_answer_never_leaves_the_passage(
     task = Answering(max_question=10, max_answer=max_answer, unanswerable=unanswerable)
     data = task.from_texts([question], [context])
     encoded = encode(task, data, 20)
-    logits = drawn(encoded, seed)
-    (answer,) = task.decode(logits, encoded, data, [])
+    (answer,) = task.decode(drawn(encoded, seed), encoded, data, [])
     tokens = encoded.back[0].offsets
     assert answer["answer"] == context[answer["start"] : answer["end"]]
     assert (
         sum(answer["start"] <= a and z <= answer["end"] for a, z in tokens) <= max_answer + 9
     )  # some share a character
     assert answer["answer"] or unanswerable or not tokens
-    spans = sorted(task.best_spans(logits, encoded.back[0]), reverse=True)
-    n_best = task.candidates(context, spans, 0.0 if unanswerable or not spans else None)
-    probabilities = [one["score"] for one in n_best]
-    assert math.isclose(sum(probabilities), 1.0) and probabilities == sorted(probabilities, reverse=True)
-    assert len({one["answer"] for one in n_best}) == len(n_best)
 
 
 @pytest.mark.parametrize(
@@ -353,14 +341,6 @@ def test_no_answer_scores_what_it_scores_in_the_window_that_is_least_sure_of_it(
     for number, window in enumerate(logits):
         window[:, 0] = 50 if number else 4
     assert task.decode(logits, encoded, data, [])[0]["answer"] == "Rome"  # 18, against 8 of the first window
-
-
-def test_a_passage_of_nothing_has_the_empty_answer() -> None:
-    task = Answering()
-    data = task.from_texts(["why?", "where?"], ["", "\u200b"])
-    encoded = encode(task, data)
-    answers = task.decode(drawn(encoded), encoded, data, [])
-    assert answers == [{"answer": "", "start": 0, "end": 0, "score": 1.0}] * 2
 
 
 def test_a_line_is_answer_probability_and_question() -> None:

@@ -217,6 +217,7 @@ def test_data_that_cannot_be_learned_is_refused(task: Classification, labels: An
         (lambda: ONE.measure([], ONE.from_texts(["good film"]), ["a", "b"]), ValueError, "these texts have no labels"),
         (lambda: ONE.from_texts(["good", None]), TypeError, "row 1 is None, not a text"),  # type: ignore[list-item]
         (lambda: ONE.from_texts(["good", "bad"], ["fine"]), ValueError, "there are 2 texts and 1 pairs"),
+        (lambda: ONE.from_texts(["good", "bad"], "fine"), TypeError, "pass two texts or two lists of texts"),
         (lambda: ONE.read("none.tsv"), FileNotFoundError, r"none\.tsv"),
         (lambda: Classification(separator="|", regression=True), ValueError, "and regression has no separator"),
         (lambda: Classification(separator=""), ValueError, "it must not be empty"),

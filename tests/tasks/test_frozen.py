@@ -165,11 +165,6 @@ def test_a_checkpoint_that_was_moved_is_named_anew(saved: Path, checkpoint: Path
     assert Classifier.load(saved, model=str(copy)).predict(["fine"]).shape == (1,)
 
 
-def test_a_folder_from_before_normalize_and_max_length_is_read(saved: Path, trained: Classifier) -> None:
-    edit(saved, {"normalize": None, "max_length": None})  # removes both
-    np.testing.assert_allclose(Classifier.load(saved).predict_proba(NEW), trained.predict_proba(NEW), atol=1e-6)
-
-
 def test_other_weights_are_refused_with_both_hashes(saved: Path, trained: Classifier, tmp_path: Path) -> None:
     other = write_words_checkpoint(tmp_path / "other", seed=1)
     found = TextFeatures(str(other)).fit([]).weights_sha256_

@@ -173,11 +173,15 @@ def test_a_parquet_file_gives_the_requested_columns(folder: Path) -> None:
     content = (folder / "x.parquet").read_bytes()
     assert read_pairs(folder, "x.parquet", content, None, None) == list(zip(texts, labels, strict=True))
     assert read(folder, "x.parquet.gz", gzip.compress(content, 1), "n") == texts
+    parquet.write_table(pyarrow.table({"text": ["a", None]}), folder / "null.parquet")
+    null = (folder / "null.parquet").read_bytes()
+    assert read(folder, "x.parquet", null, missing="empty") == ["a", ""]
     damaged = content[:100] + bytes(3900) + content[4000:]
     for held, column, message in (
         (content, "title", "has no column 'title'; choose .* 'text', 'label', 'n'"),
         (content, "label", "row 1, has 0 as 'label', not a text"),
         (damaged, "text", r"x\.parquet is not a sound parquet file"),
+        (null, "text", r"x\.parquet, row 2, has None as 'text', not a text; .* --missing empty"),
     ):
         with pytest.raises(ValueError, match=message):
             read(folder, "x.parquet", held, column)
@@ -279,15 +283,6 @@ def test_an_error_of_two_columns_names_the_one_that_is_missing(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         read_pairs(folder, name, content, *names)
-
-
-def test_texts_before_the_wrong_line_are_given(folder: Path) -> None:
-    (folder / "x.txt").write_bytes(b"a\nb\n\xff\n")
-    with TextFile(folder / "x.txt") as file:
-        texts = iter(file)
-        assert [next(texts), next(texts)] == ["a", "b"]
-        with pytest.raises(ValueError, match="line 3"):
-            next(texts)
 
 
 def test_a_pipe_a_device_a_folder_and_a_missing_file_are_refused_at_once(tmp_path: Path) -> None:
