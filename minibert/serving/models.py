@@ -27,6 +27,7 @@ from minibert.heads import MaskedLM
 from minibert.serving import ServerSettings
 from minibert.tasks.base import Encoded
 from minibert.tasks.frozen import Classifier
+from minibert.tasks.labels import best_label
 from minibert.tasks.masked_text import best_tokens
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
@@ -251,7 +252,8 @@ class FrozenLabels(Model):
     def compute(self, items: list[Tokenized]) -> list[dict[str, Any]]:
         """The label with the largest probability, and the probability of each."""
         classifier = self.classifier
-        return classifier.predictions(classifier.head.predict_proba(vectors_of(self.embedder, items)))
+        probabilities = classifier.head.predict_proba(vectors_of(self.embedder, items))
+        return [best_label(row, classifier.labels) for row in probabilities.tolist()]
 
 
 class TaskLabels(Model):

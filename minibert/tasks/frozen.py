@@ -98,11 +98,7 @@ class Classifier:
 
     def answer(self, data: Texts) -> list[Prediction]:
         """A prediction for each text or pair; raises as predict_proba does."""
-        return self.predictions(self.predict_proba(data.texts, data.pairs))
-
-    def predictions(self, probabilities: NDArray[np.floating[Any]]) -> list[Prediction]:
-        """The label with the largest probability in each row, (N, classes)."""
-        return [best_label(row, self.labels) for row in probabilities.tolist()]
+        return [best_label(row, self.labels) for row in self.predict_proba(data.texts, data.pairs).tolist()]
 
     def measure(self, data: Texts) -> Measure:
         """The predictions compared with the labels. Raises ValueError for a label that the classifier does not know."""

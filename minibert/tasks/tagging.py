@@ -37,7 +37,7 @@ from minibert.losses import IGNORED
 from minibert.printing import progress_bar
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.labels import label_number
-from minibert.tasks.metrics import ClassScore, class_scores, class_table
+from minibert.tasks.metrics import class_scores, class_table
 from minibert.text.formats import FileSettings, TextSettings
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
@@ -73,14 +73,6 @@ class Sentences:
         if self.tags is None:
             raise ValueError("these sentences have no tags; training and evaluation need one for each word")
         return self.tags
-
-
-@dataclass(frozen=True)
-class TagPrediction:
-    """The best tag of each word of a sentence, and its probability."""
-
-    tags: list[str]
-    probabilities: list[float]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -176,21 +168,22 @@ class Tagging(TextSettings, Task):
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Sentences, labels: Sequence[str]
-    ) -> list[TagPrediction]:
-        """The best tag of each word at its first token; O for a word without tokens."""
+    ) -> list[Prediction]:
+        """The best tag of each word at its first token, and its probability; O for a word without tokens."""
         remaining = iter(logits)
         answers = []
         for places in encoded.back:
             p = softmax(next(remaining).astype(np.float64), axis=-1) if any(places) else ()  # (tokens, K)
             tags = [OUTSIDE if place is None else labels[p[place].argmax()] for place in places]
             probabilities = [1.0 if place is None else float(p[place].max()) for place in places]
-            answers.append(TagPrediction(tags, probabilities))
+            answers.append({"tags": tags, "probabilities": probabilities})
         return answers
 
-    def measure(self, answers: Sequence[TagPrediction], data: Sentences, labels: Sequence[str]) -> Measure:
+    def measure(self, answers: Sequence[Prediction], data: Sentences, labels: Sequence[str]) -> Measure:
         """Precision, recall and F1 of entities, overall and by type, and the accuracy over words."""
-        predicted = [one.tags for one in answers]
-        overall, types = score_entities(data.known_tags, predicted)
+        predicted = [one["tags"] for one in answers]
+        right, found = ([set(entities(tags)) for tags in rows] for rows in (data.known_tags, predicted))
+        overall, types = class_scores(right, found, class_of=lambda entity: entity[0])
         words = [pair for rows in zip(data.known_tags, predicted, strict=True) for pair in zip(*rows, strict=True)]
         figures: dict[str, Any] = {
             "f1": overall.f1,
@@ -208,20 +201,21 @@ class Tagging(TextSettings, Task):
             figures, self.main, f"{text}\n\n{figures['accuracy']:.3f} of {len(words):,} words have the right tag"
         )
 
-    def format_predictions(self, answers: Sequence[TagPrediction], data: Sentences) -> list[str]:
+    def format_predictions(self, answers: Sequence[Prediction], data: Sentences) -> list[str]:
         """A line for each word and its tag, an empty line after each sentence: a file for `read`."""
         found = []
         for words, one in zip(data.words, answers, strict=True):
-            found += [*(f"{word}\t{tag}" for word, tag in zip(words, one.tags, strict=True)), ""]
+            found += [*(f"{word}\t{tag}" for word, tag in zip(words, one["tags"], strict=True)), ""]
         return found
 
-    def as_dicts(self, answers: Sequence[TagPrediction], data: Sentences) -> list[Prediction]:
+    def as_dicts(self, answers: Sequence[Prediction], data: Sentences) -> list[Prediction]:
         """The entities of each raw text; text[start:end] is their text, the score the mean over their words."""
         found: list[Prediction] = []
         for text, places, one in zip(data.texts, data.places, answers, strict=True):
             row = []
-            for label, first, last in entities(one.tags):
-                start, end, score = places[first][0], places[last - 1][1], float(np.mean(one.probabilities[first:last]))
+            for label, first, last in entities(one["tags"]):
+                start, end = places[first][0], places[last - 1][1]
+                score = float(np.mean(one["probabilities"][first:last]))
                 row.append({"text": text[start:end], "label": label, "start": start, "end": end, "score": score})
             found.append({"entities": row})
         return found
@@ -277,11 +271,3 @@ def prefix_and_type(tag: str) -> tuple[str, str]:
     if prefix in PREFIXES and (dash or not type):
         return PREFIXES[prefix], type
     return "I", tag
-
-
-def score_entities(
-    true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
-) -> tuple[ClassScore, dict[str, ClassScore]]:
-    """The score over all entities, and of each type that is true or predicted; rows are true entities."""
-    right, found = ([set(entities(tags)) for tags in rows] for rows in (true, predicted))
-    return class_scores(right, found, class_of=lambda entity: entity[0])

@@ -23,7 +23,6 @@ import io
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, BinaryIO, Self
@@ -117,7 +116,7 @@ class Table:
 
     def records(self) -> Iterator[tuple[str, object]]:
         """Each row as it is, an object of a .jsonl or .json, with its place."""
-        with decompressed(self.stream, self.name) if self.compressed else nullcontext(self.stream) as stream:
+        with decompressed(self.stream, self.name, self.compressed) as stream:
             yield from self._records(stream)
 
     def _records(self, stream: BinaryIO) -> Iterator[tuple[str, object]]:

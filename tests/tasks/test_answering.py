@@ -24,7 +24,6 @@ from minibert.tasks.answering import (
     Question,
     Questions,
     answer_tokens,
-    read_squad,
 )
 from minibert.tasks.base import Encoded
 from minibert.text.tokenizer import UnknownTokensWarning, load_tokenizer
@@ -108,7 +107,7 @@ def test_questions_are_read_with_their_passages_and_answers(tmp_path: Path, cont
     assert all(row.answers in ((), first.answers) for row in others)
     packed = tmp_path / "squad.json.gz"
     packed.write_bytes(gzip.compress((tmp_path / "squad.json").read_bytes()))
-    assert read_squad(packed) == data
+    assert Answering().read(packed) == data
 
 
 WHERE = r"squad\.json, data\[0\]\.paragraphs\[0\]\.qas\[0\]"
@@ -136,7 +135,7 @@ WHERE = r"squad\.json, data\[0\]\.paragraphs\[0\]\.qas\[0\]"
 )
 def test_a_file_that_is_not_squad_is_refused_by_place(tmp_path: Path, content: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read_squad(written(tmp_path, content))
+        Answering().read(written(tmp_path, content))
 
 
 @pytest.mark.parametrize(

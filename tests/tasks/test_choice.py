@@ -161,7 +161,7 @@ def test_accuracy_is_reported_beside_chance() -> None:
     data = [ChoiceQuestion("a", ("b", "c", "d", "e"), label) for label in (0, 1, 2, 3)]
     found = [{"number": number} for number in (0, 1, 2, 0)]
     measure = TASK.measure(found, data, [])
-    assert measure.score == 0.75
-    assert measure.figures["standard_error"] == pytest.approx(math.sqrt(0.75 * 0.25 / 4))
-    assert (measure.figures["chance"], measure.figures["choices"], measure.figures["rows"]) == (0.25, 4, 4)
+    error = math.sqrt(0.75 * 0.25 / 4)
+    expected = {"accuracy": 0.75, "standard_error": error, "rows": 4, "choices": 4, "chance": 0.25}
+    assert measure.figures == pytest.approx(expected)
     assert "0.750 ± 0.217 (standard error), 4 rows; chance 0.250" in measure.text

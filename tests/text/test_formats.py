@@ -184,27 +184,6 @@ def test_an_empty_cell_is_a_missing_text_as_null_is(tmp_path: Path, name: str, c
     assert texts_of(tmp_path / name, content, missing="empty") == ["a", ""]
 
 
-def test_an_empty_text_of_json_is_a_text(tmp_path: Path) -> None:
-    assert texts_of(tmp_path / "x.jsonl", b'{"text": ""}\n') == [""]
-
-
-def test_a_table_of_one_column_has_no_labels(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="line 1, has one column, 'text'; text and label need one each"):
-        read(tmp_path / "x.csv", b"text\na\nb\n")
-
-
-def test_a_comma_without_quotes_in_the_only_column_is_an_error_that_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"line 3, has 2 columns, 1 are .*; a cell with ',' in it needs quotes"):
-        texts_of(tmp_path / "x.csv", b"text\na\nb, c\n")
-
-
-@pytest.mark.parametrize(
-    ("name", "content"), [("x.csv", "n, der Text \n1,gut\n"), ("x.jsonl", '{" der Text ": "gut"}')]
-)
-def test_blanks_around_a_name_do_not_matter(tmp_path: Path, name: str, content: str) -> None:
-    assert texts_of(tmp_path / name, content.encode(), "der Text") == ["gut"]
-
-
 # -- settings
 
 
