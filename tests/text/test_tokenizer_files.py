@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import unicodedata
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -19,22 +20,30 @@ from transformers import AutoTokenizer
 from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import SPECIAL_TOKENS
 
-FOLDER = minilm_folder()
 SHORT = [*SENTENCES, "", " ", "a <mask> or [MASK]"]
+# The files of all-MiniLM-L6-v2 with a small vocabulary: its first pieces, some words, and the letters of hard texts.
+FILES = {
+    name: json.loads((minilm_folder() / f"{name}.json").read_text(encoding="utf-8"))
+    for name in ("config", "tokenizer", "tokenizer_config")
+}
+LOWER = "".join(HARD_TEXTS).lower()
+LETTERS = sorted(set(LOWER + unicodedata.normalize("NFD", LOWER)))
+FIRST = sorted(FILES["tokenizer"]["model"]["vocab"], key=FILES["tokenizer"]["model"]["vocab"].get)[:104]
+PIECES = [*FIRST, "hello", "world", "big", *(x for x in LETTERS if x.isprintable() and x == x.strip().lower())]
+VOCAB = [*PIECES, *(f"##{piece}" for piece in PIECES[107:])]
+FILES["tokenizer"]["model"]["vocab"] = {piece: id for id, piece in enumerate(VOCAB)}
+FILES["config"]["vocab_size"] = len(VOCAB)
 
 
 def checkpoint(folder: Path, *, vocab: bytes | None = None, drop: tuple[str, ...] = (), **changes: dict) -> Path:
-    """A folder with the tokenizer files of all-MiniLM-L6-v2, some changed: config={...}, tokenizer_config={...}."""
+    """A folder of FILES, some changed: config={...}, tokenizer_config={...}; `vocab` in place of tokenizer.json."""
     folder.mkdir(exist_ok=True)
-    for name in {"config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"} - {*drop}:
-        shutil.copy(FOLDER / name, folder / name)
-    for name, change in changes.items():
-        content = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) | change
-        given = {key: value for key, value in content.items() if value != "absent"}
+    for name, content in FILES.items():
+        given = {key: value for key, value in (content | changes.get(name, {})).items() if value != "absent"}
         (folder / f"{name}.json").write_text(json.dumps(given))
-    if vocab is not None:
-        (folder / "tokenizer.json").unlink()
-        (folder / "vocab.txt").write_bytes(vocab)
+    (folder / "vocab.txt").write_bytes("\n".join(VOCAB).encode() if vocab is None else vocab)
+    for name in drop if vocab is None else ("tokenizer.json",):
+        (folder / name).unlink()
     return folder
 
 
@@ -88,7 +97,7 @@ def test_casing_is_that_of_transformers(tmp_path: Path, settings: dict, lowercas
     texts = ["Hello café hello 中文", *HARD_TEXTS]
     assert ids(folder, texts, lowercase=lowercase) == theirs(texts)["input_ids"]
     nulls = checkpoint(tmp_path / "b", tokenizer_config={"do_lower_case": None, "tokenize_chinese_chars": None})
-    assert ids(nulls, texts) == ids(FOLDER, texts)
+    assert ids(nulls, texts) == ids(checkpoint(tmp_path / "c"), texts)
 
 
 CASED = "\n".join([*SPECIAL_TOKENS, "[unused1]", "Hello", "hello", "##s"]).encode()
@@ -157,8 +166,8 @@ CHANGES: dict[str, Callable[[bytes], bytes]] = {
 def test_a_vocabulary_from_another_system_gives_the_same_tokenizer(
     tmp_path: Path, change: Callable[[bytes], bytes]
 ) -> None:
-    folder = checkpoint(tmp_path, vocab=change((FOLDER / "vocab.txt").read_bytes()))
-    assert ids(folder, HARD_TEXTS) == ids(FOLDER, HARD_TEXTS)
+    folder = checkpoint(tmp_path, vocab=change("\n".join(VOCAB).encode() + b"\n"))
+    assert ids(folder, HARD_TEXTS) == ids(checkpoint(tmp_path / "b"), HARD_TEXTS)
     load_tokenizer(folder).save(folder)
     alone = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).encode("hello", "big world")
     batch = load_tokenizer(folder)("hello", "big world")
