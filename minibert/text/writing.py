@@ -12,7 +12,7 @@ Memory does not grow with the rows, except for .parquet. The file appears when i
 from __future__ import annotations
 
 import csv
-import importlib
+import importlib.util
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,12 +34,9 @@ def check_table(path: Path) -> None:
         raise ValueError(f"{path} must be a file that ends in one of {', '.join(ENDINGS)}, which is its format")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path} cannot be written: there is no folder {path.parent}")
-    if path.suffix.lower() == ".parquet":
-        try:
-            importlib.import_module("pyarrow")
-        except ImportError:
-            hint = install_hint("parquet")
-            raise ImportError(f"{path} is written by pyarrow, which is not installed: {hint}; or name a .csv") from None
+    if path.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        hint = install_hint("parquet")
+        raise ImportError(f"{path} is written by pyarrow, which is not installed: {hint}; or name a .csv")
 
 
 @contextmanager

@@ -12,21 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from words import write_words_checkpoint
 
 from minibert.tasks.base import Encoded
 from minibert.tasks.choice import Choice, ChoiceQuestion
-from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.text.tokenizer import Tokenizer
 from minibert.train.batches import collate
 
 TASK = Choice()
 SKY = {"question": "the film", "choices": ["good", "bad", "the play"], "label": 2}
 SEA = {"question": "a meal", "choices": ["dull", "fine", "lovely"], "label": "fine", "context": "the book very good"}
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return load_tokenizer(write_words_checkpoint(tmp_path_factory.mktemp("words")))
 
 
 def lines(*records: object) -> str:

@@ -13,23 +13,17 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.utils.class_weight import compute_class_weight
-from words import write_words_checkpoint
 
 from minibert.losses import text_loss
 from minibert.tasks import task_class
 from minibert.tasks.base import Encoded
 from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.labels import class_weights
-from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.text.tokenizer import Tokenizer
 from minibert.train.batches import collate
 
 ONE, SEVERAL, NUMBER = Classification(), Classification(separator="|"), Classification(regression=True)
 PAIR = Classification(text="q1", pair="q2", label="same")
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return load_tokenizer(write_words_checkpoint(tmp_path_factory.mktemp("words")))
 
 
 def file(folder: Path, name: str, content: str) -> Path:
