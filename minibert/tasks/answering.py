@@ -265,9 +265,8 @@ class Answering(Task):
         if not data.known:
             raise ValueError("these questions have no answers to compare with; evaluation needs them")
         pairs = zip(answers, data.rows, strict=True)
-        points = np.array(
-            [score_answer(one["answer"], question, data.unanswerable) for one, question in pairs]
-        )  # (N, 2)
+        # (N, 2)
+        points = np.array([score_answer(one["answer"], question, data.unanswerable) for one, question in pairs])
         has = np.array([bool(question.answers) for question in data.rows])
         groups = {"all": has | True} | ({"has_answer": has, "no_answer": ~has} if data.unanswerable else {})
         found = {name: group_figures(points[group]) for name, group in groups.items() if group.any()}

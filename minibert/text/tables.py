@@ -153,7 +153,7 @@ class Table:
         found = found or [one for one in several if len(set(map(len, rows[one]))) == 1]
         if [column.name for column in self.columns] == ["1"] and implied not in found:
             found = [implied, *found]  # each line may be a text
-        if len(found) > 1 and found[0] != "\t":
+        if len(found) > 1 and not found[0] == implied == "\t":
             ways = " or ".join(f"--delimiter {shown(one)}" for one in found)
             raise ValueError(f"{self.name}: the delimiter of its columns is not certain; choose {ways} (delimiter=)")
         found = found or (several if has_header(self.columns, ()) else []) or [implied]
