@@ -37,7 +37,7 @@ from minibert.losses import IGNORED
 from minibert.printing import progress_bar
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.labels import label_number
-from minibert.tasks.metrics import class_scores, class_table
+from minibert.tasks.metrics import ClassScore, class_scores, class_table
 from minibert.text.formats import FileSettings, TextSettings
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
@@ -182,8 +182,7 @@ class Tagging(TextSettings, Task):
     def measure(self, answers: Sequence[Prediction], data: Sentences, labels: Sequence[str]) -> Measure:
         """Precision, recall and F1 of entities, overall and by type, and the accuracy over words."""
         predicted = [one["tags"] for one in answers]
-        right, found = ([set(entities(tags)) for tags in rows] for rows in (data.known_tags, predicted))
-        overall, types = class_scores(right, found, class_of=lambda entity: entity[0])
+        overall, types = score_entities(data.known_tags, predicted)
         words = [pair for rows in zip(data.known_tags, predicted, strict=True) for pair in zip(*rows, strict=True)]
         figures: dict[str, Any] = {
             "f1": overall.f1,
@@ -271,3 +270,11 @@ def prefix_and_type(tag: str) -> tuple[str, str]:
     if prefix in PREFIXES and (dash or not type):
         return PREFIXES[prefix], type
     return "I", tag
+
+
+def score_entities(
+    true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
+) -> tuple[ClassScore, dict[str, ClassScore]]:
+    """The score over all entities, and of each type that is true or predicted; rows are true entities."""
+    right, found = ([set(entities(tags)) for tags in rows] for rows in (true, predicted))
+    return class_scores(right, found, class_of=lambda entity: entity[0])

@@ -61,9 +61,9 @@ def test_a_grid_scores_each_c_as_scikit_learn_does_and_takes_the_best(checkpoint
         {"logisticregression__C": [0.001, 0.1, 10.0]},
         cv=StratifiedKFold(3, shuffle=True, random_state=0),
     ).fit(TextFeatures(str(checkpoint)).fit_transform(TEXTS), labels)
-    assert [score["C"] for score in classifier.scores] == [0.001, 0.1, 10.0]
-    np.testing.assert_allclose([score["mean"] for score in classifier.scores], search.cv_results_["mean_test_score"])
-    np.testing.assert_allclose([score["std"] for score in classifier.scores], search.cv_results_["std_test_score"])
+    assert [score.C for score in classifier.scores] == [0.001, 0.1, 10.0]
+    np.testing.assert_allclose([score.mean for score in classifier.scores], search.cv_results_["mean_test_score"])
+    np.testing.assert_allclose([score.std for score in classifier.scores], search.cv_results_["std_test_score"])
     assert search.best_params_["logisticregression__C"] == classifier.head[-1].C
 
 
@@ -183,7 +183,7 @@ def test_other_weights_are_refused_with_both_hashes(saved: Path, trained: Classi
         ({"C": math.nan}, {}, "invalid C"),
         ({"rows": 2.5}, {}, "invalid rows"),
         ({"scores": 3}, {}, "not iterable"),
-        ({"scores": [{"C": 1.0}]}, {}, "no 'mean'"),
+        ({"scores": [{"C": 1.0}]}, {}, "missing 2 required"),
         ({"scores": [{"C": 1.0, "mean": "x", "std": 0.1}]}, {}, "must be real number"),
         ({"model": {}}, {}, "invalid model"),
         ({"pooling": None}, {}, "no 'pooling'"),
