@@ -53,6 +53,5 @@ def with_file_options(task: Any, args: Arguments, path: str) -> Any:
         changed["format"] = given.get("format") or (None if by_name else task.format)
         format, _ = FileSettings(format=changed["format"]).format_of(path)
         changed |= {} if format in DELIMITERS else {"delimiter": None}
-        changed |= {"encoding": "utf-8"} if format == "parquet" else {}
         changed |= {"text": None, "pair": None, "label": None} if format == "txt" else {}
     return replace(task, **{name: value for name, value in changed.items() if hasattr(task, name)} | given)

@@ -116,7 +116,7 @@ def predict(reader: Any, rows: list[Row]) -> tuple[list[str], list[dict[str, Any
     texts, pairs, _ = zip(*rows, strict=True)
     data = reader.task.from_texts(texts, None if pairs[0] is None else pairs)
     answers = reader.answer(data)
-    return reader.task.format_predictions(answers, data), reader.task.as_dicts(answers, data, reader.labels)
+    return reader.task.format_predictions(answers, data), reader.task.as_dicts(answers, data)
 
 
 def joined(prediction: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from minibert.heads import MaskedLM
 from minibert.serving import ServerSettings
 from minibert.tasks.base import Encoded
 from minibert.tasks.frozen import Classifier
+from minibert.tasks.labels import best_label
 from minibert.tasks.masked_text import fill_mask
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
@@ -250,8 +251,8 @@ class FrozenLabels(Model):
     def compute(self, items: list[Tokenized]) -> list[dict[str, Any]]:
         """The label with the largest probability, and the probability of each."""
         classifier = self.classifier
-        answers = classifier.predictions(classifier.head.predict_proba(vectors_of(self.embedder, items)))
-        return classifier.task.as_dicts(answers, None, classifier.labels)
+        probabilities = classifier.head.predict_proba(vectors_of(self.embedder, items))
+        return [best_label(row, classifier.labels) for row in probabilities.tolist()]
 
 
 class TaskLabels(Model):
@@ -282,7 +283,7 @@ class TaskLabels(Model):
         logits = iter(outputs(reader.model, Encoded([one for _, encoded in items for one in encoded.examples])))
         for data, encoded in items:
             answers = reader.task.decode(list(islice(logits, len(encoded.examples))), encoded, data, reader.labels)
-            found += reader.task.as_dicts(answers, data, reader.labels)
+            found += reader.task.as_dicts(answers, data)
         return found
 
 

@@ -18,7 +18,6 @@ import string
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,10 +29,11 @@ from scipy.special import softmax
 from minibert.files import parse_json
 from minibert.printing import brief, progress_bar, table
 from minibert.settings import check, setting
-from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
+from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.metrics import f1
 from minibert.text.formats import decompressed, opened
 from minibert.text.texts import as_columns
+from minibert.text.tokenized import in_windows
 from minibert.text.tokenizer import Tokenizer, TokenStats
 from minibert.text.writing import one_line
 
@@ -85,13 +85,11 @@ class Questions:
 # ---------------------------------------------------------------------------------------------------------------
 # The task
 
-Window = tuple[int, int]  # tokens start .. end - 1 of a passage
-
 
 class Passage(NamedTuple):
     """What `decode` needs of a question's passage."""
 
-    windows: list[Window]
+    windows: Sequence[range]  # the tokens of the passage in each window
     first: int  # position of a window's first token in its row
     offsets: Sequence[tuple[int, int]]  # characters of each token of the whole passage
 
@@ -101,24 +99,14 @@ Span = tuple[float, int, int]
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A predicted answer; context[start:end] is its text, "" the answer that there is none."""
-
-    text: str
-    probability: float  # among the n best
-    start: int
-    end: int
-    n_best: tuple[Answer, ...] = ()  # all candidates, the most probable first
-
-
-@dataclass(frozen=True)
 class Answering(Task):
     """An answer to each question, cut from its passage.
 
     max_question: a longer question is truncated. stride: tokens from the start of a window to that of the next, as in
     Google's script (transformers' doc_stride is the overlap); None: 128, or half a window where that is less.
     null_threshold: the margin by which "no answer" must beat the best answer. unanswerable: whether "no answer" is
-    allowed; None: if the data is SQuAD 2.0. repair: see read_squad.
+    allowed; None: if the data is SQuAD 2.0. repair: an answer that is not at its start in a file is taken, stripped,
+    from the nearest place where it occurs.
     """
 
     max_question: int = setting(64, "tokens of a question", minimum=1)
@@ -140,8 +128,38 @@ class Answering(Task):
         check(self)
 
     def read(self, path: str | Path) -> Questions:
-        """The questions of a SQuAD file: see read_squad."""
-        return read_squad(path, self.repair)
+        """The questions of a file of SQuAD 1.1 or 2.0; .gz too, - is standard input.
+
+        Raises FileNotFoundError, and ValueError with the place in the file for anything invalid.
+        """
+        place = name = str(path)
+        rows: list[Question] = []
+        repaired = 0
+        with opened(path) as stream, decompressed(stream, name, name.endswith(".gz")) as inside:
+            raw = inside.read()
+        try:
+            content = parse_json(raw.decode("utf-8-sig"))
+            unanswerable = str(content.get("version")).removeprefix("v").startswith("2")
+            for i, article in enumerate(content["data"]):
+                for j, paragraph in enumerate(article["paragraphs"]):
+                    for k, record in enumerate(paragraph["qas"]):
+                        place = f"{name}, data[{i}].paragraphs[{j}].qas[{k}]"
+                        # The answers of an impossible question, if any, are plausible, not right.
+                        impossible = record.get("is_impossible") is True
+                        context, given = paragraph["context"], [] if impossible else record["answers"]
+                        answers = [Gold(one["text"], one["answer_start"]) for one in given]
+                        if not answers and not impossible:
+                            raise ValueError("there is no answer; in SQuAD 2.0 such a question is marked is_impossible")
+                        found = tuple(nearest(context, gold) if self.repair else gold for gold in answers)
+                        repaired += sum(new != old for new, old in zip(found, answers, strict=True))
+                        unanswerable = unanswerable or "is_impossible" in record
+                        rows.append(Question(record["question"], context, found))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            problem = f"no {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"{place} is not as in SQuAD: {problem}") from None
+        if not rows:
+            raise ValueError(f"{name} holds no questions")
+        return Questions(rows, True, unanswerable, repaired)
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Questions:
         """Questions, `texts`, to be answered from passages, `pairs`."""
@@ -180,12 +198,12 @@ class Answering(Task):
         for row, pieces in zip(data.rows, bar, strict=True):
             context, question = contexts[row.context], pieces.ids[: self.max_question]
             room, first = max_length - len(question) - special, template.second(len(question))
-            windows = list(spans(len(context.ids), room, self.stride or max(1, min(128, room // 2))))
+            windows = in_windows(range(len(context.ids)), room, self.stride or max(1, min(128, room // 2)))
             answer = answer_tokens(row.answers[0], context.offsets) if row.answers else None
             found = [positions(answer, window, first) for window in windows]
-            for (start, end), known in zip(windows, found, strict=True):
-                segments = template.segments(len(question), end - start)
-                ids = template.row(question, context.ids[start:end])
+            for window, known in zip(windows, found, strict=True):
+                segments = template.segments(len(question), len(window))
+                ids = template.row(question, context.ids[window.start : window.stop])
                 examples.append(Example(ids, segments, known if data.known else {}))
             back.append(Passage(windows, first, context.offsets))
             split += len(windows) > 1
@@ -204,8 +222,8 @@ class Answering(Task):
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Questions, labels: Sequence[str]
-    ) -> list[Answer]:
-        """The best answer to each question over its windows, "" where none scores well enough."""
+    ) -> list[Prediction]:
+        """The best answer to each question over its windows, passage[start:end]; "" where none scores well enough."""
         nullable = data.unanswerable if self.unanswerable is None else self.unanswerable
         remaining = iter(logits)
         answers = []
@@ -213,30 +231,33 @@ class Answering(Task):
             scores = [next(remaining).astype(np.float64) for _ in passage.windows]  # (2, tokens) each
             found = sorted(self.best_spans(scores, passage), key=lambda span: (-span[0], *span[1:]))
             null = min(float(start[0] + end[0]) for start, end in scores) if nullable or not found else None
-            answers.append(self.answer(question.context, found, null))
+            best = self.candidates(question.context, found, null)
+            none = not found or (null is not None and null - found[0][0] > self.null_threshold)
+            answers.append(next(one for one in best if (one["answer"] == "") == none))
         return answers
 
     def best_spans(self, scores: Sequence[NDArray[np.float64]], passage: Passage) -> Iterator[Span]:
         """The best spans of each window, of up to max_answer tokens of the passage."""
-        for (first, last), (start, end) in zip(passage.windows, scores, strict=True):
-            tokens = slice(passage.first, passage.first + last - first)
+        for window, (start, end) in zip(passage.windows, scores, strict=True):
+            tokens = slice(passage.first, passage.first + len(window))
             for score, i, j in best_pairs(start[tokens], end[tokens], self.max_answer, self.n_best):
-                yield score, passage.offsets[first + i][0], passage.offsets[first + j][1]
+                yield score, passage.offsets[window[i]][0], passage.offsets[window[j]][1]
 
-    def answer(self, context: str, found: Sequence[Span], null: float | None) -> Answer:
-        """The answer from spans, the best first, and the score of no answer, None where that is not allowed."""
+    def candidates(self, context: str, found: Sequence[Span], null: float | None) -> list[Prediction]:
+        """The n best answers of spans, the best first, and "", whose score is `null`, where that is allowed."""
         spans: dict[str, Span] = {}
         for span in found:
             spans.setdefault(context[span[1] : span[2]], span)  # of equal texts the best
         best = list(spans.items())[: self.n_best]
         if null is not None:
             best = sorted([*best, ("", (null, 0, 0))], key=lambda item: -item[1][0])
-        shares = softmax(np.array([score for _, (score, _, _) in best])).tolist()
-        n_best = tuple(Answer(text, p, start, end) for (text, (_, start, end)), p in zip(best, shares, strict=True))
-        none = not found or (null is not None and null - found[0][0] > self.null_threshold)
-        return replace(next(one for one in n_best if (one.text == "") == none), n_best=n_best)
+        probabilities = softmax(np.array([score for _, (score, _, _) in best])).tolist()
+        return [
+            {"answer": text, "start": start, "end": end, "score": p}
+            for (text, (_, start, end)), p in zip(best, probabilities, strict=True)
+        ]
 
-    def measure(self, answers: Sequence[Answer], data: Questions, labels: Sequence[str]) -> Measure:
+    def measure(self, answers: Sequence[Prediction], data: Questions, labels: Sequence[str]) -> Measure:
         """Exact match and F1, 0 to 1, with the standard error of the F1; for SQuAD 2.0 also with and without answer.
 
         Raises ValueError where the right answers are not known.
@@ -244,7 +265,8 @@ class Answering(Task):
         if not data.known:
             raise ValueError("these questions have no answers to compare with; evaluation needs them")
         pairs = zip(answers, data.rows, strict=True)
-        points = np.array([score_answer(one.text, question, data.unanswerable) for one, question in pairs])  # (N, 2)
+        # (N, 2)
+        points = np.array([score_answer(one["answer"], question, data.unanswerable) for one, question in pairs])
         has = np.array([bool(question.answers) for question in data.rows])
         groups = {"all": has | True} | ({"has_answer": has, "no_answer": ~has} if data.unanswerable else {})
         found = {name: group_figures(points[group]) for name, group in groups.items() if group.any()}
@@ -253,19 +275,15 @@ class Answering(Task):
             for name, one in found.items()
         ]
         error = f"\n\nstandard error of the F1 {found['all']['standard_error']:.3f}"
-        figures = {**found.pop("all"), **found, "degenerate": not any(answer.text for answer in answers)}
+        figures = {**found.pop("all"), **found, "degenerate": not any(one["answer"] for one in answers)}
         return Measure(figures, self.main, table([["", "questions", "exact match", "F1"], *rows]) + error)
 
-    def format_predictions(self, answers: Sequence[Answer], data: Questions) -> list[str]:
-        """Answer, probability and question."""
+    def format_predictions(self, answers: Sequence[Prediction], data: Questions) -> list[str]:
+        """Answer, probability among the n best, and question."""
         return [
-            one_line(answer.text, f"{answer.probability:.4f}", question.question)
-            for answer, question in zip(answers, data.rows, strict=True)
+            one_line(one["answer"], f"{one['score']:.4f}", question.question)
+            for one, question in zip(answers, data.rows, strict=True)
         ]
-
-    def as_dicts(self, answers: Sequence[Answer], data: Questions, labels: Sequence[str]) -> list[dict[str, Any]]:
-        """Each answer, passage[start:end], with its probability among the candidates as the score."""
-        return [{"answer": one.text, "start": one.start, "end": one.end, "score": one.probability} for one in answers]
 
 
 def group_figures(points: NDArray[np.float64]) -> dict[str, Any]:
@@ -277,12 +295,6 @@ def group_figures(points: NDArray[np.float64]) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------------------------------------------------
 # Windows
-
-
-def spans(tokens: int, room: int, stride: int) -> Iterator[Window]:
-    """Start and end of windows of up to `room` tokens, `stride` apart, until one reaches the end; at least one."""
-    for start in range(0, max(tokens - room, 0) + stride, stride):
-        yield start, min(start + room, tokens)
 
 
 def best_pairs(
@@ -306,50 +318,12 @@ def answer_tokens(answer: Gold, offsets: Sequence[tuple[int, int]]) -> tuple[int
     return (first, last) if first <= last else None
 
 
-def positions(answer: tuple[int, int] | None, window: Window, first: int) -> dict[str, int]:
+def positions(answer: tuple[int, int] | None, window: range, first: int) -> dict[str, int]:
     """The positions in the row of the answer's first and last token; 0, [CLS], unless all of it is in the window."""
-    if answer is None or answer[0] < window[0] or answer[1] >= window[1]:
+    if answer is None or answer[0] not in window or answer[1] not in window:
         return NOWHERE
-    return {"start_positions": first + answer[0] - window[0], "end_positions": first + answer[1] - window[0]}
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# The file
-
-
-def read_squad(path: str | Path, repair: bool = False) -> Questions:
-    """The questions of a file of SQuAD 1.1 or 2.0; .gz too, - is standard input.
-
-    repair: an answer that is not at its start is taken, stripped, from the nearest place where it occurs. Raises
-    FileNotFoundError, and ValueError with the place in the file for anything invalid.
-    """
-    place = name = str(path)
-    rows: list[Question] = []
-    repaired = 0
-    with opened(path) as stream, decompressed(stream, name) if name.endswith(".gz") else nullcontext(stream) as inside:
-        raw = inside.read()
-    try:
-        content = parse_json(raw.decode("utf-8-sig"))
-        unanswerable = str(content.get("version")).removeprefix("v").startswith("2")
-        for i, article in enumerate(content["data"]):
-            for j, paragraph in enumerate(article["paragraphs"]):
-                for k, record in enumerate(paragraph["qas"]):
-                    place = f"{name}, data[{i}].paragraphs[{j}].qas[{k}]"
-                    impossible = record.get("is_impossible") is True  # its answers, if any, are plausible, not right
-                    context, given = paragraph["context"], [] if impossible else record["answers"]
-                    answers = [Gold(one["text"], one["answer_start"]) for one in given]
-                    if not answers and not impossible:
-                        raise ValueError("there is no answer; in SQuAD 2.0 such a question is marked is_impossible")
-                    found = tuple(nearest(context, gold) if repair else gold for gold in answers)
-                    repaired += sum(new != old for new, old in zip(found, answers, strict=True))
-                    unanswerable = unanswerable or "is_impossible" in record
-                    rows.append(Question(record["question"], context, found))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        problem = f"no {error}" if isinstance(error, KeyError) else error
-        raise ValueError(f"{place} is not as in SQuAD: {problem}") from None
-    if not rows:
-        raise ValueError(f"{name} holds no questions")
-    return Questions(rows, True, unanswerable, repaired)
+    start, end = (first + token - window.start for token in answer)
+    return {"start_positions": start, "end_positions": end}
 
 
 def nearest(context: str, gold: Gold) -> Gold:

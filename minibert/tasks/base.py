@@ -19,6 +19,8 @@ from torch import Tensor
 
 from minibert.text.tokenizer import Tokenizer
 
+# What `minibert.predict` returns for one row: see train.reader.
+Prediction = dict[str, Any]
 # The logits of one example: (K) for a text, (1) for one choice, (tokens, K) for tags, (2, tokens) for start and end.
 Logits = NDArray[np.float32]
 
@@ -78,8 +80,6 @@ class Task(ABC):
     from_texts: Callable[..., Any]
     # (predictions, data) -> the output of `minibert predict`: a line for each row, tab-separated, the text last
     format_predictions: Callable[..., list[str]]
-    # (predictions, data, labels) -> what `minibert.predict` returns: a dict for each row
-    as_dicts: Callable[..., list[dict[str, Any]]]
 
     @abstractmethod
     def read(self, path: str | Path) -> Any:
@@ -106,6 +106,10 @@ class Task(ABC):
     @abstractmethod
     def decode(self, logits: Sequence[Logits], encoded: Encoded, data: Any, labels: Sequence[str]) -> list[Any]:
         """One prediction for each row of the data, from the logits of all examples in order."""
+
+    def as_dicts(self, answers: Sequence[Any], data: Any) -> list[Prediction]:
+        """The predictions as `minibert.predict` returns them."""
+        return list(answers)
 
     @abstractmethod
     def measure(self, answers: Sequence[Any], data: Any, labels: Sequence[str]) -> Measure:

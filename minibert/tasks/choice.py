@@ -13,7 +13,7 @@ at its end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from scipy.special import softmax
 from minibert.files import parse_json
 from minibert.printing import brief, progress_bar
 from minibert.settings import setting
-from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
+from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.labels import check_finite
 from minibert.tasks.metrics import accuracy_text, standard_error
 from minibert.text.formats import FileSettings, TextSettings
@@ -53,16 +53,6 @@ class ChoiceQuestion:
                 f"the choices are {brief(self.choices)} and the label {brief(self.label)}; a question has at least 2 "
                 "choices that are not blank, and the index or text of one of them as its label"
             )
-
-
-@dataclass(frozen=True)
-class ChoicePrediction:
-    """The most probable choice."""
-
-    number: int  # from 0
-    choice: str
-    probability: float
-    probabilities: tuple[float, ...]  # (C); they sum to 1
 
 
 def question_of(record: Any, place: str, labelled: bool = True) -> ChoiceQuestion:
@@ -144,25 +134,28 @@ class Choice(TextSettings, Task):
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Sequence[ChoiceQuestion], labels: Sequence[str]
-    ) -> list[ChoicePrediction]:
-        """The choice with the largest logit of each question."""
+    ) -> list[Prediction]:
+        """The choice with the largest logit of each question, its number from 0, and the probability of each."""
         if not data:
             return []
         scores = np.concatenate(logits).reshape(len(data), encoded.choices).astype(np.float64)  # (N·C) -> (N, C)
         check_finite(scores, "a logit")
         p = softmax(scores, axis=1)
         return [
-            ChoicePrediction(int(best), one.choices[best], float(row[best]), tuple(row.tolist()))
+            {
+                "number": int(best),
+                "choice": one.choices[best],
+                "probability": float(row[best]),
+                "probabilities": tuple(row.tolist()),
+            }
             for one, row, best in zip(data, p, p.argmax(axis=1), strict=True)
         ]
 
-    def measure(
-        self, answers: Sequence[ChoicePrediction], data: Sequence[ChoiceQuestion], labels: Sequence[str]
-    ) -> Measure:
+    def measure(self, answers: Sequence[Prediction], data: Sequence[ChoiceQuestion], labels: Sequence[str]) -> Measure:
         """Accuracy with its standard error, beside chance."""
         self.labels_of(data)
         rows, choices = len(data), len(data[0].choices)
-        accuracy = sum(one.number == question.label for one, question in zip(answers, data, strict=True)) / rows
+        accuracy = sum(one["number"] == question.label for one, question in zip(answers, data, strict=True)) / rows
         error = standard_error(accuracy, rows)
         figures = {
             "accuracy": accuracy,
@@ -173,15 +166,9 @@ class Choice(TextSettings, Task):
         }
         return Measure(figures, self.main, accuracy_text(accuracy, rows, f"chance {1 / choices:.3f}"))
 
-    def format_predictions(self, answers: Sequence[ChoicePrediction], data: Sequence[ChoiceQuestion]) -> list[str]:
+    def format_predictions(self, answers: Sequence[Prediction], data: Sequence[ChoiceQuestion]) -> list[str]:
         """The index of the choice, its probability, its text, and the question."""
         return [
-            one_line(str(one.number), f"{one.probability:.4f}", one.choice, question.question)
+            one_line(str(one["number"]), f"{one['probability']:.4f}", one["choice"], question.question)
             for one, question in zip(answers, data, strict=True)
         ]
-
-    def as_dicts(
-        self, answers: Sequence[ChoicePrediction], data: Sequence[ChoiceQuestion], labels: Sequence[str]
-    ) -> list[dict[str, Any]]:
-        """The best choice of each question, and the probability of each choice in their order."""
-        return [asdict(one) for one in answers]

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from minibert.settings import setting
-from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
+from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, as_labels, check_finite
 from minibert.text.formats import FileSettings
 from minibert.text.tables import Column, Table
@@ -102,7 +102,7 @@ class Classification(FileSettings, Task):
     def columns(self) -> list[Column]:
         """Those of the texts, the labels and, if they are requested, the second texts."""
         text, label, pair = (None if name is None else str(name) for name in (self.text, self.label, self.pair))
-        found = [Column("text", text), Column("label", label, ("label",), self.label_type.cells)]
+        found = [Column("text", text), Column("label", label, ("label",))]
         return found + ([] if pair is None else [Column("pair", pair, ("sentence2", "text2", "text_b"))])
 
     def read(self, path: str | Path) -> Texts:
@@ -112,13 +112,12 @@ class Classification(FileSettings, Task):
         if not rows:
             raise ValueError(f"{table.name} holds no rows; each needs a text and a label")
         labels, texts, cells, *pairs = map(list, zip(*rows, strict=True))
-        names = [name for cell in cells for name in cell.split(self.separator or "\0")]  # NUL is in no cell
         by_place = not (self.regression or table.header or self.text or self.label or self.pair)
-        if by_place and names.count(names[0]) == 1 and len(set(names)) < len(names):
+        if by_place and cells.count(cells[0]) == 1 and len(set(cells)) < len(cells):
             raise ValueError(
-                f"the first row of {table.name} has the label {names[0]!r}, which no other row has; if it is a header, "
+                f"the first row of {table.name} has the label {cells[0]!r}, which no other row has; if it is a header, "
                 f"name the columns: --text {shlex.quote(texts[0] if len(texts[0]) <= 30 else 'NAME')} --label "
-                f"{shlex.quote(names[0])}; else: --text 1 --label 2"
+                f"{shlex.quote(cells[0])}; else: --text 1 --label 2"
             )
         return Texts(texts, pairs[0] if pairs else None, labels)
 
@@ -159,28 +158,21 @@ class Classification(FileSettings, Task):
         )
         return Encoded(examples, notes=(note,) if stats.truncated else (), truncated=stats.truncated)
 
-    def decode(self, logits: Sequence[Logits], encoded: Encoded, data: Texts, labels: Sequence[str]) -> list[Any]:
-        """A LabelPrediction for each row; a LabelSetPrediction for several labels, a float for a regression."""
+    def decode(
+        self, logits: Sequence[Logits], encoded: Encoded, data: Texts, labels: Sequence[str]
+    ) -> list[Prediction]:
+        """One label or several with the probability of each, and of all labels; or the value of a regression."""
         if not logits:
             return []
         scores = np.stack(logits).astype(np.float64)  # (N, K)
         check_finite(scores, "a logit")
         return self.label_type.predictions(scores, labels)
 
-    def measure(self, answers: Sequence[Any], data: Texts, labels: Sequence[str]) -> Measure:
+    def measure(self, answers: Sequence[Prediction], data: Texts, labels: Sequence[str]) -> Measure:
         """The figures of the label type; warns where all predictions are the same."""
         return self.label_type.measure(answers, data.known_labels, labels)
 
-    def format_predictions(self, answers: Sequence[Any], data: Texts) -> list[str]:
+    def format_predictions(self, answers: Sequence[Prediction], data: Texts) -> list[str]:
         """The prediction, its probability unless it is a number, and the text or both texts."""
         texts = ([row] if isinstance(row, str) else row for row in data.rows)
         return [one_line(*self.label_type.cells_of(one), *row) for one, row in zip(answers, texts, strict=True)]
-
-    def as_dicts(self, answers: Sequence[Any], data: Texts | None, labels: Sequence[str]) -> list[dict[str, Any]]:
-        """One label or several with the probability of each, and of all labels; or the value of a regression."""
-        return [
-            {"value": one}
-            if isinstance(one, float)
-            else asdict(one) | {"probabilities": dict(zip(labels, one.probabilities, strict=True))}
-            for one in answers
-        ]

@@ -12,7 +12,6 @@ untrusted input: what does not fit is one ValueError.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections import Counter
@@ -34,9 +33,9 @@ from sklearn.preprocessing import StandardScaler
 import minibert
 from minibert.files import atomic_write, parse_json, regular
 from minibert.printing import beside, block, brief, progress_bar, table
-from minibert.tasks.base import Measure
+from minibert.tasks.base import Measure, Prediction
 from minibert.tasks.classification import Classification, Texts
-from minibert.tasks.labels import LabelPrediction, as_labels, check_classes, label_number
+from minibert.tasks.labels import as_labels, best_label, check_classes, label_number
 from minibert.text.texts import TextOrPair, as_texts_or_pairs, table_of
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.features import TextFeatures
@@ -106,14 +105,9 @@ class Classifier:
             return np.empty((0, len(self.labels)))
         return np.asarray(self.head.predict_proba(self.features.transform(table_of(rows))))
 
-    def answer(self, data: Texts) -> list[LabelPrediction]:
+    def answer(self, data: Texts) -> list[Prediction]:
         """A prediction for each text or pair; raises as predict_proba does."""
-        return self.predictions(self.predict_proba(data.texts, data.pairs))
-
-    def predictions(self, probabilities: NDArray[np.floating[Any]]) -> list[LabelPrediction]:
-        """The label with the largest probability in each row, (N, classes)."""
-        rows = probabilities.tolist()
-        return [LabelPrediction(self.labels[row.index(max(row))], max(row), tuple(row)) for row in rows]
+        return [best_label(row, self.labels) for row in self.predict_proba(data.texts, data.pairs).tolist()]
 
     def measure(self, data: Texts) -> Measure:
         """The predictions compared with the labels. Raises ValueError for a label that the classifier does not know."""
@@ -146,7 +140,7 @@ class Classifier:
         scaler, regression = self.head
         fitted = (scaler.mean_, scaler.scale_, regression.coef_, regression.intercept_)
         arrays = {name: np.ascontiguousarray(array) for name, array in zip(ARRAYS, fitted, strict=True)}
-        content = json.dumps({"format": FORMAT, **self.details(), "tensors_sha256": digest(arrays)})
+        content = json.dumps({"format": FORMAT, **self.details()})
         Path(folder).mkdir(parents=True, exist_ok=True)
         with atomic_write(Path(folder) / CLASSIFIER_FILE) as temporary:
             temporary.write_bytes(save(arrays, {DETAILS: content}))
@@ -306,7 +300,6 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             "scores": all(math.isfinite(number) for one in details["scores"] for number in astuple(Score(**one))),
             **{name: array.dtype.kind == "f" and array.shape == shapes[name] for name, array in arrays.items()},
             "numbers": all(np.isfinite(array).all() for array in arrays.values()) and (arrays["scale"] > 0).all(),
-            "tensors_sha256": digest(arrays) == details["tensors_sha256"],
         }
         if wrong := [name for name, is_right in valid.items() if not is_right]:
             raise ValueError(f"invalid {', '.join(wrong)}; this version of minibert reads format {FORMAT}")
@@ -314,8 +307,3 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         problem = f"no {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"the classifier in {folder} cannot be used ({problem}); train it again") from None
     return details, arrays
-
-
-def digest(arrays: dict[str, NDArray[Any]]) -> str:
-    """The SHA-256 of the arrays."""
-    return hashlib.sha256(b"".join(arrays[name].tobytes() for name in ARRAYS)).hexdigest()

@@ -22,7 +22,7 @@ from sklearn.metrics import matthews_corrcoef, root_mean_squared_error
 
 from minibert.printing import beside, block, brief
 from minibert.tasks import metrics
-from minibert.tasks.base import Measure
+from minibert.tasks.base import Measure, Prediction
 from minibert.text.tables import listed
 
 LARGEST = float(np.finfo(np.float32).max)  # the logits of a model are float32
@@ -83,22 +83,11 @@ def check_finite(numbers: NDArray[Any], what: str) -> None:
 # Predictions
 
 
-@dataclass(frozen=True)
-class LabelPrediction:
-    """The most probable label of a text."""
-
-    label: str
-    probability: float
-    probabilities: tuple[float, ...]  # (K), in the order of the labels; they sum to 1
-
-
-@dataclass(frozen=True)
-class LabelSetPrediction:
-    """The labels of a text with a probability above one half."""
-
-    labels: tuple[str, ...]
-    probability: tuple[float, ...]  # of each of these
-    probabilities: tuple[float, ...]  # (K), in the order of the labels; independent of each other
+def best_label(probabilities: Sequence[float], labels: Sequence[str]) -> Prediction:
+    """The most probable label of a text, and the probability of each, (K)."""
+    largest = max(probabilities)
+    by_label = dict(zip(labels, probabilities, strict=True))
+    return {"label": labels[probabilities.index(largest)], "probability": largest, "probabilities": by_label}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -111,7 +100,6 @@ class SingleLabel:
 
     problem_type = "single_label_classification"  # in config.json
     main = "accuracy"  # the figure by which epochs are compared
-    cells = "name"  # the content of a column of labels: see text.tables.Column
 
     parse = staticmethod(as_label)
     target = staticmethod(label_number)  # the input of the loss
@@ -121,14 +109,13 @@ class SingleLabel:
         check_classes(labels)
         return sorted(set(labels))
 
-    def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[LabelPrediction]:
+    def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[Prediction]:
         """The label of the largest logit, with p = softmax(logits); (N, K)."""
-        best = ((int(row.argmax()), row.tolist()) for row in softmax(scores, axis=1))
-        return [LabelPrediction(labels[number], row[number], tuple(row)) for number, row in best]
+        return [best_label(row, labels) for row in softmax(scores, axis=1).tolist()]
 
-    def measure(self, found: Sequence[LabelPrediction], true: Sequence[str], labels: Sequence[str]) -> Measure:
+    def measure(self, found: Sequence[Prediction], true: Sequence[str], labels: Sequence[str]) -> Measure:
         """Accuracy, scores by class and confusion; for two classes also Matthews' correlation and F1 of the second."""
-        predicted = [one.label for one in found]
+        predicted = [one["label"] for one in found]
         evaluation = metrics.compare(true, predicted, labels)
         [(usual, rows)], accuracy = Counter(true).most_common(1), evaluation.accuracy
         figures = asdict(evaluation) | {"majority": rows / len(true), "degenerate": accuracy == rows / len(true)}
@@ -143,9 +130,9 @@ class SingleLabel:
             lines.append(block("two classes", f"Matthews' correlation {matthews:.3f}, F1 of {labels[1]!r} {f1:.3f}"))
         return Measure(figures, self.main, "\n".join(lines))
 
-    def cells_of(self, found: LabelPrediction) -> list[str]:
+    def cells_of(self, found: Prediction) -> list[str]:
         """The first columns of a printed line: the label and its probability."""
-        return [found.label, f"{found.probability:.4f}"]
+        return [found["label"], f"{found['probability']:.4f}"]
 
 
 @dataclass(frozen=True)
@@ -160,7 +147,6 @@ class MultiLabel:
 
     problem_type = "multi_label_classification"
     main = "f1"
-    cells = "names"
 
     def parse(self, given: object, where: str) -> tuple[str, ...]:
         """The names, sorted, without repetitions. Raises ValueError, with their place, for anything else."""
@@ -169,7 +155,7 @@ class MultiLabel:
         elif isinstance(given, np.ndarray) and given.dtype.kind in "bif" and np.isin(given, (0, 1)).all():
             given = given.nonzero()[0].tolist()
         elif not isinstance(given, list | tuple | set | frozenset):
-            raise ValueError(f"{where} has the labels {brief(given)}; pass a list of names, or a row of 0 and 1")
+            given = [given]
         return tuple(sorted({as_label(one, where).strip() for one in given}))
 
     def names(self, labels: Sequence[tuple[str, ...]]) -> list[str]:
@@ -187,19 +173,19 @@ class MultiLabel:
         chosen = {label_number(name, numbers, where) for name in label}
         return [float(number in chosen) for number in range(len(numbers))]
 
-    def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[LabelSetPrediction]:
-        """The labels with p = sigmoid(logit) above one half; (N, K)."""
-        found = []
+    def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[Prediction]:
+        """The labels with p = sigmoid(logit) above one half, and the probability of each label; (N, K)."""
+        found: list[Prediction] = []
         for row in expit(scores).tolist():
-            chosen = {label: one for label, one in zip(labels, row, strict=True) if one > 0.5}
-            found.append(LabelSetPrediction(tuple(chosen), tuple(chosen.values()), tuple(row)))
+            by_label = dict(zip(labels, row, strict=True))
+            chosen = {label: p for label, p in by_label.items() if p > 0.5}
+            probability = tuple(chosen.values())
+            found.append({"labels": tuple(chosen), "probability": probability, "probabilities": by_label})
         return found
 
-    def measure(
-        self, found: Sequence[LabelSetPrediction], true: Sequence[tuple[str, ...]], labels: Sequence[str]
-    ) -> Measure:
+    def measure(self, found: Sequence[Prediction], true: Sequence[tuple[str, ...]], labels: Sequence[str]) -> Measure:
         """F1 over all labels, its mean over the labels, exact matches and scores by label."""
-        true_sets, predicted = [set(row) for row in true], [set(one.labels) for one in found]
+        true_sets, predicted = [set(row) for row in true], [set(one["labels"]) for one in found]
         metrics.warn_if_constant([", ".join(sorted(row)) for row in predicted])
         overall, classes = metrics.class_scores(true_sets, predicted, labels)
         exact = sum(a == b for a, b in zip(true_sets, predicted, strict=True)) / len(true)
@@ -223,9 +209,9 @@ class MultiLabel:
         ]
         return Measure(figures, self.main, "\n".join(lines))
 
-    def cells_of(self, found: LabelSetPrediction) -> list[str]:
+    def cells_of(self, found: Prediction) -> list[str]:
         """The first columns of a printed line: the labels and their probabilities, joined."""
-        return [self.separator.join(found.labels), self.separator.join(f"{one:.4f}" for one in found.probability)]
+        return [self.separator.join(found["labels"]), self.separator.join(f"{p:.4f}" for p in found["probability"])]
 
 
 @dataclass(frozen=True)
@@ -234,7 +220,6 @@ class Regression:
 
     problem_type = "regression"
     main = "pearson"
-    cells = "number"
 
     def parse(self, given: object, where: str) -> float:
         """A float that is finite in float32. Raises ValueError, with its place, for anything else."""
@@ -261,19 +246,20 @@ class Regression:
         """The input of the loss: the number itself."""
         return label
 
-    def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[float]:
+    def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[Prediction]:
         """The one output, (N, 1)."""
-        return [float(score) for (score,) in scores]
+        return [{"value": float(score)} for (score,) in scores]
 
-    def measure(self, found: Sequence[float], true: Sequence[float], labels: Sequence[str]) -> Measure:
+    def measure(self, found: Sequence[Prediction], true: Sequence[float], labels: Sequence[str]) -> Measure:
         """Pearson's and Spearman's correlation, the RMSE, and the RMSE of always predicting the mean."""
+        values = [one["value"] for one in found]
         figures: dict[str, Any] = {
             "rows": len(true),
-            "pearson": metrics.correlation(true, found),
-            "spearman": metrics.correlation(rankdata(true), rankdata(found)),
-            "rmse": float(root_mean_squared_error(true, found)),
+            "pearson": metrics.correlation(true, values),
+            "spearman": metrics.correlation(rankdata(true), rankdata(values)),
+            "rmse": float(root_mean_squared_error(true, values)),
             "rmse_of_mean": float(np.std(true)),
-            "degenerate": len(set(found)) == 1,
+            "degenerate": len(set(values)) == 1,
         }
         lines = [
             block("correlation", "Pearson {pearson:.3f}, Spearman {spearman:.3f}, {rows:,} rows".format(**figures)),
@@ -281,9 +267,9 @@ class Regression:
         ]
         return Measure(figures, self.main, "\n".join(lines))
 
-    def cells_of(self, found: float) -> list[str]:
+    def cells_of(self, found: Prediction) -> list[str]:
         """The first column of a printed line."""
-        return [f"{found:.6g}"]
+        return [f"{found['value']:.6g}"]
 
 
 LabelType = SingleLabel | MultiLabel | Regression

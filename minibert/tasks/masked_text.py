@@ -31,12 +31,12 @@ from minibert.inputs import inference
 from minibert.losses import IGNORED
 from minibert.printing import block, progress_bar
 from minibert.settings import setting
-from minibert.tasks.base import Augmentation, Encoded, Example, Logits, Measure, Task
+from minibert.tasks.base import Augmentation, Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.metrics import standard_error
 from minibert.text.formats import FileSettings
 from minibert.text.masking import RATE, Masking, unmasked
 from minibert.text.tables import Column, Table
-from minibert.text.texts import as_texts, portions
+from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, TokenStats, load_tokenizer
 from minibert.text.writing import one_line
 
@@ -102,18 +102,14 @@ def fill_text(text: str, guesses: Sequence[Guess], tokenizer: Tokenizer) -> str:
     return whole
 
 
-@dataclass(frozen=True)
-class Filled:
-    """The guesses at each [MASK] of a text, the likeliest first, and the text with the likeliest in their places."""
+def filled(text: str, model: MaskedLM, tokenizer: Tokenizer) -> Prediction:
+    """Five guesses at each [MASK], the likeliest first, and the text with the likeliest in their places.
 
-    masks: list[list[Guess]]
-    text: str
-
-    @classmethod
-    def of(cls, text: str, model: MaskedLM, tokenizer: Tokenizer) -> Filled:
-        """Five guesses at each mask. Raises what fill_mask raises."""
-        masks = fill_mask(text, model, min(5, model.config.vocab_size), tokenizer=tokenizer)
-        return cls(masks, fill_text(text, [guesses[0] for guesses in masks], tokenizer))
+    Raises what fill_mask raises.
+    """
+    masks = fill_mask(text, model, min(5, model.config.vocab_size), tokenizer=tokenizer)
+    best = fill_text(text, [guesses[0] for guesses in masks], tokenizer)
+    return {"masks": [[guess._asdict() for guess in guesses] for guesses in masks], "filled": best}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -157,9 +153,6 @@ class MaskedText(FileSettings, Task):
     main = "log_likelihood"
     data_help = "raw text: one text a line, an empty line between documents; or a table"
     fresh_head = "the checkpoint has no trained head 'masked-lm'; training starts with a new one"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
 
     def read(self, path: str | Path) -> Corpus:
         """The texts of a file: plain text has a text a line and an empty line between documents, a table a document a
@@ -249,30 +242,22 @@ class MaskedText(FileSettings, Task):
             raise ValueError("a masked language model fills the masks of one text a row; leave out the second texts")
         return as_texts(texts)
 
-    def format_predictions(self, answers: Sequence[Filled], data: Sequence[str]) -> list[str]:
+    def format_predictions(self, answers: Sequence[Prediction], data: Sequence[str]) -> list[str]:
         """The likeliest token of each mask, their probabilities, and the filled text."""
-        best = [[guesses[0] for guesses in one.masks] for one in answers]
-        return [
-            one_line(" ".join(g.token for g in row), " ".join(f"{g.probability:.4f}" for g in row), one.text)
-            for row, one in zip(best, answers, strict=True)
-        ]
-
-    def as_dicts(self, answers: Sequence[Filled], data: Sequence[str], labels: Sequence[str]) -> list[dict[str, Any]]:
-        """The guesses at each mask, the likeliest first, and the filled text."""
-        return [
-            {"masks": [[guess._asdict() for guess in guesses] for guesses in one.masks], "filled": one.text}
-            for one in answers
-        ]
+        lines = []
+        for one in answers:
+            best = [guesses[0] for guesses in one["masks"]]
+            probabilities = " ".join(f"{guess['probability']:.4f}" for guess in best)
+            lines.append(one_line(" ".join(guess["token"] for guess in best), probabilities, one["filled"]))
+        return lines
 
 
 def rows_of(document: Iterable[str], tokenizer: Tokenizer, max_length: int) -> Iterator[list[int]]:
     """The ids of the lines, concatenated, in rows with room for [CLS] and [SEP]; the last may be shorter."""
-    template = tokenizer.template
-    room = tokenizer.resolve_max_length(max_length, pairs=False) - template.specials(pairs=False)
+    room = tokenizer.resolve_max_length(max_length, pairs=False) - tokenizer.template.specials(pairs=False)
     left: list[int] = []
-    for portion in portions(document):
-        windows = tokenizer.encode_texts(portion, long="windows", stride=room, max_length=max_length).ids
-        left += [id for window in windows for id in window[len(template.before) : -len(template.after)]]
+    for ids, _ in tokenizer.encode_ids(document):
+        left += ids
         full = len(left) - len(left) % room
         yield from (left[start : start + room] for start in range(0, full, room))
         left = left[full:]

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -35,7 +35,7 @@ from scipy.special import softmax
 
 from minibert.losses import IGNORED
 from minibert.printing import progress_bar
-from minibert.tasks.base import Encoded, Example, Logits, Measure, Task
+from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.labels import label_number
 from minibert.tasks.metrics import ClassScore, class_scores, class_table
 from minibert.text.formats import FileSettings, TextSettings
@@ -73,14 +73,6 @@ class Sentences:
         if self.tags is None:
             raise ValueError("these sentences have no tags; training and evaluation need one for each word")
         return self.tags
-
-
-@dataclass(frozen=True)
-class TagPrediction:
-    """The best tag of each word of a sentence, and its probability."""
-
-    tags: list[str]
-    probabilities: list[float]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -157,11 +149,13 @@ class Tagging(TextSettings, Task):
             for place, word in enumerate(text.word_ids[:room], 1):
                 first.setdefault(word, place)
             back.append([first.get(word) for word in range(len(data.words[row]))])
-            known = (
-                {} if data.tags is None else {"labels": token_labels(data.tags[row], back[-1], len(ids), numbers, row)}
-            )
+            known = [IGNORED] * len(ids)  # the label of a word at its first token, -100 elsewhere
+            for word, tag in enumerate(data.tags[row] if data.tags else ()):
+                number, at = label_number(tag, numbers, f"row {row}, word {word},"), back[-1][word]
+                if at is not None:
+                    known[at] = number
             if first:
-                examples.append(Example(ids, [0] * len(ids), known))
+                examples.append(Example(ids, [0] * len(ids), {"labels": known} if data.tags else {}))
             longest, tokens = max(longest, len(text) + 2), tokens + len(text)
             unknown += text.ids.count(tokenizer.unk_id)
         tokenizer.warn(TokenStats(len(data), tokens, unknown), max_length)
@@ -174,20 +168,20 @@ class Tagging(TextSettings, Task):
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Sentences, labels: Sequence[str]
-    ) -> list[TagPrediction]:
-        """The best tag of each word at its first token; O for a word without tokens."""
+    ) -> list[Prediction]:
+        """The best tag of each word at its first token, and its probability; O for a word without tokens."""
         remaining = iter(logits)
         answers = []
         for places in encoded.back:
             p = softmax(next(remaining).astype(np.float64), axis=-1) if any(places) else ()  # (tokens, K)
             tags = [OUTSIDE if place is None else labels[p[place].argmax()] for place in places]
             probabilities = [1.0 if place is None else float(p[place].max()) for place in places]
-            answers.append(TagPrediction(tags, probabilities))
+            answers.append({"tags": tags, "probabilities": probabilities})
         return answers
 
-    def measure(self, answers: Sequence[TagPrediction], data: Sentences, labels: Sequence[str]) -> Measure:
+    def measure(self, answers: Sequence[Prediction], data: Sentences, labels: Sequence[str]) -> Measure:
         """Precision, recall and F1 of entities, overall and by type, and the accuracy over words."""
-        predicted = [one.tags for one in answers]
+        predicted = [one["tags"] for one in answers]
         overall, types = score_entities(data.known_tags, predicted)
         words = [pair for rows in zip(data.known_tags, predicted, strict=True) for pair in zip(*rows, strict=True)]
         figures: dict[str, Any] = {
@@ -206,22 +200,21 @@ class Tagging(TextSettings, Task):
             figures, self.main, f"{text}\n\n{figures['accuracy']:.3f} of {len(words):,} words have the right tag"
         )
 
-    def format_predictions(self, answers: Sequence[TagPrediction], data: Sentences) -> list[str]:
+    def format_predictions(self, answers: Sequence[Prediction], data: Sentences) -> list[str]:
         """A line for each word and its tag, an empty line after each sentence: a file for `read`."""
         found = []
         for words, one in zip(data.words, answers, strict=True):
-            found += [*(f"{word}\t{tag}" for word, tag in zip(words, one.tags, strict=True)), ""]
+            found += [*(f"{word}\t{tag}" for word, tag in zip(words, one["tags"], strict=True)), ""]
         return found
 
-    def as_dicts(
-        self, answers: Sequence[TagPrediction], data: Sentences, labels: Sequence[str]
-    ) -> list[dict[str, Any]]:
+    def as_dicts(self, answers: Sequence[Prediction], data: Sentences) -> list[Prediction]:
         """The entities of each raw text; text[start:end] is their text, the score the mean over their words."""
-        found: list[dict[str, Any]] = []
+        found: list[Prediction] = []
         for text, places, one in zip(data.texts, data.places, answers, strict=True):
             row = []
-            for label, first, last in entities(one.tags):
-                start, end, score = places[first][0], places[last - 1][1], float(np.mean(one.probabilities[first:last]))
+            for label, first, last in entities(one["tags"]):
+                start, end = places[first][0], places[last - 1][1]
+                score = float(np.mean(one["probabilities"][first:last]))
                 row.append({"text": text[start:end], "label": label, "start": start, "end": end, "score": score})
             found.append({"entities": row})
         return found
@@ -246,18 +239,6 @@ def is_separate(text: str, place: int) -> bool:
         return any(first <= ord(mark) <= last for first, last in CHINESE)
     inside = mark in JOINS and before.isalnum() and after.isalnum() and (mark != "," or (before + after).isdigit())
     return not inside and not (mark in "@#" and after.isalnum())
-
-
-def token_labels(
-    tags: Sequence[str], places: Sequence[int | None], tokens: int, numbers: Mapping[str, int], row: int
-) -> list[int]:
-    """A label for each token: the word's at its first token, -100 elsewhere. Raises ValueError for an unknown tag."""
-    labels = [IGNORED] * tokens
-    for word, (tag, place) in enumerate(zip(tags, places, strict=True)):
-        number = label_number(tag, numbers, f"row {row}, word {word},")
-        if place is not None:
-            labels[place] = number
-    return labels
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -12,11 +12,10 @@ import csv
 import gzip
 import io
 import os
-import re
 import sys
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -31,8 +30,7 @@ ROW_LIMIT = 64_000_000  # bytes of a line: a thousand times what BERT reads of a
 WHOLE_LIMIT = 1_000_000_000  # bytes of a .json, or of UTF-16, decompressed
 CANDIDATES = (",", ";", "\t", "|")
 FORMATS = ("txt", *DELIMITERS, "jsonl", "json", "parquet")
-# A quoted cell, which begins a line or follows a delimiter; without a closing quote it reaches the end.
-QUOTED = re.compile(r'(?<![^,;\t|\r\n])"(?:[^"]|"")*(?:"|\Z)')
+FIRST_LINES = 20  # of a table, in which the delimiter is found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +99,6 @@ class FileSettings(TextSettings):
             )
         if self.delimiter is not None and found not in DELIMITERS:
             raise ValueError(f"{name} is read as {found}, which has no delimiter; leave it out, or use --format csv")
-        if self.encoding != "utf-8" and found == "parquet":
-            raise ValueError(f"{name} is read as parquet, which is always UTF-8; leave out the encoding")
         return found, compressed
 
 
@@ -118,10 +114,10 @@ def opened(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 @contextmanager
-def decompressed(stream: BinaryIO, name: str) -> Iterator[BinaryIO]:
-    """The content of a gzip file, to be read inside `with`. Raises ValueError for one that is damaged or cut off."""
+def decompressed(stream: BinaryIO, name: str, compressed: bool) -> Iterator[BinaryIO]:
+    """The content, to be read inside `with`. Raises ValueError for a gzip file that is damaged or cut off."""
     try:
-        with gzip.open(stream) as inside:
+        with gzip.open(stream) if compressed else nullcontext(stream) as inside:
             yield inside  # type: ignore[misc]  # it reads as one, without being declared as one
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{name} is cut off, or not a gzip file: {error}") from None
@@ -180,33 +176,15 @@ def dialect(format: str, delimiter: str) -> dict[str, Any]:
     return {"delimiter": delimiter} | ({"quoting": csv.QUOTE_NONE} if plain else {"strict": True})
 
 
-def first_row(lines: Sequence[str], how: Mapping[str, Any]) -> list[str]:
-    """The cells of the first row; none where it cannot be read."""
+def first_rows(lines: Sequence[str], how: dict[str, Any]) -> list[list[str]]:
+    """The rows of the first lines, blank ones and a last one that may be cut off left out; none where that fails."""
     try:
-        return next(csv.reader(io.StringIO("".join(lines), newline=""), **how), [])
+        rows = list(csv.reader(io.StringIO("".join(lines), newline=""), **how | {"strict": False}))
     except csv.Error:
         return []
+    return [row for row in rows if row][: -1 if len(lines) == FIRST_LINES else None]
 
 
 def shown(delimiter: str) -> str:
     """A delimiter for a message and for --delimiter."""
     return "tab" if delimiter == "\t" else f"'{delimiter}'"
-
-
-def likely_delimiters(lines: Sequence[str], format: str, header: bool, one_column: bool) -> list[str]:
-    """The delimiters that fit the first lines of a table; a single one is certain.
-
-    header: whether the first row has names. one_column: whether a table of one column is all that is requested, whose
-    texts may hold any delimiter.
-    """
-    implied = DELIMITERS[format]
-    bare = QUOTED.sub("", "".join(lines))
-    texts = {one: "".join(lines) if format == "tsv" and one == "\t" else bare for one in CANDIDATES}
-    counts = {one: [line.count(one) for line in re.split("[\r\n]+", text) if line] for one, text in texts.items()}
-    regular = [one for one in CANDIDATES if len(set(counts[one])) == 1 and counts[one][0]]  # as often in each row
-    if implied in regular:
-        return [implied] if implied == "\t" else regular
-    if regular:
-        return [implied, *regular] if one_column and not any(counts[implied]) else regular
-    named = [one for one in CANDIDATES if header and counts[one] and counts[one][0]]  # between the names
-    return [implied] if not named or implied in named else [implied, *named]

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minibert.losses import IGNORED
+from minibert.settings import check_number
 from minibert.text.tokenizer import Tokenizer
 
 RATE = 0.15  # of the tokens are chosen
@@ -55,7 +56,7 @@ class Masking:
         places (ERNIE: Sun et al. 2019, section 3.2). Raises ValueError for a rate that is not between 0 and 1, and for
         whole words of a vocabulary that does not mark them.
         """
-        check_rate(rate)
+        check_number("the mask rate", rate, float, above=0, below=1)
         ids = np.unique(list(tokenizer.vocab.values()))
         special = np.zeros(ids[-1] + 1, dtype=bool)
         special[list(tokenizer.control_ids)] = True
@@ -96,12 +97,6 @@ class Masking:
             continues[place + 1 : place + len(found)] = True
             place += len(found)
         return np.cumsum(~continues)
-
-
-def check_rate(rate: float) -> None:
-    """Raise ValueError for a rate that masks no token or every token."""
-    if not 0 < rate < 1:
-        raise ValueError(f"the mask rate is {rate}; it must be more than 0 and less than 1, and 0.15 is BERT's")
 
 
 def unmasked(ids: Sequence[int], labels: Sequence[int]) -> list[int]:

@@ -20,33 +20,30 @@ from __future__ import annotations
 import csv
 import importlib
 import io
-import json
 import os
-import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, BinaryIO, Self
 
+from minibert.files import parse_json
 from minibert.printing import brief, install_hint
 from minibert.text.formats import (
     CANDIDATES,
     DELIMITERS,
+    FIRST_LINES,
     FileSettings,
     decoded_lines,
     decompressed,
     dialect,
-    first_row,
-    likely_delimiters,
+    first_rows,
     opened,
     shown,
     whole_text,
 )
-from minibert.text.texts import TextOrPair, check_surrogates
+from minibert.text.texts import TextOrPair
 
-FIRST_LINES = 20  # of a table, in which the delimiter is found
 DEFAULT = FileSettings()
 TEXT_COLUMNS = ("sentence", "text")  # the usual names of a column of texts
 STANDARD_INPUT = "standard input"
@@ -59,7 +56,6 @@ class Column:
     role: str  # in messages: column, text, pair or label
     name: str | None = None
     usual: tuple[str, ...] = TEXT_COLUMNS
-    labels: str = "name"  # the type of labels: name; names, comma-separated, possibly none; or number
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -72,7 +68,7 @@ class Table:
     path: - is standard input. settings: format, delimiter, encoding, missing texts. After the first row `names` are
     those of the requested columns, or their numbers without a header. Raises FileNotFoundError for a missing file,
     ImportError for .parquet without pyarrow, and ValueError for a pipe, a device or a folder, an unknown format, a
-    missing column, a file that changes while it is read, or, with its place, for content that is damaged.
+    missing column, or, with its place, for content that is damaged.
 
     whole: `record` has all columns of the row, also of a .parquet.
     """
@@ -93,8 +89,8 @@ class Table:
         self.place = self.name  # of the last row, for messages
         self.record: dict[str, Any] = {}  # the last row, all columns if `whole`
         self.stream = opened(path)
-        self.begun = self.state()
-        self.size = self.begun[0] if self.begun and self.format != "parquet" else None  # bytes, None if unknown
+        unknown = self.name == STANDARD_INPUT or self.format == "parquet"
+        self.size = None if unknown else os.fstat(self.stream.fileno()).st_size  # bytes
 
     def __enter__(self) -> Self:
         return self
@@ -107,15 +103,8 @@ class Table:
         """Bytes read so far, compressed ones of a .gz; 0 if the size is unknown."""
         return 0 if self.size is None else self.stream.tell()
 
-    def state(self) -> tuple[int, int] | None:
-        """Bytes and modification time of a file; None for standard input."""
-        if self.name == STANDARD_INPUT:
-            return None
-        found = os.fstat(self.stream.fileno())
-        return found.st_size, found.st_mtime_ns
-
-    def rows(self) -> Iterator[tuple[str, ...]]:
-        """The text of each requested column, row by row; labels are stripped."""
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """The values of the requested columns, row by row: texts, and labels of any type, stripped."""
         for place, found in self.records():
             self.place = place
             record = {"text": found} if isinstance(found, str) else found
@@ -127,18 +116,8 @@ class Table:
 
     def records(self) -> Iterator[tuple[str, object]]:
         """Each row as it is, an object of a .jsonl or .json, with its place."""
-        try:
-            with decompressed(self.stream, self.name) if self.compressed else nullcontext(self.stream) as stream:
-                yield from self._records(stream)
-        except ValueError:
-            self.check_unchanged()  # which may be the cause
-            raise
-        self.check_unchanged()
-
-    def check_unchanged(self) -> None:
-        """Raise ValueError if the file is no longer as it was when it was opened."""
-        if self.state() != self.begun:
-            raise ValueError(f"{self.name} was changed while it was read; wait until it is complete, then start again")
+        with decompressed(self.stream, self.name, self.compressed) as stream:
+            yield from self._records(stream)
 
     def _records(self, stream: BinaryIO) -> Iterator[tuple[str, object]]:
         """The rows as objects or as texts, each with its place."""
@@ -163,21 +142,21 @@ class Table:
     def _delimiter(self, lines: Sequence[str]) -> str:
         """The delimiter by the first lines of a table, with a warning if it is not the one of the format.
 
-        One that separates the requested names is certain. Raises ValueError if none is.
+        The first that fits wins: one that separates the requested names, one that is as often in each row, one in
+        the header. Raises ValueError where two are as often in each row.
         """
-        implied, found = DELIMITERS[self.format], []
-        for one in sorted(CANDIDATES, key=lambda one: one != implied):
-            row = first_row(lines, dialect(self.format, one) | {"strict": False})
-            if has_header(self.columns, row) and all(name_of(column, row) in row for column in self.columns):
-                found.append(one)
-        if not found:
-            requested = [column.name for column in self.columns]
-            found = likely_delimiters(lines, self.format, has_header(self.columns, ()), requested == ["1"])
-            if len(found) > 1:
-                ways = " or ".join(f"--delimiter {shown(one)}" for one in found)
-                raise ValueError(
-                    f"{self.name}: the delimiter of its columns is not certain; choose {ways} (delimiter=)"
-                )
+        implied = DELIMITERS[self.format]
+        rows = {one: first_rows(lines, dialect(self.format, one)) for one in CANDIDATES}
+        order = sorted((one for one in CANDIDATES if rows[one]), key=lambda one: one != implied)
+        found = [one for one in order if self._has_names(rows[one][0])][:1]
+        several = [one for one in order if len(rows[one][0]) > 1]
+        found = found or [one for one in several if len(set(map(len, rows[one]))) == 1]
+        if [column.name for column in self.columns] == ["1"] and implied not in found:
+            found = [implied, *found]  # each line may be a text
+        if len(found) > 1 and not found[0] == implied == "\t":
+            ways = " or ".join(f"--delimiter {shown(one)}" for one in found)
+            raise ValueError(f"{self.name}: the delimiter of its columns is not certain; choose {ways} (delimiter=)")
+        found = found or (several if has_header(self.columns, ()) else []) or [implied]
         if found[0] != implied:
             warnings.warn(
                 f"{self.name}: its columns are separated by {shown(found[0])}, not by {shown(implied)}; --delimiter "
@@ -186,11 +165,15 @@ class Table:
             )
         return found[0]
 
-    def value(self, record: Mapping[str, object], name: str, column: Column, where: str) -> str:
-        """A text unchanged, a label stripped. Raises ValueError for another type, an empty cell and an empty label."""
+    def _has_names(self, row: Sequence[str]) -> bool:
+        """Whether this is a header with the requested columns."""
+        return has_header(self.columns, row) and all(name_of(column, row) in row for column in self.columns)
+
+    def value(self, record: Mapping[str, object], name: str, column: Column, where: str) -> object:
+        """A text unchanged, a label stripped. Raises ValueError for an empty cell, and for anything but a text."""
         found = record.get(name)
         if column.role == "label":
-            return label(found, name, column, where)
+            return found.strip() if isinstance(found, str) else found
         absent = found is None or (found == "" and self.format in DELIMITERS)
         if absent and self.settings.missing == "empty":
             return ""
@@ -198,7 +181,6 @@ class Table:
             wrong = f"{where} has {'an empty cell' if found == '' else brief(found)} as {name!r}, not a text"
             way_out = "; fill it, leave the row out, or read it as an empty text: --missing empty (missing=)" * absent
             raise ValueError(f"{wrong}; it has: {listed(list(record))}{way_out}")
-        check_surrogates(found, f"{where} {name!r}")
         return found
 
     def _table(self, rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, object]]:
@@ -298,8 +280,8 @@ def read_json_array(stream: BinaryIO, name: str, encoding: str) -> Iterator[tupl
 def parsed(text: str, place: str) -> Any:
     """A JSON value. Raises ValueError with the place."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text)
+    except ValueError as error:
         raise ValueError(f"{place} is not JSON: {error}") from None
 
 
@@ -327,28 +309,18 @@ def read_parquet(file: Any, name: str, columns: Sequence[str]) -> Iterator[tuple
 # Columns
 
 
-def usual_name(column: Column, names: Sequence[str]) -> str | None:
-    """The first of the column's usual names in the file, in any case, as the file has it."""
-    return next((name for usual in column.usual for name in names if name.strip().lower() == usual), None)
-
-
 def name_of(column: Column, names: Sequence[str]) -> str | None:
-    """The name of a column as the file has it: blanks around it, and how an umlaut is encoded, do not matter."""
+    """The name of a column as the file has it: blanks around it do not matter, nor the case of a usual name."""
     if column.name is None:
-        return usual_name(column, names)
-    return next((name for name in names if plain(name) == plain(column.name)), column.name)
-
-
-def plain(name: str) -> str:
-    """A name without blanks around it, each umlaut as one character."""
-    return unicodedata.normalize("NFC", name.strip())
+        return next((name for usual in column.usual for name in names if name.strip().lower() == usual), None)
+    return next((name for name in names if name.strip() == column.name.strip()), column.name)
 
 
 def has_header(columns: Sequence[Column], first: Sequence[str]) -> bool:
     """Whether the first row of a table has names: one is requested, or none by number and all usual ones are there."""
     if requested := [column.name for column in columns if column.name is not None]:
         return not all(name.isdecimal() for name in requested)
-    return len(columns) == 1 or all(usual_name(column, first) for column in columns)
+    return len(columns) == 1 or all(name_of(column, first) for column in columns)
 
 
 def find_columns(columns: Sequence[Column], names: Sequence[str], where: str, header: bool = True) -> tuple[str, ...]:
@@ -372,24 +344,6 @@ def find_columns(columns: Sequence[Column], names: Sequence[str], where: str, he
             )
         found.append(name)
     return tuple(found)
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Cells
-
-
-def label(found: object, name: str, column: Column, where: str) -> str:
-    """A label, stripped. Raises ValueError for another type, and for an empty one."""
-    number = column.labels == "number"
-    if isinstance(found, int | float if number else int):
-        return str(found)
-    if not isinstance(found, str):
-        expected = "a number" if number else "a name or a whole number"
-        raise ValueError(f"{where} has {brief(found)} as {name!r}, not {expected}")
-    check_surrogates(found, f"{where} {name!r}")
-    if not found.strip() and column.labels != "names":
-        raise ValueError(f"{where} has an empty label")
-    return found.strip()
 
 
 def listed(names: Sequence[str]) -> str:

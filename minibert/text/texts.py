@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ AnyText = TypeVar("AnyText", str, tuple[str, str], TextOrPair)
 
 TEXTS = 4096  # in a portion: enough of each length for full batches
 CHARACTERS = 2_000_000  # in a portion of long texts; tokenizing takes about a hundred bytes a character
-MISSING = {"NoneType": "None", "NAType": "NA", "NaTType": "NaT"}  # type of a missing value, without NaN, to its name
+MISSING = {"None": "None", "nan": "NaN", "<NA>": "NA", "NaT": "NaT"}  # by what str() makes of a missing value
 PAIRS_HINT = "pass pairs as two columns: tokenizer(first, second), embed(first, pairs=second)"
 
 
@@ -45,8 +44,7 @@ def as_texts(texts: object, *, missing: str = "error") -> list[str]:
 def as_text(text: object, row: int, missing: str) -> str:
     """One row as a str. Raises TypeError or ValueError, naming the row, if it is not a text."""
     if not isinstance(text, str):
-        not_a_number = isinstance(text, (float, np.floating)) and math.isnan(text)
-        name = "NaN" if not_a_number else MISSING.get(type(text).__name__)
+        name = MISSING.get(str(text))
         if name is not None and missing == "empty":
             return ""
         hint = f"; {PAIRS_HINT}" if isinstance(text, (list, tuple)) else ""
@@ -55,19 +53,14 @@ def as_text(text: object, row: int, missing: str) -> str:
             if name is None
             else f"row {row} is {name}, not a text; use missing='empty' to treat it as an empty text"
         )
-    check_surrogates(text, f"row {row}")
-    return text
-
-
-def check_surrogates(text: str, where: str) -> None:
-    """Raise ValueError for half of a character, which has no encoding in UTF-8."""
     try:
         text.encode()
-    except UnicodeEncodeError as error:
+    except UnicodeEncodeError as error:  # half of a character has no encoding in UTF-8
         raise ValueError(
-            f"{where} has a lone surrogate (U+{ord(text[error.start]):04X}, half a character) at character "
+            f"row {row} has a lone surrogate (U+{ord(text[error.start]):04X}, half a character) at character "
             f"{error.start}; read the text as UTF-8, or replace it: text.encode(errors='replace').decode()"
         ) from None
+    return text
 
 
 def portions(texts: Iterable[AnyText], most: int = TEXTS) -> Iterator[list[AnyText]]:

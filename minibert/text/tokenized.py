@@ -9,8 +9,6 @@ are cut, counted, split into windows and packed into rows as ids. B batch, S tok
 
 from __future__ import annotations
 
-import json
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -161,7 +159,7 @@ def shares(first: int, second: int, room: int) -> tuple[int, int]:
     return (shorter, longer) if first <= second else (longer, shorter)
 
 
-def in_windows(ids: Sequence[int], room: int, stride: int) -> list[Sequence[int]]:
+def in_windows(ids: Sequence[int], room: int, stride: int) -> list[Any]:
     """Windows of up to `room` ids, each `stride` ids after the one before, until one reaches the end."""
     starts = range(0, max(1, len(ids) - room + stride), stride)
     return [ids[start : start + room] for start in starts]
@@ -210,40 +208,6 @@ def token_stats(
     )
 
 
-# A very long text is tokenized in pieces with the same ids, because the library takes a hundred bytes per character. A
-# piece ends before a word that follows a space, where every supported tokenizer splits: BERT splits at spaces before
-# anything else, and a word of byte-level BPE and unigram vocabularies begins with its space, ĠA or ▁A.
-PIECE = 2**16  # characters; 512 tokens of text take some 3,000
-SPLITTERS = (["BertPreTokenizer"], ["ByteLevel"], ["WhitespaceSplit", "Metaspace"])
-# The normalizers that replace each character and its marks, regardless of the characters around it.
-LOCAL = {"BertNormalizer", "Precompiled", "NFC", "NFD", "NFKC", "NFKD", "StripAccents", "Lowercase"}
-QUOTES = re.compile(r'"type": "Replace", "pattern": \{"String": "(``|\'\')"\}, "content": "\\""')  # ALBERT's
-# Number signs and a few letters of India that would join a space after them (Prepend in UAX 29).
-BEFORE_ANY = "\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\u0d4e\U000110bd-\U00011f02"
-# A word boundary for every supported tokenizer: before a space and a letter or digit, except for letters of Thai and
-# Lao that join the character before them.
-BOUNDARY = rf"(?<=[^\s{BEFORE_ANY}])(?= [^\W\u0e33\u0eb3])"
-
-
-def pieces_of(text: str) -> list[str]:
-    """A very long text in pieces of at least PIECE characters, each of which ends before a word."""
-    return re.findall(rf"(?s).{{{PIECE},}}?{BOUNDARY}|.+", text)
-
-
-def splits_at_spaces(definition: Mapping[str, Any]) -> bool:
-    """Whether no token depends on text beyond a space, so that the ids of pieces_of are those of the whole text."""
-    if any(token.get("rstrip") or " " in token["content"] for token in definition["added_tokens"]):
-        return False  # an added token would include the space
-    normalizer, splitter = json.dumps(definition.get("normalizer")), json.dumps(definition.get("pre_tokenizer"))
-    odd = re.search(r'"prepend_scheme": "(never|first)"|"(split|use_regex)": false', splitter)
-    return not odd and types_in(splitter) in SPLITTERS and set(types_in(QUOTES.sub("", normalizer))) <= LOCAL
-
-
-def types_in(part: str) -> list[str]:
-    """The types of the steps of a normalizer or pre_tokenizer, which may be one, a Sequence, or null."""
-    return [name for name in re.findall(r'"type": "(\w+)"', part) if name != "Sequence"]
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # Padded
 
@@ -253,7 +217,7 @@ TENSORS = (*MODEL_INPUTS, "special_tokens_mask")
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class Batch(Mapping[str, Any]):
     """The tokens of B texts or pairs, padded on the right to the longest of them, S.
 
     Tensors are long, (B, S). Lists have a row per text with S entries: offsets are (start, end) into the original
@@ -274,14 +238,6 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.tokens)
-
-    def keys(self) -> tuple[str, ...]:
-        """The names of a model's inputs."""
-        return MODEL_INPUTS
-
-    def items(self) -> list[tuple[str, Tensor]]:
-        """A model's inputs by name."""
-        return [(name, self[name]) for name in MODEL_INPUTS]
 
     def __iter__(self) -> Iterator[str]:
         return iter(MODEL_INPUTS)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import repeat
@@ -30,7 +31,6 @@ from minibert.printing import brief
 from minibert.settings import check_number
 from minibert.text.texts import TextOrPair, are_pairs, as_columns, as_texts, portions
 from minibert.text.tokenized import (
-    PIECE,
     Batch,
     Tokenized,
     TokenStats,
@@ -39,10 +39,8 @@ from minibert.text.tokenized import (
     as_long,
     in_windows,
     pad,
-    pieces_of,
     read_template,
     shares,
-    splits_at_spaces,
     token_stats,
 )
 from minibert.text.tokenizer_files import (
@@ -58,6 +56,7 @@ from minibert.text.tokenizer_files import (
 __all__ = ["Batch", "TokenStats", "Tokenizer", "TruncationWarning", "UnknownTokensWarning", "load_tokenizer"]
 
 CHUNK = 4096  # texts per call of the library, which bounds the memory of its results
+BEGINNING = 2**16  # characters of a text that will be cut; 512 tokens of text take some 3,000
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -100,10 +99,9 @@ class Tokenizer:
         added = {id for id, token in self._backend.get_added_tokens_decoder().items() if token.special}
         # [UNK] stands for a word of the text, so it does not count as special in special_tokens_mask.
         self.control_ids = (added | {id for _, id in special}) - {self.unk_id}
-        self._in_pieces = splits_at_spaces(self._definition)
         self.limit = limit
-        self.max_length = min(DEFAULT_MAX_LENGTH, limit)
-        self.max_length = self.resolve_max_length(max_length, pairs=False)
+        default = min(DEFAULT_MAX_LENGTH, limit)
+        self.max_length = self.resolve_max_length(default if max_length is None else max_length, pairs=False)
         if special_tokens_in_text == "literal":
             encodings = self._backend.encode_batch(list(self._special.values()), add_special_tokens=False)
             if found := self.control_ids.intersection(id for one in encodings for id in one.ids):
@@ -181,10 +179,10 @@ class Tokenizer:
         stride = max(1, room // 2) if stride is None else stride
         if stride > room:
             raise ValueError(f"stride is {stride}, and a window of max_length {max_length} has {room} tokens of text")
-        enough = None if pairs or long == "windows" else room + 1
+        enough = math.inf if pairs or long == "windows" else room + 1
         columns = zip(*texts, strict=True) if pairs else [texts]
         ids, second, windows, lengths = [], [], [], []
-        for (a, whole), *partner in zip(*(self._ids(column, enough) for column in columns), strict=True):
+        for (a, whole), *partner in zip(*(self.encode_ids(column, enough) for column in columns), strict=True):
             b = partner[0][0] if pairs else []
             n, m = shares(len(a), len(b), room)
             parts = in_windows(a, room, stride) if long == "windows" else [a[:n]]
@@ -207,21 +205,21 @@ class Tokenizer:
             chunk = list(texts[start : start + CHUNK])
             yield from backend.encode_batch(chunk, is_pretokenized=words, add_special_tokens=False)
 
-    def _ids(self, texts: Iterable[Any], enough: int | None = None) -> Iterator[tuple[list[int], bool]]:
-        """The ids of each text, and whether they are complete: of a very long text `enough` of them will do."""
-        for portion in portions(map(str, texts)):
-            short = [text if len(text) <= PIECE else "" for text in portion]
-            encodings = self._backend.encode_batch_fast(short, add_special_tokens=False)
-            for text, encoding in zip(portion, encodings, strict=True):
-                yield (encoding.ids, True) if len(text) <= PIECE else self._long_ids(text, enough)
+    def encode_ids(self, texts: Iterable[Any], enough: float = math.inf) -> Iterator[tuple[list[int], bool]]:
+        """The ids of each text, and whether they are complete: of a very long text `enough` of them will do.
 
-    def _long_ids(self, text: str, enough: int | None) -> tuple[list[int], bool]:
-        """The same for a very long text, piece by piece, because the library takes a hundred bytes per character."""
-        ids: list[int] = []
-        pieces = pieces_of(text) if self._in_pieces else [text]
-        while pieces and (enough is None or len(ids) < enough):
-            ids += self._backend.encode(pieces.pop(0), add_special_tokens=False).ids
-        return ids, not pieces
+        The library takes a hundred bytes per character, so only the beginning of such a text is tokenized. It must have
+        twice as many tokens, because the last ones depend on what follows.
+        """
+        for portion in portions(map(str, texts)):
+            begin = [text if enough == math.inf else text[:BEGINNING] for text in portion]
+            encodings = self._backend.encode_batch_fast(begin, add_special_tokens=False)
+            for text, encoding in zip(portion, encodings, strict=True):
+                whole = enough == math.inf or len(text) <= BEGINNING
+                if whole or len(encoding) >= 2 * enough:
+                    yield encoding.ids, whole
+                else:
+                    yield self._backend.encode(text, add_special_tokens=False).ids, True
 
     def _row(self, a: Encoding, b: Encoding | None, n: int, m: int) -> dict[str, list[Any]]:
         """n tokens of a and m of b with the special tokens around them (Devlin et al. 2018, figure 2)."""

@@ -12,7 +12,7 @@ Memory does not grow with the rows, except for .parquet. The file appears when i
 from __future__ import annotations
 
 import csv
-import importlib
+import importlib.util
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

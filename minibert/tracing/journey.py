@@ -286,7 +286,7 @@ def decide_by_head(reader: Reader, states: tuple[Tensor, ...], pooled: Tensor | 
     (answer,) = reader.task.decode([logits], Encoded([]), None, reader.labels)
     return Decision(
         labels=reader.labels,
-        probabilities=np.array(answer.probabilities),
+        probabilities=np.array(list(answer["probabilities"].values())),
         logits=logits,
         intercepts=bias,
         coefficients=weight,
@@ -312,6 +312,6 @@ def mask_in_turn(
     else:
         encoded = Encoded([Example(row, [0] * len(row)) for row in rows])
         answers = classifier.task.decode(outputs(classifier.model, encoded), encoded, None, classifier.labels)
-        found = np.array([answer.probabilities for answer in answers])
+        found = np.array([list(answer["probabilities"].values()) for answer in answers])
     whole, *without = found[:, found[0].argmax()].tolist()
     return [Masked(place, p, p - whole) for place, p in zip(places, without, strict=True)]

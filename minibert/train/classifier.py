@@ -95,7 +95,7 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         task, labels = Classification(missing=self.missing), list(self.model_.config.id2label.values())
         model = self.model_.to(choose_device(self.device))
         reader = Reader(task, model, self.tokenizer_, labels, self.tokenizer_.max_length)
-        rows = [answer.probabilities for answer in reader.answer(task.from_texts(*columns_of(X)))]
+        rows = [list(answer["probabilities"].values()) for answer in reader.answer(task.from_texts(*columns_of(X)))]
         return np.array(rows, dtype=np.float64).reshape(len(rows), len(labels))
 
     def predict(self, X: object) -> NDArray[Any]:

@@ -26,7 +26,7 @@ from minibert.tasks import TASKS, task_class
 from minibert.tasks.base import Measure, Task
 from minibert.tasks.classification import Classification
 from minibert.tasks.frozen import CLASSIFIER_FILE, Classifier
-from minibert.tasks.masked_text import Corpus, Filled, MaskedText
+from minibert.tasks.masked_text import Corpus, MaskedText, filled
 from minibert.tasks.tagging import Tagging
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.outputs import BATCH_TOKENS, outputs
@@ -100,7 +100,7 @@ class Reader:
         """One prediction for each row of the data."""
         if isinstance(self.task, MaskedText) and not isinstance(data, Corpus):
             model: Any = self.model
-            return [Filled.of(text, model, self.tokenizer) for text in data]
+            return [filled(text, model, self.tokenizer) for text in data]
         encoded = self.task.encode(data, self.tokenizer, self.labels, self.max_length)
         logits = outputs(self.model, encoded, "float32", self.task.reduce, self.batch_tokens)
         return self.task.decode(logits, encoded, data, self.labels)
@@ -197,5 +197,5 @@ def predict(
         raise ValueError(f"this model reads {'pairs: give the second texts' if reader.pairs else 'one text a row'}")
     given: list[Any] = [[one] if isinstance(one, str) else one for one in (texts, pairs) if one is not None]
     data = reader.task.from_texts(*given)
-    found: list[dict[str, Any]] = reader.task.as_dicts(reader.answer(data), data, reader.labels)
+    found: list[dict[str, Any]] = reader.task.as_dicts(reader.answer(data), data)
     return found

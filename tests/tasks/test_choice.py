@@ -12,21 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from words import write_words_checkpoint
 
 from minibert.tasks.base import Encoded
-from minibert.tasks.choice import Choice, ChoicePrediction, ChoiceQuestion
-from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.tasks.choice import Choice, ChoiceQuestion
+from minibert.text.tokenizer import Tokenizer
 from minibert.train.batches import collate
 
 TASK = Choice()
 SKY = {"question": "the film", "choices": ["good", "bad", "the play"], "label": 2}
 SEA = {"question": "a meal", "choices": ["dull", "fine", "lovely"], "label": "fine", "context": "the book very good"}
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return load_tokenizer(write_words_checkpoint(tmp_path_factory.mktemp("words")))
 
 
 def lines(*records: object) -> str:
@@ -140,7 +134,7 @@ def test_a_pair_that_is_too_long_keeps_the_question_beside_the_choice(tokenizer:
 # -- predictions
 
 
-def decode(*logits: float, data: list[ChoiceQuestion]) -> list[ChoicePrediction]:
+def decode(*logits: float, data: list[ChoiceQuestion]) -> list[Any]:
     scores: list[Any] = [np.array([one], dtype=np.float32) for one in logits]
     return TASK.decode(scores, Encoded([], choices=len(logits) // len(data)), data, [])
 
@@ -148,9 +142,9 @@ def decode(*logits: float, data: list[ChoiceQuestion]) -> list[ChoicePrediction]
 def test_the_prediction_is_the_choice_with_the_largest_logit(tokenizer: Tokenizer) -> None:
     data = [ChoiceQuestion("a", ("b", "c")), ChoiceQuestion("d", ("e", "f"))]
     first, second = decode(math.log(3), 0, -1000, 1000, data=data)
-    assert (first.number, first.choice, first.probability) == (0, "b", pytest.approx(0.75))
-    assert first.probabilities == pytest.approx((0.75, 0.25))
-    assert second == ChoicePrediction(1, "f", 1.0, (0.0, 1.0))
+    assert (first["number"], first["choice"], first["probability"]) == (0, "b", pytest.approx(0.75))
+    assert first["probabilities"] == pytest.approx((0.75, 0.25))
+    assert second == {"number": 1, "choice": "f", "probability": 1.0, "probabilities": (0.0, 1.0)}
     assert TASK.format_predictions([first, second], data) == ["0\t0.7500\tb\ta", "1\t1.0000\tf\td"]
     assert TASK.decode([], TASK.encode([], tokenizer, [], 20), [], []) == []
     with pytest.raises(ValueError, match="row 1 has a logit that is NaN"):
@@ -159,9 +153,9 @@ def test_the_prediction_is_the_choice_with_the_largest_logit(tokenizer: Tokenize
 
 def test_accuracy_is_reported_beside_chance() -> None:
     data = [ChoiceQuestion("a", ("b", "c", "d", "e"), label) for label in (0, 1, 2, 3)]
-    found = [ChoicePrediction(number, "", 1.0, ()) for number in (0, 1, 2, 0)]
+    found = [{"number": number} for number in (0, 1, 2, 0)]
     measure = TASK.measure(found, data, [])
-    assert measure.score == 0.75
-    assert measure.figures["standard_error"] == pytest.approx(math.sqrt(0.75 * 0.25 / 4))
-    assert (measure.figures["chance"], measure.figures["choices"], measure.figures["rows"]) == (0.25, 4, 4)
+    error = math.sqrt(0.75 * 0.25 / 4)
+    expected = {"accuracy": 0.75, "standard_error": error, "rows": 4, "choices": 4, "chance": 0.25}
+    assert measure.figures == pytest.approx(expected)
     assert "0.750 ± 0.217 (standard error), 4 rows; chance 0.250" in measure.text

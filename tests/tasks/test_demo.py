@@ -193,14 +193,6 @@ def test_another_file_is_not_used_and_the_shipped_reviews_are(cache: Path, monke
     assert not cache.exists()
 
 
-def test_a_cache_that_cannot_be_written_leaves_the_shipped_reviews(cache: Path) -> None:
-    cache.parent.parent.parent.mkdir()
-    cache.parent.parent.write_text("a file where the folder should be")
-    found = find_reviews()
-    assert len(found.texts) == 480
-    assert str(cache.parent) in found.why
-
-
 def test_the_tutorials_data_gives_the_tutorials_figures(minilm: Path) -> None:
     if not os.environ.get("MINIBERT_DATA"):
         pytest.skip("MINIBERT_DATA is not set; it names a folder with sst2/train.tsv, the file of demo.TUTORIAL_FILE")

@@ -19,17 +19,12 @@ from sklearn.preprocessing import StandardScaler
 from words import labelled, write_words_checkpoint
 
 from minibert.tasks.classification import Texts
-from minibert.tasks.frozen import CLASSIFIER_FILE, DETAILS, Classifier, digest, read, train
+from minibert.tasks.frozen import CLASSIFIER_FILE, DETAILS, Classifier, read, train
 from minibert.vectors.embedder import embed
 from minibert.vectors.features import TextFeatures
 
 TEXTS, LABELS = labelled()
 NEW = ["a very good play", "the awful meal", "", "book"]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_words_checkpoint(tmp_path_factory.mktemp("words"))
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +147,7 @@ def edit(folder: Path, change: dict[str, Any], arrays: dict[str, Any] | None = N
     """Write other entries (None removes one) and arrays into the file of a classifier."""
     details, there = read(folder)
     there |= arrays or {}
-    entries = details | {"tensors_sha256": digest(there)} | change
+    entries = details | change
     content = json.dumps({name: value for name, value in entries.items() if name not in change or value is not None})
     (folder / CLASSIFIER_FILE).write_bytes(save(there, {DETAILS: content}))
 
@@ -163,11 +158,6 @@ def test_a_checkpoint_that_was_moved_is_named_anew(saved: Path, checkpoint: Path
     with pytest.raises(FileNotFoundError, match="gone"):
         Classifier.load(saved)
     assert Classifier.load(saved, model=str(copy)).predict(["fine"]).shape == (1,)
-
-
-def test_a_folder_from_before_normalize_and_max_length_is_read(saved: Path, trained: Classifier) -> None:
-    edit(saved, {"normalize": None, "max_length": None})  # removes both
-    np.testing.assert_allclose(Classifier.load(saved).predict_proba(NEW), trained.predict_proba(NEW), atol=1e-6)
 
 
 def test_other_weights_are_refused_with_both_hashes(saved: Path, trained: Classifier, tmp_path: Path) -> None:
@@ -199,7 +189,6 @@ def test_other_weights_are_refused_with_both_hashes(saved: Path, trained: Classi
         ({"pooling": None}, {}, "no 'pooling'"),
         ({"pooling": "best"}, {}, "pooling is 'best'; choose from"),
         ({"layers": ["-1"]}, {}, "layers is"),
-        ({"tensors_sha256": "0"}, {}, "invalid tensors_sha256"),
         ({}, {"coef": np.full((1, 48), np.nan)}, "invalid numbers"),
         ({}, {"coef": np.ones((1, 48), dtype=np.int32)}, "invalid coef"),
         ({}, {"mean": np.ones(48, dtype=bool)}, "invalid mean"),
@@ -220,12 +209,9 @@ def test_a_damaged_folder_is_refused_in_one_sentence(
 
 def test_a_file_without_a_classifier_is_refused(saved: Path) -> None:
     path, (_, arrays) = saved / CLASSIFIER_FILE, read(saved)
-    whole = path.read_bytes()
-    texts = (save(arrays), *(save(arrays, {DETAILS: text}) for text in ("{", "[" * 100_000, "[]", "{}")))
-    for content in (b"", b"{}", whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1]), *texts):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match="cannot be used"):
-            read(saved)
+    path.write_bytes(save(arrays))
+    with pytest.raises(ValueError, match=r"cannot be used \(no 'classifier'\)"):
+        read(saved)
     path.unlink()
     with pytest.raises(FileNotFoundError, match="`minibert classify train` writes one"):
         read(saved)

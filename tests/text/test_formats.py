@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import json
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -76,17 +74,6 @@ def test_a_tsv_may_have_another_delimiter_and_then_has_quotes(tmp_path: Path) ->
     assert read(tmp_path / "x.tsv", plain) == ([('"Hello, you', "1"), ("Well, me", "0")], [])
 
 
-@pytest.mark.parametrize("delimiter", [";", "tab"])
-def test_standard_input_has_its_delimiter_found(monkeypatch: pytest.MonkeyPatch, delimiter: str) -> None:
-    content = table("\t" if delimiter == "tab" else delimiter)
-    for given in (None, delimiter):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore" if given is None else "error")
-            data = Classification(format="csv", delimiter=given).read("-")
-        assert list(zip(data.texts, data.known_labels, strict=True)) == ROWS
-
-
 @pytest.mark.parametrize(
     ("content", "column"),
     [
@@ -109,7 +96,6 @@ def test_one_column_needs_no_delimiter(tmp_path: Path, content: str, column: str
     [
         ("Gut;3,5\nSchlecht;1,5\n", ("1", "2"), "--delimiter ',' or --delimiter ';'"),
         ("Gut;3,5\nSchlecht;1,5\n", (None, None), "--delimiter ',' or --delimiter ';'"),
-        ("Meinung;Note\nGut; sehr;1\n", ("Text", "Note"), "--delimiter ',' or --delimiter ';'"),
     ],
 )
 def test_a_delimiter_that_is_not_certain_is_refused_with_the_way_out(
@@ -198,37 +184,6 @@ def test_an_empty_cell_is_a_missing_text_as_null_is(tmp_path: Path, name: str, c
     assert texts_of(tmp_path / name, content, missing="empty") == ["a", ""]
 
 
-def test_an_empty_text_of_json_is_a_text(tmp_path: Path) -> None:
-    assert texts_of(tmp_path / "x.jsonl", b'{"text": ""}\n') == [""]
-
-
-def test_a_null_of_parquet_is_a_missing_text(tmp_path: Path) -> None:
-    parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
-    parquet.write_table(pyarrow.table({"text": ["a", None]}), tmp_path / "x.parquet")
-    content = (tmp_path / "x.parquet").read_bytes()
-    with pytest.raises(ValueError, match=r"x\.parquet, row 2, has None as 'text', not a text; .* --missing empty"):
-        texts_of(tmp_path / "x.parquet", content)
-    assert texts_of(tmp_path / "x.parquet", content, missing="empty") == ["a", ""]
-
-
-def test_a_table_of_one_column_has_no_labels(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="line 1, has one column, 'text'; text and label need one each"):
-        read(tmp_path / "x.csv", b"text\na\nb\n")
-
-
-def test_a_comma_without_quotes_in_the_only_column_is_an_error_that_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"line 3, has 2 columns, 1 are .*; a cell with ',' in it needs quotes"):
-        texts_of(tmp_path / "x.csv", b"text\na\nb, c\n")
-
-
-@pytest.mark.parametrize("written", ["Bewertung des K\u00e4ufers", " Bewertung des Ka\u0308ufers "])
-@pytest.mark.parametrize("name", ["x.csv", "x.jsonl"])
-def test_an_umlaut_of_a_name_may_be_one_character_or_two(tmp_path: Path, name: str, written: str) -> None:
-    content = json.dumps({"n": "1", written: "gut"}) if name == "x.jsonl" else f"n,{written}\n1,gut\n"
-    for requested in ("Bewertung des K\u00e4ufers", "Bewertung des Ka\u0308ufers"):
-        assert texts_of(tmp_path / name, content.encode(), requested) == ["gut"]
-
-
 # -- settings
 
 
@@ -254,7 +209,6 @@ def test_settings_are_checked_at_once(settings: Any, message: str) -> None:
     [
         ("x.txt", {"delimiter": ";"}, "x.txt is read as txt, which has no delimiter; .* --format csv"),
         ("x.parquet", {"delimiter": ";"}, "is read as parquet, which has no delimiter"),
-        ("x.parquet", {"encoding": "cp1252"}, "is read as parquet, which is always UTF-8"),
     ],
 )
 def test_a_setting_that_a_format_does_not_have_is_refused(name: str, settings: Any, message: str) -> None:

@@ -98,7 +98,6 @@ CLASSIFIER = {
     "model": "a",
     "weights_sha256": "b",
     "tokenizer_fingerprint": "c",
-    "tensors_sha256": frozen.digest(ARRAYS),
     "pairs": False,
     "pooling": "cls",
     "layers": [-1],
@@ -267,7 +266,7 @@ def check(kind: Kind, content: bytes, folder: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    "mutations", [MUTATIONS // 5, pytest.param(MUTATIONS, marks=pytest.mark.slow)], ids=["few", "many"]
+    "mutations", [MUTATIONS // 10, pytest.param(MUTATIONS, marks=pytest.mark.slow)], ids=["few", "many"]
 )
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_damaged_files_are_read_or_refused_by_name(kind: Kind, mutations: int, tmp_path: Path) -> None:

@@ -91,12 +91,6 @@ def test_a_lone_surrogate_and_an_unknown_policy_are_refused(call: Callable[..., 
         call(["a"], missing="drop")
 
 
-def test_pairs_of_other_number_or_kind_are_refused():
-    for pairs, message in ((["c"], "2 texts and 1 pairs"), ("c", "pass two texts or two lists of texts")):
-        with pytest.raises((ValueError, TypeError), match=message):
-            TOKENIZER(["a", "b"], pairs)
-
-
 FRAME = pd.DataFrame({"x": ["a", "b"], "y": ["c", "d"], "z": ["e", "f"]}, index=[7, 3])
 
 
