@@ -120,7 +120,7 @@ def padded_bytes(lengths: Sequence[int], config: Config) -> int:
 
 
 def product_rates(config: Config, precisions: Iterable[str], device: str) -> dict[str, float]:
-    """ "precision kernel" -> operations a second, of torch's own kernel and of the one that the engine chooses.
+    """Operations a second by "precision kernel", of torch's own kernel and of the one that the engine chooses.
 
     The products are those of one layer; the median over PRODUCT_SECONDS counts.
     """

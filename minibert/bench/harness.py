@@ -204,10 +204,10 @@ class BenchResult:
 def start_process(threads: int) -> None:
     """Set up a process: threads, no network, no output. Programs that it starts inherit its environment."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the benchmark, which ends its processes
-    quiet = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    quiet |= {"TRANSFORMERS_NO_ADVISORY_WARNINGS": "1", "TOKENIZERS_PARALLELISM": "true"}
     libraries = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
-    os.environ.update(quiet | dict.fromkeys(libraries, str(threads)))
+    os.environ.update(
+        {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"} | dict.fromkeys(libraries, str(threads))
+    )
     torch.set_num_threads(threads)
     for stream in (1, 2):  # discard what libraries print
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)

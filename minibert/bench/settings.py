@@ -16,8 +16,10 @@ AMOUNTS = {
 }
 TURNS = {"quick": (6, 1), "default": (20, 3), "full": (50, 5)}  # turns with one sentence, cold starts
 # Options that need another one (True) or exclude it (False).
-RULES = [("objective", "train", True), ("infinity", "serve", True), ("soak", "serve", True)]
-RULES += [("quick", "full", False), ("serve", "train", False), ("serve", "full", False), ("serve", "job", False)]
+RULES = (
+    *(("objective", "train", True), ("infinity", "serve", True), ("soak", "serve", True)),
+    *(("quick", "full", False), ("serve", "train", False), ("serve", "full", False), ("serve", "job", False)),
+)
 
 
 def cores() -> int:

@@ -34,14 +34,13 @@ NAMED = {one.name: one for one in peers.ON_CPU}
 PAIR = (NAMED["minibert-float32"], NAMED["transformers-sorted"])
 
 
-def test_drawn_texts_have_the_lengths_of_sst2_and_are_always_the_same(minilm: Path) -> None:
+def test_drawn_texts_have_the_lengths_of_sst2(minilm: Path) -> None:
     tokenizer = minibert.load_tokenizer(minilm)
     texts = embedding.draw_texts(2000, tokenizer)
     share = Counter(len(ids) // 10 for ids in tokenizer.ids(texts))
     for tens in range(6):
         wanted = sum(count for tokens, count in SST2_LENGTHS.items() if tokens // 10 == tens) / 2000
         assert abs(share[tens] / 2000 - wanted) < 0.03
-    assert embedding.draw_texts(2000, tokenizer) == texts
 
 
 def test_the_stored_lengths_are_those_of_the_tutorial_whose_work_is_three_and_a_half_teraflops() -> None:
@@ -49,14 +48,6 @@ def test_the_stored_lengths_are_those_of_the_tutorial_whose_work_is_three_and_a_
     assert (len(lengths), sum(lengths), max(SST2_LENGTHS)) == (2000, 47_646, 59)
     assert sum(embedding.text_flops(S, BASE) for S in lengths) == pytest.approx(3.54e12, rel=0.01)
     assert 5e9 < embedding.padded_bytes([59] * 2000, BASE) < 12e9  # one padded batch needs about 10 GB
-
-
-def test_flops_of_one_text_as_counted_by_hand() -> None:
-    # D 2, F 3, one layer, S 4: keys and values 4 tokens x 2 x (2 x 2) x 2; then one query token:
-    # query and output 2 x (2 x 2) x 2, feed-forward 2 x (2 x 3) x 2, scores and context 2 x (4 x 2) x 2.
-    config = Config(hidden_size=2, num_hidden_layers=1, num_attention_heads=1, intermediate_size=3)
-    assert embedding.text_flops(4, config) == 64 + 16 + 24 + 32
-    assert embedding.text_flops(4, config, first_only=False) == 64 + 4 * (16 + 24 + 32)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
