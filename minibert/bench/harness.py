@@ -191,8 +191,8 @@ class BenchResult:
     def doubts(self) -> list[str]:
         """Why the machine is too busy for these figures; empty if it is quiet."""
         rows = [row for row in self.rows if row.job == self.job and row.samples and row.contestant.ours]
-        times = [spread(sample.seconds for sample in row.samples) for row in rows]
-        factor = max((each["most"] / each["least"] for each in times), default=1.0)
+        times = [[sample.seconds for sample in row.samples] for row in rows]
+        factor = max((max(seconds) / min(seconds) for seconds in times), default=1.0)
         slow = f"the slowest round of minibert took {factor:.2f} times as long as the fastest"
         return [slow] * (factor > UNSTEADY)
 
