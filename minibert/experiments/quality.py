@@ -47,7 +47,7 @@ def prepare(name: str, folder: Path, settings: FinetuneSettings) -> FinetuneRun:
     training = task.read(folder / name / first)
     if second:
         return FinetuneRun.of(task, training, task.read(folder / name / second[0]), settings)
-    fields = ("rows",) if name == "xquad" else ("texts", "pairs", "labels", "places")
+    fields = ("rows",) if name == "xquad" else ("texts", "pairs", "labels")
     parts = slice(TRAINING_ROWS[name]), slice(TRAINING_ROWS[name], None)
     columns = [{field: getattr(training, field)[part] for field in fields} for part in parts]
     training, held_out = (replace(training, **column) for column in columns)
