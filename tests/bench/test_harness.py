@@ -100,19 +100,6 @@ def test_the_goals_of_embedding_are_those_of_its_rows(row: Any, result: Any) -> 
     assert found.config.hidden_size >= harness.WIDE
 
 
-def test_the_goals_of_training_are_against_the_trainer_and_its_default(row: Any, result: Any) -> None:
-    times = {"minibert-float32": 2, "trainer-float32": 5, "minibert-bfloat16": 1, "trainer-bfloat16": 2}
-    found = result(*(row(name, took, peak=took, job="training") for name, took in times.items()), job="training")
-    goals = training.goals(Settings(train=True))
-    assert [(bound, value_of(found)) for _, bound, _, value_of in goals] == [
-        (2.1, 2.5),
-        (2.1, 2.0),
-        (3.4, 5.0),
-        (1.0, 2.5),
-        (1.0, 2.0),
-    ]
-
-
 @pytest.mark.slow
 def test_a_process_that_fails_or_ends_is_reported_in_one_line(row: Any) -> None:
     for function, argument, reason in ((int, "a\nword", "ValueError: invalid literal"), (os._exit, 3, "Broken")):
