@@ -26,7 +26,6 @@ BATCH = {"cpu": 32, "cuda": 512}  # texts in a batch of the other runtimes; mini
 Vectors = NDArray[np.float32]
 Loaded = tuple[Callable[..., Any], str]  # the function that does the job, and its route: the kernels that it uses
 Ids = NDArray[np.int64]  # (B,S); a mask has the same type
-Encode = Callable[[Sequence[str]], Vectors]
 
 
 def load_ours(context: Context, precision: str) -> Loaded:
@@ -110,7 +109,7 @@ def load_ctranslate2(context: Context, precision: str) -> Loaded:
 
 def batched(
     context: Context, compute: Callable[[Ids, Ids], Vectors], sort: bool = True, one_batch: bool = False
-) -> Encode:
+) -> Callable[[Sequence[str]], Vectors]:
     """texts -> vectors, from a function of one padded batch: the longest texts first, or in their own order."""
     transformers: Any = importlib.import_module("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(context.folder)
