@@ -1,6 +1,7 @@
 """For every test: no network, and the real checkpoint if it needs one."""
 
 import copy
+import gc
 import json
 import os
 import shutil
@@ -110,3 +111,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.name != "test_tutorials.py":
             item.add_marker(pytest.mark.xdist_group(item.location[0]))
+    gc.freeze()  # libraries have a million objects, which no garbage collection needs to look at

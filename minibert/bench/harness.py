@@ -91,9 +91,9 @@ class Row:
     """One contestant in one job. A row with a reason (why it failed or does not count) is not ranked."""
 
     contestant: Contestant
-    job: str  # the main job; one sentence, cold start; or what grows, such as "tokens in a text"
+    job: str  # the main job; one sentence, cold start; soak
     size: Mapping[str, float] = field(default_factory=dict)  # of one sample: {"sentences": 2000, "tokens": 47646}
-    at: int = 0  # the number of clients, or the value of what grows
+    at: int = 0  # the number of clients
     reason: str = ""
     route: str = ""
     load_peak: int = 0  # bytes that its process held at most while loading
@@ -133,7 +133,7 @@ class BenchResult:
     lengths: list[int] = field(default_factory=list)  # tokens of each text
     rows: list[Row] = field(default_factory=list)
     flops: int = 0  # operations that the job cannot avoid
-    rates: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # precision -> kernel -> FLOP/s by round
+    rates: dict[str, list[float]] = field(default_factory=dict)  # "precision kernel" -> FLOP/s by round
     notes: dict[str, str] = field(default_factory=dict)  # printed below the table
     failures: list[str] = field(default_factory=list)  # what is wrong with our own results
     goals: list[dict[str, Any]] = field(default_factory=list)
@@ -176,7 +176,8 @@ class BenchResult:
         """The seconds that matrix products alone need, as a share of those that the row took, round by round."""
         if row is None or row.job != self.job:
             return {}
-        rates = max(self.rates.get(row.contestant.precision, {}).values(), key=statistics.median, default=[])
+        kernels = (rates for name, rates in self.rates.items() if name.startswith(f"{row.contestant.precision} "))
+        rates = max(kernels, key=statistics.median, default=[])
         pairs = zip(rates, row.samples, strict=False)  # a large contestant takes one turn only
         return spread(self.flops / rate / sample.seconds for rate, sample in pairs)
 
@@ -190,8 +191,8 @@ class BenchResult:
     def doubts(self) -> list[str]:
         """Why the machine is too busy for these figures; empty if it is quiet."""
         rows = [row for row in self.rows if row.job == self.job and row.samples and row.contestant.ours]
-        times = [spread(sample.seconds for sample in row.samples) for row in rows]
-        factor = max((each["most"] / each["least"] for each in times), default=1.0)
+        times = [[sample.seconds for sample in row.samples] for row in rows]
+        factor = max((max(seconds) / min(seconds) for seconds in times), default=1.0)
         slow = f"the slowest round of minibert took {factor:.2f} times as long as the fastest"
         return [slow] * (factor > UNSTEADY)
 
@@ -203,10 +204,10 @@ class BenchResult:
 def start_process(threads: int) -> None:
     """Set up a process: threads, no network, no output. Programs that it starts inherit its environment."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the benchmark, which ends its processes
-    quiet = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    quiet |= {"TRANSFORMERS_NO_ADVISORY_WARNINGS": "1", "TOKENIZERS_PARALLELISM": "true"}
     libraries = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
-    os.environ.update(quiet | dict.fromkeys(libraries, str(threads)))
+    os.environ.update(
+        {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"} | dict.fromkeys(libraries, str(threads))
+    )
     torch.set_num_threads(threads)
     for stream in (1, 2):  # discard what libraries print
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
@@ -220,10 +221,10 @@ def load_contestant(contestant: Contestant, context: Context) -> tuple[str, int]
 
 def do_job(name: str, device: str, work: Any, calls: int = 1, **options: Any) -> tuple[Sample, Any]:
     """Do the job once, or several times and take the median of the times. Returns the output too."""
-    job, server, times = JOBS[name], getattr(JOBS[name], "pid", None), []
+    job, times = JOBS[name], []
     synchronize = torch.cuda.synchronize if device == "cuda" else int
     with suppress(OSError):  # Linux starts to record the peak anew
-        (PROC / str(server or "self") / "clear_refs").write_text("5")
+        (process_files(name) / "clear_refs").write_text("5")
     for _ in range(calls):
         synchronize()
         began = time.perf_counter()
@@ -237,14 +238,13 @@ def peak_memory(name: str, device: str) -> int:
     """Bytes that were held at most: of the GPU, or of the process that works (a server that this one started)."""
     if device == "cuda":  # 0 where the job runs on the CPU
         return torch.cuda.max_memory_allocated()
-    return resident_bytes(getattr(JOBS[name], "pid", None), peak=True)
+    peak = read_field(process_files(name) / "status", "VmHWM")
+    return int(peak.removesuffix("kB")) * 1024 if peak else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def resident_bytes(server: int | None = None, peak: bool = False) -> int:
-    """The memory that a process, by default this one, holds now or has held at most (macOS reports only the peak)."""
-    if not (status := PROC / str(server or "self") / "status").exists():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(read_field(status, "VmHWM" if peak else "VmRSS").removesuffix("kB")) * 1024
+def process_files(name: str) -> Path:
+    """Where Linux describes the process that does a job: this one, or the server that it started."""
+    return PROC / str(getattr(JOBS[name], "pid", "self"))
 
 
 def total_memory() -> int:
@@ -295,23 +295,29 @@ class Session:
             self.stop(row.contestant.name)
             return None
 
-    def load(self, rows: Iterable[Row], threads: int | None = None) -> None:
+    def load(self, rows: Iterable[Row]) -> None:
         """Start a process for each row that can run, and load its contestant."""
         able = [row for row in rows if not row.reason]
         for row in able:  # they import their libraries at the same time
-            self.stop(row.contestant.name)
-            self.processes[row.contestant.name] = new_process(threads or self.context.threads)
+            self.processes[row.contestant.name] = new_process(self.context.threads)
             self.processes[row.contestant.name].submit(int)
         for row in progress_bar(able, "loading"):
             row.route, row.load_peak = self.request(row, load_contestant, row.contestant, self.context) or ("", 0)
 
-    def turn(self, rows: Iterable[Row], work: Any, check: Callable[[Row, Any], None] | None = None, **how: Any) -> None:
-        """One sample of each row, in turn. check: judges the output. A large contestant takes one turn only."""
+    def turn(
+        self,
+        rows: Iterable[Row],
+        work: Any,
+        check: Callable[[Row, Any], None] | None = None,
+        counts: bool = True,
+        **how: Any,
+    ) -> None:
+        """A turn of each row: a sample, or (counts: False) a warm-up. check: judges the output."""
         for row in rows:
             arguments = row.contestant.name, self.context.device, work
             once = row.contestant.large and row.samples
             if answer := None if once else self.request(row, do_job, *arguments, **how):
-                row.samples.append(answer[0])
+                row.samples += [answer[0]] * counts
                 if check:
                     check(row, answer[1])
 

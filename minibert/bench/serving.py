@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from minibert.bench import embedding, peers
-from minibert.bench.harness import BenchResult, Contestant, Context, Row, Session, do_job
+from minibert.bench.harness import BenchResult, Contestant, Context, Row, Session
 from minibert.bench.settings import Settings
 from minibert.printing import progress_bar
 
@@ -181,8 +181,7 @@ def rounds(session: Session) -> None:
     for job, contestants, clients, turns, seconds in plan:
         rows = [replace(row, job=job, at=clients, samples=[]) for row in contestants]
         for row in progress_bar(rows * turns, f"{job}, {clients} clients"):
-            arguments = row.contestant.name, settings.device, session.work
-            session.request(row, do_job, *arguments, clients=clients, seconds=1.0)
+            session.turn([row], session.work, counts=False, clients=clients, seconds=1.0)
             session.turn([row], session.work, summarize, clients=clients, seconds=seconds)
         session.result.rows += rows
         for row in rows:

@@ -16,8 +16,10 @@ AMOUNTS = {
 }
 TURNS = {"quick": (6, 1), "default": (20, 3), "full": (50, 5)}  # turns with one sentence, cold starts
 # Options that need another one (True) or exclude it (False).
-RULES = [("objective", "train", True), ("infinity", "serve", True), ("soak", "serve", True)]
-RULES += [("quick", "full", False), ("serve", "train", False), ("serve", "full", False), ("serve", "job", False)]
+RULES = (
+    *(("objective", "train", True), ("infinity", "serve", True), ("soak", "serve", True)),
+    *(("quick", "full", False), ("serve", "train", False), ("serve", "full", False), ("serve", "job", False)),
+)
 
 
 def cores() -> int:
@@ -34,8 +36,8 @@ class Settings:
 
     models: tuple[str, ...] = ()
     quick: bool = setting(False, "minibert and transformers only: less than a minute (--train: two)")
-    full: bool = setting(False, "more rounds, and up to 100,000 sentences: hours")
-    job: bool = setting(False, "skip single sentences, cold starts and the growth of the cost")
+    full: bool = setting(False, "more rounds")
+    job: bool = setting(False, "skip single sentences and cold starts")
     train: bool = setting(False, "measure training against transformers' Trainer instead of embedding")
     objective: str = setting(None, "training objective: {choices} (classify)", choices=("classify", "mlm"))
     serve: bool = setting(False, "measure `minibert serve` against infinity-emb instead of embedding")

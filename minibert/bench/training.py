@@ -241,9 +241,7 @@ def load(session: Session) -> None:
     size = {"tokens": sum(result.lengths)}
     result.rows = [Row(one, "training", size, reason=one.obstacle("cpu")) for one in contestants_for(objective)]
     session.load(result.rows)
-    session.turn(result.rows, session.work[: WARM_UP * BATCH])
-    for row in result.rows:
-        row.samples = []
+    session.turn(result.rows, session.work[: WARM_UP * BATCH], counts=False)
 
 
 def check_losses(row: Row, losses: peers.Vectors) -> None:

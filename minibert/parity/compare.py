@@ -256,11 +256,12 @@ def compare_training(ours: nn.Module, theirs: nn.Module, batch: Inputs, labels: 
         optimizer = torch.optim.AdamW(model.train().parameters(), lr=1e-3, weight_decay=0.01)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(SEED)
-            for step in range(STEPS):
-                tensors, _ = run(model, batch, labels)
+            first_step.append(run(model, batch, labels)[0])
+            optimizer.step()
+            for _ in range(STEPS - 1):
+                optimizer.zero_grad()
+                forward(model, batch, labels).loss.backward()
                 optimizer.step()
-                if step == 0:
-                    first_step.append(tensors)
         model.eval()
     rows = compare_tensors(DROPOUT, first_step[0], first_step[1])
     return rows + compare_parameters(TRAINED, ours, theirs, lambda p: p.data)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial, reduce
-from typing import Any, NamedTuple, cast
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -105,15 +105,6 @@ def base(model: nn.Module) -> nn.Module:
     return model
 
 
-def find(model: nn.Module, path: str) -> nn.Module | None:
-    """The module at a path, first in the encoder, then in the task head; None where it is absent."""
-    for found in (base(model), model):
-        module = reduce(lambda at, name: getattr(at, name, None), path.split("."), cast(Any, found))
-        if isinstance(module, nn.Module):
-            return module
-    return None
-
-
 def head_of(model: nn.Module, family: Family) -> str:
     """The name of an upstream model's task head, by its class; "" for a bare encoder."""
     ending = type(model).__name__.removeprefix(family.upstream)
@@ -126,18 +117,12 @@ def config_of(model: nn.Module) -> Config:
     return config if isinstance(config, Config) else Config.from_dict(vars(config) | {"model_type": config.model_type})
 
 
-def module_of(model: nn.Module, path: str, config: Config, layer: int | None) -> nn.Module | None:
-    """The module of a row of the table, in a model of ours or of upstream; None where there is no such module."""
-    family, number = upstream_family(model), None if layer is None else config.shared_layers[layer]
-    if family is None:
-        return find(model, path if number is None else path.format(number))
-    if elsewhere := find(model, family.outputs.get(path, "")):
-        return elsewhere
-    try:
-        path = family.official(path, head_of(model, family))
-    except LookupError:
-        return None
-    return find(model, path if number is None else family.numbered(path, number, config.layers_in_group))
+def official_names(path: str, family: Family, head: str) -> list[str]:
+    """The official names of one of our modules; the first is where upstream computes its output, if it is elsewhere."""
+    names = [family.outputs[path]] if path in family.outputs else []
+    with suppress(LookupError):  # the relative has no such module
+        names.append(family.official(path, head))
+    return names
 
 
 def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str]]:
@@ -145,7 +130,9 @@ def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str]]:
 
     Layers that share their weights are one module at many places.
     """
-    config = config_of(model)
+    config, family = config_of(model), upstream_family(model)
+    named = [dict(part.named_modules(remove_duplicate=False)) for part in (model, base(model))]
+    modules = named[0] | named[1]  # of the encoder, and of the task head around it
     first = STAGES.index(IN_LAYERS[0])
     rows: list[tuple[tuple[str, str, str], int | None]] = [
         *((row, None) for row in STAGES[:first]),
@@ -153,8 +140,13 @@ def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str]]:
         *((row, None) for row in STAGES[first + len(IN_LAYERS) :]),
     ]
     for (stage, path, what), layer in rows:
-        if module := module_of(model, path, config, layer):
-            yield Place(stage, layer), module, what
+        number = 0 if layer is None else config.shared_layers[layer]
+        names = [path.format(number)]
+        if family is not None:
+            official = official_names(path, family, head_of(model, family))
+            names = [family.numbered(name, number, config.layers_in_group) for name in official]
+        if found := [modules[name] for name in names if name and name in modules]:
+            yield Place(stage, layer), found[0], what
 
 
 class WatchAttention(TorchFunctionMode):
@@ -173,21 +165,22 @@ class WatchAttention(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name, found = getattr(func, "__name__", ""), {}
-        if self.layer is not None and name == "softmax":
+        if name == "softmax":
             found, self.awaits_product = {SCORES: args[0]}, True
-        elif self.layer is not None and self.awaits_product and name in ("matmul", "__matmul__"):
+        elif self.awaits_product and name in ("matmul", "__matmul__"):
             found, self.awaits_product = {PROBS: args[0], CONTEXT: result}, False
-        elif self.layer is not None and name == "scaled_dot_product_attention":
+        elif name == "scaled_dot_product_attention":
             found = {CONTEXT: result}
-        self.kept |= {Place(stage, self.layer): tensor.detach() for stage, tensor in found.items()}
+        for stage, tensor in found.items():
+            self.kept[Place(stage, self.layer)] = tensor.detach()
         return result
 
 
 @contextmanager
 def recording(model: nn.Module) -> Iterator[Tensors]:
-    """Yield a dictionary that fills, in the order of computation, with every stage of the next forward pass."""
+    """Yield a dictionary that fills with every stage of the next forward pass; in the end in the order of STAGES."""
     kept: Tensors = {}
-    watch = WatchAttention(kept)
+    watch, found = WatchAttention(kept), list(places(model))
 
     def on_call(calls: Iterator[Place], what: str, _: nn.Module, given: tuple[Any, ...], returned: Any = None) -> None:
         place = next(calls)
@@ -198,7 +191,7 @@ def recording(model: nn.Module) -> Iterator[Tensors]:
             kept[place] = (value[0] if isinstance(value, tuple) else value).detach()
 
     called_for: dict[tuple[nn.Module, str, str], list[Place]] = defaultdict(list)  # a shared layer is called repeatedly
-    for place, module, what in places(model):
+    for place, module, what in found:
         if what not in (PROBS, CONTEXT):
             called_for[module, what, place.stage].append(place)
     with ExitStack() as stack, watch:
@@ -207,6 +200,9 @@ def recording(model: nn.Module) -> Iterator[Tensors]:
             register: Any = module.register_forward_pre_hook if what == SCORES else module.register_forward_hook
             stack.callback(register(hook).remove)
         yield kept
+    for place, _, _ in found:  # a module's hook fires only when the module returns
+        if place in kept:
+            kept[place] = kept.pop(place)
 
 
 def forward(model: nn.Module, batch: Inputs, more: Mapping[str, Any] | None = None) -> Any:
@@ -224,8 +220,7 @@ def run(model: nn.Module, batch: Inputs, labels: Mapping[str, Tensor] | None = N
         output = forward(model, batch, labels)
     if getattr(output, "loss", None) is not None:
         output.loss.backward()
-    # In the order of the table: a module's hook fires only when the module returns.
-    return {place: kept[place] for place, _, _ in places(model) if place in kept}, output
+    return kept, output
 
 
 def record(model: nn.Module, batch: Inputs) -> Tensors:

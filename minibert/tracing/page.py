@@ -4,8 +4,7 @@
     stops.html  the stops
 
 The templates escape all text. Each step links to the line of the source that computes it, which is part of the page.
-The line is found by a name that occurs in it: a module that the line calls, or a variable that it assigns. Such names
-survive when a line is rewritten; without the name, the link leads to the function.
+The line is found by a piece of its code, such as the module that it calls; without it, the link leads to the function.
 
 The scripts draw the numbers of the chosen layers and heads, rounded and packed:
 
@@ -19,10 +18,8 @@ Packed numbers are little-endian, row by row, in base64.
 
 from __future__ import annotations
 
-import ast
 import base64
 import inspect
-import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -53,28 +50,28 @@ VECTOR_TOKENS = 64  # a page has the vectors of the first tokens; norms and atte
 PAIR_TOKENS = 24  # a page has the queries and keys of the first tokens
 DRAWN = {"attention": "attention output", "attention_norm": "attention norm", "feed_forward": "contract"}
 
-# Step -> the function that computes it, and a name in the line.
+# Step -> the function that computes it, and code of the line.
 STEPS: dict[str, tuple[Callable[..., Any], str]] = {
-    "tokens": (tokenizer.Tokenizer._row, "ids"),
-    "ids": (model.Encoder.forward, "as_inputs"),
-    "token embeddings": (model.Embeddings.forward, "token"),
-    "segment embeddings": (model.Embeddings.forward, "segments"),
-    "position embeddings": (model.Embeddings.forward, "position"),
-    "embeddings": (model.Embeddings.forward, "norm"),
-    "wider embeddings": (model.Embeddings.forward, "embedding_projection"),
-    "layers": (model.Encoder.forward, "probs"),
-    "query, key, value": (model.SelfAttention.forward, "query"),
-    "scores": (model.eager_attention, "scores"),
-    "softmax": (model.eager_attention, "softmax"),
-    "context": (model.eager_attention, "context"),
-    "output": (model.SelfAttention.forward, "output"),
-    "attention norm": (model.Layer.forward, "attention_norm"),
-    "feed-forward": (model.FeedForward.forward, "contract"),
-    "feed-forward norm": (model.Layer.forward, "feed_forward_norm"),
-    "final": (model.Encoder.forward, "EncoderOutput"),
-    "pooler": (model.Pooler.forward, "tanh"),
-    "pooling": (readable.pool, "pooled"),
-    "masked-lm": (task_heads.TokenPrediction.predict_tokens, "transform_norm"),
+    "tokens": (tokenizer.Tokenizer._row, "ids = around("),
+    "ids": (model.Encoder.forward, "as_inputs("),
+    "token embeddings": (model.Embeddings.forward, "self.token("),
+    "segment embeddings": (model.Embeddings.forward, "self.segment(segments)"),
+    "position embeddings": (model.Embeddings.forward, "self.position("),
+    "embeddings": (model.Embeddings.forward, "self.norm("),
+    "wider embeddings": (model.Embeddings.forward, "self.embedding_projection("),
+    "layers": (model.Encoder.forward, "self.layers[number]("),
+    "query, key, value": (model.SelfAttention.forward, "self.query"),
+    "scores": (model.eager_attention, "scores = query"),
+    "softmax": (model.eager_attention, "scores.softmax("),
+    "context": (model.eager_attention, "context = "),
+    "output": (model.SelfAttention.forward, "self.output("),
+    "attention norm": (model.Layer.forward, "self.attention_norm("),
+    "feed-forward": (model.FeedForward.forward, "self.contract("),
+    "feed-forward norm": (model.Layer.forward, "self.feed_forward_norm("),
+    "final": (model.Encoder.forward, "EncoderOutput("),
+    "pooler": (model.Pooler.forward, "torch.tanh("),
+    "pooling": (readable.pool, "pooled = "),
+    "masked-lm": (task_heads.TokenPrediction.predict_tokens, "self.transform_norm("),
 }
 
 
@@ -201,16 +198,11 @@ def sums(decision: Decision) -> list[dict[str, Any]]:
 
 
 def line_of(step: str) -> tuple[str, int]:
-    """The file and line of a step: the first line with its name, or else the line where its function begins.
-
-    The name is that of a variable, an attribute or an argument; of a chain over several lines, the line with it.
-    """
-    function, name = STEPS[step]
+    """The file and line of a step: the first line of its function with its code, or else that where it begins."""
+    function, code = STEPS[step]
     source, first = inspect.getsourcelines(function)
-    definition: Any = ast.parse(textwrap.dedent("".join(source))).body[0]
-    nodes: list[Any] = [node for statement in definition.body for node in ast.walk(statement)]
-    lines = [node.end_lineno for node in nodes if name in (getattr(node, part, None) for part in ("id", "attr", "arg"))]
-    return Path(inspect.getfile(function)).name, first - 1 + min(lines, default=1)
+    found = next((place for place, line in enumerate(source) if code in line), 0)
+    return Path(inspect.getfile(function)).name, first + found
 
 
 def listings(steps: Iterable[str]) -> list[tuple[str, int, list[Markup]]]:

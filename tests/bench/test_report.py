@@ -49,19 +49,6 @@ def test_wrong_results_of_ours_and_a_busy_machine_are_printed(row: Any, result: 
     assert not report.figures(Settings(quick=True), [found], 1.0)["ok"]
 
 
-def test_goals_are_printed_as_reached_missed_or_not_measured(result: Any) -> None:
-    goals = [
-        {"model": "a", "goal": "b", "bound": 1.0, "value": v, "reached": r}
-        for v, r in ((1, True), (0, False), (None, None))
-    ]
-    text = report.goals_text([result(goals=goals)])
-    assert [line.split("  ")[-1].strip() for line in text.splitlines()[1:]] == [
-        "reached",
-        "NOT REACHED",
-        "not measured",
-    ]
-
-
 def test_the_picture_is_drawn(row: Any, result: Any, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     points = [row("minibert-float32", 1.0, job="sentences", at=at) for at in (8, 80)]
