@@ -6,8 +6,6 @@ for query and output, 4 Q D F for the feed-forward and 4 Q S D for attention. Q 
 and in the last layer Q = 1, because only [CLS] is needed. A multiplication and its addition are two operations.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

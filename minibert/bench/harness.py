@@ -4,8 +4,6 @@ A process sleeps while the others work, so all contestants take turns within a r
 round by round, then their median: a disturbance of a minute slows all of them alike.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import multiprocessing
 import os

@@ -5,8 +5,6 @@ at their best, sorted by length in batches of a sensible size; "as they come" an
 A library is imported when its contestant is loaded, in a process of its own.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 from collections.abc import Callable, Sequence

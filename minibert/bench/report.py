@@ -1,7 +1,5 @@
 """What `minibert bench` prints and draws: one table for people, one JSON object for programs, one picture."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 import statistics

@@ -1,7 +1,5 @@
 """The settings of `minibert bench`: what is measured, how much of it, and where."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ unpickler knows only the functions that build tensors, and stops at every other.
 folder is written atomically.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

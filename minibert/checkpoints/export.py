@@ -4,8 +4,6 @@ Inputs and outputs are named as in transformers; inputs may have any number of t
 positions, with padding on the right.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import warnings

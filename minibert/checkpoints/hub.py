@@ -4,8 +4,6 @@ A local source never opens a socket. The Hub comes last, and only if HF_HUB_OFFL
 without huggingface_hub's client, because its import takes half a second.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import importlib.util

@@ -9,8 +9,6 @@ correct one. Here a mistake in masks, labels, positions or attention is a gap th
 resumes an interrupted run.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

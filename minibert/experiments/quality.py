@@ -8,8 +8,6 @@ torch's AdamW, precision by autocast. The last epoch counts on both sides, and t
 data are files under $MINIBERT_DATA, a folder each.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

@@ -21,8 +21,6 @@ masking procedure, and at a place that counts it is that of a chosen token. R ro
 topics, W words of the language.
 """
 
-from __future__ import annotations
-
 from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

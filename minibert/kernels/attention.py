@@ -13,8 +13,6 @@ On a CPU attention is computed in float32: oneDNN, which multiplies bfloat16, co
 megabyte for each number of texts and tokens, and no two groups have the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import cast
 

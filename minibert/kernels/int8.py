@@ -24,8 +24,6 @@ the direction of a mean, such texts are computed in bfloat16. The result is cach
 SHA-256 of weights and texts. T tokens.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import os

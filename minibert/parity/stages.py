@@ -5,8 +5,6 @@ families/. Forward hooks read a module's input and output. The scores and probab
 module: a TorchFunctionMode watches the calls that compute them, softmax and the product with the values.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress

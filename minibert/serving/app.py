@@ -5,8 +5,6 @@
 A request that is wrong, too large or not permitted is refused as early as possible; nothing of it reaches the queue.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import signal

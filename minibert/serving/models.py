@@ -4,8 +4,6 @@ An item is one text or pair as ids. Texts are tokenized request by request, befo
 know what a request costs, and a text that is too long is refused. Everything after that is done in batches.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import re

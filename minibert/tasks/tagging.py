@@ -20,8 +20,6 @@ not be well-formed, so any sequence is read by the rules of conlleval and of seq
 nothing begins an entity, and so does another type. This reads IOB1, IOB2, IOBES and BILOU alike.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence

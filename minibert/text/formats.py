@@ -5,8 +5,6 @@ Sehr gut, danke;1         and one semicolon in each row: it is the delimiter
 "Teuer; und laut";5       inside quotes it does not count
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import gzip

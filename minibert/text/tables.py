@@ -15,8 +15,6 @@ name, and none if all are requested by number, from 1. Except for .json and UTF-
 a row longer than ROW_LIMIT is refused before it is read. Errors name the file and the place in it.
 """
 
-from __future__ import annotations
-
 import csv
 import importlib
 import io

@@ -1,7 +1,5 @@
 """Columns of texts and of pairs of texts: the one place where user input is checked row by row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 

@@ -10,8 +10,6 @@ vocab.txt                 WordPiece: one piece per line, its id is the line numb
 Those of relatives (vocab.json and merges.txt, or SentencePiece's own files) are not read: transformers converts them.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

@@ -19,8 +19,6 @@ A share is the part of FFN(x) that unit u adds in the direction of FFN(x); it is
 other way. The shares of all units and of b₂ add up to 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate

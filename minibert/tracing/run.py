@@ -3,8 +3,6 @@
 The run uses the hooks of parity/stages.py, so the tensors are the model's own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -9,8 +9,6 @@ Each file appears whole. Only one run at a time uses the folder: it is locked, a
 several ranks (distributed.py) the main process writes and all read, so the nodes must share the file system.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM wait for the end of a training step, where the state of the run can be saved."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

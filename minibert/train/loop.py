@@ -11,8 +11,6 @@ the same step together, each with its rows of every batch (distributed.py).
 The recipe is that of BERT (Devlin et al. 2018, appendix A.3), with Adam's bias correction.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext

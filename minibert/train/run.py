@@ -5,8 +5,6 @@
 Fine-tuning, pretraining and distillation are subclasses that say which model, batches, loss and evaluation they have.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

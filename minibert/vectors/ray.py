@@ -29,8 +29,6 @@ rows a second after the start against 608 and 580, in turns, of 20,000 sentences
 More machines help as long as there are several shards for each worker: at the end, all wait for the last shards.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math

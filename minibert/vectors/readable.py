@@ -3,8 +3,6 @@
 B batch, S tokens, D hidden size, L layers; N texts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
