@@ -1,7 +1,5 @@
 """For the tests of the benchmark: contestants in threads of this process, a tiny checkpoint, and invented results."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial

@@ -1,7 +1,5 @@
 """Embedding: texts, floating-point operations, equality of vectors, and whole runs on a tiny checkpoint."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time

@@ -1,7 +1,5 @@
 """The harness: ratios round by round, the rival of a row, doubts about the machine, processes that fail."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What is printed and drawn, and the requests that are refused before anything runs."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from collections.abc import Callable

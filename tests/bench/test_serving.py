@@ -1,7 +1,5 @@
 """The benchmark of the server: goals, clients, and whole measurements."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The benchmark of training: both sides train the same, and whole runs on a tiny checkpoint."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import tempfile

@@ -1,7 +1,5 @@
 """`minibert convert`: folders whose weights are a pickle become safetensors, and no pickle runs anything."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

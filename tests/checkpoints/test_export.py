@@ -1,7 +1,5 @@
 """The encoder and every task head as graphs: no check in them, any batch and length, the same numbers."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

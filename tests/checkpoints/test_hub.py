@@ -1,7 +1,5 @@
 """Where a checkpoint comes from: every local place in its order, then the Hub, once, and never when offline."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import logging

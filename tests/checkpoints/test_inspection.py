@@ -1,7 +1,5 @@
 """What `minibert inspect` reports of a pooler: trained or not, by three numbers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

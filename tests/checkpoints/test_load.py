@@ -1,7 +1,5 @@
 """Official files load under every name, prefix and dtype they have; what we save, transformers loads bit-equal."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil

@@ -1,7 +1,5 @@
 """A safetensors file that is damaged, truncated, hostile or something else is refused with its path and size."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Pretraining against the possible: the whole way on a small scale, with its goals, picture and guesses."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Quality beside transformers: both sides begin alike and learn from the same batches in the same order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

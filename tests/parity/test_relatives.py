@@ -4,8 +4,6 @@ That every tensor of them is equal bit for bit is the ladder's matter (test_pari
 found there on purpose (test_negative_controls.py); here is what a random batch does not reach.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

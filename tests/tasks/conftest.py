@@ -1,7 +1,5 @@
 """A checkpoint of a few words, written once, and its tokenizer."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Answers are cut from the passage itself, by windows that lose nothing, and measured."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Multiple choice: questions are read, each choice is scored as a pair, the best one is the prediction."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

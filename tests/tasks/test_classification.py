@@ -1,7 +1,5 @@
 """Texts and pairs with one label, several or a number: read, checked, encoded, answered and measured."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

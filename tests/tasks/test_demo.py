@@ -1,7 +1,5 @@
 """The demo does the tutorial's job with what the machine has, offline, without transformers, and names its sources."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

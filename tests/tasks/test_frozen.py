@@ -1,7 +1,5 @@
 """A classifier is what scikit-learn would train, survives its folder, and refuses what it cannot learn or use."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Masked LM on raw text: nothing is lost, each epoch masks other tokens, training equals transformers."""
 
-from __future__ import annotations
-
 import json
 import weakref
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The metrics agree with scikit-learn, scipy and the scripts of SQuAD, also where they are undefined."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """A tag for each word whatever the tokens do, and entities counted as seqeval counts them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """The hand-written WordPiece, byte-level BPE and unigram model give the ids of the `tokenizers` library."""
 
-from __future__ import annotations
-
 import sys
 import unicodedata
 from collections.abc import Iterable

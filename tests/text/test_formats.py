@@ -1,7 +1,5 @@
 """The delimiter is found or refused; bytes and cells that are no text are an error with a way out."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -5,8 +5,6 @@ type, another size, gone). The result is a value, or a ValueError, TypeError or 
 its folder. An AttributeError, a KeyError, a RecursionError or a library's own error fails the test.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import struct

@@ -1,7 +1,5 @@
 """Every kind of file gives the texts that were put in, and errors name the file and the place."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

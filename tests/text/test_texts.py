@@ -1,7 +1,5 @@
 """Every column of texts is accepted; what is no text is refused with its row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The tokenizers of BERT, RoBERTa, XLM-R, CamemBERT and ALBERT equal transformers', and report what they cut off."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The files of tokenizers are read as untrusted input, and older vocabularies give the same tokenizer."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Fine-tuning from data to a folder: it learns, transformers loads it, and it predicts on the command line."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Embedder and embed: which texts they take, what they load and hash, how they are pickled."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from functools import partial

@@ -1,7 +1,5 @@
 """The engine gives the vectors of the readable encoder, whatever the lengths, the recipe and the kernels."""
 
-from __future__ import annotations
-
 import copy
 import os
 import random

@@ -1,7 +1,5 @@
 """TextFeatures as a scikit-learn transformer: pipelines, grid searches, pickles, and the cache of rows."""
 
-from __future__ import annotations
-
 import pickle
 import sqlite3
 from pathlib import Path

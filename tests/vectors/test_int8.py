@@ -1,7 +1,5 @@
 """int8: exact integer products, quantization within half a step, and vectors that keep their meaning."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

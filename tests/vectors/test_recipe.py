@@ -1,7 +1,5 @@
 """The settings of a vector are written once: defaults, choices, checks and flags are those of Recipe everywhere."""
 
-from __future__ import annotations
-
 import argparse
 import inspect
 from dataclasses import fields

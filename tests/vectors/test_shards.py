@@ -1,7 +1,5 @@
 """A corpus in shards, without Ray: found, checked, embedded whole, and recognised later as done."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 The finished file after any number of kills equals bit for bit that of one run without.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import random
