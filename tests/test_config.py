@@ -120,7 +120,7 @@ MADE: list[tuple[dict[str, Any], str]] = [  # in Python: in a file, None is no v
 
 
 @pytest.mark.parametrize(
-    ("make", "values", "message"), [*((bert, *one) for one in WRONG), *((Config, *one) for one in MADE)], ids=str
+    ("make", "values", "message"), [*((bert, *one) for one in WRONG), *((Config, *one) for one in MADE)]
 )
 def test_a_config_that_cannot_be_is_refused_by_name(make: Any, values: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
