@@ -71,7 +71,11 @@ def refused(folder: Path, out: Path, *words: str, **how: Any) -> None:
 # -- what comes out
 
 
-@pytest.mark.parametrize(("family", "head"), [(f, h) for f, h in HEADS if h in ("masked-lm", "pretraining")], ids=str)
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [(f, h) for f, h in HEADS if h in ("masked-lm", "pretraining")],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_after_the_conversion_everything_equals_transformers(
     family: Family, head: str, written: Written, tmp_path: Path
 ) -> None:
