@@ -1,11 +1,9 @@
 """Sizes and behaviour of a checkpoint, which is a folder of trained weights: one frozen dataclass from config.json."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from minibert.families import family_of
 from minibert.families.base import Family
@@ -103,12 +101,12 @@ class Config:
         return len(self.id2label)
 
     @classmethod
-    def from_dict(cls, raw: dict[str, Any]) -> Config:
+    def from_dict(cls, raw: dict[str, Any]) -> Self:
         """The content of a config.json; the names of BERT are accepted for every relative."""
         return cls(**family_of(raw.get("model_type")).read(raw, [f.name for f in fields(cls)]))
 
     @classmethod
-    def from_file(cls, path: Path, model_type: str | None = None) -> Config:
+    def from_file(cls, path: Path, model_type: str | None = None) -> Self:
         """Read config.json; model_type: for older ones that have none. Raises ValueError with the path."""
         raw = read_json(path)
         stated = raw.get("model_type") or model_type

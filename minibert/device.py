@@ -1,7 +1,5 @@
 """Devices, dtypes, and what the hardware computes fast."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

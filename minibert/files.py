@@ -4,8 +4,6 @@ Input is a regular file of bounded size, and JSON is one object. Output is writt
 so that no reader ever sees half a file. outputs.py decides what may be replaced.
 """
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import json

@@ -6,8 +6,6 @@ pretraining_heads.py explains task heads and has those of pretraining. Sections 
     K  labels of a classifier        C  choices of a multiple-choice question
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -6,8 +6,6 @@ its batches, such as a training loop, switches them off with `unchecked`. A grap
 contains no checks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ transformers 5.23 computes it.
     B texts     S tokens     V vocabulary     K labels of a classifier
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -15,8 +15,6 @@ You Need" (Vaswani et al. 2017). Every operation stands in the order of transfor
 in float32 on a CPU the two are equal bit for bit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

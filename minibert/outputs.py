@@ -5,8 +5,6 @@ them are complete, together with LIST_FILE, which holds the SHA-256 of each. Wit
 replaced only if it still has the SHA-256 in that list; a single file only if it has the mark of minibert.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

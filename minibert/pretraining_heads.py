@@ -9,8 +9,6 @@ losses are in losses.py. Sections are those of "BERT" (Devlin et al. 2018). Besi
     K  labels of a classifier        C  choices of a multiple-choice question
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar
 

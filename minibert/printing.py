@@ -1,7 +1,5 @@
 """Text for users: values in error messages, reports in aligned lines, progress, how to install optional packages."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import io

@@ -3,8 +3,6 @@
 The command line (cli/options.py) makes its flags from these fields, and `check` holds every value to its limits.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 import typing

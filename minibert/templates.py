@@ -1,7 +1,5 @@
 """HTML pages from Jinja2 templates: values are escaped once, where the template writes them; source in colours."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined

@@ -1,7 +1,5 @@
 """For every test: no network, and the real checkpoint if it needs one."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import json

@@ -1,7 +1,5 @@
 """What the tests of the engine share: small random encoders, random rows of ids, and the readable vectors."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What several test files need: checkpoints real and random, the two sides of a comparison, texts that are hard."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import json

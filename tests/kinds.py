@@ -1,7 +1,5 @@
 """A folder of every kind that holds a model with a task head."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Mistakes made on purpose, each of which the parity ladder must find at its place, and say its cause."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The notebooks of tutorials/, read as JSON: nbformat takes seconds to import, and only running them needs it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

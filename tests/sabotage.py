@@ -1,7 +1,5 @@
 """Ways to change our side on purpose, of which mistakes.py makes its mistakes."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace

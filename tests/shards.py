@@ -1,7 +1,5 @@
 """Small Parquet files of texts and of vectors, which the tests of shards and of Ray share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

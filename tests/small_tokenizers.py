@@ -1,7 +1,5 @@
 """Tokenizers of the relatives, small and trained on a few sentences, saved as transformers saves them."""
 
-from __future__ import annotations
-
 import inspect
 import io
 import json
@@ -138,16 +136,10 @@ def write_config(folder: Path, family: str, vocab_size: int, **values: Any) -> N
 
 
 def write_vocabulary(folder: Path, family: str) -> Path:
-    """The folder that the family was released with: its vocabulary, without a tokenizer.json."""
+    """The folder that the family was released with: SentencePiece's vocabulary, without a tokenizer.json."""
     write_config(folder, family, 1000)
-    if family == "roberta":
-        vocab, merges = byte_pairs()
-        (folder / "vocab.json").write_text(json.dumps(vocab, ensure_ascii=False), encoding="utf-8")
-        lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
-        (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    else:
-        name = "spiece.model" if family == "albert" else "sentencepiece.bpe.model"
-        (folder / name).write_bytes(pieces(family))
+    name = "spiece.model" if family == "albert" else "sentencepiece.bpe.model"
+    (folder / name).write_bytes(pieces(family))
     return folder
 
 

@@ -4,8 +4,6 @@ Its tensors have other names, its positions begin at 3, all layers share their w
 pooler. Its upstream is written out beside it with modules of its own, as a library would have it.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Untrusted files are read within limits, and output is written atomically."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

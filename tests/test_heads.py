@@ -3,8 +3,6 @@
 test_parity.py shows that outputs, gradients and training are equal bit for bit.
 """
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A model made without a checkpoint begins as BERT does and, under one seed, as transformers' own."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 from typing import Any

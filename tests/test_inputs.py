@@ -1,7 +1,5 @@
 """Batches that no encoder can take are refused with the value, the place and the limit; unusual ones work."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Labels that cannot be are refused with the value, its place and the limit before a loss is computed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The forward pass: shapes, outputs, other ways to the same numbers; test_parity.py compares it with transformers."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import re

@@ -1,7 +1,5 @@
 """What stands where a command is to write is kept: refused, or with --overwrite replaced where minibert wrote it."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -231,14 +229,6 @@ def test_a_file_is_refused_and_with_overwrite_replaced_only_if_it_is_of_that_kin
     assert run(*argv, option, out) == 2
     assert out.read_bytes() == written
     assert run(*argv, option, out, "--overwrite") == 0
-
-
-def test_the_text_beside_an_onnx_file_is_kept_too(run: Run, tmp_path: Path) -> None:
-    pytest.importorskip("onnxscript")
-    (tmp_path / "model.txt").write_text("my notes")
-    for overwrite in ([], ["--overwrite"]):
-        assert run("export", "HOME/words", "--out", tmp_path / "model.onnx", *overwrite) == 2
-    assert contents(tmp_path).keys() == {"model.txt"}
 
 
 # -- Python

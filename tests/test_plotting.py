@@ -1,7 +1,5 @@
 """Pictures of tensors."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 

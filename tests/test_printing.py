@@ -1,7 +1,5 @@
 """Hints of what to install name what pip finds, from the folder where the user is; progress is a bar or lines."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """README's examples run as they are printed, on a machine like CI's: offline, with the checkpoint of the wheel."""
 
-from __future__ import annotations
-
 import ast
 import gzip
 import io

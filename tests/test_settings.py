@@ -1,7 +1,5 @@
 """Settings are written once: the fields of a dataclass define limits and command-line flags."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import dataclass
 from typing import Any

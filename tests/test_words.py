@@ -1,7 +1,5 @@
 """The field's own words: names and phrases that minibert once had for things with a common name do not come back."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

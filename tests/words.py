@@ -1,7 +1,5 @@
 """A checkpoint of a few words, with its tokenizer, and labelled texts that are easy to tell apart."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Write the annotated source as pages: `python -m minibert.annotated FOLDER`."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import inspect

@@ -4,8 +4,6 @@ In equations `_x` and `_{...}` stand low, `^x` and `^{...}` high. Indices: s, t 
 h heads; l layers.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 TITLES = {

@@ -6,8 +6,6 @@ for query and output, 4 Q D F for the feed-forward and 4 Q S D for attention. Q 
 and in the last layer Q = 1, because only [CLS] is needed. A multiplication and its addition are two operations.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess
@@ -120,7 +118,7 @@ def padded_bytes(lengths: Sequence[int], config: Config) -> int:
 
 
 def product_rates(config: Config, precisions: Iterable[str], device: str) -> dict[str, float]:
-    """ "precision kernel" -> operations a second, of torch's own kernel and of the one that the engine chooses.
+    """Operations a second by "precision kernel", of torch's own kernel and of the one that the engine chooses.
 
     The products are those of one layer; the median over PRODUCT_SECONDS counts.
     """

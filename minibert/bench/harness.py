@@ -4,8 +4,6 @@ A process sleeps while the others work, so all contestants take turns within a r
 round by round, then their median: a disturbance of a minute slows all of them alike.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import multiprocessing
 import os
@@ -191,8 +189,8 @@ class BenchResult:
     def doubts(self) -> list[str]:
         """Why the machine is too busy for these figures; empty if it is quiet."""
         rows = [row for row in self.rows if row.job == self.job and row.samples and row.contestant.ours]
-        times = [spread(sample.seconds for sample in row.samples) for row in rows]
-        factor = max((each["most"] / each["least"] for each in times), default=1.0)
+        times = [[sample.seconds for sample in row.samples] for row in rows]
+        factor = max((max(seconds) / min(seconds) for seconds in times), default=1.0)
         slow = f"the slowest round of minibert took {factor:.2f} times as long as the fastest"
         return [slow] * (factor > UNSTEADY)
 
@@ -204,10 +202,10 @@ class BenchResult:
 def start_process(threads: int) -> None:
     """Set up a process: threads, no network, no output. Programs that it starts inherit its environment."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the benchmark, which ends its processes
-    quiet = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    quiet |= {"TRANSFORMERS_NO_ADVISORY_WARNINGS": "1", "TOKENIZERS_PARALLELISM": "true"}
     libraries = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
-    os.environ.update(quiet | dict.fromkeys(libraries, str(threads)))
+    os.environ.update(
+        {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"} | dict.fromkeys(libraries, str(threads))
+    )
     torch.set_num_threads(threads)
     for stream in (1, 2):  # discard what libraries print
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)

@@ -5,8 +5,6 @@ at their best, sorted by length in batches of a sensible size; "as they come" an
 A library is imported when its contestant is loaded, in a process of its own.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 from collections.abc import Callable, Sequence
@@ -26,7 +24,6 @@ BATCH = {"cpu": 32, "cuda": 512}  # texts in a batch of the other runtimes; mini
 Vectors = NDArray[np.float32]
 Loaded = tuple[Callable[..., Any], str]  # the function that does the job, and its route: the kernels that it uses
 Ids = NDArray[np.int64]  # (B,S); a mask has the same type
-Encode = Callable[[Sequence[str]], Vectors]
 
 
 def load_ours(context: Context, precision: str) -> Loaded:
@@ -111,7 +108,7 @@ def load_ctranslate2(context: Context, precision: str) -> Loaded:
 
 def batched(
     context: Context, compute: Callable[[Ids, Ids], Vectors], sort: bool = True, one_batch: bool = False
-) -> Encode:
+) -> Callable[[Sequence[str]], Vectors]:
     """texts -> vectors, from a function of one padded batch: the longest texts first, or in their own order."""
     transformers: Any = importlib.import_module("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(context.folder)
@@ -121,19 +118,11 @@ def batched(
         order = sorted(range(len(rows)), key=lambda number: -len(rows[number])) if sort else list(range(len(rows)))
         size = len(rows) if one_batch else BATCH[context.device]
         batches = [order[start : start + size] for start in range(0, len(rows), size)]
-        vectors = np.concatenate([compute(*padded([rows[number] for number in batch])) for batch in batches])
+        padded = (tokenizer.pad({"input_ids": [rows[n] for n in batch]}, return_tensors="np") for batch in batches)
+        vectors = np.concatenate([compute(batch["input_ids"], batch["attention_mask"]) for batch in padded])
         return vectors[np.argsort(order)]
 
     return encode
-
-
-def padded(rows: list[list[int]]) -> tuple[Ids, Ids]:
-    """Ids and mask, (B,S); padding has the id 0, which is [PAD] in the vocabularies that are measured."""
-    lengths = np.array([len(row) for row in rows])
-    mask = np.arange(lengths.max()) < lengths[:, None]
-    ids = np.zeros(mask.shape, np.int64)
-    ids[mask] = np.concatenate(rows)
-    return ids, mask.astype(np.int64)
 
 
 class FirstVectors(nn.ModuleList):

@@ -1,7 +1,5 @@
 """What `minibert bench` prints and draws: one table for people, one JSON object for programs, one picture."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 import statistics
@@ -31,7 +29,6 @@ LEGEND = (
     "process. difference, 1-cosine: the largest, to transformers (eager, float32) or minibert.embed"
 )
 OURS, OTHERS = "#0072B2", "#B0B0B0"  # blue and grey stay apart for every kind of colour blindness, and in print
-STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 
 
 def machine(threads: int, device: str = "cpu") -> dict[str, Any]:
@@ -142,37 +139,31 @@ def goals_text(results: Sequence[BenchResult]) -> str:
 
 def figures(settings: Settings, results: Sequence[BenchResult], seconds: float) -> dict[str, Any]:
     """Everything in plain types; "ok": our own results are those of the reference."""
-    models = []
-    for result in results:
-        plain = {"rows": [row_figures(row, result) for row in result.rows], "config": asdict(result.config)}
-        models.append(vars(result) | plain | {"wrong": result.wrong, "too_busy": result.doubts})
     return {
         "ok": not any(result.wrong for result in results),
         "machine": machine(settings.threads, settings.device),
         "versions": versions(),
         "settings": asdict(settings),
         "seconds": round(seconds, 1),
-        "models": models,
+        "models": [
+            vars(result)
+            | {"rows": [row_figures(row, result) for row in result.rows], "config": asdict(result.config)}
+            | {"wrong": result.wrong, "too_busy": result.doubts}
+            for result in results
+        ],
         "goals": [goal for result in results for goal in result.goals],
     }
 
 
 def draw(results: Sequence[BenchResult], path: Path) -> None:
-    """Bars for each checkpoint: the units a second of every contestant in the main job, and how much faster ours is."""
-    plt = pyplot()
-    with plt.rc_context(STYLE):
-        figure, grid = plt.subplots(1, len(results), figsize=(14, 5), layout="constrained", squeeze=False)
-        for axes, result in zip(grid[0], results, strict=True):
-            rows = [row for row in result.rows if row.job == result.job and row.ranked]
-            unit = next(iter(rows[0].size))
-            colours = [OURS if row.contestant.ours else OTHERS for row in rows]
-            bars = axes.barh(range(len(rows)), [row.size[unit] / row.seconds for row in rows], color=colours)
-            ratios = [row_figures(row, result)["ratio"] for row in rows]
-            axes.bar_label(bars, [f" ours {ratio['median']:.2f} x" if ratio else "" for ratio in ratios])
-            labels = [
-                f"{row.contestant.title}, {row.contestant.precision}" + f", {row.at}" * bool(row.at) for row in rows
-            ]
-            axes.set_yticks(range(len(rows)), labels)
-            axes.invert_yaxis()
-            axes.set(title=result.name, xlabel=f"{unit} a second, more is better")
-        save_figure(figure, path)
+    """Bars for each checkpoint: the units a second of every contestant in the main job."""
+    figure, grid = pyplot().subplots(1, len(results), figsize=(14, 5), layout="constrained", squeeze=False)
+    for axes, result in zip(grid[0], results, strict=True):
+        rows = [row for row in result.rows if row.job == result.job and row.ranked]
+        unit = next(iter(rows[0].size))
+        names = [f"{row.contestant.title}, {row.contestant.precision}" + f", {row.at}" * bool(row.at) for row in rows]
+        colours = [OURS if row.contestant.ours else OTHERS for row in rows]
+        axes.barh(names, [row.size[unit] / row.seconds for row in rows], color=colours)
+        axes.invert_yaxis()
+        axes.set(title=result.name, xlabel=f"{unit} a second, more is better")
+    save_figure(figure, path)

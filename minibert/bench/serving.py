@@ -6,8 +6,6 @@ and answers are not decoded, so that the server is measured. The soak puts minib
 and records its memory. infinity-emb needs an environment of its own; --infinity names the program infinity_emb in it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import importlib

@@ -1,7 +1,5 @@
 """The settings of `minibert bench`: what is measured, how much of it, and where."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 
@@ -16,8 +14,10 @@ AMOUNTS = {
 }
 TURNS = {"quick": (6, 1), "default": (20, 3), "full": (50, 5)}  # turns with one sentence, cold starts
 # Options that need another one (True) or exclude it (False).
-RULES = [("objective", "train", True), ("infinity", "serve", True), ("soak", "serve", True)]
-RULES += [("quick", "full", False), ("serve", "train", False), ("serve", "full", False), ("serve", "job", False)]
+RULES = (
+    *(("objective", "train", True), ("infinity", "serve", True), ("soak", "serve", True)),
+    *(("quick", "full", False), ("serve", "train", False), ("serve", "full", False), ("serve", "job", False)),
+)
 
 
 def cores() -> int:

@@ -13,8 +13,6 @@ eager attention and unfused AdamW; and the packed step, which sums in another or
 gradients of the readable one.
 """
 
-from __future__ import annotations
-
 import copy
 import importlib
 from collections.abc import Sequence

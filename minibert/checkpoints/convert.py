@@ -1,13 +1,11 @@
 """Convert an older folder, whose weights are a pickle, to safetensors, at the user's request.
 
-    pytorch_model.bin -> torch's weights-only unpickler -> tensors by name, each once -> model.safetensors
+    pytorch_model.bin -> torch's weights-only unpickler -> tensors by name -> model.safetensors
 
 A pickle is a program for a small machine that builds objects, and it may call any function. torch's weights-only
 unpickler knows only the functions that build tensors, and stops at every other. Its result is checked, and the new
 folder is written atomically.
 """
-
-from __future__ import annotations
 
 import json
 import re
@@ -23,7 +21,6 @@ from torch import Tensor
 
 from minibert.checkpoints import sentence_files
 from minibert.checkpoints.hub import TOKENIZER_FILES, locate
-from minibert.checkpoints.load import bare_name
 from minibert.checkpoints.tensor_files import (
     INDEX_FILE,
     PICKLES,
@@ -75,7 +72,7 @@ def convert(name: str | Path, out: str | Path, *, model_type: str | None = None,
             copied = [path.name for path in folder.glob("*.safetensors*")]
         else:
             copied = []
-            write_tensors(temporary / WEIGHTS_FILE, read_pickles(folder, config, done))
+            write_tensors(temporary / WEIGHTS_FILE, read_pickles(folder, done))
         written = json.dumps(stated | {"model_type": config.model_type}, indent=2, ensure_ascii=False)
         write_text_atomically(temporary / "config.json", f"{written}\n")
         for path in [path for pattern in (*copied, *COPIED) for path in folder.glob(pattern)]:
@@ -88,11 +85,10 @@ def convert(name: str | Path, out: str | Path, *, model_type: str | None = None,
     return done
 
 
-def read_pickles(folder: Path, config: Config, done: Converted) -> dict[str, Tensor]:
+def read_pickles(folder: Path, done: Converted) -> dict[str, Tensor]:
     """The tensors of the folder's pickle or shards; anything else in there is reported in `left_out`.
 
-    As safetensors requires, each is contiguous and in memory of its own: two parameters that share one are both copied,
-    but for a decoder that is tied.
+    Each is a copy, contiguous and in memory of its own, as safetensors requires.
     """
     pickle = next((name for name in PICKLES if (folder / name).exists()), None)
     if pickle is None:
@@ -112,9 +108,7 @@ def read_pickles(folder: Path, config: Config, done: Converted) -> dict[str, Ten
                 tensors[name] = checked(folder / file, name, value.detach())
     if not tensors:
         raise ValueError(f"{folder / done.read[0]} holds no tensors by name; it holds: {[*done.left_out][:8]}")
-    drop_tied(tensors, config, done)
-    storages = [tensor.untyped_storage().data_ptr() for tensor in tensors.values()]
-    return {name: x.clone() if storages.count(x.untyped_storage().data_ptr()) > 1 else x for name, x in tensors.items()}
+    return tensors
 
 
 def unpickle(path: Path) -> dict[Any, Any]:
@@ -134,24 +128,9 @@ def unpickle(path: Path) -> dict[Any, Any]:
 
 
 def checked(path: Path, name: str, tensor: Tensor) -> Tensor:
-    """The tensor, contiguous. Raises ValueError for one that safetensors cannot hold, or larger than its memory."""
+    """A contiguous copy. Raises ValueError for a tensor that safetensors cannot hold, or larger than its memory."""
     plain = tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type == "cpu"
     if not plain or tensor.dtype not in DTYPES or tensor.nbytes > tensor.untyped_storage().nbytes():
         kind = f"{tensor.dtype}, {tensor.layout}, {tensor.device}, {tuple(tensor.shape)}".replace("torch.", "")
         raise ValueError(f"{path}: tensor {name} is {kind}; supported: dense and fully stored, real numbers")
-    return tensor.contiguous()
-
-
-def drop_tied(tensors: dict[str, Tensor], config: Config, done: Converted) -> None:
-    """Leave out the decoder's weight and bias where they equal others and config.json ties them.
-
-    transformers and minibert tie them again; the names that stay are those that both look for.
-    """
-    family, names = config.family, {bare_name(name): name for name in tensors}
-    embedding = f"{family.modules['embeddings.token']}.weight"
-    pairs = [(second, first) for second, first in family.second_names.items() if first == embedding]
-    for second, first in [*pairs, family.decoder_bias[::-1]] if config.tie_word_embeddings else []:
-        both = [tensors[names[name]] for name in {second, first} & names.keys()]
-        if len(both) == 2 and torch.equal(*both):
-            del tensors[names[second]]
-            done.left_out[names[second]] = f"tied: the same as {names[first]}"
+    return tensor.clone(memory_format=torch.contiguous_format)

@@ -1,10 +1,8 @@
 """Export a model as an ONNX file, which other runtimes read: onnxruntime, OpenVINO, a browser.
 
-The inputs are named as in transformers, and may have any number of texts of any length. A text file beside it describes
-inputs and outputs.
+Inputs and outputs are named as in transformers; inputs may have any number of texts of any length up to the model's
+positions, with padding on the right.
 """
-
-from __future__ import annotations
 
 import importlib
 import logging
@@ -17,7 +15,7 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from minibert.checkpoints.load import head_of, load
-from minibert.files import atomic_write, write_text_atomically
+from minibert.files import atomic_write
 from minibert.heads import Head, MultipleChoice, QuestionAnswering, SequenceClassification, TokenClassification
 from minibert.model import Encoder
 from minibert.outputs import check_output
@@ -27,18 +25,6 @@ SHAPES = ((1, 2), (3, 17), (2, 64), (5, 9))  # texts, tokens: inputs at which th
 ENCODER = "encoder"  # the `head` of a model without one
 FINE_TUNED = {one.name for one in (SequenceClassification, TokenClassification, QuestionAnswering, MultipleChoice)}
 BOUND = 3e-5  # the largest difference between them
-MEANING = {
-    "input_ids": "ids of [CLS] text [SEP], or [CLS] first [SEP] second [SEP]; short rows are filled with {pad}",
-    "attention_mask": "1 for a token, 0 for padding",
-    "token_type_ids": "0 for the first text and its special tokens, 1 for the second text and the last [SEP]",
-}
-RESULTS = {
-    "last_hidden_state": "a vector for each token; that of [CLS] is the first",
-    "pooler_output": "the output of the pooler, which reads [CLS]",
-    "logits": "scores of the labels, choices or tokens, before softmax or sigmoid",
-    "start_logits": "for each token the score that the answer begins there",
-    "end_logits": "for each token the score that the answer ends there",
-}
 
 
 class Positional(nn.Module):
@@ -61,15 +47,14 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None, overwr
     """Write the checkpoint, or its model with a task head, as an ONNX file in float32, and compare the two.
 
     head: None: the task head of fine-tuning that the checkpoint has, else "encoder", the model without a head.
-    out: a name with the suffix .onnx; a .txt of the same name describes inputs and outputs. overwrite: replace both, if
-    minibert wrote them. Returns "out", the names of "inputs" and "outputs", and the largest "difference" of an output
-    from the model's. Raises ImportError without the extra onnx, ValueError for another suffix, for a file that exists,
-    and what `load` raises; RuntimeError where the file does not compute what the model computes.
+    out: a name with the suffix .onnx. overwrite: replace a file that minibert wrote. Returns "out", the names of
+    "inputs" and "outputs", and the largest "difference" of an output from the model's. Raises ImportError without the
+    extra onnx, ValueError for another suffix, for a file that exists, and what `load` raises; RuntimeError where the
+    file does not compute what the model computes.
     """
-    out, text = Path(out), Path(out).with_suffix(".txt")
+    out = Path(out)
     require("onnx", "onnx", "onnxruntime", "onnxscript")
-    for file, ending in ((out, ".onnx"), (text, ".txt")):
-        check_output(file, overwrite, endings=(ending,), apart=[name])
+    check_output(out, overwrite, endings=(".onnx",), apart=[name])
     if head is None:
         head = found if (found := head_of(name)) in FINE_TUNED else ENCODER
     model = load(name, head=None if head == ENCODER else head)
@@ -93,12 +78,10 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None, overwr
             verbose=False,
         )
         program.model.producer_name = "minibert"
-        program.model.doc_string = describe(str(name), model, program.model.graph)
         program.save(str(temporary))
         difference = compare(wrapped, temporary)
         if not difference <= BOUND:
             raise RuntimeError(f"the ONNX file differs from the model by {difference:.1g}, limit {BOUND:g}: deleted")
-    write_text_atomically(text, program.model.doc_string)
     return {"out": out, "inputs": wrapped.inputs, "outputs": outputs, "difference": difference}
 
 
@@ -128,17 +111,3 @@ def compare(wrapped: Positional, file: Path) -> float:
             pairs = zip(found, wrapped(*given), strict=True)
             largest = max(largest, *(float((torch.from_numpy(x) - y).abs().max()) for x, y in pairs))
     return largest
-
-
-def describe(name: str, model: Encoder | Head, graph: Any) -> str:
-    """The inputs and outputs of the file, in words."""
-    config, head = model.config, model.name if isinstance(model, Head) else "encoder"
-    lines = [f"{config.family.title} {name}, {head}, float32", ""]
-    meaning = {key: words.format(pad=config.pad_token_id) for key, words in MEANING.items()}
-    lines += [f"in   {one.name}: int64 {one.shape}: {meaning[one.name]}" for one in graph.inputs]
-    lines += [f"out  {one.name}: float32 {one.shape}: {RESULTS.get(one.name, 'scores')}" for one in graph.outputs]
-    limits = f"At most {config.max_tokens} tokens a row; ids are 0 to {config.vocab_size - 1}"
-    lines += ["", f"{limits}, from the tokenizer of the checkpoint."]
-    if isinstance(model, Head) and model.has_labels:
-        lines.append("labels: " + ", ".join(f"{number} {label}" for number, label in config.id2label.items()))
-    return "\n".join(lines) + "\n"

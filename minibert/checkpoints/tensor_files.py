@@ -6,8 +6,6 @@ checks every number of the header against the file (no gap, no overlap, no byte 
 the size of the file, and files of another kind are recognised. Format: safetensors 0.8, "Format" in its documentation.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 from collections.abc import Iterator

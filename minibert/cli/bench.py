@@ -1,7 +1,5 @@
 """`minibert bench`: speed against other runtimes; with --train, of training; with --serve, of the server."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import time

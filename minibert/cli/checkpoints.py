@@ -1,7 +1,5 @@
 """The commands about checkpoints: `minibert download`, `inspect`, `convert` and `export`."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import asdict
 from pathlib import Path
@@ -71,7 +69,7 @@ def convert(args: Arguments) -> Figures:
 def export_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="NAME", help="a Hub name or a folder")
-    add("--out", required=True, type=Path, metavar="FILE.onnx", help="the file; FILE.txt explains it")
+    add("--out", required=True, type=Path, metavar="FILE.onnx", help="the file")
     heads = "a task head that the checkpoint has, or encoder (default: its head of fine-tuning, else encoder)"
     add("--head", metavar="HEAD", help=heads)
     add_overwrite(parser)
@@ -82,7 +80,8 @@ def export(args: Arguments) -> Figures:
     from minibert.checkpoints import export
 
     exported = export.export(args.model, args.out, head=args.head, overwrite=args.overwrite)
-    print(args.out.with_suffix(".txt").read_text(encoding="utf-8"))
+    print(block("inputs", ", ".join(exported["inputs"])))
+    print(block("outputs", ", ".join(exported["outputs"])))
     print(block("compared", f"with the model, by onnxruntime: largest difference {exported['difference']:.1e}"))
-    print(block("written", f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB, and {args.out.with_suffix('.txt')}"))
+    print(block("written", f"{args.out}: {args.out.stat().st_size / 1e6:.1f} MB"))
     return exported

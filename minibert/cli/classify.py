@@ -1,7 +1,5 @@
 """`minibert classify train`: features and logistic regression. Its folder is for `evaluate` and `predict`."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """`minibert demo`: the main job."""
 
-from __future__ import annotations
-
 import argparse
 from functools import partial
 

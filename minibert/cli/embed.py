@@ -1,7 +1,5 @@
 """`minibert embed`: one vector for each text of a file or of several, or, with --engine ray, of a large corpus."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """`minibert evaluate`: a trained folder on labelled data."""
 
-from __future__ import annotations
-
 import argparse
 from dataclasses import replace
 from typing import Any

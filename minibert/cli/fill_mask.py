@@ -1,7 +1,5 @@
 """`minibert fill-mask`: the most probable tokens at each [MASK]."""
 
-from __future__ import annotations
-
 import argparse
 
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures

@@ -10,8 +10,6 @@ Exit status: 0 done, 1 the work failed, 2 the request was wrong, 141 the output 
 and SIGTERM, each a KeyboardInterrupt, whose text says what is kept.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import json
@@ -19,7 +17,6 @@ import os
 import re
 import signal
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -167,16 +164,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def terminable() -> Iterator[list[int]]:
-    """Inside, SIGTERM is a KeyboardInterrupt, as Ctrl-C is, and appended to a list."""
+    """Inside, SIGTERM is a KeyboardInterrupt, as Ctrl-C is, and appended to a list; for the main thread alone."""
     received: list[int] = []
 
     def interrupt(number: int, _: object) -> None:
         received.append(number)
         raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
     usual = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield received

@@ -1,7 +1,5 @@
 """Command-line flags from settings: each field of a settings dataclass is one option of a command."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Collection, Mapping
 from dataclasses import fields

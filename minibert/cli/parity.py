@@ -1,7 +1,5 @@
 """`minibert parity`: every tensor compared with transformers."""
 
-from __future__ import annotations
-
 import argparse
 
 from minibert.cli.shared import Arguments, Figures, add_overwrite

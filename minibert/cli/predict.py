@@ -1,7 +1,5 @@
 """`minibert predict`: what a model with a task head says of new texts."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

@@ -1,7 +1,5 @@
 """`minibert serve`: vectors, labels and masked tokens over HTTP."""
 
-from __future__ import annotations
-
 import argparse
 import ipaddress
 import os

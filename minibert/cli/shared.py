@@ -1,7 +1,5 @@
 """What several commands share: options, a phrase of their reports, and standard input."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """`minibert trace`: the journey of a sentence."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -116,28 +116,27 @@ def finetune(args: Arguments, name: str) -> Figures:
     data, dev = task.read(args.data), None if args.dev is None else task.read(args.dev)
     prepared = FinetuneRun.of(task, data, dev, read_options(args, FinetuneSettings))
     print(prepared.summary)
-    trained: list[Trained] = []
-    folders: list[Path] = []
+    report = partial(print_progress, main=task.main)
+    trained: dict[Path, Trained] = {}  # by the folder of its checkpoints
     for seed in range(args.seed, args.seed + args.seeds):
         one = replace(prepared, settings=replace(prepared.settings, seed=seed))
         print(block("seed", str(seed)), flush=True)
-        folders.append(args.out.with_name(f"{args.out.name}.training" + (f"-{seed}" if args.seeds > 1 else "")))
-        report = partial(print_progress, main=task.main)
-        with reported(folders[-1]):
-            trained.append(one.train(folders[-1], restart=args.restart, report=report))
-        print_result(trained[-1])
-    best = max(trained, key=lambda one: one.measure.score if one.measure else 0.0)
+        folder = args.out.with_name(f"{args.out.name}.training" + (f"-{seed}" if args.seeds > 1 else ""))
+        with reported(folder):
+            trained[folder] = one.train(folder, restart=args.restart, report=report)
+        print_result(trained[folder])
+    best = max(trained.values(), key=lambda one: one.measure.score if one.measure else 0.0)
     if args.seeds > 1:
-        scores = [one.measure.score for one in trained if one.measure]
+        scores = [one.measure.score for one in trained.values() if one.measure]
         spread = {"mean": statistics.mean(scores), "std": statistics.stdev(scores)}
         best.figures["seeds"] = {"scores": scores} | spread
         print(block("seeds", "mean {mean:.4f}, standard deviation {std:.4f}; the best is kept".format(**spread)))
-    with reported(folders[-1]):
+    with reported(folder):
         write(best, args.out, args.overwrite)
-    for folder in folders:
+    for folder in trained:
         remove_run(folder)
     if args.plot and distributed.context().is_main:
-        plot_runs([one.figures for one in trained], task.main, args.plot)
+        plot_runs([one.figures for one in trained.values()], task.main, args.plot)
         print(block("picture", str(args.plot)))
     return print_saved(args, best)
 

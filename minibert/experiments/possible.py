@@ -9,14 +9,14 @@ correct one. Here a mistake in masks, labels, positions or attention is a gap th
 resumes an interrupted run.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics
 import sys
 import time
+import timeit
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,18 +73,16 @@ def best_possible(language: Language, run: PretrainRun) -> BestPredictions:
 
 
 def speed_ratio(teacher: Head, student: Head, rows: Sequence[Example], rounds: int = 5) -> float:
-    """How many times as fast as the teacher the student reads the rows: the median over rounds."""
+    """How many times as fast as the teacher the student reads the rows, each at its best of several rounds."""
 
-    def seconds(model: Head) -> float:
-        began = time.perf_counter()
+    def read(model: Head) -> None:
         with inference(model):
             for start in range(0, len(rows), 64):
                 part = rows[start : start + 64]
                 packed_states(model, collate(part, range(len(part)), model.config.pad_token_id))
-        return time.perf_counter() - began
 
-    ratios = [seconds(teacher) / seconds(student) for _ in range(rounds + 1)]
-    return statistics.median(ratios[1:])  # the first round warms up
+    slow, fast = (min(timeit.repeat(partial(read, model), number=1, repeat=rounds)) for model in (teacher, student))
+    return slow / fast
 
 
 def draw(figures: dict[str, Any], best: BestPredictions, path: Path) -> None:

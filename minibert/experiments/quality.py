@@ -8,8 +8,6 @@ torch's AdamW, precision by autocast. The last epoch counts on both sides, and t
 data are files under $MINIBERT_DATA, a folder each.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math
@@ -22,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -41,24 +39,17 @@ from minibert.train.settings import FinetuneSettings
 TRAINING_ROWS = {"mrpc": 3276, "xquad": 800}  # of data that comes in one file; the rest is held out
 
 
-class Data(NamedTuple):
-    """A task with its training rows and its held-out rows."""
-
-    task: Task
-    training: Any
-    held_out: Any
-
-
-def read(name: str, folder: Path) -> Data:
-    """One of DATA, from its files."""
+def prepare(name: str, folder: Path, settings: FinetuneSettings) -> FinetuneRun:
+    """One of DATA, from its files: the task with its training rows and its held-out rows."""
     task, (first, *second) = DATA[name]
     training = task.read(folder / name / first)
     if second:
-        return Data(task, training, task.read(folder / name / second[0]))
-    fields = ("rows",) if name == "xquad" else ("texts", "pairs", "labels", "places")
+        return FinetuneRun.of(task, training, task.read(folder / name / second[0]), settings)
+    fields = ("rows",) if name == "xquad" else ("texts", "pairs", "labels")
     parts = slice(TRAINING_ROWS[name]), slice(TRAINING_ROWS[name], None)
     columns = [{field: getattr(training, field)[part] for field in fields} for part in parts]
-    return Data(task, *(replace(training, **column) for column in columns))
+    training, held_out = (replace(training, **column) for column in columns)
+    return FinetuneRun.of(task, training, held_out, settings)
 
 
 DATA: dict[str, tuple[Task, tuple[str, ...]]] = {
@@ -114,16 +105,15 @@ def plain_loop(model: Any, run: FinetuneRun, *, segments: bool) -> None:
 SIDES: dict[str, Callable[[FinetuneRun, Head], Head]] = {"minibert": train_ours, "transformers": train_theirs}
 
 
-def compare(data: Data, settings: FinetuneSettings, seeds: int, sides: Sequence[str]) -> dict[str, Any]:
+def compare(prepared: FinetuneRun, seeds: int) -> dict[str, Any]:
     """Train on each side with each seed; scores, their mean and standard deviation, and the standard error of one."""
-    prepared = FinetuneRun.of(data.task, data.training, data.held_out, settings)
-    scores, seconds = ({side: list[float]() for side in sides} for _ in range(2))
+    scores, seconds = ({side: list[float]() for side in SIDES} for _ in range(2))
     for seed in range(seeds):
         run = replace(prepared, settings=replace(prepared.settings, seed=seed))
-        for side in sides:
+        for side, learn in SIDES.items():
             torch.manual_seed(seed)
             start, began = new_model(run.source.folder, run.task, run.labels), time.perf_counter()
-            model = SIDES[side](run, start)
+            model = learn(run, start)
             seconds[side].append(time.perf_counter() - began)
             measure = run.measure(model)
             scores[side].append(measure.score)
@@ -131,10 +121,10 @@ def compare(data: Data, settings: FinetuneSettings, seeds: int, sides: Sequence[
                 f"{side}, seed {seed}: {measure.main} {measure.score:.4f}, {seconds[side][-1]:.0f} s", file=sys.stderr
             )
     p = statistics.mean(score for each in scores.values() for score in each)
-    rows = measure.figures.get("entities", len(data.held_out))  # the score is a share of these
+    rows = measure.figures.get("entities", len(prepared.dev))  # the score is a share of these
     found: dict[str, Any] = {
         "main": measure.main,
-        "rows": [len(data.training), len(data.held_out)],
+        "rows": [len(prepared.encoded.examples), len(prepared.dev)],
         "standard_error": math.sqrt(p * (1 - p) / rows),
     }
     for side, each in scores.items():
@@ -147,16 +137,19 @@ def compare(data: Data, settings: FinetuneSettings, seeds: int, sides: Sequence[
 # Command line
 
 
-def report(found: dict[str, dict[str, Any]], sides: Sequence[str]) -> str:
+def report(found: dict[str, dict[str, Any]]) -> str:
     """A row for each task: the score of each side over the seeds, and the difference."""
-    lines: list[list[str]] = [["data", "training", "held out", "score", *sides, "difference", "standard error"]]
+    lines: list[list[str]] = [["data", "training", "held out", "score", *SIDES, "difference", "standard error"]]
     for name, figures in found.items():
-        scores = [f"{figures[side]['mean']:.4f}, std {figures[side]['std']:.4f}" for side in sides]
-        difference = f"{figures[sides[0]]['mean'] - figures[sides[1]]['mean']:+.4f}" if len(sides) == 2 else ""
-        lines.append(
-            [name, *map(str, figures["rows"]), figures["main"], *scores, difference, f"{figures['standard_error']:.4f}"]
-        )
+        scores = [f"{figures[side]['mean']:.4f}, std {figures[side]['std']:.4f}" for side in SIDES]
+        apart = [f"{difference(figures):+.4f}", f"{figures['standard_error']:.4f}"]
+        lines.append([name, *map(str, figures["rows"]), figures["main"], *scores, *apart])
     return table(lines)
+
+
+def difference(figures: dict[str, Any]) -> float:
+    """By how much minibert's score is above that of transformers."""
+    return float(figures["minibert"]["mean"] - figures["transformers"]["mean"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -169,20 +162,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--epochs", type=int, default=3, metavar="N", help="passes over the training data (%(default)s)"
     )
     parser.add_argument("--precision", default="auto", help="float32, bfloat16 or auto (%(default)s)")
-    parser.add_argument("--side", choices=tuple(SIDES), help="train one side only")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON too")
     args, folder = parser.parse_args(arguments), os.environ.get("MINIBERT_DATA")
     if folder is None or not set(args.data) <= DATA.keys():
         parser.error(f"DATA is one of {', '.join(DATA)}, each a folder of the folder that $MINIBERT_DATA names")
-    sides, found = [args.side] if args.side else list(SIDES), {}
     settings = FinetuneSettings(model=args.model, epochs=args.epochs, precision=args.precision)
-    for name in args.data or DATA:
-        found[name] = compare(read(name, Path(folder)), settings, args.seeds, sides)
-    print(report(found, sides))
+    found = {name: compare(prepare(name, Path(folder), settings), args.seeds) for name in args.data or DATA}
+    print(report(found))
     if args.json:
         print(json.dumps(found | {"machine": machine(torch.get_num_threads())}))
-    apart = (abs(one[sides[0]]["mean"] - one[sides[-1]]["mean"]) > one["standard_error"] for one in found.values())
-    return int(any(apart))
+    return int(any(abs(difference(figures)) > figures["standard_error"] for figures in found.values()))
 
 
 if __name__ == "__main__":

@@ -17,11 +17,9 @@ w_i the true word, e(k, t, x) = sum over w of p(w | k, t) p(x | w):
     p(w_i | x)     ~  sum over t, k of  p(t, other text) forward_i(k) backward_i(k) p(w_i | k, t) p(x_i | w_i, chosen)
 
 Only [MASK] shows that a token was chosen for masking. Any other token may be a random one, so p(x | w) is that of the
-masking procedure, and at a place that counts it is that of a chosen token. R rows, S tokens, n words, K states, T
-topics, W words.
+masking procedure, and at a place that counts it is that of a chosen token. R rows, n words in a text, K states, T
+topics, W words of the language.
 """
-
-from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +41,6 @@ Integers = NDArray[np.int64]
 
 NUMBERS = ("singular", "plural")
 STOP = "."
-ROWS = 32  # in a batch
 TOPIC_SHARE = 0.86  # of nouns and verbs are on the document's topic
 SAME_FOR_ALL = {  # words that do not depend on the topic
     "determiner singular": "this every",
@@ -263,12 +260,10 @@ def bounds(
     Raises ValueError for a vocabulary without the words, and for rows that the language cannot produce.
     """
     reader = Posteriors(grammar, vocab or {token: id for id, token in enumerate(grammar.vocabulary)}, procedure)
-    parts = [
-        reader.read(ids[start : start + ROWS], labels[start : start + ROWS], start)
-        for start in progress_bar(range(0, len(ids), ROWS), "bounds")
-    ]
-    words, true, is_next = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return BestPredictions(words, true, is_next, None if next_labels is None else np.asarray(next_labels))
+    rows = progress_bar(zip(ids, labels, strict=True), "bounds", len(ids))
+    words, true, is_next = zip(*(reader.read(number, *row) for number, row in enumerate(rows)), strict=True)
+    follows = None if next_labels is None else np.asarray(next_labels)
+    return BestPredictions(np.concatenate(words), np.concatenate(true), np.array(is_next), follows)
 
 
 class Posteriors:
@@ -285,91 +280,70 @@ class Posteriors:
             )
         self.grammar, self.procedure, W = grammar, procedure, len(grammar.words)
         self.separator = vocab["[SEP]"]
-        # (V): the word of an id; W: another token, W + 1: [MASK], W + 2: none, after the end.
+        # (V): the word of an id; W: another token, W + 1: [MASK].
         self.word_of = np.full(max(vocab.values()) + 1, W)
         self.word_of[[vocab[word] for word in grammar.words]] = np.arange(W)
         self.word_of[vocab["[MASK]"]] = W + 1
-        # (W+3,W): p(token seen | true word), if the word was chosen for masking. [UNK] may replace it like any token.
+        # (W+2,W): p(token seen | true word), if the word was chosen for masking. [UNK] may replace it like any token.
         rate, masked, replaced = procedure.rate, procedure.masked, procedure.replaced
-        self.if_chosen = np.full((W + 3, W), replaced / (len(vocab) - len(SPECIAL_TOKENS) + 1))
+        self.if_chosen = np.full((W + 2, W), replaced / (len(vocab) - len(SPECIAL_TOKENS) + 1))
         self.if_chosen[W + 1] = masked
         self.if_chosen[:W] += (1 - masked - replaced) * np.eye(W)
-        # (W+3,T,K): p(token seen | topic, state) if it is unknown whether it was chosen; 1 after the end.
-        p_seen = rate * self.if_chosen + np.vstack([(1 - rate) * np.eye(W), np.zeros((3, W))])
-        p_seen[W + 2] = 1
+        # (W+2,T,K): p(token seen | topic, state) if it is unknown whether it was chosen.
+        p_seen = rate * self.if_chosen + (1 - rate) * np.eye(W + 2, W)
         self.p_seen: Floats = np.einsum("xw,tkw->xtk", p_seen, grammar.emissions)
 
-    def read(
-        self, ids: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], first: int
-    ) -> tuple[Floats, Integers, Floats]:
-        """`words`, `true` and `is_next` of BestPredictions for rows; first: the number of the first, for errors."""
-        seen, true, full = self.texts(ids, labels)  # (2R,n), (2R,n), (2R)
-        context, scale, evidence = self.forward_backward(seen, np.where(full, self.procedure.cut, 0.0))
-        if not (possible := np.isfinite(evidence.max(axis=-1))).all():
+    def read(self, number: int, ids: Sequence[int], labels: Sequence[int]) -> tuple[Floats, Integers, float]:
+        """`words`, (M,W), and `true`, (M), of BestPredictions for one row, and whether its second text follows."""
+        seen, chosen = self.word_of[np.asarray(ids)], np.asarray(labels) != IGNORED
+        ends = (np.asarray(ids) == self.separator).nonzero()[0]
+        is_full = self.procedure.full is not None and ends[-1] + 1 >= self.procedure.full
+        parts = [slice(1, ends[0]), slice(ends[0] + 1, ends[-1])]  # the second may be empty
+        found = [self.forward_backward(seen[part], self.procedure.cut * is_full) for part in parts]
+        if not all(np.isfinite(evidence.max()) for *_, evidence in found):
             raise ValueError(
-                f"row {first + int(possible.argmin()) // 2} has a text that is not made of whole sentences of this "
-                "language; if rows are truncated, set their length: Procedure(full=...)"
+                f"row {number} has a text that is not made of whole sentences of this language; if rows are truncated, "
+                "set their length: Procedure(full=...)"
             )
         T, is_next = len(self.grammar.emissions), self.procedure.is_next
         together, apart = is_next * np.eye(T) / T, (1 - is_next) * np.full((T, T), 1 / T**2)  # p(both topics)
-        likely = np.exp(evidence - evidence.max(axis=-1, keepdims=True))  # (2R,T): p(text | topic), up to a factor
-        a, b = likely[::2], likely[1::2]  # (R,T)
-        p_next, p_random = (np.einsum("rt,tu,ru->r", a, joint, b) for joint in (together, apart))
+        a, b = (np.exp(evidence - evidence.max()) for *_, evidence in found)  # (T): p(text | topic), up to a factor
+        p_next, p_random = a @ together @ b, a @ apart @ b
 
-        text, place = (true != IGNORED).nonzero()  # (M)
-        other = np.stack([b @ (together + apart), a @ (together + apart)], axis=1).reshape(likely.shape)[text]  # (M,T)
-        topic = np.exp(scale - scale.max(axis=-1, keepdims=True))[text, place] * other
-        p = np.tensordot(topic[:, :, None] * context[text, place], self.grammar.emissions, axes=2)  # (M,T,K) -> (M,W)
-        p *= self.if_chosen[seen[text, place]]
-        return p / p.sum(axis=1, keepdims=True), true[text, place], p_next / (p_next + p_random)
+        words = []
+        for part, other, (context, scale, _) in zip(parts, (b, a), found, strict=True):
+            topic = np.exp(scale - scale.max(axis=-1, keepdims=True)) * (other @ (together + apart))  # (n,T)
+            p = np.tensordot(topic[:, :, None] * context, self.grammar.emissions, axes=2)  # (n,T,K) -> (n,W)
+            words.append((p * self.if_chosen[seen[part]])[chosen[part]])
+        p = np.concatenate(words)
+        return p / p.sum(axis=1, keepdims=True), self.word_of[np.asarray(labels)[chosen]], p_next / (p_next + p_random)
 
-    def texts(
-        self, ids: Sequence[Sequence[int]], labels: Sequence[Sequence[int]]
-    ) -> tuple[Integers, Integers, NDArray[np.bool_]]:
-        """The words of both texts of each row and the true words, (2R,n) each, and whether the row is full, (2R)."""
-        W, full, texts = len(self.grammar.words), [], []
-        for row, label in zip(map(np.asarray, ids), map(np.asarray, labels), strict=True):
-            ends, chosen = (row == self.separator).nonzero()[0], label != IGNORED
-            truth = np.where(chosen, self.word_of[np.where(chosen, label, 0)], IGNORED)
-            parts = [slice(1, ends[0]), slice(ends[0] + 1, ends[-1])]  # the second may be empty
-            texts += [(self.word_of[row[part]], truth[part]) for part in parts]
-            full += 2 * [self.procedure.full is not None and ends[-1] + 1 >= self.procedure.full]
-        n = max(1, *(len(words) for words, _ in texts))
-        seen, true = np.full((len(texts), n), W + 2), np.full((len(texts), n), IGNORED)
-        for text, (words, truth) in enumerate(texts):
-            seen[text, : len(words)], true[text, : len(words)] = words, truth
-        return seen, true, np.array(full)
+    def forward_backward(self, seen: Integers, cut: float) -> tuple[Floats, Floats, Floats]:
+        """The evidence of the rest of a text for the state at each place, by topic; cut: see Procedure.
 
-    def forward_backward(self, seen: Integers, cut: Floats) -> tuple[Floats, Floats, Floats]:
-        """The evidence of the rest of a text for the state at each place, by topic; cut: (2R), see Procedure.
-
-        Returns forward x backward (2R,n,T,K) up to a factor, its logarithm (2R,n,T), and log p(text | topic), (2R,T),
-        up to a factor that is the same for all topics.
+        Returns forward x backward (n,T,K) up to a factor, its logarithm (n,T), and log p(text | topic), (T), up to a
+        factor that is the same for all topics.
         """
         transitions, stop, stationary = self.grammar.transitions, self.grammar.stop, self.grammar.stationary
-        T, K, W = self.grammar.emissions.shape
-        p_seen, inside, cut = self.p_seen, seen < W + 2, cut[:, None, None]
-        forward, backward = np.empty((2, *seen.shape, T, K))
-        log_forward, log_backward = np.zeros((2, *seen.shape, T))
+        T, K, _ = self.grammar.emissions.shape
+        p_seen = self.p_seen[seen]  # (n,T,K)
+        forward, backward = np.empty((2, *p_seen.shape))
+        log_forward, log_backward = np.zeros((2, len(seen), T))
 
-        state = np.tile((1 - cut) * transitions[stop] + cut * stationary, (1, T, 1))  # (2R,T,K)
-        log = np.zeros((len(seen), T))
-        for i in range(seen.shape[1]):
-            forward[:, i], log_forward[:, i] = state, log
-            state, factor = scaled(p_seen[seen[:, i]] * state)
+        state, log = np.tile((1 - cut) * transitions[stop] + cut * stationary, (T, 1)), np.zeros(T)  # (T,K)
+        for i in range(len(seen)):
+            forward[i], log_forward[i] = state, log
+            state, factor = scaled(p_seen[i] * state)
             state, log = state @ transitions, log + factor
 
-        state = np.tile((1 - cut) * np.eye(K)[stop] / stationary[stop] + cut, (1, T, 1))
-        log = np.zeros((len(seen), T))
-        for i in reversed(range(seen.shape[1])):
-            backward[:, i], log_backward[:, i] = state, log
-            earlier, factor = scaled((p_seen[seen[:, i]] * state) @ transitions.T)
-            state = np.where(inside[:, i, None, None], earlier, state)  # a shorter text starts from its own end
-            log = np.where(inside[:, i, None], log + factor, log)
+        state, log = np.tile((1 - cut) * np.eye(K)[stop] / stationary[stop] + cut, (T, 1)), np.zeros(T)
+        for i in reversed(range(len(seen))):
+            backward[i], log_backward[i] = state, log
+            state, factor = scaled((p_seen[i] * state) @ transitions.T)
+            log = log + factor
 
         context = forward * backward
-        _, factor = scaled(context[:, 0] * p_seen[seen[:, 0]])
-        evidence = np.where(inside[:, 0, None], factor + log_backward[:, 0], 0.0)  # 0 where there is no text
+        evidence = scaled(context[0] * p_seen[0])[1] + log_backward[0] if len(seen) else np.zeros(T)
         return context, log_forward + log_backward, evidence
 
 

@@ -10,8 +10,6 @@ In reading order:
     electra     learns which tokens were replaced
 """
 
-from __future__ import annotations
-
 from minibert.families import albert, bert, distilbert, electra, roberta
 from minibert.families.base import Family
 

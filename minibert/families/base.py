@@ -5,8 +5,6 @@ name the tensors, which task heads exist, and in behaviour: the fields of Config
 module of minibert depends on which relative it computes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

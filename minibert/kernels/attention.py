@@ -14,8 +14,6 @@ On a CPU attention is computed in float32: oneDNN, which multiplies bfloat16, co
 megabyte for each number of texts and tokens, and no two groups have the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import cast
 
@@ -68,19 +66,15 @@ class BatchedAttention:
         result, end = self.workspace.buffer("contexts", T, H * W, query.dtype).view(T, H, W), 0
         for q, k, v in zip(*(packed.by_group(x) for x in (query, key, value)), strict=True):
             begin, end = end, end + q.shape[0] * q.shape[1]
-            self.attend_group(q, k, v, result[begin:end].view(q.shape))
+            context, S = result[begin:end].view(q.shape), k.shape[1]
+            if S > MAX_TOKENS:
+                context.copy_(fused(q, k, v))
+                continue
+            texts = max(1, MAX_SCORES // (H * q.shape[1] * S))  # some at a time
+            for parts in zip(*(torch.split(x, texts) for x in (q, k, v, context)), strict=True):
+                self.attend_texts(*parts)
         result[end:] = query[end:]
         return result
-
-    def attend_group(self, query: Tensor, key: Tensor, value: Tensor, result: Tensor) -> None:
-        """Write the attention of one group, (B,S,H,W), into the result, some texts at a time."""
-        S, H = key.shape[1:3]
-        if S > MAX_TOKENS:
-            result.copy_(fused(query, key, value))
-            return
-        texts = max(1, MAX_SCORES // (H * query.shape[1] * S))
-        for q, k, v, context in zip(*(torch.split(x, texts) for x in (query, key, value, result)), strict=True):
-            self.attend_texts(q, k, v, context)
 
     def attend_texts(self, query: Tensor, key: Tensor, value: Tensor, result: Tensor) -> None:
         """softmax(Q Kᵀ / √W) V, where each head of each text is one matrix of a batch."""

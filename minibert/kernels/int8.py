@@ -24,8 +24,6 @@ the direction of a mean, such texts are computed in bfloat16. The result is cach
 SHA-256 of weights and texts. T tokens.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import os
@@ -188,17 +186,9 @@ class Calibration:
         return {name: one for (n, name), one in self.products.items() if n == number and one.error <= MAX_ERROR}
 
     def __str__(self) -> str:
-        others = [f"{name} of layer {n}" for (n, name), one in self.products.items() if one.error > MAX_ERROR]
-        count, total = len(self.products) - len(others), len(self.products)
-        left_out = f" (not {', '.join(others)})" if others else ""
-        if not self.short_texts_tolerate_int8:
-            left_out += f", and none for means of texts of up to {SHORT} tokens"
-        return f"int8 in {count} of {total} products{left_out}"
-
-
-def short_texts(samples: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-    """The first tokens of each sample with its last one, as texts."""
-    return [[*ids[:FIRST_TOKENS], ids[-1]] for ids in samples if len(ids) > FIRST_TOKENS]
+        count = sum(one.error <= MAX_ERROR for one in self.products.values())
+        short = "" if self.short_texts_tolerate_int8 else f", none for means of texts of up to {SHORT} tokens"
+        return f"int8 in {count} of {len(self.products)} products{short}"
 
 
 def calibrate(encoder: Encoder, x: Tensor, packed: Packed) -> tuple[dict[tuple[int, str], Quantization], Tensor]:

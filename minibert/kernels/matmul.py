@@ -17,8 +17,6 @@ take as long as to compute into it. Whether the C library of Linux returns freed
 suits small programs.
 """
 
-from __future__ import annotations
-
 import copy
 import ctypes
 import platform

@@ -6,8 +6,6 @@ length are neighbours and form a group (B, S, D) that needs no mask.
     T  tokens of all texts in a packed batch; B texts, S tokens of each in a group
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ The readable step, which is bit for bit that of transformers, does without. `Qui
 is active, so that the modules of model.py and the task heads need no second version.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache

@@ -4,8 +4,6 @@ A freshly initialised model hides mistakes: its LayerNorms are 1 and 0, its bias
 transformers (of the extra `test`) writes the folder, minibert reads it.
 """
 
-from __future__ import annotations
-
 import importlib
 import warnings
 from collections.abc import Iterator

@@ -9,8 +9,6 @@ no text gives one, and its result is not defined.
     first = first_divergent(rows)        # None: bit-identical
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any

@@ -6,8 +6,6 @@ come first: a difference that vanishes with upstream's parameters is a loading e
 that drops an input cannot be made to read it, so the other side drops it too.
 """
 
-from __future__ import annotations
-
 import copy
 import tempfile
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """`minibert parity`: the comparisons run and reported, as lines for a terminal, figures for --json, and a page."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import math

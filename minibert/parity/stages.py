@@ -5,8 +5,6 @@ families/. Forward hooks read a module's input and output. The scores and probab
 module: a TorchFunctionMode watches the calls that compute them, softmax and the product with the values.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -130,7 +128,9 @@ def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str]]:
 
     Layers that share their weights are one module at many places.
     """
-    config, family, parts = config_of(model), upstream_family(model), (base(model), model)
+    config, family = config_of(model), upstream_family(model)
+    named = [dict(part.named_modules(remove_duplicate=False)) for part in (model, base(model))]
+    modules = named[0] | named[1]  # of the encoder, and of the task head around it
     first = STAGES.index(IN_LAYERS[0])
     rows: list[tuple[tuple[str, str, str], int | None]] = [
         *((row, None) for row in STAGES[:first]),
@@ -143,17 +143,8 @@ def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str]]:
         if family is not None:
             official = official_names(path, family, head_of(model, family))
             names = [family.numbered(name, number, config.layers_in_group) for name in official]
-        found = (submodule(part, name) for name in names if name for part in parts)
-        if module := next(filter(None, found), None):
-            yield Place(stage, layer), module, what
-
-
-def submodule(model: nn.Module, path: str) -> nn.Module | None:
-    """The module at a path; None where it is absent."""
-    try:
-        return model.get_submodule(path)
-    except AttributeError:
-        return None
+        if found := [modules[name] for name in names if name and name in modules]:
+            yield Place(stage, layer), found[0], what
 
 
 class WatchAttention(TorchFunctionMode):

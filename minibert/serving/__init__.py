@@ -42,8 +42,6 @@ the server once all requests in progress are answered. On a public network, put 
 rate limits, and limits on the size of headers and on slow clients.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from minibert.settings import check, setting

@@ -5,8 +5,6 @@
 A request that is wrong, too large or not permitted is refused as early as possible; nothing of it reaches the queue.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import signal
@@ -41,6 +39,7 @@ from minibert.serving import ServerSettings
 from minibert.serving.batcher import Batcher
 from minibert.serving.models import FrozenLabels, Masks, RequestError, TaskLabels, Vectors, read_body, rows_of
 
+WRONG_KEY = "the API key is missing or wrong; send Authorization: Bearer KEY"
 INLINE = 4_000  # characters that are tokenized at once, in a millisecond; more of them in a thread of their own
 
 
@@ -174,8 +173,10 @@ class Server:
         """The response of a path, or its error as a body; counted under the path."""
         began = time.perf_counter()
         try:
-            if path != "/health":
-                self.check_key(request.headers.get("authorization", ""))
+            given = request.headers.get("authorization", "").encode()
+            key_needed = self.api_key is not None and path != "/health"
+            if key_needed and not hmac.compare_digest(given, f"Bearer {self.api_key}".encode()):  # in constant time
+                raise RequestError(401, WRONG_KEY, code="invalid_api_key")
             response = await work(request)
         except RequestError as error:
             response = await refusal(request, error)
@@ -187,13 +188,6 @@ class Server:
             response = await refusal(request, RequestError(500, "the server failed; see its log"))
         self.metrics.requests.labels(path, str(response.status_code)).observe(time.perf_counter() - began)
         return response
-
-    def check_key(self, given: str) -> None:
-        """Raise RequestError, 401, for a header without the key; compared in constant time."""
-        if self.api_key is not None and not hmac.compare_digest(given.encode(), f"Bearer {self.api_key}".encode()):
-            raise RequestError(
-                401, "the API key is missing or wrong; send Authorization: Bearer KEY", code="invalid_api_key"
-            )
 
     def check_model(self, name: str | None, *served: str) -> None:
         """Raise RequestError, 404, for another model."""

@@ -10,8 +10,6 @@ The queue is fair: requests take turns, one item each, until the batch is full. 
 one, nor a long one by many short ones.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence

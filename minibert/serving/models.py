@@ -4,8 +4,6 @@ An item is one text or pair as ids. Texts are tokenized request by request, befo
 know what a request costs, and a text that is too long is refused. Everything after that is done in batches.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import re
@@ -16,7 +14,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
-import torch
 from msgspec import Meta
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -27,7 +24,8 @@ from minibert.heads import MaskedLM
 from minibert.serving import ServerSettings
 from minibert.tasks.base import Encoded
 from minibert.tasks.frozen import Classifier
-from minibert.tasks.masked_text import best_tokens
+from minibert.tasks.labels import best_label
+from minibert.tasks.masked_text import fill_mask
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.outputs import outputs
@@ -251,7 +249,8 @@ class FrozenLabels(Model):
     def compute(self, items: list[Tokenized]) -> list[dict[str, Any]]:
         """The label with the largest probability, and the probability of each."""
         classifier = self.classifier
-        return classifier.predictions(classifier.head.predict_proba(vectors_of(self.embedder, items)))
+        probabilities = classifier.head.predict_proba(vectors_of(self.embedder, items))
+        return [best_label(row, classifier.labels) for row in probabilities.tolist()]
 
 
 class TaskLabels(Model):
@@ -327,24 +326,18 @@ class Masks(Model):
         self.model: Any = load(folder, head=MaskedLM.name, device=choose_device(device))
 
     def prepare(self, rows: list[str], body: FillMaskBody) -> Prepared:
-        """Items: the ids of a text, and top_k. Raises RequestError: 400 for a top_k out of range, 422, with the row,
-        for a text without a mask or one that is too long."""
+        """Items: a text, and top_k. Raises RequestError: 400 for a top_k out of range, 422, with the row, for a text
+        without a mask or one that is too long."""
         vocab_size, mask = self.model.config.vocab_size, self.tokenizer.mask_id
         if not 1 <= body.top_k <= vocab_size:
             raise RequestError(400, f"top_k must be from 1 to {vocab_size:,}, the size of the vocabulary", "top_k")
-        items = [(ids, body.top_k) for ids in encode(self.tokenizer, rows).ids]
-        for number, (ids, _) in enumerate(items):
+        found = encode(self.tokenizer, rows).ids
+        for number, ids in enumerate(found):
             if mask not in ids:
                 raise RequestError(422, f"row {number} has no {self.tokenizer.id_to_token(mask)}", "input")
-        return items, [len(ids) for ids, _ in items], 0
+        return [(text, body.top_k) for text in rows], list(map(len, found)), 0
 
-    @torch.inference_mode()
-    def compute(self, items: list[tuple[list[int], int]]) -> list[dict[str, Any]]:
+    def compute(self, items: list[tuple[str, int]]) -> list[dict[str, Any]]:
         """For every mask of a text the top_k tokens, the likeliest first."""
-        found = []
-        for ids, top_k in items:
-            logits = self.model(torch.tensor([ids], device=self.model.device)).logits[0]  # (S, V)
-            masks = [place for place, id in enumerate(ids) if id == self.tokenizer.mask_id]
-            guesses = best_tokens(logits[masks], self.tokenizer, top_k)
-            found.append({"masks": [[guess._asdict() for guess in mask] for mask in guesses]})
-        return found
+        filled = (fill_mask(text, self.model, top_k, tokenizer=self.tokenizer) for text, top_k in items)
+        return [{"masks": [[guess._asdict() for guess in mask] for mask in masks]} for masks in filled]

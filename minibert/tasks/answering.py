@@ -18,7 +18,6 @@ import string
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -106,7 +105,8 @@ class Answering(Task):
     max_question: a longer question is truncated. stride: tokens from the start of a window to that of the next, as in
     Google's script (transformers' doc_stride is the overlap); None: 128, or half a window where that is less.
     null_threshold: the margin by which "no answer" must beat the best answer. unanswerable: whether "no answer" is
-    allowed; None: if the data is SQuAD 2.0. repair: see read_squad.
+    allowed; None: if the data is SQuAD 2.0. repair: an answer that is not at its start in a file is taken, stripped,
+    from the nearest place where it occurs.
     """
 
     max_question: int = setting(64, "tokens of a question", minimum=1)
@@ -128,8 +128,38 @@ class Answering(Task):
         check(self)
 
     def read(self, path: str | Path) -> Questions:
-        """The questions of a SQuAD file: see read_squad."""
-        return read_squad(path, self.repair)
+        """The questions of a file of SQuAD 1.1 or 2.0; .gz too, - is standard input.
+
+        Raises FileNotFoundError, and ValueError with the place in the file for anything invalid.
+        """
+        place = name = str(path)
+        rows: list[Question] = []
+        repaired = 0
+        with opened(path) as stream, decompressed(stream, name, name.endswith(".gz")) as inside:
+            raw = inside.read()
+        try:
+            content = parse_json(raw.decode("utf-8-sig"))
+            unanswerable = str(content.get("version")).removeprefix("v").startswith("2")
+            for i, article in enumerate(content["data"]):
+                for j, paragraph in enumerate(article["paragraphs"]):
+                    for k, record in enumerate(paragraph["qas"]):
+                        place = f"{name}, data[{i}].paragraphs[{j}].qas[{k}]"
+                        # The answers of an impossible question, if any, are plausible, not right.
+                        impossible = record.get("is_impossible") is True
+                        context, given = paragraph["context"], [] if impossible else record["answers"]
+                        answers = [Gold(one["text"], one["answer_start"]) for one in given]
+                        if not answers and not impossible:
+                            raise ValueError("there is no answer; in SQuAD 2.0 such a question is marked is_impossible")
+                        found = tuple(nearest(context, gold) if self.repair else gold for gold in answers)
+                        repaired += sum(new != old for new, old in zip(found, answers, strict=True))
+                        unanswerable = unanswerable or "is_impossible" in record
+                        rows.append(Question(record["question"], context, found))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            problem = f"no {error}" if isinstance(error, KeyError) else error
+            raise ValueError(f"{place} is not as in SQuAD: {problem}") from None
+        if not rows:
+            raise ValueError(f"{name} holds no questions")
+        return Questions(rows, True, unanswerable, repaired)
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Questions:
         """Questions, `texts`, to be answered from passages, `pairs`."""
@@ -235,9 +265,8 @@ class Answering(Task):
         if not data.known:
             raise ValueError("these questions have no answers to compare with; evaluation needs them")
         pairs = zip(answers, data.rows, strict=True)
-        points = np.array(
-            [score_answer(one["answer"], question, data.unanswerable) for one, question in pairs]
-        )  # (N, 2)
+        # (N, 2)
+        points = np.array([score_answer(one["answer"], question, data.unanswerable) for one, question in pairs])
         has = np.array([bool(question.answers) for question in data.rows])
         groups = {"all": has | True} | ({"has_answer": has, "no_answer": ~has} if data.unanswerable else {})
         found = {name: group_figures(points[group]) for name, group in groups.items() if group.any()}
@@ -295,45 +324,6 @@ def positions(answer: tuple[int, int] | None, window: range, first: int) -> dict
         return NOWHERE
     start, end = (first + token - window.start for token in answer)
     return {"start_positions": start, "end_positions": end}
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# The file
-
-
-def read_squad(path: str | Path, repair: bool = False) -> Questions:
-    """The questions of a file of SQuAD 1.1 or 2.0; .gz too, - is standard input.
-
-    repair: an answer that is not at its start is taken, stripped, from the nearest place where it occurs. Raises
-    FileNotFoundError, and ValueError with the place in the file for anything invalid.
-    """
-    place = name = str(path)
-    rows: list[Question] = []
-    repaired = 0
-    with opened(path) as stream, decompressed(stream, name) if name.endswith(".gz") else nullcontext(stream) as inside:
-        raw = inside.read()
-    try:
-        content = parse_json(raw.decode("utf-8-sig"))
-        unanswerable = str(content.get("version")).removeprefix("v").startswith("2")
-        for i, article in enumerate(content["data"]):
-            for j, paragraph in enumerate(article["paragraphs"]):
-                for k, record in enumerate(paragraph["qas"]):
-                    place = f"{name}, data[{i}].paragraphs[{j}].qas[{k}]"
-                    impossible = record.get("is_impossible") is True  # its answers, if any, are plausible, not right
-                    context, given = paragraph["context"], [] if impossible else record["answers"]
-                    answers = [Gold(one["text"], one["answer_start"]) for one in given]
-                    if not answers and not impossible:
-                        raise ValueError("there is no answer; in SQuAD 2.0 such a question is marked is_impossible")
-                    found = tuple(nearest(context, gold) if repair else gold for gold in answers)
-                    repaired += sum(new != old for new, old in zip(found, answers, strict=True))
-                    unanswerable = unanswerable or "is_impossible" in record
-                    rows.append(Question(record["question"], context, found))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        problem = f"no {error}" if isinstance(error, KeyError) else error
-        raise ValueError(f"{place} is not as in SQuAD: {problem}") from None
-    if not rows:
-        raise ValueError(f"{name} holds no questions")
-    return Questions(rows, True, unanswerable, repaired)
 
 
 def nearest(context: str, gold: Gold) -> Gold:

@@ -10,8 +10,6 @@ question. A pair that is too long is truncated longest text first: context and q
 at its end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

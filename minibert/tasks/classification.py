@@ -6,8 +6,6 @@ labels.py defines the types of label; everything else is the same for all of the
 tasks of GLUE).
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

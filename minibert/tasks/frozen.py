@@ -16,7 +16,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, astuple, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,15 @@ GRIDS = {
 # The classifier
 
 
+@dataclass(frozen=True)
+class Score:
+    """Cross-validated accuracy at one C: mean and standard deviation over the folds."""
+
+    C: float
+    mean: float
+    std: float
+
+
 @dataclass
 class Classifier:
     """Features and the scikit-learn pipeline on top of them, both fitted.
@@ -70,7 +79,7 @@ class Classifier:
     head: Pipeline  # StandardScaler, LogisticRegression
     rows: int  # of the training data
     folds: int = 0  # 0: not cross-validated
-    scores: list[dict[str, float]] = field(default_factory=list)  # at each C: C, mean and std of the accuracy
+    scores: list[Score] = field(default_factory=list)
     task: Classification = field(default_factory=Classification)  # with the columns of the training data
 
     @property
@@ -98,11 +107,7 @@ class Classifier:
 
     def answer(self, data: Texts) -> list[Prediction]:
         """A prediction for each text or pair; raises as predict_proba does."""
-        return self.predictions(self.predict_proba(data.texts, data.pairs))
-
-    def predictions(self, probabilities: NDArray[np.floating[Any]]) -> list[Prediction]:
-        """The label with the largest probability in each row, (N, classes)."""
-        return [best_label(row, self.labels) for row in probabilities.tolist()]
+        return [best_label(row, self.labels) for row in self.predict_proba(data.texts, data.pairs).tolist()]
 
     def measure(self, data: Texts) -> Measure:
         """The predictions compared with the labels. Raises ValueError for a label that the classifier does not know."""
@@ -124,7 +129,7 @@ class Classifier:
             "C": float(self.head[-1].C),
             "rows": self.rows,
             "folds": self.folds,
-            "scores": self.scores,
+            "scores": [asdict(score) for score in self.scores],
             "columns": asdict(self.task),
             "minibert": minibert.__version__,
             "scikit_learn": sklearn.__version__,
@@ -164,8 +169,8 @@ class Classifier:
         scaler.n_features_in_ = regression.n_features_in_ = arrays["mean"].size
         regression.coef_, regression.intercept_ = arrays["coef"], arrays["intercept"]
         regression.classes_ = np.array(details["labels"])
-        task = Classification(**details["columns"])
-        return cls(features, head, details["rows"], details["folds"], details["scores"], task)
+        scores = [Score(**score) for score in details["scores"]]
+        return cls(features, head, details["rows"], details["folds"], scores, Classification(**details["columns"]))
 
 
 def new_head(C: float = 1.0) -> Pipeline:
@@ -207,7 +212,7 @@ def train(
     features.fit(table_of(rows))
     vectors = features.transform(table_of(rows)) if vectors is None else check_vectors(vectors, features, rows)
     scores = cross_validate(vectors, names, sorted(candidates) or [C], folds) if folds else []
-    best = max(scores, key=lambda score: score["mean"])["C"] if scores else C
+    best = max(scores, key=lambda score: score.mean).C if scores else C
     return Classifier(features, new_head(best).fit(vectors, names), len(rows), folds, scores)
 
 
@@ -240,21 +245,20 @@ def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, ro
 
 def cross_validate(
     vectors: NDArray[np.float32], labels: Sequence[str], grid: Sequence[float], folds: int
-) -> list[dict[str, float]]:
-    """Mean and deviation of the accuracy at each C, the scaler fitted in each fold; the folds are always the same."""
+) -> list[Score]:
+    """Accuracy at each C, the scaler fitted within each fold; the folds are the same for all and in every run."""
     splits = StratifiedKFold(folds, shuffle=True, random_state=0)
     found = {C: cross_val_score(new_head(C), vectors, labels, cv=splits) for C in progress_bar(grid, "grid", unit="C")}
-    return [{"C": C, "mean": float(rates.mean()), "std": float(rates.std())} for C, rates in found.items()]
+    return [Score(C, float(accuracies.mean()), float(accuracies.std())) for C, accuracies in found.items()]
 
 
 def score_table(classifier: Classifier) -> str:
     """The cross-validated accuracy at each C, the chosen one marked."""
     if not classifier.scores:
         return block("accuracy", f"not measured, too few rows or folds; C = {classifier.head[-1].C:g}")
-    chosen = classifier.head[-1].C
     rows = [
-        [f"{one['C']:g}", f"{one['mean']:.4f}", f"{one['std']:.4f}", "chosen" if one["C"] == chosen else ""]
-        for one in classifier.scores
+        [f"{score.C:g}", f"{score.mean:.4f}", f"{score.std:.4f}", "chosen" if classifier.head[-1].C == score.C else ""]
+        for score in classifier.scores
     ]
     return beside("accuracy", table([["C", "mean", "std", f"over {classifier.folds} folds"], *rows], left=0))
 
@@ -293,7 +297,7 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             "labels": labels == sorted(set(map(str, labels))) and len(labels) >= 2,
             "C": type(details["C"]) in (int, float) and 0 < details["C"] < math.inf,
             **{name: type(details[name]) is kind for name, kind in kinds.items()},
-            "scores": all(math.isfinite(one[name]) for one in details["scores"] for name in ("C", "mean", "std")),
+            "scores": all(math.isfinite(number) for one in details["scores"] for number in astuple(Score(**one))),
             **{name: array.dtype.kind == "f" and array.shape == shapes[name] for name, array in arrays.items()},
             "numbers": all(np.isfinite(array).all() for array in arrays.values()) and (arrays["scale"] > 0).all(),
         }

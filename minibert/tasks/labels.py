@@ -7,8 +7,6 @@ SingleLabel, MultiLabel and Regression have the same methods; classification.py 
     N texts     K labels; a regression has one output
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass

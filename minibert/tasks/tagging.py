@@ -20,8 +20,6 @@ not be well-formed, so any sequence is read by the rules of conlleval and of seq
 nothing begins an entity, and so does another type. This reads IOB1, IOB2, IOBES and BILOU alike.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -73,14 +71,6 @@ class Sentences:
         if self.tags is None:
             raise ValueError("these sentences have no tags; training and evaluation need one for each word")
         return self.tags
-
-
-@dataclass(frozen=True)
-class TagPrediction:
-    """The best tag of each word of a sentence, and its probability."""
-
-    tags: list[str]
-    probabilities: list[float]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -176,20 +166,20 @@ class Tagging(TextSettings, Task):
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Sentences, labels: Sequence[str]
-    ) -> list[TagPrediction]:
-        """The best tag of each word at its first token; O for a word without tokens."""
+    ) -> list[Prediction]:
+        """The best tag of each word at its first token, and its probability; O for a word without tokens."""
         remaining = iter(logits)
         answers = []
         for places in encoded.back:
             p = softmax(next(remaining).astype(np.float64), axis=-1) if any(places) else ()  # (tokens, K)
             tags = [OUTSIDE if place is None else labels[p[place].argmax()] for place in places]
             probabilities = [1.0 if place is None else float(p[place].max()) for place in places]
-            answers.append(TagPrediction(tags, probabilities))
+            answers.append({"tags": tags, "probabilities": probabilities})
         return answers
 
-    def measure(self, answers: Sequence[TagPrediction], data: Sentences, labels: Sequence[str]) -> Measure:
+    def measure(self, answers: Sequence[Prediction], data: Sentences, labels: Sequence[str]) -> Measure:
         """Precision, recall and F1 of entities, overall and by type, and the accuracy over words."""
-        predicted = [one.tags for one in answers]
+        predicted = [one["tags"] for one in answers]
         overall, types = score_entities(data.known_tags, predicted)
         words = [pair for rows in zip(data.known_tags, predicted, strict=True) for pair in zip(*rows, strict=True)]
         figures: dict[str, Any] = {
@@ -208,20 +198,21 @@ class Tagging(TextSettings, Task):
             figures, self.main, f"{text}\n\n{figures['accuracy']:.3f} of {len(words):,} words have the right tag"
         )
 
-    def format_predictions(self, answers: Sequence[TagPrediction], data: Sentences) -> list[str]:
+    def format_predictions(self, answers: Sequence[Prediction], data: Sentences) -> list[str]:
         """A line for each word and its tag, an empty line after each sentence: a file for `read`."""
         found = []
         for words, one in zip(data.words, answers, strict=True):
-            found += [*(f"{word}\t{tag}" for word, tag in zip(words, one.tags, strict=True)), ""]
+            found += [*(f"{word}\t{tag}" for word, tag in zip(words, one["tags"], strict=True)), ""]
         return found
 
-    def as_dicts(self, answers: Sequence[TagPrediction], data: Sentences) -> list[Prediction]:
+    def as_dicts(self, answers: Sequence[Prediction], data: Sentences) -> list[Prediction]:
         """The entities of each raw text; text[start:end] is their text, the score the mean over their words."""
         found: list[Prediction] = []
         for text, places, one in zip(data.texts, data.places, answers, strict=True):
             row = []
-            for label, first, last in entities(one.tags):
-                start, end, score = places[first][0], places[last - 1][1], float(np.mean(one.probabilities[first:last]))
+            for label, first, last in entities(one["tags"]):
+                start, end = places[first][0], places[last - 1][1]
+                score = float(np.mean(one["probabilities"][first:last]))
                 row.append({"text": text[start:end], "label": label, "start": start, "end": end, "score": score})
             found.append({"entities": row})
         return found

@@ -15,8 +15,6 @@ Words are split and bytes written as in GPT-2 (Radford et al. 2019, section 2.2)
 on all of Unicode that Python has a table of. It is for reading; `minibert.text.tokenizer` is the one in use.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ Sehr gut, danke;1         and one semicolon in each row: it is the delimiter
 "Teuer; und laut";5       inside quotes it does not count
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import gzip
@@ -15,7 +13,7 @@ import os
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -114,10 +112,10 @@ def opened(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 @contextmanager
-def decompressed(stream: BinaryIO, name: str) -> Iterator[BinaryIO]:
-    """The content of a gzip file, to be read inside `with`. Raises ValueError for one that is damaged or cut off."""
+def decompressed(stream: BinaryIO, name: str, compressed: bool) -> Iterator[BinaryIO]:
+    """The content, to be read inside `with`. Raises ValueError for a gzip file that is damaged or cut off."""
     try:
-        with gzip.open(stream) as inside:
+        with gzip.open(stream) if compressed else nullcontext(stream) as inside:
             yield inside  # type: ignore[misc]  # it reads as one, without being declared as one
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{name} is cut off, or not a gzip file: {error}") from None

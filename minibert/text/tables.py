@@ -15,15 +15,12 @@ name, and none if all are requested by number, from 1. Except for .json and UTF-
 a row longer than ROW_LIMIT is refused before it is read. Errors name the file and the place in it.
 """
 
-from __future__ import annotations
-
 import csv
 import importlib
 import io
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, BinaryIO, Self
@@ -117,7 +114,7 @@ class Table:
 
     def records(self) -> Iterator[tuple[str, object]]:
         """Each row as it is, an object of a .jsonl or .json, with its place."""
-        with decompressed(self.stream, self.name) if self.compressed else nullcontext(self.stream) as stream:
+        with decompressed(self.stream, self.name, self.compressed) as stream:
             yield from self._records(stream)
 
     def _records(self, stream: BinaryIO) -> Iterator[tuple[str, object]]:
@@ -154,7 +151,7 @@ class Table:
         found = found or [one for one in several if len(set(map(len, rows[one]))) == 1]
         if [column.name for column in self.columns] == ["1"] and implied not in found:
             found = [implied, *found]  # each line may be a text
-        if len(found) > 1 and found[0] != "\t":
+        if len(found) > 1 and not found[0] == implied == "\t":
             ways = " or ".join(f"--delimiter {shown(one)}" for one in found)
             raise ValueError(f"{self.name}: the delimiter of its columns is not certain; choose {ways} (delimiter=)")
         found = found or (several if has_header(self.columns, ()) else []) or [implied]

@@ -1,7 +1,5 @@
 """Columns of texts and of pairs of texts: the one place where user input is checked row by row."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -53,19 +51,14 @@ def as_text(text: object, row: int, missing: str) -> str:
             if name is None
             else f"row {row} is {name}, not a text; use missing='empty' to treat it as an empty text"
         )
-    check_surrogates(text, f"row {row}")
-    return text
-
-
-def check_surrogates(text: str, where: str) -> None:
-    """Raise ValueError for half of a character, which has no encoding in UTF-8."""
     try:
         text.encode()
-    except UnicodeEncodeError as error:
+    except UnicodeEncodeError as error:  # half of a character has no encoding in UTF-8
         raise ValueError(
-            f"{where} has a lone surrogate (U+{ord(text[error.start]):04X}, half a character) at character "
+            f"row {row} has a lone surrogate (U+{ord(text[error.start]):04X}, half a character) at character "
             f"{error.start}; read the text as UTF-8, or replace it: text.encode(errors='replace').decode()"
         ) from None
+    return text
 
 
 def portions(texts: Iterable[AnyText], most: int = TEXTS) -> Iterator[list[AnyText]]:

@@ -100,8 +100,8 @@ class Tokenizer:
         # [UNK] stands for a word of the text, so it does not count as special in special_tokens_mask.
         self.control_ids = (added | {id for _, id in special}) - {self.unk_id}
         self.limit = limit
-        self.max_length = min(DEFAULT_MAX_LENGTH, limit)
-        self.max_length = self.resolve_max_length(max_length, pairs=False)
+        default = min(DEFAULT_MAX_LENGTH, limit)
+        self.max_length = self.resolve_max_length(default if max_length is None else max_length, pairs=False)
         if special_tokens_in_text == "literal":
             encodings = self._backend.encode_batch(list(self._special.values()), add_special_tokens=False)
             if found := self.control_ids.intersection(id for one in encodings for id in one.ids):

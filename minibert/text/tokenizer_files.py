@@ -3,15 +3,12 @@
 tokenizer.json            all of it, as the `tokenizers` library writes it
 tokenizer_config.json     names of special tokens, casing, maximum length; it overrides tokenizer.json
 
-Older folders have a vocabulary in place of tokenizer.json; the content of a tokenizer.json is made from it:
+Older folders of BERT and ELECTRA have a vocabulary in place of tokenizer.json, whose content is made from it:
 
-vocab.txt                 WordPiece: one piece per line, its id is the line number (BERT, ELECTRA)
-vocab.json, merges.txt    byte-level BPE: piece to id, and the merges in the order they were learned (RoBERTa)
+vocab.txt                 WordPiece: one piece per line, its id is the line number
 
-SentencePiece's own files (spiece.model, sentencepiece.bpe.model) are not read: transformers converts them.
+Those of relatives (vocab.json and merges.txt, or SentencePiece's own files) are not read: transformers converts them.
 """
-
-from __future__ import annotations
 
 import json
 import re
@@ -86,18 +83,14 @@ def read_definition(folder: Path, settings: Mapping[str, Any], lowercase: bool |
 
     An explicit lowercase overrides tokenizer_config.json, which overrides tokenizer.json, as in transformers.
     """
-    vocab, merges = folder / "vocab.json", folder / "merges.txt"
     if (folder / "tokenizer.json").exists():
         definition = read_json(folder / "tokenizer.json")
     elif (folder / "vocab.txt").exists():
         definition = definition_from_vocab(folder / "vocab.txt", settings, lowercase)
-    elif vocab.exists() and merges.exists():
-        definition = definition_from_merges(vocab, merges, settings)
     else:
         raise FileNotFoundError(
-            f"{folder} has neither tokenizer.json nor vocab.txt, nor vocab.json with merges.txt; it holds: "
-            f"{listing(folder)}; transformers writes a tokenizer.json: AutoTokenizer.from_pretrained(FOLDER)"
-            ".save_pretrained(FOLDER)"
+            f"{folder} has neither tokenizer.json nor vocab.txt; it holds: {listing(folder)}; transformers writes a "
+            "tokenizer.json: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
     normalizer = definition.get("normalizer")
     if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
@@ -156,28 +149,18 @@ def build(definition: Mapping[str, Any], literal: bool, source: str) -> tokenize
     return backend
 
 
-def assemble(model: models.Model, special: Mapping[str, str], spaced_mask: bool, **parts: Any) -> dict[str, Any]:
-    """The content of the tokenizer.json of a model with these special tokens, normalizer, pre_tokenizer, ...
-
-    spaced_mask: the mask includes the space before it, as do the pieces that it replaces.
-    """
-    backend = tokenizers.Tokenizer(model)
-    for name in dict.fromkeys(special.values()):
-        lstrip = spaced_mask and name == special["mask_token"]
-        backend.add_special_tokens([AddedToken(name, lstrip=lstrip, normalized=False, special=True)])
-    for name, part in parts.items():
-        setattr(backend, name, part)
-    return dict(json.loads(backend.to_str()))
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # vocab.txt
 
 
 def definition_from_vocab(path: Path, settings: Mapping[str, Any], lowercase: bool | None) -> dict[str, Any]:
     """The equivalent of tokenizer.json for BERT's original file: one piece per line, its id is the line number."""
+    try:
+        text = read_small(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8: {error}") from None
     vocab: dict[str, int] = {}
-    for id, piece in enumerate(read_lines(path)):
+    for id, piece in enumerate(text.replace("\r\n", "\n").rstrip("\n").split("\n")):
         if piece == "" or piece in vocab:
             before = f" as on line {vocab[piece] + 1}" if piece else ""
             raise ValueError(f"{path}, line {id + 1} is {piece!r}{before}; every line must hold a different piece")
@@ -193,50 +176,15 @@ def definition_from_vocab(path: Path, settings: Mapping[str, Any], lowercase: bo
             stacklevel=4,
         )
     cls, sep = special["cls_token"], special["sep_token"]
-    return assemble(
-        models.WordPiece(vocab, unk_token=special["unk_token"]),
-        special,
-        spaced_mask=False,
-        normalizer=normalizers.BertNormalizer(lowercase=not (unset and cased)),
-        pre_tokenizer=pre_tokenizers.BertPreTokenizer(),
-        decoder=decoders.WordPiece(),
-        post_processor=processors.TemplateProcessing(
-            single=f"{cls} $A {sep}",
-            pair=f"{cls} $A {sep} $B:1 {sep}:1",
-            special_tokens=[(token, vocab[token]) for token in dict.fromkeys((cls, sep))],
-        ),
+    backend = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token=special["unk_token"]))
+    names = dict.fromkeys(special.values())
+    backend.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in names])
+    backend.normalizer = normalizers.BertNormalizer(lowercase=not (unset and cased))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    backend.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(token, vocab[token]) for token in dict.fromkeys((cls, sep))],
     )
-
-
-def read_lines(path: Path) -> list[str]:
-    """The lines of a small UTF-8 file from any system, without blank ones at the end."""
-    try:
-        text = read_small(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8: {error}") from None
-    return text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n").split("\n")
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# vocab.json, merges.txt
-
-
-def definition_from_merges(vocab_path: Path, merges_path: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The equivalent of tokenizer.json for RoBERTa's two original files."""
-    vocab = read_json(vocab_path)
-    lines = [line for line in read_lines(merges_path) if not line.startswith("#version")]
-    special = special_tokens(settings, str(vocab_path), vocab)
-    try:
-        model = models.BPE(vocab=vocab, merges=[(first, second) for first, second in (x.split(" ") for x in lines)])
-    except Exception as error:  # the library raises nothing narrower
-        raise ValueError(f"{merges_path} does not fit {vocab_path.name}, or one is damaged: {error}") from None
-    prefix, mask = bool(settings.get("add_prefix_space")), settings.get("mask_token")
-    sep, cls = ((special[role], vocab[special[role]]) for role in ("sep_token", "cls_token"))
-    return assemble(
-        model,
-        special,
-        spaced_mask=bool(mask.get("lstrip")) if isinstance(mask, dict) else True,
-        pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=prefix),
-        decoder=decoders.ByteLevel(),
-        post_processor=processors.RobertaProcessing(sep, cls, trim_offsets=True, add_prefix_space=prefix),
-    )
+    return dict(json.loads(backend.to_str()))

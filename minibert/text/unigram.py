@@ -16,8 +16,6 @@ does what the `tokenizers` library does (0.23 Unigram, Metaspace), and a test co
 `minibert.text.tokenizer` is the one in use.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Sequence

@@ -15,8 +15,6 @@ WordPiece), and a test compares the two on all of Unicode. This file is for read
 faster and also knows the place of each token in the text, is the one in use.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from abc import ABC, abstractmethod

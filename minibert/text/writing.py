@@ -9,10 +9,8 @@ The first row of a .tsv or .csv has the names of the columns. Lists and objects 
 Memory does not grow with the rows, except for .parquet. The file appears when it is complete.
 """
 
-from __future__ import annotations
-
 import csv
-import importlib
+import importlib.util
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`minibert trace`: the run of the model as a page, as pictures, and as printed figures."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from pathlib import Path

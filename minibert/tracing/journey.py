@@ -19,8 +19,6 @@ A share is the part of FFN(x) that unit u adds in the direction of FFN(x); it is
 other way. The shares of all units and of b₂ add up to 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -222,19 +220,12 @@ def strongest_units(activation: Tensor, contract: nn.Linear) -> Units:
 def decide(
     classifier: Classifier | Reader, config: Config, states: tuple[Tensor, ...], pooled: Tensor | None
 ) -> Decision:
-    """The decision of a frozen classifier or a task head; raises what decide_by_features raises."""
-    if isinstance(classifier, Classifier):
-        return decide_by_features(classifier, config, states, pooled)
-    return decide_by_head(classifier, states, pooled)
-
-
-def decide_by_features(
-    classifier: Classifier, config: Config, states: tuple[Tensor, ...], pooled: Tensor | None
-) -> Decision:
     """The classifier's decision on these states, by the recipe it was trained with, dimension by dimension.
 
     states: L + 1 of (S,D). pooled: (D), or None. Raises ValueError for a classifier of another width or recipe.
     """
+    if isinstance(classifier, Reader):
+        return decide_by_head(classifier, states, pooled)
     recipe = classifier.features.recipe
     layers, width = recipe.fit_to(config, has_pooler=pooled is not None)
     scaler, regression = classifier.head[0], classifier.head[-1]

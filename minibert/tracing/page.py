@@ -16,8 +16,6 @@ The scripts draw the numbers of the chosen layers and heads, rounded and packed:
 Packed numbers are little-endian, row by row, in base64.
 """
 
-from __future__ import annotations
-
 import base64
 import inspect
 import unicodedata

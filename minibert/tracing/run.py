@@ -3,8 +3,6 @@
 The run uses the hooks of parity/stages.py, so the tensors are the model's own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,9 @@ from minibert.tracing.journey import Journey, Prediction, decide, mask_in_turn, 
 from minibert.tracing.page import page
 from minibert.train.reader import Reader
 
+EMBEDDINGS = {name: Place(f"{name} embeddings") for name in ("token", "segment", "position")} | {
+    "sum": Place("embedding sum")
+}
 MASKED = 64  # first tokens of a classifier's text that are masked in turn, a row of the model for each
 
 
@@ -87,7 +88,7 @@ def trace(
         segments=row.token_type_ids[0].tolist(),
         word_ids=row.word_ids[0],
         offsets=row.offsets[0],
-        embeddings=embeddings(tensors),
+        embeddings={name: tensors[place] for name, place in EMBEDDINGS.items() if place in tensors},
         hidden_states=states,
         layers=stages,
         units=[
@@ -131,12 +132,6 @@ def run(encoder: Encoder | MaskedLM, row: Any) -> tuple[Tensors, tuple[Tensor, .
     # Position embeddings may have been computed without a batch dimension, (S,D).
     tensors = {place: (tensor[0] if len(tensor) == 1 else tensor).cpu() for place, tensor in kept.items()}
     return tensors, tuple(state[0].cpu() for state in out.hidden_states)
-
-
-def embeddings(tensors: Tensors) -> dict[str, Tensor]:
-    """The parts of the embeddings, without segments if the model has none."""
-    stages = {name: f"{name} embeddings" for name in ("token", "segment", "position")} | {"sum": "embedding sum"}
-    return {name: tensors[Place(stage)] for name, stage in stages.items() if Place(stage) in tensors}
 
 
 def predictions(tensors: Tensors, ids: list[int], tokenizer: Tokenizer) -> list[Prediction]:

@@ -9,8 +9,6 @@ Each file appears whole. Only one run at a time uses the folder: it is locked, a
 several ranks (distributed.py) the main process writes and all read, so the nodes must share the file system.
 """
 
-from __future__ import annotations
-
 import json
 import time
 import warnings
@@ -183,9 +181,7 @@ class Checkpointer:
 
     def load_best(self, model: nn.Module) -> None:
         """Restore the weights that save_best saved."""
-        parameters = dict(model.named_parameters())
-        for name, tensor in load_file(self.folder / BEST).items():
-            parameters[name].data.copy_(tensor)
+        model.load_state_dict(load_file(self.folder / BEST), strict=False)  # frozen weights are not in it
 
 
 def device_of(model: nn.Module) -> torch.device:

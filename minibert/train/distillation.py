@@ -27,8 +27,6 @@ Beside the letters of model.py:
     T  tokens of all texts in the batch        N  tokens whose logits are needed
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

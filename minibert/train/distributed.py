@@ -16,8 +16,6 @@ Rank 0, the main process, writes files, draws the progress bar and evaluates; th
 torchrun every method of the context is the identity, and no process group is started.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import sys

@@ -6,8 +6,6 @@
 Devlin et al. 2018, section 3: every task is trained in the same way, only its inputs and outputs differ.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM wait for the end of a training step, where the state of the run can be saved."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
@@ -18,8 +16,8 @@ NOTICE = b"minibert: stopping after this step; a second signal stops at once\n"
 def delayed_signals() -> Iterator[list[int]]:
     """Inside, the first SIGINT or SIGTERM is appended to a list; at the end it has its usual effect.
 
-    A second one has its usual effect at once. Ignored signals stay ignored. In other threads than the main one, where
-    Python handles no signals, nothing changes.
+    A second one of the same kind has its usual effect at once. Ignored signals stay ignored. In other threads than the
+    main one, where Python handles no signals, nothing changes.
     """
     received: list[int] = []
 
@@ -30,8 +28,12 @@ def delayed_signals() -> Iterator[list[int]]:
             os.write(2, NOTICE)  # print could fail here: the signal may have interrupted another print
 
     numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-    handled = [number for number in numbers if signal.getsignal(number) not in (signal.SIG_IGN, None)]
-    usual: dict[int, Any] = {number: signal.signal(number, receive) for number in handled}
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    usual: dict[int, Any] = {
+        number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)
+    }
+    for number in usual:
+        signal.signal(number, receive)
     try:
         yield received
     finally:

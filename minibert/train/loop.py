@@ -12,8 +12,6 @@ Several processes take the same step together, each with its rows of every batch
 The recipe is that of BERT (Devlin et al. 2018, appendix A.3), with Adam's bias correction.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext

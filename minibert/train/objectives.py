@@ -9,8 +9,6 @@ An objective is a loss function for loop.train with a model, masking and a score
 in OBJECTIVES, with its name in settings.OBJECTIVES.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

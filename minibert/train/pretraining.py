@@ -6,8 +6,6 @@
 Devlin et al. 2018, section 3.1 and appendix A.2; the objectives are in objectives.py.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections import Counter

@@ -5,8 +5,6 @@
 Fine-tuning, pretraining and distillation are subclasses that say which model, batches, loss and evaluation they have.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform
@@ -156,13 +154,13 @@ class Run(ABC):
         measure = context.on_main(lambda: evaluate(model)) if self.main and evaluate else None
         if measure and measure.figures.get("degenerate"):
             warnings.warn(DEGENERATE.format(score=measure.score), DegenerateWarning, stacklevel=2)
-        figures = self.figures(model, progress, measure)
-        seconds = time.perf_counter() - begin
-        figures |= {"seconds": round(seconds, 3), "tokens_per_second": round((progress.tokens - tokens) / seconds, 1)}
+        figures = self.figures(model, progress, measure, progress.tokens - tokens, time.perf_counter() - begin)
         return Trained(model, measure, figures)
 
-    def figures(self, model: nn.Module, progress: Progress, measure: Measure | None) -> dict[str, Any]:
-        """The content of training.json, without the speed."""
+    def figures(
+        self, model: nn.Module, progress: Progress, measure: Measure | None, tokens: int, seconds: float
+    ) -> dict[str, Any]:
+        """The content of training.json; tokens and seconds: of this call, for the speed."""
         last = progress.scores[-1] if progress.scores else None
         groups = {"trained": True, "frozen": False}
         sizes = {
@@ -176,6 +174,8 @@ class Run(ABC):
             "steps": progress.step,
             "tokens": progress.tokens,
             "parameters": sizes,
+            "seconds": round(seconds, 3),
+            "tokens_per_second": round(tokens / seconds, 1),
             **self.report,
             "dev": measure.figures if measure else last,
             "best_epoch": progress.best + 1,
@@ -223,26 +223,24 @@ def write(trained: Trained, out: Path, overwrite: bool = False) -> None:
 # The picture of a run
 
 LOSS, SCORE = "#0072B2", "#D55E00"  # blue and orange differ for every kind of colour blindness
-STYLE = {"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 WINDOW = 0.1  # fraction of the steps, up to each, over which the thick line averages
 
 
 def plot_runs(runs: Sequence[Mapping[str, Any]], main: str, path: Path) -> None:
     """Plot the loss of every step of some runs, given by their training.json, and their scores `main` on dev."""
     plt, panels = pyplot(), 2 if any(run["epochs"] for run in runs) else 1
-    with plt.rc_context(STYLE):
-        figure, axes = plt.subplots(1, panels, figsize=(4.25 * panels, 3.2), layout="constrained", squeeze=False)
-        axes[0, 0].set(xlabel="step", title="loss of each step, and its average")
-        for run in runs:
-            curve = run["curve"]
-            steps, recent = range(1, len(curve) + 1), max(1, round(WINDOW * len(curve)))
-            axes[0, 0].plot(steps, curve, color=LOSS, alpha=0.2, linewidth=0.7)
-            mean = np.convolve(curve, np.full(recent, 1 / recent), "valid")
-            axes[0, 0].plot(steps[recent - 1 :], mean, color=LOSS, linewidth=1.6)
-            if panels == 2:
-                scores, best = [epoch[main] for epoch in run["epochs"]], run["best_epoch"]
-                axes[0, 1].plot(range(1, len(scores) + 1), scores, color=SCORE, marker="o", markersize=4)
-                axes[0, 1].plot(best, scores[best - 1], color=SCORE, marker="o", markersize=9, fillstyle="none")
-                axes[0, 1].set(xlabel="epoch", title=f"{main} on dev; the ring is kept")
-        axes[0, 0].set_ylim(0, None)
-        save_figure(figure, path)
+    figure, axes = plt.subplots(1, panels, figsize=(4.25 * panels, 3.2), layout="constrained", squeeze=False)
+    axes[0, 0].set(xlabel="step", title="loss of each step, and its average")
+    for run in runs:
+        curve = run["curve"]
+        steps, recent = range(1, len(curve) + 1), max(1, round(WINDOW * len(curve)))
+        axes[0, 0].plot(steps, curve, color=LOSS, alpha=0.2, linewidth=0.7)
+        mean = np.convolve(curve, np.full(recent, 1 / recent), "valid")
+        axes[0, 0].plot(steps[recent - 1 :], mean, color=LOSS, linewidth=1.6)
+        if panels == 2:
+            scores, best = [epoch[main] for epoch in run["epochs"]], run["best_epoch"]
+            axes[0, 1].plot(range(1, len(scores) + 1), scores, color=SCORE, marker="o", markersize=4)
+            axes[0, 1].plot(best, scores[best - 1], color=SCORE, marker="o", markersize=9, fillstyle="none")
+            axes[0, 1].set(xlabel="epoch", title=f"{main} on dev; the ring is kept")
+    axes[0, 0].set_ylim(0, None)
+    save_figure(figure, path)

@@ -4,8 +4,6 @@ Nothing here imports torch, so that `--help` is fast. All numbers are checked wh
 before anything is read or written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -13,8 +13,6 @@ released, which compared the count of a pair with those of its parts (Schuster a
 by hand, for reading, and by the library, for work; both give the same pieces.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter, defaultdict

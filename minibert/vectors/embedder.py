@@ -137,45 +137,35 @@ class Embedder:
     @cached_property
     def checkpoint(self) -> LoadedCheckpoint:
         """The files of the model, loaded; for a name or a folder."""
-        if isinstance(self.model, Encoder):
-            raise TypeError("model is an Encoder, whose weights no file names or hashes; give a Hub name or a folder")
-        folder = hub.locate(os.fspath(self.model)).folder
-        loaded = load_folder(folder, files_in(folder), choose_device(self.device), self.recipe.precision)
-        if self.expected is None:
-            if self.given_recipe.pooling == "cls" and self.given_recipe.normalize is None:
-                note_stated(os.fspath(self.model), loaded.folder)
-        else:
-            found = {"weights": loaded.weights, "tokenizer": self.tokenizer_of(loaded).fingerprint}
-            if found != self.expected:
-                raise ValueError(
-                    f"checkpoint {self.model} has the hashes {found}, expected {self.expected}; "
-                    "put that checkpoint back, or fit again"
-                )
-        return loaded
+        folder = hub.locate(os.fspath(self.model)).folder  # type: ignore[arg-type]  # for an Encoder a TypeError
+        return load_folder(folder, files_in(folder), choose_device(self.device), self.recipe.precision)
 
     @cached_property
     def engine(self) -> Engine:
-        """The engine that computes. Raises ValueError if the model cannot follow this recipe."""
+        """The engine that computes. Raises ValueError for other weights or another tokenizer than those of a pickle."""
         if isinstance(self.model, Encoder):
-            engine = Engine(self.model, self.recipe.precision, samples=samples(self.tokenizer, self.recipe.precision))
-        else:
-            engine = self.checkpoint.engine
-        engine.check(self.recipe)
-        return engine
+            return Engine(self.model, self.recipe.precision, samples=samples(self.tokenizer, self.recipe.precision))
+        if self.expected is None:
+            if self.given_recipe.pooling == "cls" and self.given_recipe.normalize is None:
+                note_stated(os.fspath(self.model), self.checkpoint.folder)
+        elif self.hashes != self.expected:
+            raise ValueError(
+                f"checkpoint {self.model} has the hashes {self.hashes}, expected {self.expected}; "
+                "put that checkpoint back, or fit again"
+            )
+        return self.checkpoint.engine
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The one that was passed in, else that of the checkpoint, with the max_length of the recipe."""
-        return self.given_tokenizer or self.tokenizer_of(self.checkpoint)
-
-    def tokenizer_of(self, loaded: LoadedCheckpoint) -> Tokenizer:
-        """The same, for a checkpoint that is not yet checked."""
-        return self.given_tokenizer or shared_tokenizer(loaded.folder, loaded.files, self.recipe.max_length)
+        return self.given_tokenizer or shared_tokenizer(
+            self.checkpoint.folder, self.checkpoint.files, self.recipe.max_length
+        )
 
     @property
     def width(self) -> int:
-        """How many numbers a vector has."""
-        return self.engine.check(self.recipe)[1]
+        """How many numbers a vector has. Raises ValueError if the model cannot follow this recipe."""
+        return self.recipe.fit_to(self.engine.config, self.engine.pooler is not None)[1]
 
     @property
     def hashes(self) -> dict[str, str]:
@@ -192,7 +182,7 @@ class Embedder:
         return self.hashes | {
             "max_length": self.tokenizer.max_length,
             "pooling": recipe.how,
-            "layers": list(engine.check(recipe)[0]),
+            "layers": list(recipe.fit_to(engine.config, engine.pooler is not None)[0]),
             "combine": recipe.combine,
             "precision": f"int8, {VERSION}" if engine.precision == "int8" else f"torch.{engine.precision}",
             "long": recipe.long,

@@ -101,13 +101,16 @@ class SelfAttention:
 
     def __init__(self, source: model.SelfAttention, kernels: Kernels) -> None:
         self.head_size, self.attend = source.head_size, kernels.attend
-        layers = [source.query, source.key, kernels.smoothed_value(source.value)]
+        value, output = source.value, kernels.quantizations.get("output", Quantization())
+        if output.folded and output.smoothing is not None:  # the value layer is divided by it instead of its result
+            c, weight, bias = (x.detach().to(kernels.device) for x in (output.smoothing, value.weight, value.bias))
+            value = linear_of(weight / c[:, None], bias / c)
         self.joined: Linear | None = None
         if kernels.device.type == "cpu":
-            self.query = kernels.linear(layers[:1], "attention")
-            self.key_value = kernels.linear(layers[1:], "attention")
+            self.query = kernels.linear([source.query], "attention")
+            self.key_value = kernels.linear([source.key, value], "attention")
         else:  # one launch for all three
-            self.joined, D = kernels.linear(layers), source.query.out_features
+            self.joined, D = kernels.linear([source.query, source.key, value]), source.query.out_features
             self.query, self.key_value = self.joined.part(0, D), self.joined.part(D, 3 * D)
         self.output = kernels.linear([source.output], "output")
 
@@ -175,24 +178,11 @@ class Kernels:
             return Int8Linear(layers, self.quantizations[product], activation, self.workspace)
         return self.product(layers, self.dtype, self.device, activation)
 
-    def smoothed_value(self, source: nn.Linear) -> nn.Linear:
-        """The value layer; divided by the smoothing of the output product's input, if that is folded into it."""
-        output = self.quantizations.get("output", Quantization())
-        if not output.folded or output.smoothing is None:
-            return source
-        weight, bias = (x.detach().to(output.smoothing.device) for x in (source.weight, source.bias))
-        return linear_of(weight / output.smoothing[:, None], bias / output.smoothing)
-
     def __str__(self) -> str:
         names: dict[Any, str] = {varlen_attention: "one kernel for all lengths", padded_attention: "one padded kernel"}
         attention = names.get(self.attend, "groups of equal length")
         attention += ", two products each" if isinstance(self.attend, BatchedAttention) else ""
         return f"on {self.device}; products: {self.product.description}; attention: {attention}"
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """ "float32" of torch.float32."""
-    return str(dtype).removeprefix("torch.")
 
 
 class Engine:
@@ -220,7 +210,7 @@ class Engine:
         check_device(self.device)
         int8 = precision == "int8" and can_multiply(self.device)
         self.dtype = choose_dtype("auto" if precision == "int8" else precision, self.device)
-        precision = name_of(self.dtype)
+        precision = str(self.dtype).removeprefix("torch.")
         if self.dtype == torch.float32 and not is_right(Linear, self.dtype, self.device):
             precision = "reduced float32"
             warnings.warn(
@@ -262,7 +252,9 @@ class Engine:
         if not samples:
             raise ValueError("precision 'int8' is calibrated on texts: pass samples=, the ids of a few dozen of them")
         check_rows(self.config, samples)
-        rows = sorted([*samples, *int8_kernels.short_texts(samples)], key=len, reverse=True)
+        first = int8_kernels.FIRST_TOKENS
+        short = [[*ids[:first], ids[-1]] for ids in samples if len(ids) > first]
+        rows = sorted([*samples, *short], key=len, reverse=True)
         path = int8_kernels.cache_file(encoder, rows)
         found = int8_kernels.read_calibration(path, encoder)
         if found is None:
@@ -275,10 +267,6 @@ class Engine:
             found = Calibration(products, int8_kernels.means_agree(exact, x, packed))
             int8_kernels.write_calibration(path, found)
         return found
-
-    def check(self, recipe: Recipe) -> tuple[tuple[int, ...], int]:
-        """The recipe's layers counted from 0 and the width of its vectors, or ValueError, see Recipe.fit_to."""
-        return recipe.fit_to(self.config, has_pooler=self.pooler is not None)
 
     @torch.inference_mode()
     def vectors(
@@ -299,7 +287,7 @@ class Engine:
         that has computed.
         """
         check_process()
-        layers, width = self.check(recipe)
+        layers, width = recipe.fit_to(self.config, self.pooler is not None)
         lengths = check_rows(self.config, ids, second)
         second = second if self.config.family.pairs_in_segments else None
         result = np.empty((len(ids), width), np.float32)

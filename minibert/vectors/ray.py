@@ -29,8 +29,6 @@ rows a second after the start against 608 and 580, in turns, of 20,000 sentences
 More machines help as long as there are several shards for each worker: at the end, all wait for the last shards.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import math
@@ -55,7 +53,7 @@ from minibert.text.tokenized import TokenStats
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.recipe import Recipe, with_settings
 from minibert.vectors.shards import Columns, Shard, embed_shard, find_shards, read_shard
-from minibert.vectors.stream import work_folder
+from minibert.vectors.stream import Summary, summary, work_folder
 
 ENVIRONMENT = {  # of a Ray that is started here
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -66,20 +64,13 @@ ENVIRONMENT = {  # of a Ray that is started here
 }
 
 
-@dataclass(frozen=True)
-class Embedded:
-    """A folder of shards that embed_shards wrote, in numbers."""
+@dataclass(frozen=True, kw_only=True)
+class Embedded(Summary):
+    """A folder of shards that embed_shards wrote."""
 
-    out: str
     shards: int
-    rows: int
     width: int
     resumed_shards: int  # done by an earlier run
-    tokens: int  # of all rows, special tokens included
-    truncated: int  # texts that were too long and lost their ends
-    windowed: int  # texts that were too long and were read in several windows
-    windows: int  # these windows
-    description: str  # of how the vectors were made
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -133,10 +124,8 @@ def embed_shards(
                 run(shards, done, embedder, columns, identity, workers, keep_order)
         for path in folder.rglob(".*.parquet.*"):  # of shards that killed workers were writing
             path.unlink()
-    total = sum(done.values(), TokenStats())
-    embedder.warn(total)
-    counts = (total.tokens, total.truncated, total.windowed, total.windows)
-    return Embedded(str(out), len(shards), total.texts, embedder.width, resumed, *counts, embedder.description)
+    total = summary(out, sum(done.values(), TokenStats()), embedder)
+    return Embedded(**total, shards=len(shards), width=embedder.width, resumed_shards=resumed)
 
 
 def run(

@@ -3,9 +3,8 @@
 B batch, S tokens, D hidden size, L layers; N texts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from minibert.device import batch_tokens_on
 from minibert.inputs import inference
 from minibert.kernels.packing import batches, check_rows
-from minibert.model import Encoder, EncoderOutput
+from minibert.model import Encoder
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS
 from minibert.vectors.recipe import DEFAULT, Recipe
 
@@ -63,15 +62,15 @@ def pad(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | None 
     return input_ids.to(device), (torch.arange(input_ids.shape[1]) < lengths[:, None]).to(device)
 
 
-def pool(out: EncoderOutput, keep: Tensor, recipe: Recipe, layers: Sequence[int]) -> Tensor:
+def pool(out: Any, keep: Tensor, recipe: Recipe, layers: Sequence[int]) -> Tensor:
     """One float32 vector for each row: each layer pooled, then combined, not normalized, (B, width).
 
+    out: an EncoderOutput with the states of all layers, and the pooler's where the recipe reads it, see Recipe.fit_to.
     keep, (B, S), is False for padding; layers are counted from 0, as by Recipe.fit_to.
     """
     pooling = POOLINGS[recipe.pooling]
     if pooling.through_pooler:
-        assert out.pooler_output is not None  # Recipe.fit_to
-        return out.pooler_output.float()
-    assert out.hidden_states is not None
-    pooled = [pooling.pool(out.hidden_states[layer].float(), keep[:, :, None]) for layer in layers]
+        pooled = [out.pooler_output.float()]
+    else:
+        pooled = [pooling.pool(out.hidden_states[layer].float(), keep[:, :, None]) for layer in layers]
     return COMBINATIONS[recipe.combine](torch.stack(pooled))

@@ -35,7 +35,7 @@ class Recipe:
     long: a text over the tokenizer's max_length is "cut" with one warning, refused ("error"), or read in "windows" of
     max_length tokens, whose vectors are averaged, each weighted by its number of text tokens.
     stride: text tokens from the start of one window to the next; None: half a window.
-    truncation: the older name of `long`: "error" is long="error", "warn" leaves it to `long`.
+    truncation: the older name of `long`: "error" turns "cut" into "error", "warn" leaves it to `long`.
     missing: None and NaN are refused ("error") or treated as empty texts ("empty").
     batch_tokens: the maximum number of tokens in a batch, at least one text; fewer need less memory. None: 4,096 on a
     CPU, 16,384 on MPS, 65,536 on CUDA.
@@ -79,9 +79,7 @@ class Recipe:
     def __post_init__(self) -> None:
         check(self)
         object.__setattr__(self, "layers", as_layers(self.layers))
-        if self.truncation == "error":
-            if self.long == "windows":
-                raise ValueError("long is 'windows' and truncation is 'error', which refuses long texts; leave one out")
+        if self.truncation == "error" and self.long == "cut":
             object.__setattr__(self, "long", "error")
         if self.stride is not None and self.long != "windows":
             raise ValueError(f"stride is {self.stride} and long is {self.long!r}; it needs long='windows'")

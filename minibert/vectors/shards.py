@@ -7,8 +7,6 @@ its footer holds the settings and the state of its source, by which a later run 
 all columns are kept; of other tables, and of lines, the texts. n rows of a chunk, D width of a vector.
 """
 
-from __future__ import annotations
-
 import glob
 import json
 import os

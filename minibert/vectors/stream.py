@@ -39,22 +39,35 @@ from minibert.vectors.recipe import Recipe, with_settings
 DTYPES = ("float32", "float16")
 
 
-@dataclass(frozen=True)
-class Written:
-    """A file that embed_file or embed_stream wrote, in numbers."""
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What was embedded, in numbers."""
 
     out: str
-    shape: tuple[int, int]
-    dtype: str
     rows: int
-    resumed_rows: int  # computed by an earlier, interrupted run
     tokens: int  # of all rows, special tokens included
     truncated: int  # texts that were too long and lost their ends
     windowed: int  # texts that were too long and were read in several windows
     windows: int  # these windows
+    description: str  # of how the vectors were made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written(Summary):
+    """A file that embed_file or embed_stream wrote."""
+
+    shape: tuple[int, int]
+    dtype: str
+    resumed_rows: int  # computed by an earlier, interrupted run
     kernels: str  # that computed them
-    description: str  # of how they were made
     cosine: float | None = None  # the smallest to float32, of some texts computed in int8; None: not measured
+
+
+def summary(out: str | os.PathLike[str], stats: TokenStats, embedder: Embedder) -> dict[str, Any]:
+    """The fields of a Summary, after a warning if texts were cut."""
+    embedder.warn(stats)
+    counts = {name: getattr(stats, name) for name in ("tokens", "truncated", "windowed", "windows")}
+    return {"out": str(out), "rows": stats.texts, **counts, "description": embedder.description}
 
 
 def embed_file(
@@ -159,11 +172,9 @@ def embed_stream(
         resumed, cosine = fill(parts, portions(rows, part_rows), texts, embedder, dtype)
         check_output(Path(out), overwrite)  # it may have appeared meanwhile
         parts.join(Path(out), embedder.width, dtype)
-    stats = sum(parts.stats, TokenStats())
-    embedder.warn(stats)
-    shape, counts = (stats.texts, embedder.width), (stats.tokens, stats.truncated, stats.windowed, stats.windows)
-    how = (embedder.engine.kernels, embedder.description)
-    return Written(str(out), shape, dtype, stats.texts, resumed, *counts, *how, cosine)
+    done, shape = summary(out, sum(parts.stats, TokenStats()), embedder), (parts.rows, embedder.width)
+    how: dict[str, Any] = {"dtype": dtype, "kernels": embedder.engine.kernels, "cosine": cosine}
+    return Written(**done, **how, shape=shape, resumed_rows=resumed)
 
 
 def check_request(out: Path, dtype: str, overwrite: bool, model: str | os.PathLike[str]) -> None:

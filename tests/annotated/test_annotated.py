@@ -1,7 +1,5 @@
 """The annotated source: nothing of the source is lost, links lead somewhere, pages need nothing from outside."""
 
-from __future__ import annotations
-
 import ast
 import html
 import json

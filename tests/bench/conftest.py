@@ -1,13 +1,13 @@
-"""For the tests of the benchmark: contestants in this process, a tiny checkpoint, and invented results."""
-
-from __future__ import annotations
+"""For the tests of the benchmark: contestants in threads of this process, a tiny checkpoint, and invented results."""
 
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from words import write_words_checkpoint
 
 import minibert
@@ -18,24 +18,12 @@ from minibert.config import Config
 BASE = Config(model_type="distilbert", num_hidden_layers=6)
 
 
-class Here:
-    """In place of a process: requests are answered at once, in this process."""
-
-    def submit(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Future[Any]:
-        future = Future[Any]()
-        try:
-            future.set_result(function(*arguments, **options))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-    def shutdown(self) -> None:
-        """Nothing to end."""
-
-
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
-    monkeypatch.setattr(harness, "new_process", lambda threads: Here())
+    """Threads of this process in place of processes."""
+    monkeypatch.setattr(
+        harness, "new_process", partial(ThreadPoolExecutor, initializer=torch.set_num_threads, initargs=(1,))
+    )
     monkeypatch.setattr(embedding, "PRODUCT_SECONDS", 0.0)
     monkeypatch.delenv("MINIBERT_DATA", raising=False)
 

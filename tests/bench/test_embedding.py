@@ -1,7 +1,5 @@
 """Embedding: texts, floating-point operations, equality of vectors, and whole runs on a tiny checkpoint."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import time
@@ -34,14 +32,13 @@ NAMED = {one.name: one for one in peers.ON_CPU}
 PAIR = (NAMED["minibert-float32"], NAMED["transformers-sorted"])
 
 
-def test_drawn_texts_have_the_lengths_of_sst2_and_are_always_the_same(minilm: Path) -> None:
+def test_drawn_texts_have_the_lengths_of_sst2(minilm: Path) -> None:
     tokenizer = minibert.load_tokenizer(minilm)
     texts = embedding.draw_texts(2000, tokenizer)
     share = Counter(len(ids) // 10 for ids in tokenizer.ids(texts))
     for tens in range(6):
         wanted = sum(count for tokens, count in SST2_LENGTHS.items() if tokens // 10 == tens) / 2000
         assert abs(share[tens] / 2000 - wanted) < 0.03
-    assert embedding.draw_texts(2000, tokenizer) == texts
 
 
 def test_the_stored_lengths_are_those_of_the_tutorial_whose_work_is_three_and_a_half_teraflops() -> None:
@@ -49,14 +46,6 @@ def test_the_stored_lengths_are_those_of_the_tutorial_whose_work_is_three_and_a_
     assert (len(lengths), sum(lengths), max(SST2_LENGTHS)) == (2000, 47_646, 59)
     assert sum(embedding.text_flops(S, BASE) for S in lengths) == pytest.approx(3.54e12, rel=0.01)
     assert 5e9 < embedding.padded_bytes([59] * 2000, BASE) < 12e9  # one padded batch needs about 10 GB
-
-
-def test_flops_of_one_text_as_counted_by_hand() -> None:
-    # D 2, F 3, one layer, S 4: keys and values 4 tokens x 2 x (2 x 2) x 2; then one query token:
-    # query and output 2 x (2 x 2) x 2, feed-forward 2 x (2 x 3) x 2, scores and context 2 x (4 x 2) x 2.
-    config = Config(hidden_size=2, num_hidden_layers=1, num_attention_heads=1, intermediate_size=3)
-    assert embedding.text_flops(4, config) == 64 + 16 + 24 + 32
-    assert embedding.text_flops(4, config, first_only=False) == 64 + 4 * (16 + 24 + 32)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
@@ -72,7 +61,8 @@ def test_flops_are_those_that_torch_counts_in_the_engine(monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_rates_are_of_torchs_kernel_and_of_the_one_that_the_engine_chooses() -> None:
+def test_rates_are_of_torchs_kernel_and_of_the_one_that_the_engine_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "PRODUCT_SECONDS", 0.0)
     rates = embedding.product_rates(SMALL, ["float32"], "cpu")
     kernels = {matmul.Linear, matmul.choose_linear(torch.float32, torch.device("cpu"))}
     assert set(rates) == {f"float32 {kernel.description}" for kernel in kernels} and min(rates.values()) > 0
@@ -98,16 +88,11 @@ def test_every_runtime_takes_part_and_a_quick_run_has_minibert_and_transformers_
 
 
 @pytest.mark.parametrize(("sort", "one_batch"), [(True, False), (False, False), (False, True)])
-def test_batches_come_back_in_the_order_of_the_texts(
-    sort: bool, one_batch: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def tokenize(texts: list[str], **_: Any) -> dict[str, list[list[int]]]:
-        return {"input_ids": [[int(text)] * (1 + int(text) % 5) for text in texts]}
-
-    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", lambda folder: tokenize)
-    context = harness.Context(Path("nowhere"), Path("nowhere"), 1, "cpu", 512)
-    encode = peers.batched(context, lambda ids, mask: ids[:, :1].astype(np.float32), sort, one_batch)
-    assert encode([str(n) for n in range(100)])[:, 0].tolist() == list(range(100))
+def test_batches_come_back_in_the_order_of_the_texts(sort: bool, one_batch: bool, checkpoint: Path) -> None:
+    texts = ["the film is very good"[: 3 + n % 19] for n in range(100)]
+    context = harness.Context(checkpoint, checkpoint, 1, "cpu", 512)
+    encode = peers.batched(context, lambda ids, mask: (ids * mask).astype(np.float32).sum(axis=1), sort, one_batch)
+    assert encode(texts).tolist() == [sum(ids) for ids in minibert.load_tokenizer(checkpoint).ids(texts)]
 
 
 # -- whole runs

@@ -1,7 +1,5 @@
 """The harness: ratios round by round, the rival of a row, doubts about the machine, processes that fail."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -98,19 +96,6 @@ def test_the_goals_of_embedding_are_those_of_its_rows(row: Any, result: Any) -> 
     values = [value_of(found) for *_, value_of in embedding.goals(Settings())]
     assert values == [0.8, None, 1.5, None, pytest.approx(0.9 / 0.8), 0.9985, 1.2, 0.9, 2.0, None]
     assert found.config.hidden_size >= harness.WIDE
-
-
-def test_the_goals_of_training_are_against_the_trainer_and_its_default(row: Any, result: Any) -> None:
-    times = {"minibert-float32": 2, "trainer-float32": 5, "minibert-bfloat16": 1, "trainer-bfloat16": 2}
-    found = result(*(row(name, took, peak=took, job="training") for name, took in times.items()), job="training")
-    goals = training.goals(Settings(train=True))
-    assert [(bound, value_of(found)) for _, bound, _, value_of in goals] == [
-        (2.1, 2.5),
-        (2.1, 2.0),
-        (3.4, 5.0),
-        (1.0, 2.5),
-        (1.0, 2.0),
-    ]
 
 
 @pytest.mark.slow

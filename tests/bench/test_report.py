@@ -1,7 +1,5 @@
 """What is printed and drawn, and the requests that are refused before anything runs."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from collections.abc import Callable
@@ -47,19 +45,6 @@ def test_wrong_results_of_ours_and_a_busy_machine_are_printed(row: Any, result: 
     assert "WRONG          3 of 10 parameters differ" in text
     assert "TOO BUSY       the slowest round" in text
     assert not report.figures(Settings(quick=True), [found], 1.0)["ok"]
-
-
-def test_goals_are_printed_as_reached_missed_or_not_measured(result: Any) -> None:
-    goals = [
-        {"model": "a", "goal": "b", "bound": 1.0, "value": v, "reached": r}
-        for v, r in ((1, True), (0, False), (None, None))
-    ]
-    text = report.goals_text([result(goals=goals)])
-    assert [line.split("  ")[-1].strip() for line in text.splitlines()[1:]] == [
-        "reached",
-        "NOT REACHED",
-        "not measured",
-    ]
 
 
 def test_the_picture_is_drawn(row: Any, result: Any, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The benchmark of the server: goals, clients, and whole measurements."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -15,23 +13,6 @@ import pytest
 from minibert.bench import harness, serving
 from minibert.bench.harness import Sample
 from minibert.bench.settings import Settings
-
-
-def test_ours_is_compared_with_the_best_other_for_each_number_of_clients(row: Any, result: Any) -> None:
-    def turns(name: str, at: int, *seconds: float) -> Any:
-        return row(name, *seconds, at=at, job="serving", size={"requests": 1})
-
-    rows = [
-        *(turns("minibert-float32", 1, 2.0, 2.0, 4.0), turns("minibert-float32", 64, 1.0)),
-        *(turns("torch-float32", 1, 3.0, 2.0, 4.0), turns("torch-float32", 64, 5.0)),
-        *(turns("onnx-float32", 1, 9.0, 9.0, 9.0), turns("onnx-float32", 64, 2.0)),
-    ]
-    found = result(*rows, job="serving")
-    assert [found.speedup("minibert-float32", at=at) for at in (1, 64)] == [1.0, 2.0]
-    rows[3].reason = rows[5].reason = "differs"
-    assert found.speedup("minibert-float32", at=64) is None
-    goals = serving.goals(Settings(serve=True))
-    assert [(bound, value_of(found)) for _, bound, _, value_of in goals] == [(1.0, None), (1.3, None)]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What `minibert inspect` reports of a pooler: trained or not, by three numbers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -10,8 +8,7 @@ from torch import nn
 from words import state_vectors, write_words_checkpoint
 
 import minibert
-from minibert import Config, Encoder
-from minibert.checkpoints.inspection import checkpoint_text, inspect, trained
+from minibert.checkpoints.inspection import Figures, checkpoint_text, inspect, trained
 from minibert.checkpoints.tensor_files import list_tensors
 from minibert.cli import main as cli
 
@@ -40,21 +37,19 @@ def test_a_fresh_layer_looks_untrained_until_one_bias_one_direction_or_one_weigh
         assert trained(moved, biases)["looks_trained"]
 
 
-def test_the_pooler_of_minilm_looks_untrained_and_every_layer_below_it_trained(minilm: Path) -> None:
-    pooler = inspect("all-MiniLM-L6-v2")["pooler"]
+@pytest.fixture(scope="module")
+def figures() -> Figures:
+    """Those of all-MiniLM-L6-v2."""
+    return inspect("all-MiniLM-L6-v2")
+
+
+def test_the_pooler_of_minilm_looks_untrained_and_every_layer_below_it_trained(minilm: Path, figures: Figures) -> None:
+    pooler = figures["pooler"]
     assert (pooler["looks_trained"], pooler["biases"], pooler["biases_not_zero"]) == (False, 384, 0)
     assert pooler["kurtosis"] == pytest.approx(2.983, abs=1e-3)
     assert pooler["largest_singular_value_over_edge"] == pytest.approx(0.986, abs=1e-3)
     linears = [module for module in minibert.load(minilm).layers.modules() if isinstance(module, nn.Linear)]
     assert len(linears) == 36 and all(trained(one.weight, one.bias)["looks_trained"] for one in linears[::7])
-
-
-@pytest.mark.parametrize("pooler", [True, False])
-def test_the_text_reports_the_pooler_where_there_is_one(pooler: bool, tmp_path: Path) -> None:
-    small = Config(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
-    minibert.save(Encoder(small, pooler=pooler), tmp_path)
-    found = inspect(str(tmp_path))
-    assert ("\npooler         looks untrained" in checkpoint_text(found)) == pooler == (found["pooler"] is not None)
 
 
 def test_every_tensor_is_printed_with_its_shape_and_both_names(
@@ -71,8 +66,10 @@ def test_every_tensor_is_printed_with_its_shape_and_both_names(
     assert cli.main(["inspect", "--tensors"]) == 2
 
 
-def test_it_prints_what_the_files_state_of_vectors_and_why_they_cannot_be_followed(tmp_path: Path) -> None:
-    assert "\nvectors        pooling mean, normalized, at most 256" in checkpoint_text(inspect("all-MiniLM-L6-v2"))
+def test_it_prints_what_the_files_state_of_vectors_and_why_they_cannot_be_followed(
+    tmp_path: Path, figures: Figures
+) -> None:
+    assert "\nvectors        pooling mean, normalized, at most 256" in checkpoint_text(figures)
     folder = write_words_checkpoint(tmp_path / "words")
     assert "\nvectors" not in checkpoint_text(inspect(str(folder)))
     (state_vectors(folder) / "modules.json").write_text("[]")

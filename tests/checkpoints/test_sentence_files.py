@@ -1,7 +1,5 @@
 """The files of sentence-transformers beside a checkpoint: read in both layouts, refused where we cannot follow."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A safetensors file that is damaged, truncated, hostile or something else is refused with its path and size."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -130,11 +128,10 @@ def test_only_a_regular_file_is_opened(tmp_path: Path) -> None:
     (tmp_path / WEIGHTS_FILE).mkdir()
     with pytest.raises(ValueError, match="is a folder, not a safetensors file"):
         list_tensors(tmp_path)
+    os.mkfifo(tmp_path / INDEX_FILE)
     (tmp_path / WEIGHTS_FILE).rmdir()
-    for name in (INDEX_FILE, WEIGHTS_FILE):
-        os.mkfifo(tmp_path / name)
-        with pytest.raises(ValueError, match=f"{name} is a pipe, not a"):
-            list_tensors(tmp_path)
+    with pytest.raises(ValueError, match=f"{INDEX_FILE} is a pipe, not a"):
+        list_tensors(tmp_path)
 
 
 def test_a_file_that_changed_since_its_header_was_read_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The command line: reports for people, one JSON object for programs, and one line for what is wrong."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -9,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any, cast
@@ -23,7 +20,6 @@ import minibert
 from minibert.checkpoints import hub
 from minibert.cli import main as cli
 from minibert.cli import predict
-from minibert.tasks.classification import Classification
 from minibert.tasks.frozen import Classifier, train
 from minibert.vectors import stream
 from minibert.vectors.engine import Engine
@@ -97,11 +93,6 @@ def test_help_and_version_import_nothing_heavy() -> None:
     modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "minibert.cli.main" in modules
     assert not {"torch", "sklearn", "numpy", "huggingface_hub", "transformers"} & set(modules)
-
-
-def test_every_command_has_help_and_json(run: Run) -> None:
-    for name in cli.COMMANDS:
-        assert "--json" in printed(run(*name.split(), "--help"))
 
 
 def test_python_m_minibert_is_the_same_command() -> None:
@@ -272,32 +263,9 @@ def test_train_evaluate_and_predict_follow_each_other(run: Run, tmp_path: Path, 
     assert found["predictions"][0]["text"] == "the good film"
 
 
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("name", ["in.csv", "in.csv.gz", "-"])
-def test_a_table_with_semicolons_of_excel_trains_on_its_labels(
-    run: Run, tmp_path: Path, checkpoint: Path, name: str
-) -> None:
-    texts, labels = labelled()
-    names = {"pos": "lob", "neg": "bitte"}
-    rows = [f'"{text}; schön";{names[label]}\r\n' for text, label in zip(texts, labels, strict=True)]
-    content = ("Bewertung des Käufers;Art\r\n" + "".join(rows)).encode("cp1252")
-    (tmp_path / "in.csv").write_bytes(content)
-    (tmp_path / "in.csv.gz").write_bytes(gzip.compress(content))
-    source, folder = name if name == "-" else tmp_path / name, tmp_path / "made"
-    columns = ["--text", "Bewertung des Käufers", "--label", "Art", "--format", "csv"]
-    train = ["classify", "train", source, "--out", folder, *columns, "--model", checkpoint, "--folds", 0]
-    refused = complaint(run(*train, stdin=content))
-    assert f"{'standard input' if name == '-' else name}, line 1, is not UTF-8 (byte 0xE4)" in refused
-    assert "--encoding cp1252" in refused
-    status, out, err = run(*train, "--encoding", "cp1252", stdin=content)
-    assert (status, "24 rows (12 bitte, 12 lob)" in " ".join(out.split())) == (0, True)
-    assert re.fullmatch(r"minibert: warning: [^\n]*its columns are separated by ';', not by ','[^\n]*\n", err)
-    measured = run("classify", "evaluate", folder, source, *columns, "--encoding", "cp1252", stdin=content)
-    assert "24 rows; majority class" in measured[1]
-
-
-def test_every_command_that_reads_tables_has_the_options_for_them(run: Run) -> None:
+def test_every_command_has_help_and_json_and_those_that_read_tables_the_options_for_them(run: Run) -> None:
     helps = {name: printed(run(*name.split(), "--help")) for name in cli.COMMANDS}
+    assert all("--json" in text for text in helps.values())
     having = {
         option: {name for name, text in helps.items() if option in text} for option in ("--delimiter", "--encoding")
     }
@@ -352,24 +320,6 @@ def test_predict_answers_before_its_input_ends(classifier: Path) -> None:
         given.write(b"bad film\n" * 3 * predict.TEXTS_AT_ONCE)
         given.close()
         assert (errors.read(), process.wait()) == (b"", 141)
-
-
-def test_predict_labels_a_file_into_a_table_that_can_be_read_back(run: Run, tmp_path: Path, classifier: Path) -> None:
-    texts = ["good film", "", "  bad\tmeal\r\n", "the \\"] * 40
-    data, out = tmp_path / "in.jsonl.gz", tmp_path / "labels.tsv"
-    data.write_bytes(gzip.compress("".join(json.dumps({"n": 1, "review": text}) + "\n" for text in texts).encode()))
-    argv = ["classify", "predict", classifier, "--out", out, "--file"]
-    result = run(*argv, data, "--text", "review", "--json")
-    assert "160 rows (" in printed(result)
-    rows = Classification(text="review", missing="empty").read(out)
-    assert rows.texts == ["good film", "", "  bad meal ", "the \\"] * 40
-    assert rows.labels == Classifier.load(classifier).predict(texts).tolist()
-    assert figures(result)["labels"] == Counter(rows.labels)
-    (tmp_path / "in.txt").write_bytes(b"good film\n" * 200 + b"caf\xe9\n")
-    before = out.read_bytes()
-    assert "in.txt, line 201, is not UTF-8" in complaint(run(*argv, tmp_path / "in.txt", "--overwrite"))
-    assert out.read_bytes() == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl.gz", "in.txt", "labels.tsv"]
 
 
 # -- checkpoints

@@ -1,7 +1,5 @@
 """`minibert predict` and `minibert evaluate`: each option is honoured or refused for each kind of folder."""
 
-from __future__ import annotations
-
 import csv
 import importlib.util
 import io
@@ -256,15 +254,17 @@ def read_parquet(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("name", ["out.xlsx", "out", "out.csv.gz", "out.json"])
-def test_another_ending_is_refused_before_the_model_is_opened(name: str, run: Run) -> None:
-    message = "must be a file that ends in .tsv, .csv, .jsonl, .parquet"
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        *((name, "must be a file that ends in .tsv, .csv, .jsonl, .parquet") for name in ("out.xlsx", "a", "a.csv.gz")),
+        ("no/such/a.csv", "there is no folder no/such"),
+    ],
+)
+def test_a_table_that_cannot_be_written_is_refused_before_the_model_is_opened(
+    name: str, message: str, run: Run
+) -> None:
     assert message in run("predict", "no/such", "a text", "--out", name, status=2)
-
-
-def test_a_table_in_no_folder_is_refused_before_the_model_is_opened(run: Run, tmp_path: Path) -> None:
-    out = tmp_path / "none" / "a.csv"
-    assert f"there is no folder {tmp_path}/none" in run("predict", "no/such", "a text", "--out", out, status=2)
 
 
 def test_parquet_without_pyarrow_is_refused_before_the_model_is_opened(

@@ -1,7 +1,5 @@
 """Quality beside transformers: both sides begin alike and learn from the same batches in the same order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,16 +28,16 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_words_checkpoint(place, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
-def data() -> quality.Data:
+def prepared(settings: FinetuneSettings) -> FinetuneRun:
     task = Classification()
-    return quality.Data(task, task.from_labels(*labelled(24)), task.from_labels(*labelled(12)))
+    return FinetuneRun.of(task, task.from_labels(*labelled(24)), task.from_labels(*labelled(12)), settings)
 
 
 def weights_after(side: Callable[[FinetuneRun, Head], Head], checkpoint: Path) -> dict[str, torch.Tensor]:
     settings = FinetuneSettings(
         model=str(checkpoint), epochs=2, batch_size=8, learning_rate=1e-3, precision="float32", device="cpu"
     )
-    run = FinetuneRun.of(data().task, data().training, data().held_out, settings)
+    run = prepared(settings)
     torch.manual_seed(0)
     model = side(run, new_model(checkpoint, run.task, run.labels))
     # The gradient of a key's bias is zero but for rounding, which Adam turns into whole steps.
@@ -60,7 +58,7 @@ def test_the_command_prints_both_sides_and_fails_where_they_are_apart(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(quality, "DATA", {"small": ()})
-    monkeypatch.setattr(quality, "read", lambda name, folder: data())
+    monkeypatch.setattr(quality, "prepare", lambda name, folder, settings: prepared(settings))
     monkeypatch.setenv("MINIBERT_DATA", str(tmp_path))
     assert quality.main(["small", "--model", str(checkpoint), "--seeds", "2", "--epochs", "1", "--json"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["small", "24", "12", "accuracy"]

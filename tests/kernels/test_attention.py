@@ -1,7 +1,5 @@
 """Attention in a packed batch: every implementation gives the same context for every token."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Sequence
 from unittest.mock import Mock

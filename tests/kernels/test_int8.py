@@ -1,7 +1,5 @@
 """The arithmetic of int8: exact integer products, quantization within half a step, smoothing and zero points."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from engine_helpers import CPU

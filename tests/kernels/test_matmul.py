@@ -1,7 +1,5 @@
 """The kernels of a matrix product: each proves itself in the engine, a faulty one falls back; memory is reused."""
 
-from __future__ import annotations
-
 import ctypes
 import platform
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """While the caller works on one item the next is made, by a thread that never outlives its caller."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

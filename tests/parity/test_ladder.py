@@ -1,7 +1,5 @@
 """The parity ladder: models are equal bit for bit, and what the ladder compares, counts and explains."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A freshly initialised reference hides half of these (its LayerNorms are 1 and 0,
 reference here has all parameters random.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

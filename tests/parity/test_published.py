@@ -3,8 +3,6 @@
 A checkpoint that is not on this machine is skipped.
 """
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -4,8 +4,6 @@ That every tensor of them is equal bit for bit is the ladder's matter (test_pari
 found there on purpose (test_negative_controls.py); here is what a random batch does not reach.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -50,14 +48,6 @@ def ids(*rows: list[int]) -> Tensor:
 
 # ---------------------------------------------------------------------------------------------------------------
 # RoBERTa
-
-
-@pytest.mark.parametrize("pad", [1, 5])
-def test_positions_begin_behind_that_of_padding_and_count_only_what_is_not(pad: int) -> None:
-    embeddings = Encoder(small_config(ROBERTA, pad_token_id=pad)).embeddings
-    rows = ids([7, 8, pad, 9, pad], [7, pad, pad, pad, pad])
-    expected = ids([1, 2, 0, 3, 0], [1, 0, 0, 0, 0])
-    assert torch.equal(embeddings.positions(rows), pad + expected)
 
 
 def test_padding_inside_a_row_and_no_mask_are_computed_as_upstream(pair: MakePair) -> None:
@@ -292,11 +282,6 @@ def test_a_summary_that_is_not_implemented_is_refused_by_the_one_head_that_reads
     with pytest.raises(ValueError, match=f"{next(iter(wrong))} .* is not implemented; only"):
         HEAD_CLASSES["multiple-choice"](config)
     HEAD_CLASSES["sequence-classification"](config)
-
-
-def test_a_map_of_tables_as_wide_as_the_layers_is_there_in_albert_and_not_in_electra() -> None:
-    maps = [Encoder(small_config(one, embedding_size=24)).embeddings.embedding_projection for one in (ELECTRA, ALBERT)]
-    assert maps[0] is None and maps[1].in_features == 24
 
 
 # ---------------------------------------------------------------------------------------------------------------

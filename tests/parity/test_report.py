@@ -1,7 +1,5 @@
 """`minibert parity`: reports, exit status, and requests that cannot be met."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

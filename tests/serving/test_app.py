@@ -1,7 +1,5 @@
 """The application without a network: what each path answers, and what is refused and how."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

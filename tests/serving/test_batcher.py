@@ -1,7 +1,5 @@
 """The queue of the server by itself: each client gets the answers of its own items, in order, whatever others do."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """`minibert serve` as a process: OpenAI's own client, bad clients among good ones, limits, its end."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

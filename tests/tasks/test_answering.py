@@ -1,7 +1,5 @@
 """Answers are cut from the passage itself, by windows that lose nothing, and measured."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json
@@ -24,7 +22,6 @@ from minibert.tasks.answering import (
     Question,
     Questions,
     answer_tokens,
-    read_squad,
 )
 from minibert.tasks.base import Encoded
 from minibert.text.tokenizer import UnknownTokensWarning, load_tokenizer
@@ -108,7 +105,7 @@ def test_questions_are_read_with_their_passages_and_answers(tmp_path: Path, cont
     assert all(row.answers in ((), first.answers) for row in others)
     packed = tmp_path / "squad.json.gz"
     packed.write_bytes(gzip.compress((tmp_path / "squad.json").read_bytes()))
-    assert read_squad(packed) == data
+    assert Answering().read(packed) == data
 
 
 WHERE = r"squad\.json, data\[0\]\.paragraphs\[0\]\.qas\[0\]"
@@ -136,7 +133,7 @@ WHERE = r"squad\.json, data\[0\]\.paragraphs\[0\]\.qas\[0\]"
 )
 def test_a_file_that_is_not_squad_is_refused_by_place(tmp_path: Path, content: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read_squad(written(tmp_path, content))
+        Answering().read(written(tmp_path, content))
 
 
 @pytest.mark.parametrize(
@@ -157,13 +154,6 @@ def test_an_answer_is_repaired_on_request(tmp_path: Path, text: str, start: int,
 
 
 # -- settings
-
-
-@pytest.mark.parametrize("name", ["max_question", "stride", "max_answer", "n_best"])
-@pytest.mark.parametrize("value", [0, -1, 2.5, True])
-def test_a_setting_out_of_range_is_refused(name: str, value: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match=f"{name} is {value}; it must be (at least 1|an int)"):
-        Answering(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -291,10 +281,11 @@ def test_the_n_best_are_the_best_of_all_spans(max_length: int, max_answer: int, 
     spans = sorted(task.best_spans(logits, encoded.back[0]), key=lambda span: (-span[0], *span[1:]))
     n_best = task.candidates(PASSAGE, spans, None)
     assert [one["answer"] for one in n_best] == expected
+    assert math.isclose(sum(one["score"] for one in n_best), 1.0)
     assert found["answer"] == expected[0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     question=TEXT,
     context=TEXT,
@@ -308,19 +299,13 @@ def test_an_answer_never_leaves_the_passage(
     task = Answering(max_question=10, max_answer=max_answer, unanswerable=unanswerable)
     data = task.from_texts([question], [context])
     encoded = encode(task, data, 20)
-    logits = drawn(encoded, seed)
-    (answer,) = task.decode(logits, encoded, data, [])
+    (answer,) = task.decode(drawn(encoded, seed), encoded, data, [])
     tokens = encoded.back[0].offsets
     assert answer["answer"] == context[answer["start"] : answer["end"]]
     assert (
         sum(answer["start"] <= a and z <= answer["end"] for a, z in tokens) <= max_answer + 9
     )  # some share a character
     assert answer["answer"] or unanswerable or not tokens
-    spans = sorted(task.best_spans(logits, encoded.back[0]), reverse=True)
-    n_best = task.candidates(context, spans, 0.0 if unanswerable or not spans else None)
-    probabilities = [one["score"] for one in n_best]
-    assert math.isclose(sum(probabilities), 1.0) and probabilities == sorted(probabilities, reverse=True)
-    assert len({one["answer"] for one in n_best}) == len(n_best)
 
 
 @pytest.mark.parametrize(
@@ -355,14 +340,6 @@ def test_no_answer_scores_what_it_scores_in_the_window_that_is_least_sure_of_it(
     assert task.decode(logits, encoded, data, [])[0]["answer"] == "Rome"  # 18, against 8 of the first window
 
 
-def test_a_passage_of_nothing_has_the_empty_answer() -> None:
-    task = Answering()
-    data = task.from_texts(["why?", "where?"], ["", "\u200b"])
-    encoded = encode(task, data)
-    answers = task.decode(drawn(encoded), encoded, data, [])
-    assert answers == [{"answer": "", "start": 0, "end": 0, "score": 1.0}] * 2
-
-
 def test_a_line_is_answer_probability_and_question() -> None:
     data = Answering().from_texts(["Where\twas\nshe?"], ["a \n b"])
     answer = {"answer": "a \n b", "score": 0.5}
@@ -379,9 +356,8 @@ def answered(task: Answering, data: Questions, *texts: str) -> Any:
 
 def test_a_measure_is_the_mean_over_questions_of_version_2_with_and_without_answer_too() -> None:
     measure = answered(Answering(), Questions([asked("Rome"), asked("Café Müller", "1854")]), "in Rome", "Café")
-    assert measure.score == measure.figures["f1"] == pytest.approx(2 / 3)
-    assert (measure.figures["exact_match"], measure.figures["standard_error"]) == (0.0, pytest.approx(0.0))
-    assert "has_answer" not in measure.figures
+    expected = {"exact_match": 0.0, "f1": 2 / 3, "standard_error": 0.0, "questions": 2, "degenerate": False}
+    assert measure.figures == pytest.approx(expected)
     data = Questions([asked("Rome"), asked("1854"), asked()], unanswerable=True)
     figures = answered(Answering(), data, "Rome", "", "").figures
     assert figures["exact_match"] == figures["f1"] == pytest.approx(2 / 3)

@@ -1,7 +1,5 @@
 """Multiple choice: questions are read, each choice is scored as a pair, the best one is the prediction."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json
@@ -12,21 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from words import write_words_checkpoint
 
 from minibert.tasks.base import Encoded
 from minibert.tasks.choice import Choice, ChoiceQuestion
-from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.text.tokenizer import Tokenizer
 from minibert.train.batches import collate
 
 TASK = Choice()
 SKY = {"question": "the film", "choices": ["good", "bad", "the play"], "label": 2}
 SEA = {"question": "a meal", "choices": ["dull", "fine", "lovely"], "label": "fine", "context": "the book very good"}
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return load_tokenizer(write_words_checkpoint(tmp_path_factory.mktemp("words")))
 
 
 def lines(*records: object) -> str:
@@ -161,7 +153,7 @@ def test_accuracy_is_reported_beside_chance() -> None:
     data = [ChoiceQuestion("a", ("b", "c", "d", "e"), label) for label in (0, 1, 2, 3)]
     found = [{"number": number} for number in (0, 1, 2, 0)]
     measure = TASK.measure(found, data, [])
-    assert measure.score == 0.75
-    assert measure.figures["standard_error"] == pytest.approx(math.sqrt(0.75 * 0.25 / 4))
-    assert (measure.figures["chance"], measure.figures["choices"], measure.figures["rows"]) == (0.25, 4, 4)
+    error = math.sqrt(0.75 * 0.25 / 4)
+    expected = {"accuracy": 0.75, "standard_error": error, "rows": 4, "choices": 4, "chance": 0.25}
+    assert measure.figures == pytest.approx(expected)
     assert "0.750 ± 0.217 (standard error), 4 rows; chance 0.250" in measure.text

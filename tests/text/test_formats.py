@@ -1,11 +1,8 @@
 """The delimiter is found or refused; bytes and cells that are no text are an error with a way out."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -73,17 +70,6 @@ def test_a_tsv_may_have_another_delimiter_and_then_has_quotes(tmp_path: Path) ->
     assert read(tmp_path / "x.tsv", table(","))[0] == ROWS
     plain = b'text\tlabel\n"Hello, you\t1\nWell, me\t0\n'
     assert read(tmp_path / "x.tsv", plain) == ([('"Hello, you', "1"), ("Well, me", "0")], [])
-
-
-@pytest.mark.parametrize("delimiter", [";", "tab"])
-def test_standard_input_has_its_delimiter_found(monkeypatch: pytest.MonkeyPatch, delimiter: str) -> None:
-    content = table("\t" if delimiter == "tab" else delimiter)
-    for given in (None, delimiter):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore" if given is None else "error")
-            data = Classification(format="csv", delimiter=given).read("-")
-        assert list(zip(data.texts, data.known_labels, strict=True)) == ROWS
 
 
 @pytest.mark.parametrize(
@@ -194,36 +180,6 @@ def test_an_empty_cell_is_a_missing_text_as_null_is(tmp_path: Path, name: str, c
     with pytest.raises(ValueError, match=f"{name}, line 3, has .* as 'text', not a text; .* --missing empty"):
         read(tmp_path / name, content)
     assert texts_of(tmp_path / name, content, missing="empty") == ["a", ""]
-
-
-def test_an_empty_text_of_json_is_a_text(tmp_path: Path) -> None:
-    assert texts_of(tmp_path / "x.jsonl", b'{"text": ""}\n') == [""]
-
-
-def test_a_null_of_parquet_is_a_missing_text(tmp_path: Path) -> None:
-    parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
-    parquet.write_table(pyarrow.table({"text": ["a", None]}), tmp_path / "x.parquet")
-    content = (tmp_path / "x.parquet").read_bytes()
-    with pytest.raises(ValueError, match=r"x\.parquet, row 2, has None as 'text', not a text; .* --missing empty"):
-        texts_of(tmp_path / "x.parquet", content)
-    assert texts_of(tmp_path / "x.parquet", content, missing="empty") == ["a", ""]
-
-
-def test_a_table_of_one_column_has_no_labels(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="line 1, has one column, 'text'; text and label need one each"):
-        read(tmp_path / "x.csv", b"text\na\nb\n")
-
-
-def test_a_comma_without_quotes_in_the_only_column_is_an_error_that_says_so(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"line 3, has 2 columns, 1 are .*; a cell with ',' in it needs quotes"):
-        texts_of(tmp_path / "x.csv", b"text\na\nb, c\n")
-
-
-@pytest.mark.parametrize(
-    ("name", "content"), [("x.csv", "n, der Text \n1,gut\n"), ("x.jsonl", '{" der Text ": "gut"}')]
-)
-def test_blanks_around_a_name_do_not_matter(tmp_path: Path, name: str, content: str) -> None:
-    assert texts_of(tmp_path / name, content.encode(), "der Text") == ["gut"]
 
 
 # -- settings

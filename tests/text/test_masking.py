@@ -1,7 +1,5 @@
 """Masking has the paper's shares, leaves special tokens, keeps words whole, and depends on seed, epoch and row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path

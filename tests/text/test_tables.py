@@ -1,7 +1,5 @@
 """Every kind of file gives the texts that were put in, and errors name the file and the place."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io
@@ -83,6 +81,9 @@ def test_every_kind_of_file_gives_its_texts(folder: Path, name: str, content: by
         ("x.csv", b'text,n\n"so, ""he""\nsaid",1\n', None, None, ['so, "he"\nsaid']),
         ("x.txt", b'{"text": "a"}\n"b"', None, "jsonl", ["a", "b"]),
         ("x.csv", b"text,n\na,1", None, "txt", ["text,n", "a,1"]),
+        ("x.csv", b"n, the text \n1,a\n", "the text", None, ["a"]),
+        ("x.jsonl", b'{" the text ": "a"}', "the text", None, ["a"]),
+        ("x.jsonl", b'{"text": ""}', None, None, [""]),
         ("x.log", b"a fine film\na dull film", None, "txt", [FILM, DULL]),
     ],
 )
@@ -173,11 +174,15 @@ def test_a_parquet_file_gives_the_requested_columns(folder: Path) -> None:
     content = (folder / "x.parquet").read_bytes()
     assert read_pairs(folder, "x.parquet", content, None, None) == list(zip(texts, labels, strict=True))
     assert read(folder, "x.parquet.gz", gzip.compress(content, 1), "n") == texts
+    parquet.write_table(pyarrow.table({"text": ["a", None]}), folder / "null.parquet")
+    null = (folder / "null.parquet").read_bytes()
+    assert read(folder, "x.parquet", null, missing="empty") == ["a", ""]
     damaged = content[:100] + bytes(3900) + content[4000:]
     for held, column, message in (
         (content, "title", "has no column 'title'; choose .* 'text', 'label', 'n'"),
         (content, "label", "row 1, has 0 as 'label', not a text"),
         (damaged, "text", r"x\.parquet is not a sound parquet file"),
+        (null, "text", r"x\.parquet, row 2, has None as 'text', not a text; .* --missing empty"),
     ):
         with pytest.raises(ValueError, match=message):
             read(folder, "x.parquet", held, column)
@@ -208,6 +213,7 @@ def test_without_pyarrow_the_way_to_install_it_is_shown(folder: Path, monkeypatc
         ("x.csv", b'text,n\n"a\nb",1\n"c,1\nd,2\n', None, "line 4, cannot be read: unexpected end of data"),
         ("x.csv", b'text\n"a' + b"\nb" * 70_000, None, "line 2, cannot be read: .*; is a quote not closed"),
         ("x.csv", b'text\n"a"b\n', None, "line 2, cannot be read"),
+        ("x.csv", b"text\na\nb, c\n", None, "line 3, has 2 columns, 1 are .*; a cell with ',' in it needs quotes"),
         ("x.tsv", b"a\t1\n", 3, "line 1, has no column '3'; choose as column one of: '1', '2'"),
         ("x.tsv", b"\nsentence\tlabel\n", 1, "line 2, is a header: 'sentence', .*; request columns by name"),
         ("x.tsv", b"a\t1\n", 0, "line 1, has no column '0'"),
@@ -269,6 +275,7 @@ def test_an_error_names_the_file_and_the_line(
         ("x.csv", b"a,b\n", ("a", None), "no column label; choose as label one of: 'a', 'b'"),
         ("x.csv", b"a,b\nc,d,e\n", ("1", "2"), "line 2, has 3 columns, 2 are expected, as in the first row"),
         ("x.csv", b"a,b\n1,2\n", ("a", "3"), "has no column '3'"),
+        ("x.csv", b"text\na\nb\n", (None, None), "line 1, has one column, 'text'; text and label need one each"),
         ("x.json", b'["a"]', (None, None), "has no column label; choose as label one of: 'text'"),
         ("x.txt", b"a\n", (None, None), "read as one text per line, has no column label"),
         ("x.txt", b"a\n", ("1", "2"), "read as one text per line, has no column '1'"),
@@ -279,15 +286,6 @@ def test_an_error_of_two_columns_names_the_one_that_is_missing(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         read_pairs(folder, name, content, *names)
-
-
-def test_texts_before_the_wrong_line_are_given(folder: Path) -> None:
-    (folder / "x.txt").write_bytes(b"a\nb\n\xff\n")
-    with TextFile(folder / "x.txt") as file:
-        texts = iter(file)
-        assert [next(texts), next(texts)] == ["a", "b"]
-        with pytest.raises(ValueError, match="line 3"):
-            next(texts)
 
 
 def test_a_pipe_a_device_a_folder_and_a_missing_file_are_refused_at_once(tmp_path: Path) -> None:

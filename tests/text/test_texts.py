@@ -1,7 +1,5 @@
 """Every column of texts is accepted; what is no text is refused with its row."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -89,12 +87,6 @@ def test_a_lone_surrogate_and_an_unknown_policy_are_refused(call: Callable[..., 
         call(["hello", "ab\ud800c"])
     with pytest.raises(ValueError, match="'drop'; it must be 'error' or 'empty'"):
         call(["a"], missing="drop")
-
-
-def test_pairs_of_other_number_or_kind_are_refused():
-    for pairs, message in ((["c"], "2 texts and 1 pairs"), ("c", "pass two texts or two lists of texts")):
-        with pytest.raises((ValueError, TypeError), match=message):
-            TOKENIZER(["a", "b"], pairs)
 
 
 FRAME = pd.DataFrame({"x": ["a", "b"], "y": ["c", "d"], "z": ["e", "f"]}, index=[7, 3])

@@ -1,7 +1,5 @@
 """The template of special tokens, windows and cut pairs, and very long texts, which are tokenized in pieces."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

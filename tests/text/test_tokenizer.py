@@ -1,7 +1,5 @@
 """The tokenizers of BERT, RoBERTa, XLM-R, CamemBERT and ALBERT equal transformers', and report what they cut off."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle
@@ -23,7 +21,6 @@ from hypothesis import strategies as st
 from small_tokenizers import CLASSES, FRAGMENTS, SENTENCES, SPECIAL, write_config, write_saved
 from transformers import AutoTokenizer
 
-import minibert
 from minibert.tasks.masked_text import fill_mask
 from minibert.tasks.tagging import Sentences, Tagging
 from minibert.text.tokenized import MODEL_INPUTS, TENSORS
@@ -82,7 +79,7 @@ def test_hard_texts_equal_transformers_in_ids_offsets_and_words(family: str, bot
 
 @quiet
 @every_family
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(text=ANY_TEXT, partner=ANY_TEXT, max_length=st.integers(6, 40))
 def test_any_text_and_any_pair_equal_transformers_also_when_cut(
     family: str, both: Any, text: str, partner: str, max_length: int
@@ -108,19 +105,6 @@ def test_the_comparison_with_transformers_notices_another_setting(other: Any, bo
     else:
         ours = load_tokenizer(FOLDER, **other)
     assert differences(ours, theirs, TEXTS) != []
-
-
-@quiet
-def test_real_sentences_equal_transformers_and_the_hand_written_wordpiece(both: Any) -> None:
-    if "MINIBERT_DATA" not in os.environ:
-        pytest.skip(
-            "MINIBERT_DATA is not set; it names a folder with sst2/train.tsv, which is data/SST2/train.tsv of "
-            "github.com/clairett/pytorch-sentiment-classification"
-        )
-    lines = (Path(os.environ["MINIBERT_DATA"]) / "sst2" / "train.tsv").read_text(encoding="utf-8").splitlines()
-    texts = [line.split("\t")[0] for line in lines[:2000]]
-    assert differences(*both("bert"), texts) == []
-    assert [[CLS, *WordPiece(TOKENIZER.vocab).ids(text), SEP] for text in texts] == TOKENIZER.ids(texts)
 
 
 # -- the batch
@@ -189,10 +173,8 @@ def test_rows_without_padding_are_those_of_the_batch(family: str, both: Any) -> 
 
 
 def test_ids_of_more_texts_than_one_chunk_keep_their_order() -> None:
-    texts = [f"{n}" for n in range(10_000)]
-    assert TOKENIZER.ids(texts) == [
-        ids for start in range(0, 10_000, 999) for ids in TOKENIZER.ids(texts[start : start + 999])
-    ]
+    texts = [f"{n}" for n in range(5000)]
+    assert TOKENIZER.ids(texts) == [*TOKENIZER.ids(texts[:1000]), *TOKENIZER.ids(texts[1000:])]
 
 
 # -- special tokens in the text
@@ -351,19 +333,10 @@ def test_words_have_their_tags_at_their_first_tokens_as_in_transformers(folders:
 
 
 @pytest.mark.parametrize(("family", "mask", "other"), [("roberta", "<mask>", "[MASK]"), ("albert", "[MASK]", "<mask>")])
-def test_models_of_relatives_predict_trace_and_embed(family: str, mask: str, other: str, tmp_path: Path) -> None:
+def test_masks_of_relatives_are_filled(family: str, mask: str, other: str, tmp_path: Path) -> None:
     size = len(write_saved(tmp_path, family))
     write_checkpoint(tmp_path, family, "masked-lm", vocab_size=size, max_position_embeddings=40)
     guesses = fill_mask(f"The {mask} sat on the {mask}.", tmp_path, 4)
     assert [len(one) for one in guesses] == [4, 4] and all(guess.token for one in guesses for guess in one)
     with pytest.raises(ValueError, match=rf"the text has 0 {re.escape(mask)}"):
         fill_mask(f"The {other} sat on the mat.", tmp_path)
-    encoder, tokenizer = minibert.load(tmp_path), load_tokenizer(tmp_path)
-    traced = minibert.trace(encoder, tokenizer, "unbelievable café 中文,", "A film")
-    first, last = traced.tokens[0], traced.tokens[-1]
-    words = ["中文", ",", last, last] if family == "roberta" else ["中文,", last]
-    assert traced.word_names == [first, "unbelievable", "café", *words, "A", "film", last]
-    texts, pairs = ["The cat", "a dog sat on the mat"], ["the dog didn't care", "a"]
-    with torch.no_grad():
-        expected = encoder(**tokenizer(texts, pairs)).last_hidden_state[:, 0]
-    np.testing.assert_allclose(minibert.embed(texts, tmp_path, pairs=pairs), expected, rtol=0, atol=1e-5)

@@ -1,10 +1,9 @@
 """The files of tokenizers are read as untrusted input, and older vocabularies give the same tokenizer."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
+import unicodedata
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,28 +12,36 @@ from typing import Any
 import pytest
 import tokenizers
 from helpers import HARD_TEXTS, minilm_folder
-from small_tokenizers import CLASSES, SENTENCES, byte_pairs, write_config, write_saved, write_vocabulary
+from small_tokenizers import SENTENCES, write_config, write_saved, write_vocabulary
 from transformers import AutoTokenizer
 
 from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import SPECIAL_TOKENS
 
-FOLDER = minilm_folder()
 SHORT = [*SENTENCES, "", " ", "a <mask> or [MASK]"]
+# The files of all-MiniLM-L6-v2 with a small vocabulary: its first pieces, some words, and the letters of hard texts.
+FILES = {
+    name: json.loads((minilm_folder() / f"{name}.json").read_text(encoding="utf-8"))
+    for name in ("config", "tokenizer", "tokenizer_config")
+}
+LOWER = "".join(HARD_TEXTS).lower()
+LETTERS = sorted(set(LOWER + unicodedata.normalize("NFD", LOWER)))
+FIRST = sorted(FILES["tokenizer"]["model"]["vocab"], key=FILES["tokenizer"]["model"]["vocab"].get)[:104]
+PIECES = [*FIRST, "hello", "world", "big", *(x for x in LETTERS if x.isprintable() and x == x.strip().lower())]
+VOCAB = [*PIECES, *(f"##{piece}" for piece in PIECES[107:])]
+FILES["tokenizer"]["model"]["vocab"] = {piece: id for id, piece in enumerate(VOCAB)}
+FILES["config"]["vocab_size"] = len(VOCAB)
 
 
 def checkpoint(folder: Path, *, vocab: bytes | None = None, drop: tuple[str, ...] = (), **changes: dict) -> Path:
-    """A folder with the tokenizer files of all-MiniLM-L6-v2, some changed: config={...}, tokenizer_config={...}."""
+    """A folder of FILES, some changed: config={...}, tokenizer_config={...}; `vocab` in place of tokenizer.json."""
     folder.mkdir(exist_ok=True)
-    for name in {"config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"} - {*drop}:
-        shutil.copy(FOLDER / name, folder / name)
-    for name, change in changes.items():
-        content = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) | change
-        given = {key: value for key, value in content.items() if value != "absent"}
+    for name, content in FILES.items():
+        given = {key: value for key, value in (content | changes.get(name, {})).items() if value != "absent"}
         (folder / f"{name}.json").write_text(json.dumps(given))
-    if vocab is not None:
-        (folder / "tokenizer.json").unlink()
-        (folder / "vocab.txt").write_bytes(vocab)
+    (folder / "vocab.txt").write_bytes("\n".join(VOCAB).encode() if vocab is None else vocab)
+    for name in drop if vocab is None else ("tokenizer.json",):
+        (folder / name).unlink()
     return folder
 
 
@@ -88,7 +95,7 @@ def test_casing_is_that_of_transformers(tmp_path: Path, settings: dict, lowercas
     texts = ["Hello café hello 中文", *HARD_TEXTS]
     assert ids(folder, texts, lowercase=lowercase) == theirs(texts)["input_ids"]
     nulls = checkpoint(tmp_path / "b", tokenizer_config={"do_lower_case": None, "tokenize_chinese_chars": None})
-    assert ids(nulls, texts) == ids(FOLDER, texts)
+    assert ids(nulls, texts) == ids(checkpoint(tmp_path / "c"), texts)
 
 
 CASED = "\n".join([*SPECIAL_TOKENS, "[unused1]", "Hello", "hello", "##s"]).encode()
@@ -145,26 +152,6 @@ def test_only_the_casing_of_bert_can_be_changed(folders: Any) -> None:
 # -- older vocabularies
 
 
-def test_the_released_vocabulary_gives_the_saved_tokenizer_and_is_saved_as_one(tmp_path: Path, folders: Any) -> None:
-    theirs, folder = AutoTokenizer.from_pretrained(folders("roberta")), write_vocabulary(tmp_path, "roberta")
-    texts = [*HARD_TEXTS, *SHORT, "a\x1cb \x1d c", " two  spaces "]
-    assert ids(folder, texts) == theirs(texts)["input_ids"]
-    load_tokenizer(folder).save(folder)
-    again = AutoTokenizer.from_pretrained(folder)
-    assert type(again) is type(theirs) and ids(folder, texts) == theirs(texts)["input_ids"] == again(texts)["input_ids"]
-
-
-@pytest.mark.parametrize("family", CLASSES)
-def test_a_tokenizer_json_of_the_first_years_does_not_name_its_model(family: str, tmp_path: Path, folders: Any) -> None:
-    shutil.copytree(folders(family), tmp_path, dirs_exist_ok=True)
-    content = json.loads((tmp_path / "tokenizer.json").read_text())
-    del content["model"]["type"]
-    if family == "roberta":  # whose merges were one text each
-        content["model"]["merges"] = [" ".join(pair) for pair in content["model"]["merges"]]
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    assert ids(tmp_path, SHORT) == ids(folders(family), SHORT)
-
-
 CHANGES: dict[str, Callable[[bytes], bytes]] = {
     "CRLF": lambda v: v.replace(b"\n", b"\r\n"),
     "BOM": lambda v: b"\xef\xbb\xbf" + v,
@@ -177,17 +164,12 @@ CHANGES: dict[str, Callable[[bytes], bytes]] = {
 def test_a_vocabulary_from_another_system_gives_the_same_tokenizer(
     tmp_path: Path, change: Callable[[bytes], bytes]
 ) -> None:
-    folder = checkpoint(tmp_path / "a", vocab=change((FOLDER / "vocab.txt").read_bytes()))
-    assert ids(folder, HARD_TEXTS) == ids(FOLDER, HARD_TEXTS)
+    folder = checkpoint(tmp_path, vocab=change("\n".join(VOCAB).encode() + b"\n"))
+    assert ids(folder, HARD_TEXTS) == ids(checkpoint(tmp_path / "b"), HARD_TEXTS)
     load_tokenizer(folder).save(folder)
     alone = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json")).encode("hello", "big world")
     batch = load_tokenizer(folder)("hello", "big world")
     assert (alone.ids, alone.type_ids) == (batch.input_ids[0].tolist(), batch.token_type_ids[0].tolist())
-    roberta = write_vocabulary(tmp_path / "b", "roberta")
-    expected = ids(roberta, SHORT)
-    for name in ("vocab.json", "merges.txt"):
-        (roberta / name).write_bytes(change((roberta / name).read_bytes()))
-    assert ids(roberta, SHORT) == expected
 
 
 def test_an_electra_has_the_tokenizer_of_bert(tmp_path: Path) -> None:
@@ -260,54 +242,30 @@ def test_literal_is_refused_if_a_special_token_is_an_ordinary_word(tmp_path: Pat
         load_tokenizer(folder, special_tokens_in_text="skip")
 
 
-def changed_json(**pieces: Any) -> bytes:
-    """RoBERTa's vocab.json with other ids of some pieces, or without them (None)."""
-    vocab = byte_pairs()[0] | pieces
-    return json.dumps({piece: id for piece, id in vocab.items() if id is not None}).encode()
-
-
-DAMAGED: list[tuple[str, str, Callable[[], bytes], str]] = [
-    ("bert", "vocab.txt", lambda: b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\na\n", "line 7 is 'a' as on line 6"),
-    ("bert", "vocab.txt", lambda: b"[PAD]\n[UNK]\n\n[CLS]\n[SEP]\n[MASK]\na\n", "line 3 is ''"),
-    (
-        "bert",
-        "vocab.txt",
-        lambda: b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n",
-        r"mask_token is '\[MASK\]'",
-    ),
-    ("bert", "vocab.txt", lambda: "[PAD]\n[UNK]\né\n".encode("cp1252"), "is not UTF-8"),
-    ("bert", "vocab.txt", lambda: b"", "line 1 is ''"),
-    ("roberta", "vocab.json", lambda: changed_json(a=5000), "has 5001 tokens"),
-    ("roberta", "vocab.json", lambda: changed_json(a="0"), "damaged"),
-    ("roberta", "vocab.json", lambda: changed_json(**{"<mask>": None}), "mask_token"),
-    ("roberta", "vocab.json", lambda: b"{}", "cls_token"),
-    ("roberta", "vocab.json", lambda: b"[1]", "holds a list"),
-    ("roberta", "vocab.json", lambda: b'{"a": ', "is not valid JSON"),
-    ("roberta", "merges.txt", lambda: b"#version: 0.2\na zzz\n", "does not fit .*zzz"),
-    ("roberta", "merges.txt", lambda: b"Z Q\n", "does not fit .*ZQ"),
-    ("roberta", "merges.txt", lambda: b"a b c\n", "does not fit"),
-    ("roberta", "merges.txt", lambda: b"", "does not fit"),
-    ("roberta", "merges.txt", lambda: b"\xff\xfe", "is not UTF-8"),
-    *(("bert", "tokenizer.json", text.encode, message) for text, message in TOKENIZER_JSON.values()),
+DAMAGED: list[tuple[str, bytes, str]] = [
+    ("vocab.txt", b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\na\n", "line 7 is 'a' as on line 6"),
+    ("vocab.txt", b"[PAD]\n[UNK]\n\n[CLS]\n[SEP]\n[MASK]\na\n", "line 3 is ''"),
+    ("vocab.txt", b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", r"mask_token is '\[MASK\]'"),
+    ("vocab.txt", "[PAD]\n[UNK]\né\n".encode("cp1252"), "is not UTF-8"),
+    ("vocab.txt", b"", "line 1 is ''"),
+    *(("tokenizer.json", text.encode(), message) for text, message in TOKENIZER_JSON.values()),
 ]
 
 
-@pytest.mark.parametrize(("family", "name", "content", "message"), DAMAGED)
+@pytest.mark.parametrize(("name", "content", "message"), DAMAGED)
 def test_a_damaged_vocabulary_or_tokenizer_json_is_refused_with_its_file(
-    tmp_path: Path, family: str, name: str, content: Callable[[], bytes], message: str
+    tmp_path: Path, name: str, content: bytes, message: str
 ) -> None:
-    checkpoint(tmp_path, vocab=b"") if family == "bert" else write_vocabulary(tmp_path, family)
-    (tmp_path / name).write_bytes(content())
+    checkpoint(tmp_path, vocab=b"")
+    (tmp_path / name).write_bytes(content)
     refused(tmp_path, message)
 
 
 def test_a_folder_without_its_files_is_refused_with_what_it_holds_and_the_way_out(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "a", drop=("tokenizer.json", "vocab.txt"))
-    refused(folder, r"neither tokenizer\.json nor vocab\.txt, .* it holds: config\.json", FileNotFoundError)
-    (write_vocabulary(tmp_path / "b", "roberta") / "merges.txt").unlink()
-    refused(tmp_path / "b", r"it holds: config\.json, vocab\.json;", FileNotFoundError)
+    refused(folder, r"neither tokenizer\.json nor vocab\.txt; it holds: config\.json", FileNotFoundError)
     way_out = r"it holds: config\.json, spiece\.model; transformers writes a tokenizer\.json"
-    refused(write_vocabulary(tmp_path / "c", "albert"), way_out, FileNotFoundError)
+    refused(write_vocabulary(tmp_path / "b", "albert"), way_out, FileNotFoundError)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes in the file system of Windows")

@@ -1,7 +1,5 @@
 """Texts beyond max_length, cut, refused or split into windows: their vectors, files and classifiers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables that are written: each format, streamed, whole or not at all."""
 
-from __future__ import annotations
-
 import csv
 import json
 import tracemalloc

@@ -1,7 +1,5 @@
 """A trace has the model's own tensors bit for bit; its page has the trace's numbers, and no text becomes part of it."""
 
-from __future__ import annotations
-
 import base64
 import html
 import inspect

@@ -1,7 +1,5 @@
 """The trace page in a real browser, from disk: it draws, follows a token, switches layers, and loads nothing else."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

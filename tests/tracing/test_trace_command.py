@@ -1,7 +1,5 @@
 """`minibert trace` as a command: pages and pictures, figures, and requests that cannot be met."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A classifier's decision traced back to dimensions and tokens, and a feed-forward to its units: sums that add up."""
 
-from __future__ import annotations
-
 import html
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Fine-tuning from data to a folder: it learns, transformers loads it, and it predicts on the command line."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path
@@ -135,7 +133,7 @@ def test_a_folder_that_learned_that_there_may_be_no_answer_remembers_it(checkpoi
     finetune(Answering(**how), tmp_path / "squad.json", model=checkpoint, out=tmp_path / "out", epochs=1, max_length=12)
     reader = Reader.load(tmp_path / "out")
     assert reader.task == Answering(**how, unanswerable=True)
-    assert reader.answer(reader.task.from_texts(["the book"], [context]))[0].text == ""  # no answer scores better
+    assert reader.answer(reader.task.from_texts(["the book"], [context]))[0]["answer"] == ""  # no answer scores better
 
 
 # ---------------------------------------------------------------------------------------------------------------

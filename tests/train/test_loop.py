@@ -83,7 +83,7 @@ def test_matrices_decay_and_biases_and_norms_do_not_each_in_one_group(family: Fa
 
 
 @every_family
-def test_frozen_weights_are_in_no_group_have_no_dropout_and_keep_their_bits(family: Family, made: Make) -> None:
+def test_frozen_weights_are_in_no_group_and_have_no_dropout(family: Family, made: Make) -> None:
     groups = {"num_hidden_groups": 2} if family is ALBERT else {}  # two layers, as the others have
     model = made(family, **groups)
     frozen = (model.encoder.embeddings, model.encoder.layers[0])
@@ -97,10 +97,6 @@ def test_frozen_weights_are_in_no_group_have_no_dropout_and_keep_their_bits(fami
         assert not any(module.training for module in part.modules())
     for part in (model.encoder.layers[1], model.dropout):
         assert all(module.training for module in part.modules())
-    before = weights_of(model)
-    train(model, batches_of(HEAD, 18, 4), replace(TWENTY, epochs=1))
-    for name, parameter in model.named_parameters():
-        assert torch.equal(before[name], parameter) == (not parameter.requires_grad), name
 
 
 def test_progress_counts_steps_epochs_tokens_and_losses_and_training_ends_in_eval_mode(made: Make) -> None:

@@ -1,7 +1,5 @@
 """Folders with a task head, of every kind: what they are, what they answer, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

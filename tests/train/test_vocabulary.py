@@ -1,7 +1,5 @@
 """Learning a vocabulary: by hand and by the library the same; what cannot be learned."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """The glossary: each word is taught where it says, and each of its twelve questions is answered in one place."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from pathlib import Path

@@ -3,8 +3,6 @@
 The figures in their prose are read against the outputs that are kept, so that text and output cannot part.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """What the tests of vectors share: a checkpoint of a few words, to be read or to be changed, and a count of work."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

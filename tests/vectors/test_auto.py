@@ -1,7 +1,5 @@
 """pooling="auto": vectors as the checkpoint's files state them, everywhere that makes vectors."""
 
-from __future__ import annotations
-
 import logging
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Embedder and embed: which texts they take, what they load and hash, how they are pickled."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from functools import partial
@@ -76,7 +74,7 @@ def test_an_encoder_in_hand_needs_its_tokenizer_and_has_no_hashes(folder: Path) 
     with pytest.raises(ValueError, match=r"model\.to\(device\)"):
         Embedder(encoder, device="cpu", tokenizer=tokenizer)
     for ask in (lambda: embedder.identity, lambda: pickle.dumps(embedder), lambda: TextFeatures.of(embedder)):
-        with pytest.raises(TypeError, match=r"model is an Encoder, .*; give a Hub name or a folder"):
+        with pytest.raises(TypeError, match="not Encoder"):
             ask()
 
 

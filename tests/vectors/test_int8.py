@@ -1,7 +1,5 @@
 """int8: exact integer products, quantization within half a step, and vectors that keep their meaning."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -159,7 +157,7 @@ def test_the_error_decides_which_products_are_computed_in_int8(
     assert errors[0] > 0 and errors[-1] <= MAX_ERROR
     monkeypatch.setattr(int8, "MAX_ERROR", errors[11])  # half of them
     half = int8_engine(encoder, samples=texts)
-    assert half.kernels.startswith("int8 in 12 of 24 products (not ")
+    assert half.kernels.startswith("int8 in 12 of 24 products")
     assert cosine(half.vectors(rows), exact) > cosine(engine.vectors(rows), exact)
 
 

@@ -1,7 +1,5 @@
 """Corpora by Ray: the vectors of `embed`, whatever is killed on the way. One Ray for all tests but the last ones."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import signal

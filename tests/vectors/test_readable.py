@@ -1,7 +1,5 @@
 """The readable pooling: each text has the vector of its own tokens, whatever stands beside it in a batch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

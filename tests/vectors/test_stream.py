@@ -3,8 +3,6 @@
 The finished file after any number of kills equals bit for bit that of one run without.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import random
@@ -52,8 +50,10 @@ def test_the_rows_are_those_of_embed_in_the_order_of_the_texts(checkpoint: str, 
     np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
     assert vectors.dtype == np.float32
     tokens = sum(map(len, minibert.load_tokenizer(checkpoint).ids(TEXTS)))
-    how = (written.kernels, "pooling mean, at most 20 tokens, computed in float32 on cpu")
-    assert written == Written(str(tmp_path / "x.npy"), (45, 2 * D), "float32", 45, 0, tokens, 0, 0, 0, *how)
+    none = dict.fromkeys(("truncated", "windowed", "windows", "resumed_rows"), 0)
+    how = {"description": "pooling mean, at most 20 tokens, computed in float32 on cpu", "kernels": written.kernels}
+    counts = {"rows": 45, "shape": (45, 2 * D), "dtype": "float32", "tokens": tokens}
+    assert written == Written(out=str(tmp_path / "x.npy"), **counts, **none, **how)  # type: ignore[arg-type]
     assert names(tmp_path) == ["x.npy"]
 
 
