@@ -23,7 +23,7 @@ import platform
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -71,7 +71,7 @@ class Linear:
         """x (T, in) in the form that the product takes: here the dtype of the weights, in int8.py int8."""
         return x.to(self.bias.dtype)
 
-    def part(self, first: int, last: int) -> Linear:
+    def part(self, first: int, last: int) -> Self:
         """The outputs from `first` to `last` as a layer of its own, which shares the weights."""
         layer = copy.copy(self)
         layer.weight, layer.bias = self.weight[first:last], self.bias[first:last]
