@@ -1,4 +1,4 @@
-"""Embedding: sentences to [CLS] vectors, one sentence, and cold starts.
+"""Embedding: sentences to [CLS] vectors, one sentence, cold starts, and the growth of the cost.
 
 The roofline is the number of operations that the job cannot avoid, at the rate of this machine's matrix products.
 S tokens, D hidden, F feed-forward, L layers. In each layer a text costs 4 S D² operations for keys and values, 4 Q D²
@@ -11,7 +11,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from torch.utils.benchmark import Timer
 
 from minibert.bench import peers
 from minibert.bench.harness import Row, Sample, Session, do_job, load_contestant, total_memory
-from minibert.bench.settings import TURNS, Settings
+from minibert.bench.settings import TURNS, Settings, cores
 from minibert.config import Config
 from minibert.kernels.matmul import Linear, choose_linear
 from minibert.printing import progress_bar
@@ -45,6 +45,14 @@ CHECKED = 250  # texts that are compared with the reference before anything is t
 SMALLEST_COSINE = {"float32": 0.999999, "bfloat16": 0.999, "float16": 0.999, "int8": 0.9}
 LARGEST_DIFFERENCE, NEAREST = 1e-4, 0.98
 CALLS = 10  # of a turn with one short sentence
+GROWTH: dict[str, Mapping[str, Sequence[int]]] = {  # what grows: its values by size
+    "tokens in a text": {"default": (8, 32, 128, 512), "full": (8, 16, 32, 64, 128, 256, 512)},
+    "sentences": {"default": (100, 1000), "full": (100, 1000, 10_000, 100_000)},
+    "threads": dict.fromkeys(("default", "full"), sorted({2**n for n in range(10) if 2**n <= cores()} | {cores()})),
+}
+GROWING_TOKENS = {"cpu": 4096, "cuda": 1 << 18}  # in the texts of one point, when their length grows
+GROWING_TEXTS = 500  # when the threads grow
+REPEATS = 3  # samples of a point
 PRODUCT_TOKENS, PRODUCT_SECONDS = {"cpu": 1024, "cuda": 16384}, 0.5  # rows of the products of the roofline, and time
 OURS = """
 import sys, time, minibert
@@ -74,13 +82,13 @@ def find_texts(session: Session) -> None:
     session.result.lengths = [len(ids) for ids in session.tokenizer.ids(texts)]
 
 
-def draw_texts(count: int, tokenizer: Tokenizer) -> list[str]:
-    """Sentences of whole-word tokens, with the lengths of SST2_LENGTHS."""
+def draw_texts(count: int, tokenizer: Tokenizer, lengths: Mapping[int, int] = SST2_LENGTHS) -> list[str]:
+    """Sentences of whole-word tokens whose numbers of tokens are drawn from `lengths` (tokens -> weight)."""
     tokens = (tokenizer.id_to_token(id) for id in range(tokenizer.vocab_size))
     words = [token for token in tokens if token is not None and token.isascii() and token.isalpha()]
     rows, draw = zip(words, tokenizer.ids(words), strict=True), random.Random(0)
     words = [word for word, ids in rows if ids[1:-1] == [tokenizer.token_to_id(word)]]
-    sizes = draw.choices(list(SST2_LENGTHS), list(SST2_LENGTHS.values()), k=count)
+    sizes = draw.choices(list(lengths), list(lengths.values()), k=count)
     return [" ".join(draw.choices(words, k=size - 2)) for size in sizes]
 
 
@@ -191,23 +199,43 @@ def rounds(session: Session) -> None:
         session.turn(result.rows, session.work, partial(check_vectors, session))
 
 
-def pair(session: Session, job: str) -> list[Row]:
-    """New rows for one sentence by minibert and transformers, sorted, both in float32, if they run."""
+def pair(session: Session, job: str, size: Mapping[str, float], at: int = 0) -> list[Row]:
+    """New rows for minibert and transformers, sorted, both in float32, if they run."""
     found = [session.result.row(name) for name in ("minibert-float32", "transformers-sorted")]
-    return [Row(row.contestant, job, {"sentences": 1}) for row in found if row]
+    return [Row(row.contestant, job, size, at) for row in found if row]
 
 
 def one_sentence(session: Session) -> None:
     """Seconds for one short sentence with the model warm."""
-    rows = pair(session, "one sentence")
+    rows = pair(session, "one sentence", {"sentences": 1})
     for _ in progress_bar(range(TURNS[session.settings.size][0]), "one sentence"):
         session.turn(rows, [SENTENCE], calls=CALLS)
     session.result.rows += rows
 
 
+def growth(session: Session) -> None:
+    """The cost by what grows, ours beside transformers'."""
+    tokenizer, longest = session.tokenizer, session.context.max_tokens
+    short = {S: count for S, count in SST2_LENGTHS.items() if longest >= S}
+    for what, at in [(what, at) for what, values in GROWTH.items() for at in values.get(session.settings.size, ())]:
+        is_length = what == "tokens in a text"
+        if is_length and at > longest:
+            continue
+        counts = {"sentences": at, "tokens in a text": GROWING_TOKENS[session.context.device] // at}
+        count = counts.get(what, GROWING_TEXTS)
+        texts = draw_texts(count, tokenizer, {at: 1} if is_length else short)
+        rows = pair(session, what, {"sentences": count, "tokens": sum(map(len, tokenizer.ids(texts)))}, at)
+        if what == "threads":
+            session.load(rows, threads=at)  # in new processes
+        session.turn(rows, texts, counts=False)
+        for _ in progress_bar(range(REPEATS), f"{what}: {at}"):
+            session.turn(rows, texts)
+        session.result.rows += rows
+
+
 def cold_starts(session: Session) -> None:
     """Seconds from the start of Python to the time that the program prints; the files have been read before."""
-    rows, context = pair(session, "cold start"), session.context
+    rows, context = pair(session, "cold start", {"sentences": 1}), session.context
     session.stop(*session.processes.keys() - {"helper"})
     for row in progress_bar(rows * TURNS[session.settings.size][1], "cold starts"):
         arguments = [OURS if row.contestant.ours else THEIRS, SENTENCE, str(context.folder), context.device]
@@ -218,7 +246,7 @@ def cold_starts(session: Session) -> None:
     session.result.rows += rows
 
 
-STAGES = (load, rounds, one_sentence, cold_starts)
+STAGES = (load, rounds, one_sentence, growth, cold_starts)
 
 
 def goals(settings: Settings) -> list[Any]:

@@ -89,9 +89,9 @@ class Row:
     """One contestant in one job. A row with a reason (why it failed or does not count) is not ranked."""
 
     contestant: Contestant
-    job: str  # the main job; one sentence, cold start; soak
+    job: str  # the main job; one sentence, cold start; or what grows, such as "tokens in a text"
     size: Mapping[str, float] = field(default_factory=dict)  # of one sample: {"sentences": 2000, "tokens": 47646}
-    at: int = 0  # the number of clients
+    at: int = 0  # the number of clients, or the value of what grows
     reason: str = ""
     route: str = ""
     load_peak: int = 0  # bytes that its process held at most while loading
@@ -293,11 +293,12 @@ class Session:
             self.stop(row.contestant.name)
             return None
 
-    def load(self, rows: Iterable[Row]) -> None:
+    def load(self, rows: Iterable[Row], threads: int | None = None) -> None:
         """Start a process for each row that can run, and load its contestant."""
         able = [row for row in rows if not row.reason]
         for row in able:  # they import their libraries at the same time
-            self.processes[row.contestant.name] = new_process(self.context.threads)
+            self.stop(row.contestant.name)
+            self.processes[row.contestant.name] = new_process(threads or self.context.threads)
             self.processes[row.contestant.name].submit(int)
         for row in progress_bar(able, "loading"):
             row.route, row.load_peak = self.request(row, load_contestant, row.contestant, self.context) or ("", 0)

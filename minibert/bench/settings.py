@@ -34,8 +34,8 @@ class Settings:
 
     models: tuple[str, ...] = ()
     quick: bool = setting(False, "minibert and transformers only: less than a minute (--train: two)")
-    full: bool = setting(False, "more rounds")
-    job: bool = setting(False, "skip single sentences and cold starts")
+    full: bool = setting(False, "more rounds, and up to 100,000 sentences: hours")
+    job: bool = setting(False, "skip single sentences, cold starts and the growth of the cost")
     train: bool = setting(False, "measure training against transformers' Trainer instead of embedding")
     objective: str = setting(None, "training objective: {choices} (classify)", choices=("classify", "mlm"))
     serve: bool = setting(False, "measure `minibert serve` against infinity-emb instead of embedding")

@@ -17,16 +17,18 @@ from itertools import chain, islice, takewhile, tee
 from pathlib import Path
 from typing import Any
 
-import pyarrow
-import pyarrow.parquet as parquet
-
 from minibert.files import atomic_write, matching_files
+from minibert.printing import require
 from minibert.text.formats import FileSettings
 from minibert.text.tables import Column, TextFile, find_columns, open_parquet
 from minibert.text.texts import TEXTS, TextOrPair, portions
 from minibert.text.tokenized import TokenStats
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
+
+require("ray", "pyarrow", "ray")
+import pyarrow  # noqa: E402
+import pyarrow.parquet as parquet  # noqa: E402
 
 VECTOR = "vector"  # the column that is added
 FOOTER = b"minibert"  # the key of our metadata in a footer

@@ -39,6 +39,7 @@ def test_drawn_texts_have_the_lengths_of_sst2(minilm: Path) -> None:
     for tens in range(6):
         wanted = sum(count for tokens, count in SST2_LENGTHS.items() if tokens // 10 == tens) / 2000
         assert abs(share[tens] / 2000 - wanted) < 0.03
+    assert {len(ids) for ids in tokenizer.ids(embedding.draw_texts(3, tokenizer, {512: 1}))} == {512}
 
 
 def test_the_stored_lengths_are_those_of_the_tutorial_whose_work_is_three_and_a_half_teraflops() -> None:
@@ -167,9 +168,14 @@ def test_a_contestant_with_wrong_vectors_is_not_ranked(
 
 
 @pytest.mark.usefixtures("here")
-def test_one_sentence_and_cold_starts_are_those_of_the_pair(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_sentence_and_growth_with_each_thing(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "GROWING_TOKENS", {"cpu": 64})
     monkeypatch.setattr(embedding.subprocess, "run", lambda *_, **how: SimpleNamespace(stdout=str(time.time() + 100)))
+    kinds = {"tokens in a text": (8, 64, 512), "sentences": (10,), "threads": (1,)}
+    monkeypatch.setattr(embedding, "GROWTH", {what: {"quick": values} for what, values in kinds.items()})
     found = measure(monkeypatch, checkpoint, *PAIR, job=False, rounds=1)
-    points = [(row.job, row.contestant.ours) for row in found.rows[2:] if row.samples]
-    assert points == [(job, ours) for job in ("one sentence", "cold start") for ours in (True, False)]
+    points = [(row.job, row.at, row.contestant.ours) for row in found.rows[2:] if row.samples]
+    expected = [("one sentence", 0), ("tokens in a text", 8), ("tokens in a text", 64), ("sentences", 10)]
+    expected += [("threads", 1), ("cold start", 0)]
+    assert points == [(*point, ours) for point in expected for ours in (True, False)]
     assert all(row.seconds > 99 for row in found.rows[-2:])
