@@ -44,9 +44,9 @@ NO_LAUNCH = {"detach", "lift_fresh", "empty", "empty_like", "empty_strided", "ne
 
 
 @contextmanager
-def emulated_device(memory: int | None = None) -> Iterator[EmulatedDevice]:
-    """The device, inside. memory: the numbers that one result may have, else torch.OutOfMemoryError; None: any."""
-    EmulatedDevice.active = EmulatedDevice(memory)
+def emulated_device() -> Iterator[EmulatedDevice]:
+    """The device, inside."""
+    EmulatedDevice.active = EmulatedDevice()
     try:
         with mock.patch.object(F, "scaled_dot_product_attention", fused_attention), EmulatedDevice.active:
             yield EmulatedDevice.active
@@ -91,9 +91,9 @@ class EmulatedDevice(TorchDispatchMode):
 
     active: ClassVar[EmulatedDevice | None] = None
 
-    def __init__(self, memory: int | None) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.memory = memory
+        self.memory: int | None = None  # the numbers that one result may have, else torch.OutOfMemoryError; None: any
         self.waits: list[str] = []
         self.launches: Counter[str] = Counter()
         self.late: list[tuple[Tensor, Tensor]] = []  # what a non-blocking copy brings to the host, and its numbers

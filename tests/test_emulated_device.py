@@ -79,5 +79,7 @@ def test_the_device_draws_its_own_random_numbers() -> None:
 
 
 def test_a_result_larger_than_the_memory_is_refused() -> None:
-    with emulated_device(memory=10), pytest.raises(torch.OutOfMemoryError):
-        torch.ones(11, device="gpu")
+    with emulated_device() as gpu:
+        gpu.memory = 10
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.ones(11, device="gpu")

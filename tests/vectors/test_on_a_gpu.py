@@ -1,0 +1,161 @@
+"""Embedding on the emulated device: the vectors of the CPU, one wait a batch, few launches."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from emulated_device import DeviceTensor, EmulatedDevice, emulated_device, one_launch
+from engine_helpers import MIXED, RELATIVES, difference, random_encoder, random_rows
+from torch import Tensor
+
+from minibert import TextFeatures, embed
+from minibert import device as device_module
+from minibert.device import PendingCopy
+from minibert.kernels import attention
+from minibert.vectors import engine as module
+from minibert.vectors.engine import Engine
+from minibert.vectors.recipe import Recipe
+from minibert.vectors.stream import embed_stream
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+TEXTS = ["a very good film", "the awful meal", "", "book", "good " * 30]
+ROWS = random_rows(MIXED)
+
+
+@pytest.fixture
+def gpu() -> Iterator[EmulatedDevice]:
+    with emulated_device() as gpu:
+        yield gpu
+
+
+@pytest.fixture
+def bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device multiplies bfloat16 and has a kernel for texts of all lengths, of head widths that 8 divides."""
+
+    def varlen(query: Tensor, key: Tensor, value: Tensor, packed: Any) -> Tensor:
+        if query.shape[-1] % 8:
+            raise RuntimeError("head size must be a multiple of 8")
+        return one_launch("varlen", lambda: attention.padded_attention(query, key, value, packed))
+
+    monkeypatch.setattr(device_module, "has_bfloat16", lambda device: True)
+    for where in (attention, module):
+        monkeypatch.setattr(where, "varlen_attention", varlen)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])
+def test_vectors_are_those_of_the_cpu_with_one_wait_a_batch(pooling: str, gpu: EmulatedDevice) -> None:
+    recipe, encoder = Recipe(pooling, -1, batch_tokens=80), random_encoder()
+    engine = Engine(encoder, device="gpu")
+    gpu.reset()
+    found = engine.vectors(ROWS, recipe, second=[1] * len(ROWS))
+    assert [wait.split(" at ")[0] for wait in gpu.waits] == ["event"] * 3
+    assert difference(found, Engine(encoder).vectors(ROWS, recipe, second=[1] * len(ROWS))) < 1e-5
+
+
+@pytest.mark.parametrize("changes", RELATIVES, ids=str)
+def test_relatives_have_the_vectors_of_the_cpu(changes: dict[str, Any], gpu: EmulatedDevice) -> None:
+    encoder, recipe = random_encoder(**changes), Recipe(layers=(0, -1))
+    assert difference(Engine(encoder, device="gpu").vectors(ROWS, recipe), Engine(encoder).vectors(ROWS, recipe)) < 1e-5
+
+
+def test_vectors_that_are_not_waited_for_are_found(gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PendingCopy, "wait", lambda self: self.x)
+    assert np.isnan(Engine(random_encoder(), device="gpu").vectors(ROWS)).any()
+
+
+@pytest.mark.usefixtures("bfloat16")
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_forward_of_six_layers_is_at_most_75_launches(pooling: str, gpu: EmulatedDevice) -> None:
+    engine = Engine(random_encoder(num_hidden_layers=6), "bfloat16", "gpu")
+    gpu.reset()
+    engine.vectors(ROWS, Recipe(pooling))
+    assert sum(gpu.launches.values()) <= 75
+
+
+@pytest.mark.usefixtures("bfloat16", "gpu")
+def test_bfloat16_takes_one_kernel_for_all_lengths_where_the_heads_allow_it() -> None:
+    engine = Engine(random_encoder(), "bfloat16", "gpu")
+    assert engine.kernels == "bfloat16 on gpu; products: F.linear with GELU; attention: one kernel for all lengths"
+    narrow = random_encoder(hidden_size=26, num_attention_heads=2)
+    engine = Engine(narrow, "auto", "gpu")
+    assert engine.kernels.endswith("attention: one padded kernel")
+    cosine = F.cosine_similarity(*map(torch.from_numpy, (engine.vectors(ROWS), Engine(narrow).vectors(ROWS))))
+    assert float(cosine.min()) > 0.999
+
+
+def test_attention_never_takes_the_kernels_of_cudnn(gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed: list[bool] = []
+    fused = F.scaled_dot_product_attention
+    watched = lambda *given, **how: (allowed.append(torch.backends.cuda.cudnn_sdp_enabled()), fused(*given, **how))[1]  # noqa: E731
+    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
+    Engine(random_encoder(), device="gpu").vectors(ROWS)
+    assert allowed and not any(allowed) and torch.backends.cuda.cudnn_sdp_enabled()
+
+
+@pytest.mark.usefixtures("gpu")
+def test_float32_that_is_rounded_further_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    linear = F.linear
+
+    def tf32(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        rounded = (one.bfloat16().float() if isinstance(one, DeviceTensor) else one for one in (x, weight))
+        return linear(*rounded, bias)
+
+    encoder = random_encoder()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Engine(encoder, device="gpu").precision == "float32"
+    monkeypatch.setattr(F, "linear", tf32)
+    with pytest.warns(UserWarning, match="float32 products on gpu are computed in fewer digits"):
+        engine = Engine(encoder, device="gpu")
+    assert engine.precision == "reduced float32" and engine.kernels.startswith("reduced float32 on gpu")
+
+
+def test_where_memory_runs_out_batches_become_smaller(gpu: EmulatedDevice) -> None:
+    encoder, recipe = random_encoder(), Recipe(batch_tokens=10**6)
+    engine = Engine(encoder, device="gpu")
+    gpu.reset()
+    gpu.memory = 3 * 64 * sum(MIXED) // 4  # three quarters of the feed-forward values of all texts
+    found = engine.vectors(ROWS, recipe)
+    assert len(gpu.waits) > 1
+    assert difference(found, Engine(encoder).vectors(ROWS, recipe)) < 1e-5
+
+
+def test_a_text_that_no_batch_can_hold_ends_with_the_error_of_the_device(gpu: EmulatedDevice) -> None:
+    engine = Engine(random_encoder(), device="gpu")
+    gpu.memory = 64 * 32
+    with pytest.raises(torch.OutOfMemoryError):
+        engine.vectors([[1] * 64])
+
+
+def test_every_public_way_to_vectors_runs_on_the_device(folder: Path, gpu: EmulatedDevice, tmp_path: Path) -> None:
+    ways = {
+        "texts": partial(embed, TEXTS, folder),
+        "pairs": partial(embed, TEXTS, folder, pairs=TEXTS[::-1], pooling="mean"),
+        "windows": partial(embed, TEXTS, folder, long="windows"),
+        "features": lambda device: TextFeatures(model=str(folder), device=device).fit_transform(TEXTS),
+        "file": lambda device: np.load(embed_stream(TEXTS, tmp_path / f"{device}.npy", folder, device=device).out),
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of texts that are cut
+        for name, way in ways.items():
+            np.testing.assert_allclose(way(device="gpu"), way(device="cpu"), atol=1e-5, err_msg=name)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_int8_falls_back_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match="int8"):
+        engine = Engine(random_encoder(), "int8", "gpu")
+    assert engine.precision == "float32"
+
+
+@pytest.mark.parametrize(("device", "tokens"), [("cpu", 4096), ("mps", 16384), ("cuda", 65536), ("gpu", 65536)])
+def test_a_batch_has_as_many_tokens_as_suit_the_device(device: str, tokens: int) -> None:
+    assert device_module.batch_tokens_on(torch.device(device)) == tokens
