@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # device "auto" is the CPU: what is compared bit for bit is computed there
 os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub and transformers are imported: they read it once
 
 import hypothesis

@@ -16,6 +16,7 @@ one launch forward and one backward, as on a GPU with a fused kernel. The device
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -149,7 +150,7 @@ class EmulatedDevice(TorchDispatchMode):
             result = func(*arguments, **named)
         known = {id(x.values): x for x in tree_leaves((args, kwargs)) if isinstance(x, DeviceTensor)}
         for x in tree_leaves(result):
-            if isinstance(x, Tensor) and self.memory is not None and x.numel() > self.memory:
+            if isinstance(x, Tensor) and not self.inside and x.numel() > (self.memory or math.inf):
                 raise torch.OutOfMemoryError(f"the emulated device has no memory for {x.numel()} numbers")
         if name == "_local_scalar_dense":
             return result

@@ -29,6 +29,7 @@ rows a second after the start against 608 and 580, in turns, of 20,000 sentences
 More machines help as long as there are several shards for each worker: at the end, all wait for the last shards.
 """
 
+import copy
 import json
 import logging
 import math
@@ -46,7 +47,6 @@ from typing import Any
 
 import torch
 
-from minibert.device import choose_device
 from minibert.outputs import check_place
 from minibert.printing import progress_bar
 from minibert.text.tokenized import TokenStats
@@ -100,9 +100,11 @@ def embed_shards(
     Other settings are refused; restart=True discards finished shards. A shard keeps its name, and its rows their
     order: float32 vectors, FixedSizeList, in the column `vector`.
     text, pair: the columns of texts and of second texts. format, delimiter, encoding: see text.formats.FileSettings.
-    workers: models at work at once; None: one for each core, or for each GPU. keep_order: shards are computed in the
+    workers: models at work at once; None: one for each core, or for each GPU, of which several workers share each if
+    there are more workers. keep_order: shards are computed in the
     order of their names, else the largest first, so that the workers finish together.
-    model is a Hub name or a folder, device as for `embed`, on the machine that calls; settings: those of a Recipe.
+    model is a Hub name or a folder; settings: those of a Recipe, of which precision "auto" is what the machine that
+    calls would choose. device: "auto" is CUDA if the cluster has GPUs, whatever the machine that calls has.
     Raises FileNotFoundError if no file matches; ValueError, with the file, the row or the column, for what is wrong
     with a shard, mostly before a worker starts; RuntimeError if Ray fails or `out` is in use; and what `embed` raises.
     """
@@ -111,7 +113,8 @@ def embed_shards(
     check_place(folder, [model])
     shards = find_shards(os.fspath(pattern), folder)
     name = os.path.abspath(model) if os.path.isdir(model) else model  # which each worker loads, and checks its hashes
-    embedder = Embedder(name, recipe, choose_device(device))
+    on_gpu = str(device).startswith("cuda")  # of the workers: here the model is only identified
+    embedder = Embedder(name, recipe, "cpu" if on_gpu else device)
     for shard in progress_bar(shards, "check", unit="shard"):
         next(read_shard(shard.source, columns))
     identity = embedder.identity | asdict(columns)
@@ -121,7 +124,9 @@ def embed_shards(
         resumed = len(done)
         if resumed < len(shards):
             with session():
-                run(shards, done, embedder, columns, identity, workers, keep_order)
+                worker_embedder = copy.copy(embedder)
+                worker_embedder.device = "cuda" if on_gpu else device  # Ray shows each worker its own GPU alone
+                run(shards, done, worker_embedder, columns, identity, workers, keep_order)
         for path in folder.rglob(".*.parquet.*"):  # of shards that killed workers were writing
             path.unlink()
     total = summary(out, sum(done.values(), TokenStats()), embedder)
@@ -254,21 +259,21 @@ def share_of_cluster(
 ) -> tuple[int, int, dict[str, Any]]:
     """How many workers there are, how many threads each computes with, and the resources it requests from Ray.
 
-    One worker for each core or GPU of the cluster, at most `most`, which then have more threads. Together they request
-    one core less than each machine has: if actors reserve all, nothing is left for the tasks that read, and Ray waits
-    forever. Raises ValueError for more workers than cores or GPUs.
+    One worker for each core or GPU of the cluster, at most `most`, which then have more threads; more workers than GPUs
+    share them. Together they request one core less than each machine has: if actors reserve all, nothing is left for
+    the tasks that read, and Ray waits forever. Raises ValueError for more workers than cores, and for no GPU.
     """
     import ray
 
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     cores = [int(machine["CPU"]) for machine in machines if machine.get("CPU", 0) >= 1]
-    on_gpu = str(device).startswith("cuda")
-    available = sum(int(machine.get("GPU", 0)) for machine in machines) if on_gpu else sum(cores)
-    if not available or not cores or (workers is not None and not 1 <= workers <= available):
-        raise ValueError(
-            f"workers is {workers} on {device}, and Ray has {available} {'GPUs' if on_gpu else 'cores'}, one for each"
-        )
+    gpus = sum(int(machine.get("GPU", 0)) for machine in machines)
+    on_gpu = str(device).startswith("cuda") or (device == "auto" and gpus > 0)
+    available = gpus if on_gpu else sum(cores)
+    if not available or not cores or (workers is not None and not 1 <= workers <= sum(cores)):
+        raise ValueError(f"workers is {workers} on {device}, and Ray has {sum(cores)} cores and {gpus} GPUs")
     count = min(workers or available, most or available)
+    num_gpus = 1 / math.ceil(count / gpus) if on_gpu else 0
     threads = max(1, min(min(cores), sum(cores) // count))
     requested = threads * (min(cores) - 1) / min(cores)
-    return count, threads, {"num_cpus": math.floor(requested * 1000) / 1000, "num_gpus": int(on_gpu)}
+    return count, threads, {"num_cpus": math.floor(requested * 1000) / 1000, "num_gpus": num_gpus}

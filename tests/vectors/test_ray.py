@@ -169,11 +169,13 @@ def test_workers_leave_a_core_for_those_that_read(running: Any, monkeypatch: pyt
     assert share([{"CPU": 2}], "cpu", None, 1) == (1, 2, 1.0, 0)
     assert share([{"CPU": 8}, {"CPU": 8}, {"CPU": 0}]) == (16, 1, 0.875, 0)
     assert share([{"CPU": 8}, {"CPU": 4}], "cpu", 3) == (3, 4, 3.0, 0)
-    assert share([{"CPU": 8, "GPU": 2}], "cuda") == (2, 4, 3.5, 1)
+    assert share([{"CPU": 8, "GPU": 2}], "cuda") == share([{"CPU": 8, "GPU": 2}], "auto") == (2, 4, 3.5, 1)
+    assert share([{"CPU": 8, "GPU": 2}], "auto", 3) == (3, 2, 1.75, 0.5)  # a fraction of a GPU each
+    assert share([{"CPU": 2}], "auto") == share([{"CPU": 2}])
     for cores in (1, 2, 3, 7, 64):  # negative control: with a core for each worker none is left
         workers, _, num_cpus, _ = share([{"CPU": cores}])
         assert cores - workers * num_cpus >= 0.99
-    for device, wanted, message in (("cpu", 3, "3 on cpu, and Ray has 2 cores"), ("cuda", None, "None on cuda, and")):
+    for device, wanted, message in (("cpu", 3, "3 on cpu, and Ray has 2 cores"), ("cuda", None, "None on cuda")):
         with pytest.raises(ValueError, match=f"workers is {message}"):
             share([{"CPU": 2}], device, wanted)
 
