@@ -64,10 +64,13 @@ class Progress:
 
     def flush_losses(self) -> None:
         """Read the losses of the last steps, which waits for a GPU. Raises NotFiniteError."""
+        if not self.pending:
+            return
+        values = iter(torch.stack([loss for _, losses in self.pending for loss in losses.values()]).tolist())
         for parts, losses in self.pending:
-            self.curve.append(finite(float(losses["loss"]), parts, len(self.curve) + 1))
-            for name, loss in list(losses.items())[1:]:
-                self.parts.setdefault(name, []).append(float(loss))
+            self.curve.append(finite(next(values), parts, len(self.curve) + 1))
+            for name in list(losses)[1:]:
+                self.parts.setdefault(name, []).append(next(values))
         self.pending.clear()
 
 
