@@ -31,7 +31,7 @@ from torch.optim import optimizer
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import _DummyPrivateUse1Hook, _setup_privateuseone_for_python_backend
 
 NAME = "gpu"
 ATTENTION = F.scaled_dot_product_attention
@@ -48,10 +48,12 @@ NO_LAUNCH = {"detach", "lift_fresh", "empty", "empty_like", "empty_strided", "ne
 def emulated_device() -> Iterator[EmulatedDevice]:
     """The device, inside."""
     EmulatedDevice.active = EmulatedDevice()
+    torch.__future__.set_swap_module_params_on_conversion(True)  # tied parameters of a module that is moved stay tied
     try:
         with mock.patch.object(F, "scaled_dot_product_attention", fused_attention), EmulatedDevice.active:
             yield EmulatedDevice.active
     finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
         EmulatedDevice.active = None
 
 
@@ -271,7 +273,7 @@ class Backend:
     Event = Event
 
     def is_available(self) -> bool:
-        return True
+        return EmulatedDevice.active is not None
 
     def is_initialized(self) -> bool:
         return True
@@ -305,15 +307,20 @@ class Backend:
         return [torch.bfloat16, torch.float16]
 
 
+class Hook(_DummyPrivateUse1Hook):
+    """What torch asks before it takes a device for an accelerator of this machine."""
+
+    def is_available(self) -> bool:
+        return EmulatedDevice.active is not None
+
+
 def active_device() -> EmulatedDevice:
     """The device that is active."""
     assert EmulatedDevice.active is not None, "the emulated device is used outside of emulated_device"
     return EmulatedDevice.active
 
 
-_setup_privateuseone_for_python_backend(NAME, backend_module=Backend())
-# A module that is moved keeps the identity of its parameters, and so tied ones stay tied.
-torch.__future__.set_swap_module_params_on_conversion(True)
+_setup_privateuseone_for_python_backend(NAME, backend_module=Backend(), hook=Hook())
 for supported in {
     id(types): types for types in (_foreach_utils._foreach_supported_types, optimizer._foreach_supported_types)
 }.values():

@@ -59,7 +59,7 @@ class Recipe:
     combine: str = setting("concat", "of several layers: {choices}", choices=tuple(COMBINATIONS), metavar="HOW")
     precision: str = setting(
         "float32",
-        "{choices}; auto is best on a GPU",
+        "on a GPU take auto; {choices}",
         choices=("float32", "bfloat16", "float16", "int8", "auto"),
         metavar="TYPE",
     )

@@ -331,3 +331,13 @@ def test_a_full_disk_is_reported_with_the_file_and_the_last_state_stays(
     ended = run(checkpoint, tmp_path)
     assert ended.first_step == 4
     assert_ended_alike(ended, whole)
+
+
+def test_a_state_is_due_after_so_many_steps_or_after_some_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Checkpointer(tmp_path / "run", CONFIG) as kept:
+        assert [step for step in range(1, 7) if kept.due(step, 3)] == [3, 6]
+        assert not kept.due(3, None)
+        monkeypatch.setattr(checkpointer, "SAVE_MINUTES", 0.0)
+        assert kept.due(3, None)

@@ -88,6 +88,40 @@ def test_twenty_steps_wait_once_for_their_losses(model: Callable[..., Any]) -> N
     assert len(found.curve) == len(found.parts["next-sentence"]) == 20
 
 
+@pytest.mark.parametrize("head", ["sequence-classification", "masked-lm", "pretraining"])
+def test_a_step_of_six_layers_is_at_most_450_launches(head: str, written: Callable[..., tuple[Path, Any]]) -> None:
+    made, batch = load(written(BERT, head, num_hidden_layers=6)[0], head=head), batch_of(head, [3, 7, WIDTH, 5])
+    with emulated_device() as gpu, unchecked():
+        made.to("gpu").train()
+        optimizer = new_optimizer(made, TrainSettings())
+        for _ in range(2):  # the first also makes the moments
+            gpu.reset()
+            one_step(made, [batch], optimizer, packed_loss, TrainSettings(), 1)
+        assert 300 < sum(gpu.launches.values()) <= 450
+
+
+def test_a_run_that_stopped_resumes_with_the_random_numbers_of_the_device(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The emulated device, unlike a real one, adds up in one order, so that the bits are the same."""
+    steps, how = iter(range(9)), EPOCHS | {"device": "gpu"}
+
+    def stops(*given: Any) -> Any:
+        if next(steps) == 5:
+            raise RuntimeError("the machine stops")
+        return one_step(*given)
+
+    with emulated_device():
+        KINDS["classify"](home, out=tmp_path / "whole", **how)
+        with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="stops"):
+            patch.setattr(loop, "one_step", stops)
+            KINDS["classify"](home, out=tmp_path / "resumed", **how)
+    with emulated_device():
+        KINDS["classify"](home, out=tmp_path / "resumed", **how)
+    whole, resumed = (json.loads((tmp_path / name / "training.json").read_text()) for name in ("whole", "resumed"))
+    assert whole["curve"] == resumed["curve"]
+
+
 def test_the_readable_step_runs_there_too(model: Callable[..., Any]) -> None:
     batch, made = batch_of("masked-lm", [3, 7, WIDTH]), model(BERT, "masked-lm")
     expected = readable_loss(made, batch).item()

@@ -60,13 +60,12 @@ def readable_logits(model: Head, example: Example) -> Tensor:
     [case for case in HEADS if case[1] != "pretraining"],  # whose two kinds of logits no task uses
     ids=lambda value: getattr(value, "name", value),
 )
-def test_the_logits_of_each_example_are_the_readable_models(
-    family: Family, head: str, written: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("minibert.train.outputs.BATCH_TOKENS", 40)  # several batches
+def test_the_logits_of_each_example_are_the_readable_models(family: Family, head: str, written: Written) -> None:
     made = model(written, family, head).train()
     rows = examples(head, lengths_of(15), family=family)
-    found = outputs(made, Encoded(rows, CHOICES if head == "multiple-choice" else 0))
+    found = outputs(
+        made, Encoded(rows, CHOICES if head == "multiple-choice" else 0), batch_tokens=40
+    )  # several batches
     assert made.training
     made.eval()
     for ours, example in zip(found, rows, strict=True):
