@@ -41,6 +41,7 @@ from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import DEFAULT, Recipe, with_settings
 
 log = logging.getLogger("minibert")
+GPU_TEXTS = 32768  # in a chunk on a GPU, whose batches are large; the pipeline of batches ends with each chunk
 SAMPLES = 32  # texts by which int8 is calibrated
 COMPARED = 64  # texts whose int8 vectors are compared with those in float32
 
@@ -201,10 +202,13 @@ class Embedder:
         """One vector for each text or pair, (N, width) float32, in order. Raises TypeError for a row without text."""
         rows = as_texts_or_pairs(texts, pairs, missing=self.recipe.missing)
         stats, vectors = TokenStats(), np.empty((len(rows), self.width), np.float32)
-        bar = progress_bar(name="embed", total=len(rows), unit="text", unit_scale=True, show=len(rows) > TEXTS)
-        with bar, closing(self.tokenized(portions(rows))) as chunks:
+        size = TEXTS if self.engine.device.type == "cpu" else GPU_TEXTS
+        several = len(rows) > size
+        bar = progress_bar(name="embed", total=len(rows), unit="text", unit_scale=True, show=several)
+        with bar, closing(self.tokenized(portions(rows, size))) as chunks:
             for chunk in chunks:
-                vectors[chunk.rows.start : chunk.rows.stop] = self.vectors(chunk.tokens, chunk.rows, progress=True)
+                found = self.vectors(chunk.tokens, chunk.rows, progress=not several)
+                vectors[chunk.rows.start : chunk.rows.stop] = found
                 stats += chunk.tokens.stats
                 bar.update(len(chunk.rows))
         self.warn(stats)

@@ -236,7 +236,7 @@ def test_texts_in_chunks_have_the_vectors_and_the_one_warning_of_a_single_call(
     embedder, texts = Embedder(checkpoint, Recipe(layers=(0, 1)), "cpu"), [*TEXTS * 5, "good " * 40]
     with pytest.warns(TruncationWarning):
         expected = embedder(texts)
-    monkeypatch.setattr(module, "portions", lambda rows: portions(rows, 8))  # chunks of 8 texts
+    monkeypatch.setattr(module, "portions", lambda rows, size: portions(rows, 8))  # chunks of 8 texts
     with pytest.warns(TruncationWarning, match="^1 of 21 texts") as caught:
         vectors = embedder(texts)
     np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
