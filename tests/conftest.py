@@ -2,10 +2,12 @@
 
 import copy
 import gc
+import io
 import json
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import torch
 from helpers import Pair, minilm_folder
 
 from minibert.checkpoints.load import load
+from minibert.cli import main as cli
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.parity.checkpoints import make, task, tiny
@@ -68,6 +71,20 @@ def pair(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Pair]:
         return Pair(load(folder, head=head), copy.deepcopy(model), inputs, head)
 
     return pair
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Run a command: its output. With another status than 0 its error, if it prints one."""
+
+    def call(*argv: object, status: int = 0, stdin: bytes = b"") -> str:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        found = cli.main([str(argument) for argument in argv])
+        out, err = capsys.readouterr()
+        assert found == status, (out, err)
+        return err if status and err else out
+
+    return call
 
 
 @pytest.fixture(autouse=True)

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from minibert.config import Config
-from minibert.model import Encoder
+from minibert import Config, Encoder, Recipe
 from minibert.parity.checkpoints import randomise
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import Matrix, readable_vectors
-from minibert.vectors.recipe import Recipe
 
 Rows = list[list[int]]
 V, L, D = 97, 3, 32

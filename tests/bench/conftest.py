@@ -13,9 +13,8 @@ from words import write_words_checkpoint
 import minibert
 from minibert.bench import embedding, harness
 from minibert.bench.harness import BenchResult, Contestant, Row, Sample
-from minibert.config import Config
 
-BASE = Config(model_type="distilbert", num_hidden_layers=6)
+BASE = minibert.Config(model_type="distilbert", num_hidden_layers=6)
 
 
 @pytest.fixture

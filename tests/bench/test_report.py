@@ -11,7 +11,6 @@ import torch
 
 from minibert.bench import peers, report
 from minibert.bench.settings import Settings
-from minibert.cli import main as cli
 
 
 def test_the_table_has_every_contestant_and_the_json_is_plain(row: Any, result: Any) -> None:
@@ -85,31 +84,25 @@ def test_the_defaults_depend_on_the_benchmark_and_its_size() -> None:
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 @pytest.mark.usefixtures("here")
-def test_a_wrong_request_is_refused(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_request_is_refused(options: list[str], message: str, run: Any) -> None:
     pytest.importorskip("matplotlib")
-    assert cli.main(["bench", *options]) == 2
-    assert message in capsys.readouterr().err
+    assert message in run("bench", *options, status=2)
 
 
 @pytest.mark.usefixtures("here")
-def test_the_program_of_infinity_must_be_there(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "--serve", "--infinity", "nowhere", "--model", str(checkpoint)]) == 2
-    assert "nowhere" in capsys.readouterr().err
+def test_the_program_of_infinity_must_be_there(checkpoint: Path, run: Any) -> None:
+    assert "nowhere" in run("bench", "--serve", "--infinity", "nowhere", "--model", checkpoint, status=2)
 
 
 @pytest.mark.usefixtures("here")
-def test_accelerate_is_needed_for_training_only(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_accelerate_is_needed_for_training_only(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
     there: Callable[..., Any] = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "accelerate" else there(name))
-    assert cli.main(["bench", "--train"]) == 1
-    assert "this needs accelerate: " in capsys.readouterr().err
-    assert cli.main(["bench", "--plot", "a.txt"]) == 2
+    assert "this needs accelerate: " in run("bench", "--train", status=1)
+    run("bench", "--plot", "a.txt", status=2)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
 @pytest.mark.usefixtures("here")
-def test_without_cuda_its_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "--device", "cuda"]) == 2
-    assert "0 cuda" in capsys.readouterr().err
+def test_without_cuda_its_benchmark_is_refused(run: Any) -> None:
+    assert "0 cuda" in run("bench", "--device", "cuda", status=2)

@@ -21,7 +21,6 @@ import minibert
 from minibert.checkpoints.convert import Converted, convert
 from minibert.checkpoints.sentence_files import Stated, read_stated
 from minibert.checkpoints.tensor_files import PICKLES
-from minibert.cli import main as cli
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.parity.checkpoints import open_upstream, task
@@ -258,17 +257,13 @@ def test_nothing_is_converted_twice_or_half_written(
     refused(folder, tmp_path / "new", "No space left")
 
 
-def test_load_names_the_command_and_the_command_does_it(
-    pretraining: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_load_names_the_command_and_the_command_does_it(pretraining: Any, tmp_path: Path, run: Any) -> None:
     folder = write_old(tmp_path / "an old one", pretraining, model_type=False)
     with pytest.raises(FileNotFoundError, match=r"minibert convert '.*/an old one' --out FOLDER2"):
         minibert.load(folder, model_type="bert")
-    argv = ["convert", str(folder), "--out", str(tmp_path / "new")]
-    assert cli.main(argv) == 2
-    assert "--model-type bert" in capsys.readouterr().err
-    assert cli.main([*argv, "--model-type", "bert", "--json"]) == 0
-    out = capsys.readouterr().out
+    argv = ["convert", folder, "--out", tmp_path / "new"]
+    assert "--model-type bert" in run(*argv, status=2)
+    out = run(*argv, "--model-type", "bert", "--json")
     assert "read           " in out
     figures = Converted(**json.loads(out.splitlines()[-1]))
     assert (figures.model_type, figures.read) == ("bert", ["pytorch_model.bin"])

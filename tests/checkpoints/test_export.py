@@ -15,10 +15,7 @@ from torch.export import Dim
 import minibert
 from minibert.checkpoints import export as export_module
 from minibert.checkpoints.export import Positional, export, inputs_of
-from minibert.cli import main as cli
-from minibert.config import Config
 from minibert.heads import HEAD_CLASSES
-from minibert.model import Encoder
 
 SIZES: dict[str, Any] = {"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
 SIZES |= {"intermediate_size": 37, "max_position_embeddings": 70}
@@ -26,8 +23,8 @@ CASES = [*((family, "") for family in TESTED), *HEADS]
 
 
 def small(family: str, head: str = "") -> Any:
-    config = Config.from_dict({"model_type": family} | SIZES)
-    return (HEAD_CLASSES[head] if head else Encoder)(config).eval()
+    config = minibert.Config.from_dict({"model_type": family} | SIZES)
+    return (HEAD_CLASSES[head] if head else minibert.Encoder)(config).eval()
 
 
 @pytest.mark.slow
@@ -68,13 +65,13 @@ def test_the_encoder_itself_exports_with_its_own_arguments_and_its_own_output() 
     ],
 )
 def test_the_command_writes_a_file_that_onnxruntime_runs(
-    family: str, head: str, inputs: list[str], outputs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    family: str, head: str, inputs: list[str], outputs: list[str], tmp_path: Path, run: Any
 ) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra onnx")
     folder, out = tmp_path / "checkpoint", tmp_path / "model.onnx"
     minibert.save(small(family, head), folder)
-    assert cli.main(["export", str(folder), "--out", str(out), "--json", *(["--head", head] if head else [])]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["difference"] <= 3e-5
+    printed = run("export", folder, "--out", out, "--json", *(["--head", head] if head else []))
+    assert json.loads(printed.splitlines()[-1])["difference"] <= 3e-5
     session = onnxruntime.InferenceSession(out.read_bytes(), providers=["CPUExecutionProvider"])
     assert [[one.name for one in part] for part in (session.get_inputs(), session.get_outputs())] == [inputs, outputs]
     model: Any = minibert.load(folder, **({"head": head} if head else {}))

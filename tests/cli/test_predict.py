@@ -2,7 +2,6 @@
 
 import csv
 import importlib.util
-import io
 import json
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ from kinds import KINDS, write_kinds, write_theirs
 from words import labelled, write_tsv
 
 import minibert
-from minibert.cli import main as cli
 from minibert.cli import predict
 from minibert.tasks.frozen import Classifier
 from minibert.text.tables import Table
@@ -35,20 +33,6 @@ Run = Any
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_kinds(tmp_path_factory.mktemp("folders"))
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command that succeeds: its output. With status=2 the error of one that is refused."""
-
-    def call(*argv: object, status: int = 0, stdin: bytes = b"") -> str:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
-        found = cli.main([str(argument) for argument in argv])
-        out, err = capsys.readouterr()
-        assert found == status, (out, err)
-        return str(err if status else out)
-
-    return call
 
 
 def rows_for(kind: str) -> list[dict[str, Any]]:
@@ -271,8 +255,7 @@ def test_parquet_without_pyarrow_is_refused_before_the_model_is_opened(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    message = "this needs pyarrow: "
-    assert message in run("predict", "no/such", "a text", "--out", "out.parquet", status=1)
+    assert "this needs pyarrow: " in run("predict", "no/such", "a text", "--out", "out.parquet", status=1)
 
 
 def test_a_parquet_table_keeps_its_columns_and_their_types(home: Path, run: Run, tmp_path: Path) -> None:

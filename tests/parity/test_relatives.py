@@ -26,13 +26,11 @@ from minibert.families.bert import ERNIE
 from minibert.families.electra import ELECTRA
 from minibert.families.roberta import CAMEMBERT, ROBERTA, XLM_ROBERTA
 from minibert.heads import HEAD_CLASSES
-from minibert.model import Encoder
 from minibert.parity.checkpoints import make_batch, randomise
 from minibert.parity.compare import compare_full_length, compare_training
 from minibert.parity.stages import Inputs, forward
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import readable_vectors
-from minibert.vectors.recipe import Recipe
 
 Written = Callable[..., tuple[Path, Any]]
 MakePair = Callable[..., Pair]
@@ -67,12 +65,12 @@ def test_the_rows_of_padding_begin_at_zero_and_learn_nothing(pair: MakePair) -> 
     assert not gradients[:2].any()
     assert gradients[2:-1].any(dim=1).all()  # the last is not reached: one token of the full row is [PAD]
     assert unequal(both.train()) == []
-    fresh = Encoder(small_config(ROBERTA)).embeddings
+    fresh = minibert.Encoder(small_config(ROBERTA)).embeddings
     assert [row for row, vector in enumerate(fresh.position.weight) if not vector.any()] == [1]
 
 
 def test_514_positions_are_512_tokens_and_the_error_says_512() -> None:
-    encoder = Encoder(small_config(ROBERTA, max_position_embeddings=512, hidden_size=6))
+    encoder = minibert.Encoder(small_config(ROBERTA, max_position_embeddings=512, hidden_size=6))
     assert encoder.embeddings.position.num_embeddings == 514
     assert encoder(torch.full((1, 512), 7)).last_hidden_state.shape == (1, 512, 6)
     with pytest.raises(ValueError, match=r"shape \(1, 513\); expected .* the checkpoint has 512 positions"):
@@ -118,7 +116,7 @@ def test_step_i_uses_group_i_over_steps_of_a_group_and_all_of_its_layers_which_t
     config = small_config(ALBERT, num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2)
     assert config.shared_layers == (0, 1, 0, 1, 0, 1, 2, 3, 2, 3)
     assert small_config(ALBERT, num_hidden_layers=7, num_hidden_groups=3).shared_layers == (0, 0, 0, 1, 1, 2, 2)
-    encoder = Encoder(config, pooler=False)
+    encoder = minibert.Encoder(config, pooler=False)
     assert len(encoder.layers) == 4
     engine = Engine(encoder)
     assert len(engine.layers) == 10 and len({id(layer.attention.query) for layer in engine.layers}) == 4
@@ -217,14 +215,14 @@ def test_task_type_ids_are_read_as_upstream_and_are_0_by_default(pair: MakePair)
 
 
 def test_a_task_that_is_not_there_is_refused_and_a_model_without_tasks_ignores_them() -> None:
-    encoder, rows = Encoder(small_config(ERNIE)).eval(), ids([5, 6])
+    encoder, rows = minibert.Encoder(small_config(ERNIE)).eval(), ids([5, 6])
     for tasks, words in (
         ([0, 3], r"task_type_ids\[0, 1\] is 3; the checkpoint has task_type_vocab_size 3"),
         ([0, 0, 0], "task_type_ids has shape"),
     ):
         with pytest.raises(ValueError, match=words):
             encoder(rows, task_type_ids=ids(tasks))
-    without = Encoder(small_config(ERNIE, use_task_id=False)).eval()
+    without = minibert.Encoder(small_config(ERNIE, use_task_id=False)).eval()
     out = without(rows, task_type_ids=ids([9, 9])).last_hidden_state
     assert torch.equal(out, without(rows).last_hidden_state)
 
@@ -290,12 +288,12 @@ def test_a_summary_that_is_not_implemented_is_refused_by_the_one_head_that_reads
 
 @each_relative
 def test_the_engine_equals_the_readable_path_with_padding_inside_a_row_and_with_pairs(family: Family) -> None:
-    encoder = Encoder(small_config(family, num_hidden_layers=3)).eval()
+    encoder = minibert.Encoder(small_config(family, num_hidden_layers=3)).eval()
     randomise(encoder, 4)
     pad = encoder.config.pad_token_id
     rows = [[5, 6, pad, 8], [9], [3, pad, pad, 4, 7, 6, 5, 4, 3, 2, 9], [3, 4, 5, 6], [pad], [8, 9, pad, pad]]
     engine, states = Engine(encoder), tuple(range(len(encoder.config.shared_layers) + 1))
-    for recipe in (Recipe(), Recipe(pooling="mean", layers=states), Recipe(batch_tokens=12)):
+    for recipe in (minibert.Recipe(), minibert.Recipe(pooling="mean", layers=states), minibert.Recipe(batch_tokens=12)):
         for pairs in (None, [2, 1, 5, 3, 1, 2]):
             expected = readable_vectors(encoder, rows, recipe, second=pairs)
             assert np.abs(engine.vectors(rows, recipe, second=pairs) - expected).max() <= BOUND
@@ -305,10 +303,10 @@ def test_the_engine_equals_the_readable_path_with_padding_inside_a_row_and_with_
 
 
 def test_a_pair_needs_no_segments_where_special_tokens_tell_it() -> None:
-    encoder = Encoder(small_config(ROBERTA, type_vocab_size=1)).eval()
+    encoder = minibert.Encoder(small_config(ROBERTA, type_vocab_size=1)).eval()
     assert np.array_equal(Engine(encoder).vectors([[5, 6, 7]], second=[1]), Engine(encoder).vectors([[5, 6, 7]]))
     with pytest.raises(ValueError, match="one segment; a pair needs two"):
-        Engine(Encoder(small_config(ERNIE, type_vocab_size=1))).vectors([[5, 6, 7]], second=[1])
+        Engine(minibert.Encoder(small_config(ERNIE, type_vocab_size=1))).vectors([[5, 6, 7]], second=[1])
 
 
 @each_relative

@@ -16,10 +16,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from words import labelled, write_words_checkpoint
 
+from minibert import TextFeatures, embed
 from minibert.tasks.classification import Texts
 from minibert.tasks.frozen import CLASSIFIER_FILE, DETAILS, Classifier, read, train
-from minibert.vectors.embedder import embed
-from minibert.vectors.features import TextFeatures
 
 TEXTS, LABELS = labelled()
 NEW = ["a very good play", "the awful meal", "", "book"]

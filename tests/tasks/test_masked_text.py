@@ -16,7 +16,6 @@ from torch import Tensor
 from words import BAD, GOOD, OTHER, write_words_checkpoint
 
 import minibert
-from minibert.cli import main as cli
 from minibert.heads import Head
 from minibert.losses import IGNORED
 from minibert.tasks.base import Example
@@ -214,22 +213,17 @@ def test_a_corpus_is_learned_and_transformers_loads_the_folder_with_equal_logits
         assert torch.equal(ours(**batch).logits, theirs(**batch).logits)
 
 
-def test_the_commands_train_measure_and_fill(
-    folders: dict[str, Path], corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = str(tmp_path / "out")
+def test_the_commands_train_measure_and_fill(folders: dict[str, Path], corpus: Path, tmp_path: Path, run: Any) -> None:
+    out = tmp_path / "out"
     args = f"finetune mask {corpus} --dev {corpus} --model {folders['headless']} --out {out} --precision float32"
     args += " --epochs 2 --learning-rate 3e-3 --max-length 16 --whole-words --mask-rate 0.2 --json"
-    assert cli.main(args.split()) == 0
-    printed = capsys.readouterr().out
+    printed = run(*args.split())
     dev = json.loads(printed.splitlines()[-1])["dev"]
     assert "starts with a new one" in " ".join(printed.split())
     assert "120 lines of 12 documents" in " ".join(printed.split())
-    assert cli.main(["evaluate", out, str(corpus), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == dev  # the same tokens are masked
+    assert json.loads(run("evaluate", out, corpus, "--json").splitlines()[-1]) == dev  # the same tokens are masked
     assert Reader.load(out).task == MaskedText(mask_rate=0.2, whole_words=True)
-    assert cli.main(["predict", out, "the [MASK] very good", "the film"]) == 2
-    assert "the text has 0 [MASK]" in capsys.readouterr().err
+    assert "the text has 0 [MASK]" in run("predict", out, "the [MASK] very good", "the film", status=2)
 
 
 # -- filling masks

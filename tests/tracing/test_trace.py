@@ -18,8 +18,6 @@ from words import write_words_checkpoint
 
 import minibert
 from minibert import templates
-from minibert.config import Config
-from minibert.model import Encoder
 from minibert.tasks.masked_text import fill_mask
 from minibert.tracing import page as pages
 from minibert.tracing.journey import Journey, merge_words, quadrants, rollout
@@ -38,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def encoder(folder: Path) -> Encoder:
+def encoder(folder: Path) -> minibert.Encoder:
     return minibert.load(folder)
 
 
@@ -212,8 +210,10 @@ def test_a_long_text_gets_fewer_heads_and_layers_and_says_so(encoder, tokenizer,
 
 
 def test_64_tokens_of_six_layers_and_twelve_heads_fit_in_6_megabytes(tokenizer):
-    config = Config(vocab_size=100, hidden_size=768, num_hidden_layers=6, num_attention_heads=12, intermediate_size=8)
-    page = minibert.trace(Encoder(config), tokenizer, " ".join(["film"] * 62)).to_html()
+    config = minibert.Config(
+        vocab_size=100, hidden_size=768, num_hidden_layers=6, num_attention_heads=12, intermediate_size=8
+    )
+    page = minibert.trace(minibert.Encoder(config), tokenizer, " ".join(["film"] * 62)).to_html()
     assert 4_000_000 < len(page.encode()) < 6_000_000
     assert (data_of(page)["layers"], data_of(page)["heads"]) == (list(range(6)), list(range(12)))
 
@@ -265,7 +265,7 @@ def test_a_family_without_segments_is_traced_and_a_pair_of_it_says_so(tmp_path):
 
 
 def test_narrow_embeddings_and_shared_layers_are_traced(tokenizer):
-    config = Config(
+    config = minibert.Config(
         vocab_size=100,
         embedding_size=8,
         hidden_size=24,
@@ -275,7 +275,7 @@ def test_narrow_embeddings_and_shared_layers_are_traced(tokenizer):
         intermediate_size=37,
         type_vocab_size=0,
     )
-    traced = minibert.trace(Encoder(config, pooler=False).eval(), tokenizer, *PAIR)
+    traced = minibert.trace(minibert.Encoder(config, pooler=False).eval(), tokenizer, *PAIR)
     page = traced.to_html()
     assert len(traced.layers) == 3 and not torch.equal(traced.attentions[0], traced.attentions[2])
     assert len(unpacked(data_of(page)["vectors"]["token"], "<f2", len(traced.tokens), 8)) == len(traced.tokens)
