@@ -18,6 +18,7 @@ import hypothesis
 import pytest
 import torch
 from helpers import Pair, minilm_folder
+from words import write_words_checkpoint
 
 from minibert.checkpoints.load import load
 from minibert.cli import main as cli
@@ -26,6 +27,8 @@ from minibert.families.bert import BERT
 from minibert.parity.checkpoints import make, task, tiny
 from minibert.parity.stages import config_of
 
+# Models this small gain nothing from several threads, which wait for each other.
+torch.set_num_threads(1)
 # A busy machine is no failure: nothing here is judged by the time it takes.
 hypothesis.settings.register_profile("minibert", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("minibert")
@@ -37,13 +40,15 @@ def minilm() -> Path:
     return minilm_folder()
 
 
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random BERT of a few words, for reading only."""
+    return write_words_checkpoint(tmp_path_factory.mktemp("words"))
+
+
 @pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Models this small gain nothing from several threads, which wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def one_thread() -> None:
+    """So it is for all tests."""
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +94,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Offline, and a test fails in which anything connects or resolves a name, no matter what catches the error.
+    """Offline, without data, and a test fails in which anything connects or resolves a name, no matter what catches the error.
 
     Sockets between processes of this machine (AF_UNIX), which joblib uses, are let through.
     """
@@ -103,6 +108,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         raise OSError(f"a test connects to {attempts[-1]}")
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.delenv("MINIBERT_DATA", raising=False)
     for place, name in ((socket.socket, "connect"), (socket.socket, "connect_ex"), (socket, "getaddrinfo")):
         monkeypatch.setattr(place, name, refuse)
     yield attempts

@@ -3,13 +3,12 @@
 import copy
 import pickle
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import Pair, assert_equal, every_family, small_config
+from helpers import MakePair, assert_equal, every_family, small_config
 from torch import nn
 
 import minibert
@@ -23,10 +22,8 @@ from minibert.parity.checkpoints import make_batch, task
 from minibert.parity.compare import compare_full_length
 from minibert.parity.stages import Place, forward, record
 
-MakePair = Callable[..., Pair]
 ENCODER = minibert.Encoder(small_config()).eval()
 WANTED = {"output_hidden_states": True, "output_attentions": True}
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # other ways to the same numbers

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -56,7 +57,6 @@ def test_flops_are_those_that_torch_counts_in_the_engine(monkeypatch: pytest.Mon
     assert counter.get_total_flops() == expected
 
 
-@pytest.mark.usefixtures("one_thread")
 def test_rates_are_of_torchs_kernel_and_of_the_one_that_the_engine_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding, "PRODUCT_SECONDS", 0.0)
     rates = embedding.product_rates(SMALL, ["float32"], "cpu")
@@ -104,7 +104,6 @@ def measure(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, *contestants: Con
 def test_a_quick_run_in_processes_leaves_nothing_behind(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Any
 ) -> None:
-    monkeypatch.delenv("MINIBERT_DATA", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(peers, "contestants_for", lambda device, quick: list(PAIR))
@@ -122,9 +121,7 @@ def test_a_quick_run_in_processes_leaves_nothing_behind(
 def test_every_row_is_there_and_those_that_cannot_run_have_a_reason(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: Any) -> Any:
-        raise ValueError("no such precision")
-
+    fail = Mock(side_effect=ValueError("no such precision"))
     broken = Contestant("broken", "Broken", "float32", fail)
     needy = Contestant("needy", "Needy", "float32", fail, "torch", fail)
     absent = Contestant("absent", "Absent", "float32", fail, "no_such_package")

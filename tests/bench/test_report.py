@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from minibert.bench import peers, report
+from minibert.bench import report
 from minibert.bench.settings import Settings
 
 
@@ -57,15 +57,6 @@ def test_the_picture_is_drawn(row: Any, result: Any, tmp_path: Path) -> None:
 # -- settings
 
 
-def test_the_defaults_depend_on_the_benchmark_and_its_size() -> None:
-    quick, default, full = Settings(quick=True), Settings(), Settings(full=True)
-    assert [(one.sentences, one.rounds) for one in (quick, default, full)] == [(256, 3), (2000, 3), (2000, 7)]
-    assert (quick.models, default.models) == (("all-MiniLM-L6-v2",), ("distilbert-shape", "all-MiniLM-L6-v2"))
-    assert (Settings(train=True).sentences, Settings(train=True).objective) == (512, "classify")
-    assert Settings(serve=True, quick=True).rounds == 1
-    assert set(default.models) - set(peers.SHAPES) == {"all-MiniLM-L6-v2"}
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -80,6 +71,12 @@ def test_the_defaults_depend_on_the_benchmark_and_its_size() -> None:
         (["--serve", "--train"], "--serve excludes --train"),
         (["--quick", "--full"], "--quick excludes --full"),
         (["--train", "--model", "no_such_folder/x"], "no_such_folder/x"),
+        (["--serve", "--infinity", "nowhere", "--model", "all-MiniLM-L6-v2"], "nowhere"),
+        pytest.param(
+            ["--device", "cuda"],
+            "0 cuda",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here"),
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -90,19 +87,8 @@ def test_a_wrong_request_is_refused(options: list[str], message: str, run: Any) 
 
 
 @pytest.mark.usefixtures("here")
-def test_the_program_of_infinity_must_be_there(checkpoint: Path, run: Any) -> None:
-    assert "nowhere" in run("bench", "--serve", "--infinity", "nowhere", "--model", checkpoint, status=2)
-
-
-@pytest.mark.usefixtures("here")
 def test_accelerate_is_needed_for_training_only(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
     there: Callable[..., Any] = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "accelerate" else there(name))
     assert "this needs accelerate: " in run("bench", "--train", status=1)
     run("bench", "--plot", "a.txt", status=2)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
-@pytest.mark.usefixtures("here")
-def test_without_cuda_its_benchmark_is_refused(run: Any) -> None:
-    assert "0 cuda" in run("bench", "--device", "cuda", status=2)

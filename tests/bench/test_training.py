@@ -5,6 +5,7 @@ import json
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,7 +25,6 @@ from minibert.train import loop
 from minibert.train.loop import new_optimizer, packed_loss
 
 pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate, which the extra `test` brings")
-pytestmark = pytest.mark.usefixtures("one_thread")
 ROWS = [[2, *range(5, 6 + number % 9), 3] for number in range(2 * BATCH + 5)]
 EXAMPLES = [Example(ids, [0] * len(ids), {"labels": number % 2}) for number, ids in enumerate(ROWS)]
 
@@ -197,9 +197,7 @@ def test_a_whole_run_leaves_nothing_behind(
 def test_a_side_that_fails_or_loses_its_loss_is_not_ranked_and_one_that_trains_otherwise_fails_the_run(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(context: Context, precision: str) -> Any:
-        raise ValueError("no such thing")
-
+    fail = Mock(side_effect=ValueError("no such thing"))
     lost = Contestant("one", "One", "float32", lambda *_: (lambda examples: np.array([np.nan]), ""), "accelerate")
     broken = Contestant("two", "Two", "float32", fail, "accelerate")
     monkeypatch.setattr(training, "contestants_for", lambda objective: [lost, broken])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from helpers import HEADS, Pair, unequal
+from helpers import HEADS, Pair, Written, unequal
 from safetensors.torch import load_file
 from torch import Tensor
 from words import state_vectors
@@ -25,9 +25,7 @@ from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.parity.checkpoints import open_upstream, task
 
-Written = Callable[..., tuple[Path, Any]]
 Change = Callable[[dict[str, Any]], Any]
-pytestmark = pytest.mark.usefixtures("one_thread")
 QUERY = "bert.encoder.layer.{}.attention.self.query.weight"
 POOLER = "bert.pooler.dense.weight"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Pair, assert_equal, edited, every_family, every_head, unequal
+from helpers import Pair, Written, assert_equal, edited, every_family, every_head, unequal
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -27,10 +27,8 @@ from minibert.families.distilbert import DISTILBERT
 from minibert.parity.checkpoints import open_upstream, task
 from minibert.parity.stages import base
 
-Written = Callable[..., tuple[Path, Any]]
 Change = Callable[[dict[str, Tensor]], Any]
 D = 24  # hidden size of parity's tiny checkpoints
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import csv
 import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from minibert.text.tables import Table
 from minibert.train.reader import open_reader
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:all .* texts were predicted"),
 ]
 ENDINGS = [
@@ -35,15 +33,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_kinds(tmp_path_factory.mktemp("folders"))
 
 
+TEXTS: list[dict[str, Any]] = [{"q": "the [MASK] film, very good"}, {"q": "a dull [MASK]"}]
+ROWS: dict[str, list[dict[str, Any]]] = {
+    "choose": [{"question": "the film", "choices": ["good", "bad"]}, {"question": "a play", "choices": ["dull", "x"]}],
+    "answer": [{"q": "the film", "p": "a very good film"}, {"q": "the book", "p": "the dull book, the play"}],
+}
+
+
 def rows_for(kind: str) -> list[dict[str, Any]]:
     """The rows of a table for this kind of model; `Größe (cm)` is one more column."""
-    if kind == "choose":
-        rows = [{"question": "the film", "choices": ["good", "bad"]}, {"question": "a play", "choices": ["dull", "x"]}]
-    elif kind == "answer":
-        rows = [{"q": "the film", "p": "a very good film"}, {"q": "the book", "p": "the dull book, the play"}]
-    else:
-        rows = [{"q": "the [MASK] film, very good"}, {"q": "a dull [MASK]"}]
-    return [{"Größe (cm)": number, **row} for number, row in enumerate(rows, 7)]
+    return [{"Größe (cm)": number, **row} for number, row in enumerate(ROWS.get(kind, TEXTS), 7)]
 
 
 def columns_for(kind: str) -> list[str]:
@@ -233,9 +232,8 @@ def approximately(expected: Any) -> Any:
     return pytest.approx(expected, abs=1e-6)
 
 
-def read_parquet(path: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = importlib.import_module("pyarrow.parquet").read_table(path).to_pylist()
-    return rows
+def read_parquet(path: Path) -> Any:
+    return importlib.import_module("pyarrow.parquet").read_table(path).to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -249,13 +247,6 @@ def test_a_table_that_cannot_be_written_is_refused_before_the_model_is_opened(
     name: str, message: str, run: Run
 ) -> None:
     assert message in run("predict", "no/such", "a text", "--out", name, status=2)
-
-
-def test_parquet_without_pyarrow_is_refused_before_the_model_is_opened(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert "this needs pyarrow: " in run("predict", "no/such", "a text", "--out", "out.parquet", status=1)
 
 
 def test_a_parquet_table_keeps_its_columns_and_their_types(home: Path, run: Run, tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from minibert.kernels.matmul import linear_of
 EXACT = pytest.mark.skipif(
     not (device.has_int8(CPU) and is_exact()), reason="this CPU or this torch has no fast and exact int8 products"
 )
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @EXACT

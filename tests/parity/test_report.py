@@ -19,8 +19,6 @@ from minibert.parity.compare import Comparison, compare_tensor
 from minibert.parity.stages import Place
 from minibert.printing import install_hint
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 def test_the_command_reports_one_checkpoint(tmp_path: Path, run: Any) -> None:
     make(TINY[1], "masked-lm", tmp_path / "model")

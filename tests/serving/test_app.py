@@ -21,7 +21,6 @@ from minibert.serving.models import Masks, Vectors, load_labels
 from minibert.tasks.frozen import Classifier, train
 from minibert.tasks.masked_text import fill_mask
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["the lovely film", "a very dull play", "", "good"]
 EMBED, LONG = "/v1/embeddings", "good " * 40  # the model has 20 positions
 

@@ -68,8 +68,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Open to all, with a classifier."""
     place = tmp_path_factory.mktemp("served")
     folder = write_words_checkpoint(place / "words", head="masked-lm")
-    texts, labels = labelled()
-    train(texts, labels, model=str(folder), folds=0).save(place / "sentiment")
+    train(*labelled(), model=str(folder), folds=0).save(place / "sentiment")
     options = ("--pooling", "mean", "--classifier", str(place / "sentiment"))
     with started(folder, place / "open.log", *options) as server:
         yield server
@@ -306,12 +305,6 @@ def test_a_wrong_request_to_serve_is_one_clear_error(options: str, message: str,
 def test_a_key_that_no_request_could_have_is_refused(key: str, monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
     monkeypatch.setenv("MINIBERT_API_KEY", key)
     assert "MINIBERT_API_KEY is empty or" in run("serve", "--port", 0, status=2)
-
-
-def test_without_its_packages_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
-    monkeypatch.delitem(sys.modules, "minibert.serving.app", raising=False)
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert re.search("needs uvicorn: .*pip install", run("serve", status=1))
 
 
 def test_sigterm_finishes_what_is_in_flight_and_exits_0(locked: Served) -> None:

@@ -33,7 +33,6 @@ from minibert.train.settings import FinetuneSettings, TrainSettings
 TASK = MaskedText()
 MINILM = minibert.load_tokenizer(minilm_folder())
 QUICK: dict[str, Any] = {"batch_size": 8, "learning_rate": 3e-3, "precision": "float32"}
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def lines_of(count: int) -> list[str]:
@@ -193,7 +192,6 @@ def test_a_text_without_a_masked_token_cannot_measure_and_a_batch_without_one_te
 @pytest.fixture(scope="module")
 def learned(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Head, Path]:
     """A fresh task head that has learned a small corpus, and its folder."""
-    torch.set_num_threads(1)
     out = tmp_path_factory.mktemp("learned") / "out"
     data, dev = Corpus([lines_of(40)] * 4), Corpus([lines_of(60)])
     quick = QUICK | {"epochs": 25, "learning_rate": 6e-3, "max_length": 18, "model": folders["headless"]}

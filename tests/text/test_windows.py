@@ -16,12 +16,6 @@ from minibert.vectors.stream import embed_stream
 # The checkpoint takes 20 tokens, 18 of them of text.
 LONG = " ".join(GOOD * 15)  # 45 tokens of text
 TEXTS = ["a very good film", LONG, "", "the awful meal", " ".join(BAD * 7)]
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_words_checkpoint(tmp_path_factory.mktemp("words"))
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])

@@ -23,8 +23,6 @@ from minibert.tracing import page as pages
 from minibert.tracing.journey import Journey, merge_words, quadrants, rollout
 from minibert.tracing.page import choose, page_data
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 TEXT = "the film very lovely it good"  # "it" is two pieces
 PAIR = ("the film", "a very dull play")
 
@@ -239,11 +237,6 @@ def test_every_link_leads_to_the_line_that_computes_the_step(folder, tokenizer, 
     assert address in pooled.to_html(annotated="../built here") and "model.html" not in pooled.to_html()
 
 
-def test_a_step_whose_code_is_not_found_leads_to_its_function(monkeypatch):
-    monkeypatch.setitem(pages.STEPS, "step", (pages.seen, "no such code"))
-    assert pages.line_of("step") == ("page.py", inspect.getsourcelines(pages.seen)[1])
-
-
 def test_colouring_leaves_the_source_as_it_is_and_without_pygments_there_is_none(monkeypatch):
     code = inspect.getsource(pages)
     shown = "\n".join(templates.coloured(code)) + "\n"
@@ -307,11 +300,6 @@ def test_what_is_particular_about_a_text_is_noted(text, note, encoder, tokenizer
 def test_a_request_that_cannot_be_traced_is_refused(arguments, message, encoder, tokenizer):
     with pytest.raises((TypeError, ValueError), match=message):
         minibert.trace(**({"encoder": encoder, "tokenizer": tokenizer, "text": "a"} | arguments))
-
-
-def test_a_new_head_is_refused_since_it_was_never_trained(tokenizer, folder):
-    with pytest.raises(ValueError, match="never trained"):
-        minibert.trace(minibert.load(folder, head="masked-lm", new_head=True), tokenizer, "a")
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,6 @@ from minibert.train.packed import packed_output
 from minibert.train.settings import DistillClassifierSettings, DistillSettings, TrainSettings
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:all .* texts were predicted", "ignore:degenerate"),  # models that barely learned
 ]
 HEAD = "masked-lm"

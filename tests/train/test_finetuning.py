@@ -12,7 +12,7 @@ import torch
 import transformers
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from words import labelled, write_tsv, write_words_checkpoint
+from words import labelled, write_tsv
 
 import minibert
 from minibert.tasks import task_class
@@ -23,15 +23,9 @@ from minibert.train.reader import Reader
 from minibert.train.settings import FinetuneSettings
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:all .* texts were predicted"),  # models that have hardly begun
 ]
 QUICK: dict[str, Any] = {"epochs": 8, "batch_size": 8, "learning_rate": 6e-3}
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_words_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
 def test_a_model_learns_and_its_folder_decides_alike_in_minibert_and_transformers(
@@ -155,14 +149,6 @@ def test_a_data_frame_a_dict_and_a_file_give_the_same_model_which_answers_texts(
     assert models[0].predict("the film") == minibert.predict(models[0], ["the film"])
     assert models[0].tokenizer.max_length == 20
     assert pickle.loads(pickle.dumps(models[0])).predict(texts) == found
-
-
-def test_a_table_of_pairs_gives_a_model_of_pairs(checkpoint: Path) -> None:
-    frame = as_frame().rename(columns={"message": "sentence", "category": "label"}).assign(other="the book")
-    model: Any = finetune("classify", frame, pair="other", model=checkpoint, epochs=1)
-    assert len(model.predict(["the film"], ["the book"])) == 1
-    with pytest.raises(ValueError, match="pairs"):
-        model.predict(["the film"])
 
 
 def test_a_missing_text_is_refused_with_its_row_or_is_empty_as_the_message_says(checkpoint: Path) -> None:

@@ -24,7 +24,6 @@ from minibert.text.masking import Masking
 from minibert.train.batches import Batch, Batches
 from minibert.train.objectives import OBJECTIVES, Electra, ReplacedTokens
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 FAMILIES = {"mlm": BERT, "mlm+nsp": BERT, "mlm+sop": ALBERT}
 LENGTHS = [9, 4, 11, 7, 1, 3]
 objectives = pytest.mark.parametrize("name", FAMILIES)

@@ -20,7 +20,6 @@ from minibert.train import pretrain
 from minibert.train.pretraining import PretrainRun, baselines
 from minibert.train.settings import PretrainSettings
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 QUICK: dict[str, Any] = {"max_length": 16, "batch_size": 4, "learning_rate": 3e-3}
 
 

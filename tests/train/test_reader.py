@@ -18,7 +18,6 @@ from minibert.tasks.frozen import Classifier
 from minibert.tasks.masked_text import fill_mask
 from minibert.train.reader import Reader, folder_kind, open_reader, with_given_words
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["the film very good", "a dull play, the book."]
 
 
@@ -236,14 +235,3 @@ def test_a_damaged_training_json_is_refused_and_a_lost_one_is_not_needed(home: P
         minibert.predict(folder, TEXTS)
     (folder / "training.json").unlink()
     assert minibert.predict(folder, TEXTS) == found
-
-
-def test_a_name_of_the_hub_and_a_folder_of_its_cache_are_folders_too(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(home / "tuned", tmp_path / "weights" / "tuned")
-    shutil.copytree(home / "tuned", tmp_path / "models--someone--tuned" / "snapshots" / "1")
-    monkeypatch.setenv("MINIBERT_WEIGHTS", str(tmp_path / "weights"))
-    expected = minibert.predict(home / "tuned", TEXTS)
-    assert minibert.predict("someone/tuned", TEXTS) == expected
-    assert minibert.predict(tmp_path / "models--someone--tuned", TEXTS) == expected

@@ -2,7 +2,6 @@
 
 import re
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -91,10 +90,3 @@ def test_a_question_that_is_answered_twice_or_never_would_be_found() -> None:
     found = tuple(sections("a.ipynb", prose))
     assert answers("Why?", found) == [section.place for section in found] == ["a.ipynb#One", "a.ipynb#Two"]
     assert answers("How?", found) == []
-
-
-@pytest.mark.parametrize(
-    "path", [*NOTEBOOKS, TUTORIALS / "README.md", TUTORIALS.parent / "README.md"], ids=lambda path: path.name
-)
-def test_readers_are_led_to_the_glossary(path: Path) -> None:
-    assert re.search(r"\]\((tutorials/)?GLOSSARY\.md", path.read_text("utf-8"))

@@ -19,7 +19,6 @@ from minibert.vectors import embedder as module
 
 TEXTS = ["a very good film", "the awful meal", "", "good book " * 9]  # the last has more than 12 tokens
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore::minibert.text.tokenizer.TruncationWarning"),
 ]
 
@@ -122,11 +121,8 @@ def test_a_pickle_and_a_fitted_transformer_keep_what_the_files_stated_at_that_ti
     assert TextFeatures(stated, pooling="auto").fit(TEXTS).recipe_.pooling == "cls"
 
 
-def test_a_saved_classifier_holds_the_resolved_settings_and_decides_alike(
-    stated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    texts, labels = labelled()
-    classifier = train(texts, labels, model=str(stated), pooling="auto", folds=0)
+def test_a_saved_classifier_holds_the_resolved_settings_and_decides_alike(stated: Path, tmp_path: Path) -> None:
+    classifier = train(*labelled(), model=str(stated), pooling="auto", folds=0)
     classifier.save(tmp_path / "saved")
     details = classifier.details()
     assert {name: details[name] for name in ("pooling", "normalize", "max_length")} == {
@@ -135,9 +131,7 @@ def test_a_saved_classifier_holds_the_resolved_settings_and_decides_alike(
         "max_length": 12,
     }
     (stated / "modules.json").unlink()
-    again = Classifier.load(tmp_path / "saved")
-    expected = classifier.predict_proba(TEXTS)
-    assert_close(again.predict_proba(TEXTS), expected)
+    assert_close(Classifier.load(tmp_path / "saved").predict_proba(TEXTS), classifier.predict_proba(TEXTS))
 
 
 def test_identities_differ_by_what_is_resolved(stated: Path) -> None:

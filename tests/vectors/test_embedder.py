@@ -19,7 +19,6 @@ from minibert.vectors.stream import embed_stream
 
 TEXTS = ["a very good film", "the awful meal", "", "book"]
 D = 24
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
@@ -51,6 +50,7 @@ def test_every_way_to_compute_vectors_gives_the_same(folder: Path, tmp_path: Pat
     vectors, settings = embedder(TEXTS), {"pooling": "max", "layers": (-2, -1), "combine": "sum"}
     assert vectors.shape == (4, embedder.width) == (4, D) and vectors.dtype == np.float32
     np.testing.assert_array_equal(vectors, minibert.embed(TEXTS, folder, **settings))
+    np.testing.assert_array_equal(vectors[0], minibert.embed(TEXTS[0], folder, **settings))
     np.testing.assert_array_equal(vectors, embedder.vectors(embedder.tokenizer.encode_texts(TEXTS)))
     embed_stream(TEXTS, tmp_path / "x.npy", folder, **settings)
     for others in (
@@ -179,17 +179,6 @@ def test_a_tokenizer_that_was_given_goes_with_the_pickle(checkpoint: str) -> Non
 
 
 # -- the texts
-
-
-def test_containers_of_texts_give_the_same_rows_in_their_order(checkpoint: str) -> None:
-    pandas = pytest.importorskip("pandas")
-    texts = ["good bad film", "awful"]
-    expected = minibert.embed(texts, checkpoint)
-    series = (pandas.Series(texts, index=[5, 9]), pandas.Series(texts, index=[1, 0], dtype="string"))
-    arrays = (np.array(texts), np.array(texts, dtype=object))
-    for column in (tuple(texts), *arrays, *series, (text for text in texts)):
-        np.testing.assert_array_equal(minibert.embed(column, checkpoint), expected)
-    np.testing.assert_array_equal(minibert.embed("good bad film", checkpoint), expected[0])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from words import labelled, write_words_checkpoint
 
 import minibert
@@ -29,14 +28,6 @@ connect = sqlite3.connect
 
 
 # -- as an estimator
-
-
-def test_the_default_recipe_fits_the_reviews_without_a_warning() -> None:
-    reviews = Path(minibert.__file__).parent / "data" / "reviews.tsv"
-    rows = [line.split("\t") for line in reviews.read_text(encoding="utf-8").splitlines()[:40]]
-    texts, labels = zip(*rows, strict=True)
-    model = make_pipeline(minibert.TextFeatures(NAME), StandardScaler(), LogisticRegression(max_iter=1000))
-    assert model.fit(texts, labels).score(texts, labels) > 0.95
 
 
 def test_the_constructor_does_nothing_and_clone_and_set_params_keep_every_setting() -> None:
@@ -97,16 +88,6 @@ def test_labels_that_do_not_fit_are_refused_before_anything_is_encoded(
     assert computed == []
 
 
-# -- pickles
-
-
-def test_a_pickle_is_small_and_predicts_the_same() -> None:
-    model = make_pipeline(minibert.TextFeatures(NAME), LogisticRegression()).fit(TEXTS, [1, 0, 0, 1, 0, 1])
-    stored = pickle.dumps(model)
-    assert len(stored) < 100_000
-    assert np.array_equal(pickle.loads(stored).predict_proba(TEXTS), model.predict_proba(TEXTS))
-
-
 # -- caches
 
 
@@ -152,6 +133,7 @@ def test_a_changed_model_misses_the_cache_and_is_refused_by_a_pickle(
     computed: list[int], folder: Path, tmp_path: Path
 ) -> None:
     stored = pickle.dumps(minibert.TextFeatures(folder).fit(WORDS))
+    assert len(stored) < 10_000
     for times in (1, 2):
         for _ in range(2):
             minibert.TextFeatures(folder, cache=tmp_path / "rows").fit_transform(WORDS)

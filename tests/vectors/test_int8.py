@@ -5,6 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,7 +27,6 @@ EXACT = pytest.mark.skipif(
     not (device.has_int8(CPU) and is_exact()), reason="this CPU or this torch has no fast and exact int8 products"
 )
 BFLOAT16 = pytest.mark.skipif(not device.has_bfloat16(CPU), reason="needs a CPU with AVX512_BF16 or AMX")
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)
@@ -194,8 +194,7 @@ def overflowing(x: Tensor, scale: float, zero: int, weight: Tensor, scales: Tens
     return (sums.sum(dim=1) - zero * weight.int().sum(dim=1)) * scales
 
 
-def missing(*arguments: Any, **named: Any) -> Tensor:
-    raise AttributeError("no such operator")
+missing = Mock(side_effect=AttributeError("no such operator"))
 
 
 @pytest.mark.parametrize("fault", [None, overflowing, missing], ids=["no VNNI", "overflowing", "missing"])
