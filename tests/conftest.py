@@ -94,9 +94,9 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """Offline, without data, and a test fails in which anything connects or resolves a name, no matter what catches the error.
+    """Offline, and a test fails in which anything connects or resolves a name, no matter what catches the error.
 
-    Sockets between processes of this machine (AF_UNIX), which joblib uses, are let through.
+    MINIBERT_DATA is not set. Sockets between processes of this machine (AF_UNIX), which joblib uses, are let through.
     """
     attempts: list[Any] = []
     connect = socket.socket.connect

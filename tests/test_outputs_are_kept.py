@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -228,21 +227,6 @@ def test_a_file_is_refused_and_with_overwrite_replaced_only_if_it_is_of_that_kin
 
 
 # -- what goes wrong on the way
-
-
-@pytest.mark.parametrize("command", ["finetune", "vocab", "convert"])
-def test_writing_that_fails_leaves_the_old_files_whole(
-    run: Run, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    argv = [*FOLDERS[command], "--out", tmp_path / "out"]
-    assert run(*argv) == 0
-    before = contents(tmp_path / "out")
-    with monkeypatch.context() as patch:
-        patch.setattr("minibert.outputs.replace_files", Mock(side_effect=OSError(28, "No space left on device")))
-        assert run(*argv, "--overwrite") == 1
-    assert contents(tmp_path / "out") == before
-    assert run(*argv, "--overwrite") == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"here", "out"}
 
 
 def write_two(out: Path, text: str, names: tuple[str, ...] = ("a.txt", "sub/b.txt")) -> None:

@@ -76,13 +76,6 @@ def test_equal_vectors_are_equal_and_a_wrong_row_order_is_caught_in_every_precis
             assert not compare(other, reference, precision)["equal"]
 
 
-def test_every_runtime_takes_part_and_a_quick_run_has_minibert_and_transformers_alone() -> None:
-    for device, least in (("cpu", 13), ("cuda", 11)):
-        names = [one.name for one in peers.contestants_for(device)]
-        assert len(names) == len(set(names)) >= least and {"minibert-float32", "transformers-sorted"} <= set(names)
-    assert {one.package for one in peers.contestants_for("cpu", quick=True)} == {"minibert", "transformers"}
-
-
 @pytest.mark.parametrize(("sort", "one_batch"), [(True, False), (False, False), (False, True)])
 def test_batches_come_back_in_the_order_of_the_texts(sort: bool, one_batch: bool, checkpoint: Path) -> None:
     texts = ["the film is very good"[: 3 + n % 19] for n in range(100)]

@@ -1,8 +1,6 @@
 """What is printed and drawn, and the requests that are refused before anything runs."""
 
-import importlib.util
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +82,3 @@ def test_the_picture_is_drawn(row: Any, result: Any, tmp_path: Path) -> None:
 def test_a_wrong_request_is_refused(options: list[str], message: str, run: Any) -> None:
     pytest.importorskip("matplotlib")
     assert message in run("bench", *options, status=2)
-
-
-@pytest.mark.usefixtures("here")
-def test_accelerate_is_needed_for_training_only(monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
-    there: Callable[..., Any] = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "accelerate" else there(name))
-    assert "this needs accelerate: " in run("bench", "--train", status=1)
-    run("bench", "--plot", "a.txt", status=2)

@@ -273,6 +273,3 @@ def test_files_that_state_how_vectors_are_made_are_kept(pretraining: Any, tmp_pa
     done = convert(folder, tmp_path / "new")
     assert {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json"} <= set(done.written)
     assert read_stated(tmp_path / "new") == read_stated(folder) == Stated("cls", False, 9)
-    state_vectors(folder, "max", normalize=False)
-    convert(folder, tmp_path / "new", overwrite=True)
-    assert read_stated(tmp_path / "new") == read_stated(folder)

@@ -39,7 +39,6 @@ def bert(written: Written) -> Path:
 
 @pytest.fixture
 def original(family: Family, written: Written) -> Path:
-    """A random checkpoint of the family of the test."""
     return written(family)[0]
 
 

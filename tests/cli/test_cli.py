@@ -138,7 +138,16 @@ def test_a_download_without_a_network_has_status_1(run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("argv", "package"),
-    [(["predict", "no/such", "a text", "--out", "out.parquet"], "pyarrow"), (["serve"], "uvicorn")],
+    [
+        (["predict", "no/such", "a text", "--out", "out.parquet"], "pyarrow"),
+        (["embed", "no/such/*.txt", "--out", "out", "--engine", "ray"], "ray"),
+        (["export", "no/such", "--out", "model.onnx"], "onnxscript"),
+        (["trace", "a text", "--png", "a.png", "--model", "all-MiniLM-L6-v2"], "matplotlib"),
+        (["parity"], "transformers"),
+        (["bench"], "transformers"),
+        (["bench", "--train"], "accelerate"),
+        (["serve"], "uvicorn"),
+    ],
 )
 def test_a_command_without_a_package_says_what_to_install_before_anything_is_opened(
     run: Run, argv: list[str], package: str, monkeypatch: pytest.MonkeyPatch

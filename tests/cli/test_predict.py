@@ -178,11 +178,6 @@ def test_options_about_a_file_need_one(option: str, run: Run) -> None:
     assert f"--{option} is about --file, which is not given" in run("predict", "x", f"--{option}", value, status=2)
 
 
-def test_a_folder_without_a_task_head_is_refused_with_the_way_out(home: Path, run: Run) -> None:
-    for command in (["predict", home / "encoder", "a"], ["evaluate", home / "encoder", "a.tsv"]):
-        assert "holds no task head; a folder of `minibert finetune`, or of transformers" in run(*command, status=2)
-
-
 # -- predict --out
 
 
@@ -263,8 +258,6 @@ def test_columns_that_cannot_be_kept_apart_are_refused(home: Path, run: Run, tmp
     (tmp_path / "twice.csv").write_text("id,text,id\n1,good,2\n")
     message = "has more than one column 'id', and all are kept; rename one"
     assert message in run(*argv, tmp_path / "twice.csv", status=2)
-    other = write_table(tmp_path / "other.jsonl", [{"text": "good"}, {"text": "bad", "id": 1}])
-    assert "a row has 'id', which the first row lacks; write a .jsonl instead" in run(*argv, other, status=2)
     assert not (tmp_path / "out.csv").exists()
 
 

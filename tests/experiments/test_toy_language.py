@@ -243,11 +243,6 @@ def test_another_vocabulary_is_taken_by_its_ids_and_refused_without_a_word_of_th
         bounds(LANGUAGE, drawn.ids, drawn.labels, vocab=vocab)
 
 
-def test_a_text_that_the_language_cannot_produce_is_refused() -> None:
-    with pytest.raises(ValueError, match="row 0 has a text that is not made of whole sentences"):
-        bounds(TINY, [[CLS, 5, SEP]], [[IGNORED] * 3])
-
-
 # -- the language
 
 

@@ -107,13 +107,6 @@ def test_every_token_of_every_line_stands_in_one_row_in_its_order(
     assert [row[1:-1] for row in rows] == [ids[i : i + room] for ids in wanted for i in range(0, len(ids), room)]
 
 
-def test_a_line_of_a_hundred_thousand_words_is_split_and_nothing_is_lost() -> None:
-    encoded = TASK.encode(Corpus.of(["a film " * 50_000, "and more"]), MINILM, [], 128)
-    assert sum(len(one.ids) - 2 for one in encoded.examples) == 100_002
-    note = "2 lines of 1 documents, 100,002 tokens, fill 794 rows of up to 128; nothing is truncated"
-    assert encoded.notes == (note,)
-
-
 def test_each_epoch_masks_other_tokens_of_the_same_text_and_dev_always_the_same(
     folders: dict[str, Path], corpus: Path
 ) -> None:

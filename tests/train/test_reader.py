@@ -30,7 +30,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_kind_of_a_folder_is_decided_by_its_files(home: Path, tmp_path: Path) -> None:
-    assert {name: folder_kind(home / name) for name in HEADS} == {name: name for name in HEADS}
     assert [folder_kind(home / name) for name in ("frozen", "tuned", "encoder")] == ["frozen", "classify", "encoder"]
     (home / "encoder" / "training.json").write_text(json.dumps({"task": "tag"}))  # the weights are what counts
     assert folder_kind(home / "encoder") == "encoder"

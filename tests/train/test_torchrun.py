@@ -78,7 +78,6 @@ def assert_trained_alike(launched: Path, name: str, alone: Ended) -> None:
 
 
 def alone(name: str, folder: Path) -> Ended:
-    """The training by one process."""
     case = CASES[name]
     return replace(case, settings=replace(case.settings, shard="none")).run(SINGLE_PROCESS, folder)
 
@@ -154,7 +153,6 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def finetune(words: Path, out: Path) -> list[str]:
-    """The command, as typed."""
     data, how = str(words / "train.tsv"), ["--batch-size", "4", "--epochs", "2", "--precision", "float32"]
     how += ["--save-every", "2", "--shard", "full", "--text", "1", "--label", "2", "--dev", data, "--json"]
     return [*TORCHRUN, "-m", "minibert", "finetune", "classify", data, "--model", str(words), "--out", str(out), *how]

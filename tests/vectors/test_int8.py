@@ -10,7 +10,19 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from engine_helpers import CPU, ENCODER, MIXED, RELATIVES, L, Matrix, cosine, difference, random_encoder, random_rows
+from engine_helpers import (
+    CPU,
+    ENCODER,
+    EXACT,
+    MIXED,
+    RELATIVES,
+    L,
+    Matrix,
+    cosine,
+    difference,
+    random_encoder,
+    random_rows,
+)
 from engine_helpers import readable as readable_vectors
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -18,14 +30,11 @@ from torch import Tensor, nn
 import minibert
 from minibert import device, load, load_tokenizer
 from minibert.kernels import int8
-from minibert.kernels.int8 import MAX_ERROR, Int8Linear, Quantized, is_exact
+from minibert.kernels.int8 import MAX_ERROR, Int8Linear, Quantized
 from minibert.vectors.embedder import Embedder, samples
 from minibert.vectors.engine import Engine
 
 SAMPLES, ROWS = random_rows([7, 30, 12, 19, 5, 24, 40, 11]), random_rows(MIXED)
-EXACT = pytest.mark.skipif(
-    not (device.has_int8(CPU) and is_exact()), reason="this CPU or this torch has no fast and exact int8 products"
-)
 BFLOAT16 = pytest.mark.skipif(not device.has_bfloat16(CPU), reason="needs a CPU with AVX512_BF16 or AMX")
 
 
