@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from helpers import HEADS, Pair, unequal
+from helpers import HEADS, Pair, Written, unequal
 from safetensors.torch import load_file
 from torch import Tensor
 from words import state_vectors
@@ -21,14 +21,11 @@ import minibert
 from minibert.checkpoints.convert import Converted, convert
 from minibert.checkpoints.sentence_files import Stated, read_stated
 from minibert.checkpoints.tensor_files import PICKLES
-from minibert.cli import main as cli
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.parity.checkpoints import open_upstream, task
 
-Written = Callable[..., tuple[Path, Any]]
 Change = Callable[[dict[str, Any]], Any]
-pytestmark = pytest.mark.usefixtures("one_thread")
 QUERY = "bert.encoder.layer.{}.attention.self.query.weight"
 POOLER = "bert.pooler.dense.weight"
 
@@ -262,17 +259,13 @@ def test_nothing_is_converted_twice_or_half_written(
     refused(folder, tmp_path / "new", "No space left")
 
 
-def test_load_names_the_command_and_the_command_does_it(
-    pretraining: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_load_names_the_command_and_the_command_does_it(pretraining: Any, tmp_path: Path, run: Any) -> None:
     folder = write_old(tmp_path / "an old one", pretraining, model_type=False)
     with pytest.raises(FileNotFoundError, match=r"minibert convert '.*/an old one' --out FOLDER2"):
         minibert.load(folder, model_type="bert")
-    argv = ["convert", str(folder), "--out", str(tmp_path / "new")]
-    assert cli.main(argv) == 2
-    assert "--model-type bert" in capsys.readouterr().err
-    assert cli.main([*argv, "--model-type", "bert", "--json"]) == 0
-    out = capsys.readouterr().out
+    argv = ["convert", folder, "--out", tmp_path / "new"]
+    assert "--model-type bert" in run(*argv, status=2)
+    out = run(*argv, "--model-type", "bert", "--json")
     assert "read           " in out
     figures = Converted(**json.loads(out.splitlines()[-1]))
     assert (figures.model_type, figures.read) == ("bert", ["pytorch_model.bin"])
@@ -284,6 +277,3 @@ def test_files_that_state_how_vectors_are_made_are_kept(pretraining: Any, tmp_pa
     done = convert(folder, tmp_path / "new")
     assert {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json"} <= set(done.written)
     assert read_stated(tmp_path / "new") == read_stated(folder) == Stated("cls", False, 9)
-    state_vectors(folder, "max", normalize=False)
-    convert(folder, tmp_path / "new", overwrite=True)
-    assert read_stated(tmp_path / "new") == read_stated(folder)

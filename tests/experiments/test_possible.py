@@ -8,7 +8,6 @@ import pytest
 from minibert.experiments import possible
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:.* words of the corpus"),
 ]
 SMALL = possible.CONFIG | {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}

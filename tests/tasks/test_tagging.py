@@ -130,15 +130,6 @@ def test_sentences_that_cannot_be_used_are_refused(use: Any, message: str) -> No
 # Words and tokens
 
 
-def test_a_words_label_stands_at_its_first_token_alone() -> None:
-    first = encode(BEACH).examples[0]
-    assert REFERENCE.convert_ids_to_tokens(first.ids) == [
-        *("[CLS]", "red", "##ond", "##o", "beach", "b", "##l", "##vd", ".", "[SEP]")
-    ]
-    assert first.labels["labels"] == [-100, 0, -100, -100, 2, 2, -100, -100, 4, -100]
-    assert first.segments == [0] * 10
-
-
 @settings(max_examples=80, deadline=None)
 @given(data=TAGGED, max_length=st.sampled_from([3, 8, 128]))
 def test_ids_and_places_are_those_of_transformers(data: Sentences, max_length: int) -> None:

@@ -39,13 +39,6 @@ def read(path: Path, content: bytes, *names: str | None, **settings: Any) -> tup
         return list(file.rows()), [str(one.message) for one in caught]
 
 
-def texts_of(path: Path, content: bytes, column: str | None = None, **settings: Any) -> list[Any]:
-    """The texts of a file with this content."""
-    path.write_bytes(content)
-    with TextFile(path, column, **settings) as file:
-        return list(file)
-
-
 # -- delimiters
 
 
@@ -179,7 +172,8 @@ def test_bytes_that_are_not_text_are_an_error_with_the_line(
 def test_an_empty_cell_is_a_missing_text_as_null_is(tmp_path: Path, name: str, content: bytes) -> None:
     with pytest.raises(ValueError, match=f"{name}, line 3, has .* as 'text', not a text; .* --missing empty"):
         read(tmp_path / name, content)
-    assert texts_of(tmp_path / name, content, missing="empty") == ["a", ""]
+    with TextFile(tmp_path / name, missing="empty") as file:
+        assert list(file) == ["a", ""]
 
 
 # -- settings
