@@ -206,3 +206,9 @@ def test_settings_are_checked_at_once(settings: Any, message: str) -> None:
 def test_a_setting_that_a_format_does_not_have_is_refused(name: str, settings: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FileSettings(**settings).format_of(name)
+
+
+@pytest.mark.parametrize("written", ["Bewertung des K\u00e4ufers", " Bewertung des Ka\u0308ufers "])
+def test_an_umlaut_of_a_name_may_be_one_character_or_two(tmp_path: Path, written: str) -> None:
+    for requested in ("Bewertung des K\u00e4ufers", "Bewertung des Ka\u0308ufers"):
+        assert read(tmp_path / "x.csv", f"n,{written}\n1,gut\n".encode(), requested, "n")[0] == [("gut", "1")]
