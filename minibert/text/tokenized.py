@@ -243,8 +243,6 @@ class Batch(Mapping[str, Any]):
         return iter(MODEL_INPUTS)
 
     def __getitem__(self, name: str) -> Any:
-        if name not in vars(self):
-            raise KeyError(f"a Batch has no {brief(name)}; it has {', '.join(vars(self))}")
         return vars(self)[name]
 
     def to(self, device: torch.device | str) -> Batch:
