@@ -7,8 +7,6 @@
 that: special tokens, cutting, padding.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -336,7 +334,7 @@ class Tokenizer:
         for name, content in (("tokenizer.json", self._definition), ("tokenizer_config.json", settings)):
             write_text_atomically(folder / name, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
 
-    def __reduce__(self) -> tuple[Callable[[], Tokenizer], tuple[()]]:
+    def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
         """A pickle has the definition, because the library's own pickle loses encode_special_tokens."""
         make = partial(
             Tokenizer,
