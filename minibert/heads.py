@@ -117,14 +117,10 @@ class MultipleChoice(TextClassifier):
         self.dropout.p = self.dropout.p if config.choice_dropout is None else config.choice_dropout
 
     def forward(self, input_ids: Tensor, **given: Any) -> Any:
-        """Encode (B, C, S) token ids. Raises ValueError for inputs of other shapes."""
+        """Encode (B, C, S) token ids."""
         inputs = {"input_ids": input_ids, **given}
         for name in ("input_ids", "attention_mask", "token_type_ids", "task_type_ids"):
             if (values := inputs.get(name)) is not None:
-                if values.dim() != 3 or values.shape != input_ids.shape:
-                    raise ValueError(
-                        f"{name} has shape {tuple(values.shape)}; expected (batch, choices, tokens) for all inputs"
-                    )
                 inputs[name] = values.flatten(0, 1)  # (B,C,S) -> (B·C,S)
         return super().forward(**inputs, choices=input_ids.shape[1])
 
@@ -163,12 +159,10 @@ class QuestionAnswering(Head):
     Only DistilBERT has dropout here. Mirrors BertForQuestionAnswering and those of its relatives.
     """
 
-    name, upstream, has_labels, reads = "question-answering", "ForQuestionAnswering", True, ("all",)
+    name, upstream, reads = "question-answering", "ForQuestionAnswering", ("all",)
 
     def build(self, config: Config) -> None:
         """Create the layer with two scores for each token."""
-        if config.num_labels != 2:
-            raise ValueError(f"num_labels is {config.num_labels}; question answering has 2 outputs, start and end")
         self.dropout = nn.Dropout(config.qa_dropout)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)  # the vectors s and e
 

@@ -256,7 +256,10 @@ def test_another_number_of_labels_is_refused_with_both_numbers_and_the_names(wri
         ({"head": "masked-lm", "num_labels": 3, "new_head": True}, "'masked-lm' has no labels to count"),
         ({"head": "multiple-choice", "num_labels": 2}, "'multiple-choice' has no labels to count"),
         ({"head": "token-classification", "num_labels": 0, "new_head": True}, "num_labels is 0"),
-        ({"head": "question-answering", "num_labels": 3, "new_head": True}, r"num_labels is 3; .* has 2 outputs"),
+        (
+            {"head": "question-answering", "num_labels": 3, "new_head": True},
+            "'question-answering' has no labels to count",
+        ),
     ],
 )
 def test_a_request_that_cannot_be_is_refused(arguments, match, written):

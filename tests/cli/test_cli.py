@@ -113,7 +113,6 @@ def test_python_m_minibert_is_the_same_command() -> None:
         (["embed", "-", "--out", "x.npy", "--format", "xml"], "'xml'"),
         (["classify", "train", "no/such.tsv", "--out", "x"], "no/such.tsv: No such file"),
         (["classify", "train", "x.tsv", "--out", __file__], "is a file, not a folder; name another --out"),
-        (["classify", "train", "x.tsv", "--out", "x", "--features", "a", "--cache", "b"], "are both given"),
         (["embed", "data.xlsx", "--out", "x.npy"], "data.xlsx: its format is 'xlsx'; choose from txt, tsv"),
         (["demo", "--text", "review"], "--text and --label are columns of --data, which is not given"),
         (["classify", "predict", "no/such"], "checkpoint no/such is no folder"),

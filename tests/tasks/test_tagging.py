@@ -118,7 +118,6 @@ def test_what_is_predicted_can_be_read_again(tmp_path: Path) -> None:
             lambda: encode(BEACH, labels=["B-location", "O"]),
             "row 0, word 1, has the label 'I-location'; the model knows",
         ),
-        (lambda: TASK.from_texts(["a"], ["b"]), "leave out the second texts"),
     ],
 )
 def test_sentences_that_cannot_be_used_are_refused(use: Any, message: str) -> None:
