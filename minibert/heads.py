@@ -117,10 +117,14 @@ class MultipleChoice(TextClassifier):
         self.dropout.p = self.dropout.p if config.choice_dropout is None else config.choice_dropout
 
     def forward(self, input_ids: Tensor, **given: Any) -> Any:
-        """Encode (B, C, S) token ids."""
+        """Encode (B, C, S) token ids. Raises ValueError for inputs of other shapes."""
         inputs = {"input_ids": input_ids, **given}
         for name in ("input_ids", "attention_mask", "token_type_ids", "task_type_ids"):
             if (values := inputs.get(name)) is not None:
+                if values.dim() != 3 or values.shape != input_ids.shape:
+                    raise ValueError(
+                        f"{name} has shape {tuple(values.shape)}; expected (batch, choices, tokens) for all inputs"
+                    )
                 inputs[name] = values.flatten(0, 1)  # (B,C,S) -> (B·C,S)
         return super().forward(**inputs, choices=input_ids.shape[1])
 

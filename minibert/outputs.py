@@ -79,10 +79,12 @@ def check_output(
 
 
 def check_place(out: Path, apart: Iterable[str | os.PathLike[str] | None]) -> None:
-    """Raise ValueError for the current folder or a parent of it, and for a folder that overlaps an input.
+    """Raise ValueError for a link, the current folder or a parent of it, and for a folder that overlaps an input.
 
     Raises PermissionError without the right to write there, NotADirectoryError in place of a folder.
     """
+    if out.is_symlink():
+        raise ValueError(f"{out} is a symbolic link; {OTHER}")
     place = out.resolve()
     if Path.cwd().is_relative_to(place):
         raise ValueError(f"{out} is the folder in which the command runs, or one around it; {OTHER}")

@@ -50,6 +50,8 @@ def run(args: Arguments) -> Figures:
     from minibert.tasks.frozen import CLASSIFIER_FILE, score_table, train
 
     check_output(args.out, args.overwrite, files=(CLASSIFIER_FILE, "classifier.json"), apart=[args.model])
+    if args.features and args.cache:
+        raise ValueError("--features and --cache are both given; given vectors need no cache")
     task = read_options(args, Classification)
     rows = task.read(args.data)
     begin = time.perf_counter()

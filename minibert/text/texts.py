@@ -5,6 +5,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from minibert.printing import brief
+
 TextOrPair = str | tuple[str, str]
 AnyText = TypeVar("AnyText", str, tuple[str, str], TextOrPair)
 
@@ -21,6 +23,8 @@ def as_texts(texts: object, *, missing: str = "error") -> list[str]:
     Raises TypeError for any other container and for a row that is not a text, ValueError for a lone surrogate; both
     name the row. A generator is consumed.
     """
+    if missing not in ("error", "empty"):
+        raise ValueError(f"missing is {brief(missing)}; it must be 'error' or 'empty'")
     if isinstance(texts, (str, bytes, bytearray, Mapping, set, frozenset)) or not isinstance(texts, Iterable):
         hint = "; for a single text write [text]" if isinstance(texts, str) else ""
         raise TypeError(

@@ -134,6 +134,11 @@ def build(definition: Mapping[str, Any], literal: bool, source: str) -> tokenize
         )
     if isinstance(model, models.BPE):
         model.dropout = None  # merges are left out at random only in training
+    processor = definition.get("post_processor") or {}
+    for one in processor.get("processors") or [processor]:
+        used = {item.get("SpecialToken", {}).get("id") for part in ("single", "pair") for item in one.get(part) or ()}
+        if unknown := used - {None, *(one.get("special_tokens") or ())}:  # the library would panic
+            raise ValueError(f"{source}: post_processor uses {', '.join(sorted(unknown))} without defining it")
     backend.encode_special_tokens = literal
     names = sorted(token.content for token in backend.get_added_tokens_decoder().values() if token.special)
     if literal and names and isinstance(model, models.Unigram):  # which has them as pieces: split a typed one

@@ -29,6 +29,7 @@ from minibert.tasks import task_class
 from minibert.tasks.base import Encoded, Measure, Task
 from minibert.tasks.classification import Classification
 from minibert.tasks.labels import class_weights
+from minibert.text.formats import FileSettings
 from minibert.text.tables import find_columns
 from minibert.text.tokenizer import load_tokenizer
 from minibert.train import distributed
@@ -269,6 +270,8 @@ def as_data(task: Any, data: Any, labels: object = None, pairs: Sequence[str] | 
     if names is not None and labels is None:
         if not isinstance(task, Classification):
             raise TypeError(f"the task {task.name!r} reads a file, not a {type(data).__name__}; pass its path")
+        if task.format or task.delimiter or task.encoding != FileSettings.encoding:
+            raise ValueError(f"format, delimiter and encoding are of files; leave them out for a {type(data).__name__}")
         cells = {str(name): data[name] for name in names}
         columns = find_columns(task.columns, list(cells), f"the {type(data).__name__}")
         text, label, *pair = (cells[name] for name in columns)
