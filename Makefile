@@ -22,7 +22,7 @@ demo: .venv/installed
 	$(BIN)/minibert demo
 
 pretrain: .venv/installed-for-tests
-	$(BIN)/python -m minibert.experiments.possible --out build/possible --plot build/possible.png --overwrite
+	$(BIN)/python -m minibert.experiments.possible --out build/possible --overwrite
 
 quality: .venv/installed-for-tests
 	$(BIN)/python -m minibert.experiments.quality

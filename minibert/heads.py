@@ -163,12 +163,10 @@ class QuestionAnswering(Head):
     Only DistilBERT has dropout here. Mirrors BertForQuestionAnswering and those of its relatives.
     """
 
-    name, upstream, has_labels, reads = "question-answering", "ForQuestionAnswering", True, ("all",)
+    name, upstream, reads = "question-answering", "ForQuestionAnswering", ("all",)
 
     def build(self, config: Config) -> None:
         """Create the layer with two scores for each token."""
-        if config.num_labels != 2:
-            raise ValueError(f"num_labels is {config.num_labels}; question answering has 2 outputs, start and end")
         self.dropout = nn.Dropout(config.qa_dropout)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)  # the vectors s and e
 

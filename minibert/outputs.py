@@ -31,7 +31,6 @@ MARKS = {
     ".html": b"minibert (trace|parity)</title>",
     ".md": b"# Parity",
     **dict.fromkeys((".png", ".svg", ".pdf", ".onnx"), b"minibert"),
-    ".txt": b"in   input_ids: int64",
     **dict.fromkeys((".tsv", ".csv", ".jsonl"), rb'\A(\{")?(?:(%b)\b|%b)' % (PREDICTIONS, ENTITIES)),
     ".parquet": b"(?s)maker..minibert",
 }

@@ -1,11 +1,9 @@
 """Pictures of tensors for the tutorials and `minibert trace --png`; matplotlib draws them (the extra "tutorials")."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,10 +11,6 @@ from numpy.typing import ArrayLike
 from minibert.files import atomic_write
 from minibert.outputs import check_output
 from minibert.printing import require
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 SEQUENTIAL, DIVERGING = "Blues", "RdBu_r"  # for numbers from 0 up, and for numbers of both signs
 
@@ -39,9 +33,9 @@ def heat_map(
     columns: Sequence[str] | None = None,
     *,
     title: str = "",
-    axes: Axes | None = None,
+    axes: Any = None,
     limit: float | None = None,
-) -> Axes:
+) -> Any:
     """Draw a matrix as colours: blue for numbers from 0 up, blue to red around a white 0 for both signs.
 
     rows, columns: labels, such as tokens. limit: the number of the strongest colour (default: the largest).
@@ -67,9 +61,7 @@ def heat_map(
     return axes
 
 
-def head_grid(
-    probs: ArrayLike, tokens: Sequence[str], *, titles: Sequence[str] | None = None, across: int = 4
-) -> Figure:
+def head_grid(probs: ArrayLike, tokens: Sequence[str], *, titles: Sequence[str] | None = None, across: int = 4) -> Any:
     """Draw the attention of each head, (H,S,S), as a grid of heat maps: a row looks, a column is looked at.
 
     titles: "head 0" and so on by default. across: pictures in a row.
@@ -77,7 +69,7 @@ def head_grid(
     maps = np.asarray(probs, dtype=float)
     across = min(across, len(maps))
     down = -(-len(maps) // across)
-    figure: Figure = pyplot().figure(figsize=(2.6 * across, 2.6 * down), layout="constrained")
+    figure = pyplot().figure(figsize=(2.6 * across, 2.6 * down), layout="constrained")
     for number, probabilities in enumerate(maps):
         axes = figure.add_subplot(down, across, number + 1)
         rows = tokens if number % across == 0 else None
@@ -87,7 +79,7 @@ def head_grid(
     return figure
 
 
-def save_figure(figure: Figure, path: Path, dpi: int = 140) -> None:
+def save_figure(figure: Any, path: Path, dpi: int = 140) -> None:
     """Write a figure and close it; the file names minibert as its maker. The ending of `path` is the format."""
     kind = path.suffix[1:].lower()
     maker = {"Software" if kind == "png" else "Creator": "minibert"}

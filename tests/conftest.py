@@ -2,10 +2,12 @@
 
 import copy
 import gc
+import io
 import json
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,17 @@ import hypothesis
 import pytest
 import torch
 from helpers import Pair, minilm_folder
+from words import write_words_checkpoint
 
 from minibert.checkpoints.load import load
+from minibert.cli import main as cli
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.parity.checkpoints import make, task, tiny
 from minibert.parity.stages import config_of
 
+# Models this small gain nothing from several threads, which wait for each other.
+torch.set_num_threads(1)
 # A busy machine is no failure: nothing here is judged by the time it takes.
 hypothesis.settings.register_profile("minibert", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("minibert")
@@ -35,13 +41,15 @@ def minilm() -> Path:
     return minilm_folder()
 
 
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random BERT of a few words, for reading only."""
+    return write_words_checkpoint(tmp_path_factory.mktemp("words"))
+
+
 @pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Models this small gain nothing from several threads, which wait for each other on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+def one_thread() -> None:
+    """So it is for all tests."""
 
 
 @pytest.fixture(scope="session")
@@ -71,11 +79,25 @@ def pair(written: Callable[..., tuple[Path, Any]]) -> Callable[..., Pair]:
     return pair
 
 
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Run a command: its output. With another status than 0 its error, if it prints one."""
+
+    def call(*argv: object, status: int = 0, stdin: bytes = b"") -> str:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        found = cli.main([str(argument) for argument in argv])
+        out, err = capsys.readouterr()
+        assert found == status, (out, err)
+        return err if status and err else out
+
+    return call
+
+
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """Offline, and a test fails in which anything connects or resolves a name, no matter what catches the error.
 
-    Sockets between processes of this machine (AF_UNIX), which joblib uses, are let through.
+    MINIBERT_DATA is not set. Sockets between processes of this machine (AF_UNIX), which joblib uses, are let through.
     """
     attempts: list[Any] = []
     connect = socket.socket.connect
@@ -87,6 +109,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         raise OSError(f"a test connects to {attempts[-1]}")
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.delenv("MINIBERT_DATA", raising=False)
     for place, name in ((socket.socket, "connect"), (socket.socket, "connect_ex"), (socket, "getaddrinfo")):
         monkeypatch.setattr(place, name, refuse)
     yield attempts

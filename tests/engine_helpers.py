@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
-from minibert.config import Config
-from minibert.model import Encoder
+from minibert import Config, Encoder, Recipe, device
+from minibert.kernels.int8 import is_exact
 from minibert.parity.checkpoints import randomise
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import Matrix, readable_vectors
-from minibert.vectors.recipe import Recipe
 
 Rows = list[list[int]]
 V, L, D = 97, 3, 32
@@ -25,6 +25,11 @@ RELATIVES: list[dict[str, Any]] = [
     {"embedding_size": 12},
     {"embedding_size": 12, "shared_layers": (0,) * L, "first_position": 1, "type_vocab_size": 1},
 ]
+
+
+EXACT = pytest.mark.skipif(
+    not (device.has_int8(CPU) and is_exact()), reason="this CPU or this torch has no fast and exact int8 products"
+)
 
 
 def random_encoder(**changes: Any) -> Encoder:

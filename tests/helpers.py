@@ -37,6 +37,8 @@ CHANGED = {
 HEADS = [(family, head) for family in TESTED for head in CHANGED.get(family.name, family.heads)]
 every_head = pytest.mark.parametrize(("family", "head"), HEADS, ids=[f"{f.name}-{head}" for f, head in HEADS])
 
+Written = Callable[..., tuple[Path, Any]]  # the fixtures written and pair
+MakePair = Callable[..., "Pair"]
 # Two states of a model, or two tensors, that must have the same names, shapes, dtypes and bits.
 assert_equal = functools.partial(torch.testing.assert_close, rtol=0, atol=0)
 

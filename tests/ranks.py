@@ -86,8 +86,6 @@ def new_model(head: str, seed: int = 3, **sizes: Any) -> Head:
 
 @dataclass(frozen=True)
 class Case:
-    """A training."""
-
     head: str
     loss_of: Callable[[], Loss] = lambda: packed_loss
     settings: TrainSettings = TWENTY
@@ -95,7 +93,6 @@ class Case:
     dtype: torch.dtype = torch.float32
 
     def new_model(self) -> Head:
-        """The model before training."""
         return new_model(self.head, **self.sizes).to(self.dtype)
 
     def run(self, context: DistributedContext, folder: Path) -> Ended:
@@ -121,8 +118,6 @@ class Case:
 
 @dataclass
 class Ended:
-    """The result of a training."""
-
     progress: Progress
     weights: dict[str, Tensor]
 
@@ -207,7 +202,6 @@ def corpus_run(folder: Path) -> PretrainRun:
 
 
 def trainings(folder: Path) -> Iterator[tuple[str, Ended]]:
-    """Name and result of each."""
     for name, case in CASES.items():
         yield name, case.run(context(), folder / name)
     for name, kind in (("mean of means", MeanOfMeans), ("never summed", NeverSummed)):
@@ -220,7 +214,6 @@ def trainings(folder: Path) -> Iterator[tuple[str, Ended]]:
 
 
 def main(folder: Path) -> None:
-    """Run all trainings."""
     for name, ended in trainings(folder):
         save_file(ended.weights, folder / f"{name}-{context().rank}.safetensors")
         (folder / f"{name}-{context().rank}.json").write_text(json.dumps(ended.progress.curve))

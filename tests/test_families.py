@@ -20,7 +20,6 @@ from words import write_words_checkpoint
 
 import minibert
 from minibert.checkpoints.load import full_name
-from minibert.config import Config
 from minibert.families import FAMILIES
 from minibert.families.base import Family
 from minibert.heads import HEAD_CLASSES
@@ -29,7 +28,6 @@ from minibert.parity.compare import compare, first_divergent
 from minibert.parity.stages import Place
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import readable_vectors
-from minibert.vectors.recipe import Recipe
 
 LAYER = {"query": "q", "key": "k", "value": "v", "output": "o"}
 INVENTED = Family(
@@ -135,20 +133,20 @@ def folder(tmp_path: Path) -> Path:
     write_words_checkpoint(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     vocab_size = len((tmp_path / "vocab.txt").read_text("utf-8").splitlines())
-    model = HEAD_CLASSES["sequence-classification"](Config.from_dict(RAW | {"vocab_size": vocab_size}))
+    model = HEAD_CLASSES["sequence-classification"](minibert.Config.from_dict(RAW | {"vocab_size": vocab_size}))
     randomise(model, 0)
     minibert.save(model, tmp_path)
     return tmp_path
 
 
 def test_config_json_becomes_behaviour_and_is_written_back_unchanged() -> None:
-    config = Config.from_dict(RAW)
+    config = minibert.Config.from_dict(RAW)
     assert (config.hidden_size, config.num_hidden_layers, config.shared_layers) == (24, 3, (0, 0, 0))
     assert (config.first_position, config.max_tokens) == (3, 17)
     written = config.to_dict()
     assert written.items() >= {key: value for key, value in RAW.items() if key != "num_labels"}.items()
     assert not {"first_position", "shared_layers", "text_head", "type_vocab_size", "hidden_size"} & set(written)
-    assert Config.from_dict(written) == config
+    assert minibert.Config.from_dict(written) == config
 
 
 def test_it_is_saved_under_its_own_names_each_shared_weight_once_and_loaded_back(folder: Path) -> None:
@@ -177,7 +175,7 @@ def test_parity_finds_it_equal_to_its_upstream_bit_for_bit_and_a_mistake_in_its_
     theirs = InventedModel().eval()
     randomise(theirs, 5)
     monkeypatch.setitem(FAMILIES, "invented", replace(INVENTED, behaviour={**INVENTED.behaviour, **mistake}))
-    ours = minibert.Encoder(Config.from_dict(RAW)).eval()
+    ours = minibert.Encoder(minibert.Config.from_dict(RAW)).eval()
     state = theirs.state_dict()
     copied = {name: state[full_name(INVENTED, name)] for name in ours.state_dict() if "layers.1" not in name}
     ours.load_state_dict(ours.state_dict() | copied)
@@ -188,15 +186,15 @@ def test_parity_finds_it_equal_to_its_upstream_bit_for_bit_and_a_mistake_in_its_
 
 
 def test_everything_else_takes_it(folder: Path) -> None:
-    encoder = minibert.Encoder(Config.from_dict(RAW)).eval()
+    encoder = minibert.Encoder(minibert.Config.from_dict(RAW)).eval()
     randomise(encoder, 1)
     rows = [[5, 6, 7, 8], [9], list(range(1, 18)), [3, 4, 5, 6]]
     engine = Engine(encoder)
     assert len(set(map(id, engine.layers))) == 1
-    for recipe in (Recipe(), Recipe(pooling="mean", layers=(0, 1, 2, 3))):
+    for recipe in (minibert.Recipe(), minibert.Recipe(pooling="mean", layers=(0, 1, 2, 3))):
         assert np.abs(engine.vectors(rows, recipe) - readable_vectors(encoder, rows, recipe)).max() <= 1e-5
     with pytest.raises(ValueError, match="18 tokens and the checkpoint has 17 positions"):
-        engine.vectors([list(range(18))], Recipe())
+        engine.vectors([list(range(18))], minibert.Recipe())
     assert minibert.embed(["a good film", "bad"], model=folder).shape == (2, 24)
     traced = minibert.trace(minibert.load(folder), minibert.load_tokenizer(folder), "a good film")
     assert [layer["probs"].shape[0] for layer in traced.layers] == [3, 3, 3]

@@ -23,7 +23,6 @@ IDS = torch.tensor([[5, 6, 7, 0], [8, 9, 0, 0]])
 KEEP = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
 LEFT = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
 SEGMENTS = torch.zeros_like(IDS)
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def random_encoder(config: Config = BERT, attention: str = "eager", dtype: torch.dtype = torch.float32) -> Encoder:

@@ -53,6 +53,10 @@ def put(shape: tuple[int, ...], place: tuple[int, ...], value: float, dtype: tor
         ("token-classification", put((B, S), (0, 7), 5), r"labels\[0, 7\] is 5; it must be from 0 to 4, or -100"),
         ("token-classification", torch.zeros(B, S), "float32"),
         ("multiple-choice", torch.tensor([0, 1, 2]), r"labels\[2\] is 2; it must be from 0 to 1$"),
+        ("replaced-token-detection", put((B, S), (0, 1), 2), r"labels\[0, 1\] is 2; it must be 0"),
+        ("replaced-token-detection", put((B, S), (0, 1), -100), r"labels\[0, 1\] is -100"),
+        ("replaced-token-detection", torch.zeros(1, 3).long(), r"with shape \(1, 3\)"),
+        ("replaced-token-detection", torch.zeros(B, S), "integers"),
     ],
 )
 def test_labels_that_cannot_be_are_refused_with_value_place_and_limit(head, labels, match):

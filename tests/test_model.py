@@ -3,13 +3,12 @@
 import copy
 import pickle
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import Pair, assert_equal, every_family, small_config
+from helpers import MakePair, assert_equal, every_family, small_config
 from torch import nn
 
 import minibert
@@ -19,15 +18,12 @@ from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.heads import HEAD_CLASSES
 from minibert.inputs import checking
-from minibert.model import Encoder
 from minibert.parity.checkpoints import make_batch, task
 from minibert.parity.compare import compare_full_length
 from minibert.parity.stages import Place, forward, record
 
-MakePair = Callable[..., Pair]
-ENCODER = Encoder(small_config()).eval()
+ENCODER = minibert.Encoder(small_config()).eval()
 WANTED = {"output_hidden_states": True, "output_attentions": True}
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # other ways to the same numbers
@@ -45,7 +41,7 @@ def test_sdpa_is_within_1e_5_of_the_eager_path(name: str, minilm: Path, written:
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_a_model_is_copied_and_pickled_whole(attention: str) -> None:
-    encoder = Encoder(small_config(hidden_act="gelu_pytorch_tanh"), attention).eval()
+    encoder = minibert.Encoder(small_config(hidden_act="gelu_pytorch_tanh"), attention).eval()
     batch = make_batch(encoder.config, 11)
     expected = forward(encoder, batch).last_hidden_state
     for twin in (encoder, copy.deepcopy(encoder), pickle.loads(pickle.dumps(encoder))):
@@ -78,7 +74,7 @@ def assert_compiles_equal(model: Any, head: str | None) -> None:
 
 @every_family
 def test_the_encoder_compiles_to_one_graph_without_a_check_and_computes_the_same(family: Family) -> None:
-    assert_compiles_equal(Encoder(small_config(family, num_hidden_layers=1)).eval(), None)
+    assert_compiles_equal(minibert.Encoder(small_config(family, num_hidden_layers=1)).eval(), None)
 
 
 @pytest.mark.parametrize("head", BERT.heads)
@@ -164,8 +160,8 @@ def test_fields_are_read_by_name_and_by_index_as_those_of_transformers(pair: Mak
 def test_the_encoder_knows_its_device_and_its_state_is_parameters_only() -> None:
     assert list(ENCODER.buffers()) == []
     assert set(ENCODER.state_dict()) == {name for name, _ in ENCODER.named_parameters()}
-    encoder = Encoder(small_config())
+    encoder = minibert.Encoder(small_config())
     assert encoder.device == torch.device("cpu")
     assert encoder.to("meta").device == torch.device("meta")
     with pytest.raises(ValueError, match="attention 'flash' is not known; choose from eager, sdpa"):
-        Encoder(small_config(), "flash")
+        minibert.Encoder(small_config(), "flash")

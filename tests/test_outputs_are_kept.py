@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,10 +18,9 @@ from words import write_words_checkpoint
 
 from minibert.cli import main as cli
 from minibert.outputs import LIST_FILE, atomic_folder, check_output
-from minibert.train import distill, finetune, pretrain
+from minibert.train import finetune
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:degenerate", "ignore:.* words of the corpus", "ignore:.*has one value"),
 ]
 QUICK = ["--batch-size", "4", "--max-length", "16", "--device", "cpu"]
@@ -54,7 +52,6 @@ FILES: dict[str, tuple[str, list[str], str]] = {  # the option, the command, the
     "trace": ("--out", ["trace", "the film", "--model", "HOME/words"], ".html"),
     "trace picture": ("--png", ["trace", "the film", "--model", "HOME/words"], ".png"),
     "export": ("--out", ["export", "HOME/words"], ".onnx"),
-    "predict": ("--out", ["classify", "predict", "HOME/frozen", "the film", "a book"], ".tsv"),
     "finetune": ("--plot", [*FOLDERS["finetune"], "--out", "NEW"], ".svg"),
     "parity": ("--report", ["parity", "HOME/words", "--attention", "sdpa"], ".md"),
 }
@@ -214,8 +211,6 @@ def test_a_file_is_refused_and_with_overwrite_replaced_only_if_it_is_of_that_kin
     run: Run, home: Path, tmp_path: Path, command: str
 ) -> None:
     pytest.importorskip(NEEDED.get(command, "minibert"))
-    if command == "predict" and not (home / "frozen").exists():
-        assert run(*FOLDERS["classify train"], "--out", home / "frozen") == 0
     option, argv, ending = FILES[command]
     out = tmp_path / f"out{ending}"
     for content in (b"my life", OTHERS.get(ending, b"")):
@@ -231,38 +226,7 @@ def test_a_file_is_refused_and_with_overwrite_replaced_only_if_it_is_of_that_kin
     assert run(*argv, option, out, "--overwrite") == 0
 
 
-# -- Python
-
-
-def test_functions_refuse_as_the_commands_do(home: Path, tmp_path: Path) -> None:
-    before = add_foreign(tmp_path / "out")
-    calls: list[Callable[[], Any]] = [
-        lambda: finetune("classify", home / "train.tsv", model=home / "words", out=tmp_path / "out"),
-        lambda: pretrain(home / "corpus.txt", init=home / "teacher", out=tmp_path / "out"),
-        lambda: distill(home / "corpus.txt", teacher=home / "teacher", out=tmp_path / "out"),
-    ]
-    for call in calls:
-        with pytest.raises(ValueError, match=r"is there already and holds drafts, thesis\.txt; .*overwrite=True"):
-            call()
-    assert contents(tmp_path / "out") == before
-
-
 # -- what goes wrong on the way
-
-
-@pytest.mark.parametrize("command", ["finetune", "vocab", "convert"])
-def test_writing_that_fails_leaves_the_old_files_whole(
-    run: Run, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    argv = [*FOLDERS[command], "--out", tmp_path / "out"]
-    assert run(*argv) == 0
-    before = contents(tmp_path / "out")
-    with monkeypatch.context() as patch:
-        patch.setattr("minibert.outputs.replace_files", Mock(side_effect=OSError(28, "No space left on device")))
-        assert run(*argv, "--overwrite") == 1
-    assert contents(tmp_path / "out") == before
-    assert run(*argv, "--overwrite") == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"here", "out"}
 
 
 def write_two(out: Path, text: str, names: tuple[str, ...] = ("a.txt", "sub/b.txt")) -> None:

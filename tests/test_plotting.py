@@ -1,6 +1,5 @@
 """Pictures of tensors."""
 
-import sys
 from collections.abc import Iterator
 
 import matplotlib
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 
 from minibert.plotting import DIVERGING, SEQUENTIAL, head_grid, heat_map
-from minibert.printing import install_hint
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -52,10 +50,3 @@ def test_a_head_grid_has_one_map_for_each_head_and_labels_at_its_edges_only() ->
     assert [axes.get_title() for axes in figure.axes] == [f"head {number}" for number in range(5)]
     assert [len(axes.get_yticks()) for axes in figure.axes] == [2, 0, 0, 2, 0]
     assert [len(axes.get_xticks()) for axes in figure.axes] == [0, 0, 2, 2, 2]
-
-
-def test_without_matplotlib_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError) as caught:
-        heat_map([[1.0]])
-    assert str(caught.value) == f"this needs matplotlib: {install_hint('tutorials')}"

@@ -62,7 +62,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "reviews.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     for name in ("MINIBERT_WEIGHTS", "HF_HUB_CACHE"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
-    monkeypatch.delenv("MINIBERT_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -3,10 +3,8 @@
 import argparse
 import ast
 import inspect
-import io
 import re
 import sys
-import tokenize
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +19,7 @@ from minibert.templates import asset, coloured, diagram, templates
 
 FOLDER, PACKAGE = Path(__file__).parent, Path(__file__).parents[1]
 Definition = ast.ClassDef | ast.FunctionDef
-TABLE_HEAD = re.compile(r"# \S+ {3,}\S")  # a comment with columns stays above its table
+COMMENT = re.compile(r"#(?! \S+ {3,}\S)")  # that has a line to itself; one with columns stays above its table
 AXIS = r"(?:(?:[2-9]|k )?[BSEDHWFVLTKCN](?:·C)?(?: \+ 1)?|[0-9]|in|out|outputs)"
 SHAPE = re.compile(rf"\((?=[^)]*[A-Z]){AXIS}(?:, ?(?:{AXIS}|\.\.\.))*\)")
 CODE = re.compile(r"`([^`]+)`")
@@ -104,7 +102,8 @@ def links_of(module: str, tree: ast.Module, contents: dict[str, list[str]]) -> d
 
 def sections(text: str, links: dict[str, str]) -> list[Section]:
     """A module row by row: one for each definition, and one for each comment that has lines to itself."""
-    tree, explained = ast.parse(text), comments(text)
+    tree, numbered = ast.parse(text), enumerate(map(str.strip, text.splitlines()), 1)
+    explained = {number: line[2:].strip("-") for number, line in numbered if COMMENT.match(line)}
     starts = {1: "", (tree.body[0].end_lineno or 0) + 1: ""}  # the module's docstring has a row of its own
     starts |= {line: "" for line in explained if line - 1 not in explained} | definitions(tree)
     for node in ast.walk(tree):
@@ -123,16 +122,6 @@ def sections(text: str, links: dict[str, str]) -> list[Section]:
         while section.code and not section.code[-1][1]:
             section.code.pop()
     return [section for section in found if section.prose or section.code]
-
-
-def comments(text: str) -> dict[int, str]:
-    """The comments that have a line to themselves, by their lines, without # and dashes."""
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    return {
-        token.start[0]: token.string[2:].strip("-")
-        for token in tokens
-        if token.type == tokenize.COMMENT and token.line.strip() == token.string and not TABLE_HEAD.match(token.string)
-    }
 
 
 def definitions(parent: ast.Module | ast.ClassDef, prefix: str = "") -> dict[int, str]:

@@ -54,8 +54,7 @@ def load_transformers(
     def compute(*batch: Ids) -> Vectors:
         ids, mask = (torch.from_numpy(x).to(context.device) for x in batch)
         out = run(input_ids=ids, attention_mask=mask, output_hidden_states=tutorial)
-        vectors: Vectors = out.last_hidden_state[:, 0].float().cpu().numpy()
-        return vectors
+        return np.asarray(out.last_hidden_state[:, 0].float().cpu())
 
     return batched(context, compute, sort, one_batch=tutorial), attention
 

@@ -1,6 +1,6 @@
 """Convert an older folder, whose weights are a pickle, to safetensors, at the user's request.
 
-    pytorch_model.bin -> torch's weights-only unpickler -> tensors by name -> model.safetensors
+    pytorch_model.bin -> torch's weights-only unpickler -> tensors by name, each once -> model.safetensors
 
 A pickle is a program for a small machine that builds objects, and it may call any function. torch's weights-only
 unpickler knows only the functions that build tensors, and stops at every other. Its result is checked, and the new
@@ -12,7 +12,6 @@ import re
 import shutil
 import warnings
 import zipfile
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from minibert.checkpoints import sentence_files
 from minibert.checkpoints.hub import TOKENIZER_FILES, locate
+from minibert.checkpoints.load import bare_name
 from minibert.checkpoints.tensor_files import (
     INDEX_FILE,
     PICKLES,
@@ -36,56 +36,46 @@ from minibert.printing import brief
 
 COPIED = (*TOKENIZER_FILES, *sentence_files.PATTERNS)
 FILES = (WEIGHTS_FILE, "config.json", *TOKENIZER_FILES)  # of the new folder, among others
+Figures = dict[str, Any]
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 DTYPES = (*FLOATS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)  # of positions too
 
 
-@dataclass
-class Converted:
-    """What was read and written, and every entry that was left out, with the reason."""
-
-    folder: Path
-    out: Path
-    model_type: str
-    read: list[str] = field(default_factory=list)  # files of weights
-    written: list[str] = field(default_factory=list)
-    tensors: int = 0
-    left_out: dict[str, str] = field(default_factory=dict)
-
-
-def convert(name: str | Path, out: str | Path, *, model_type: str | None = None, overwrite: bool = False) -> Converted:
+def convert(name: str | Path, out: str | Path, *, model_type: str | None = None, overwrite: bool = False) -> Figures:
     """Write a checkpoint, a folder or the name of a local one, as safetensors into the new folder `out`.
 
     model_type: for a config.json that has none; the new one has it. overwrite: replace files of minibert in `out`. The
-    tensors keep their names. Raises FileNotFoundError where there is nothing to convert, ValueError for an `out` that
+    tensors keep their names; a decoder that is tied to the token embedding is the same matrix, and is written once.
+    Returns both folders, the model_type, the files that were read and written, the number of tensors, and what was
+    left out, with the reason. Raises FileNotFoundError where there is nothing to convert, ValueError for an `out` that
     is not empty, for a pickle that would run code, is damaged or holds no tensors, and for what Config refuses.
     """
     out, folder = Path(out), locate(name, download=False).folder
     check_output(out, overwrite, files=FILES, apart=[name, folder])
     config, stated = Config.from_file(folder / "config.json", model_type), read_json(folder / "config.json")
-    done = Converted(folder, out, config.model_type)
+    done: Figures = {"folder": folder, "out": out, "model_type": config.model_type, "left_out": {}}
     with atomic_folder(out, overwrite) as temporary:
         if any((folder / file).exists() for file in (WEIGHTS_FILE, INDEX_FILE)):
             if stated.get("model_type"):
                 raise ValueError(f"{folder} has safetensors and a model_type: nothing to convert, minibert loads it")
-            done.read = sorted({tensor.file.name for tensor in list_tensors(folder).values()})
+            done["read"] = sorted({tensor.file.name for tensor in list_tensors(folder).values()})
             copied = [path.name for path in folder.glob("*.safetensors*")]
         else:
             copied = []
-            write_tensors(temporary / WEIGHTS_FILE, read_pickles(folder, done))
+            write_tensors(temporary / WEIGHTS_FILE, without_tied(read_pickles(folder, done), config, done["left_out"]))
         written = json.dumps(stated | {"model_type": config.model_type}, indent=2, ensure_ascii=False)
         write_text_atomically(temporary / "config.json", f"{written}\n")
         for path in [path for pattern in (*copied, *COPIED) for path in folder.glob(pattern)]:
             file = temporary / path.relative_to(folder)
             file.parent.mkdir(exist_ok=True)
             shutil.copyfile(regular(path), file)
-        done.tensors = len(list_tensors(temporary))
+        done["tensors"] = len(list_tensors(temporary))
         paths = (path for path in temporary.rglob("*") if path.is_file())
-        done.written = sorted(path.relative_to(temporary).as_posix() for path in paths)
+        done["written"] = sorted(path.relative_to(temporary).as_posix() for path in paths)
     return done
 
 
-def read_pickles(folder: Path, done: Converted) -> dict[str, Tensor]:
+def read_pickles(folder: Path, done: Figures) -> dict[str, Tensor]:
     """The tensors of the folder's pickle or shards; anything else in there is reported in `left_out`.
 
     Each is a copy, contiguous and in memory of its own, as safetensors requires.
@@ -96,18 +86,29 @@ def read_pickles(folder: Path, done: Converted) -> dict[str, Tensor]:
             f"{folder} has none of {', '.join(PICKLES)}; it holds: {listing(folder)}; transformers 4 converts "
             "checkpoints of TensorFlow and Flax, by from_pretrained(..., from_tf=True)"
         )
-    done.read = sorted(set(read_index(folder / pickle).values())) if pickle.endswith(".json") else [pickle]
+    done["read"] = sorted(set(read_index(folder / pickle).values())) if pickle.endswith(".json") else [pickle]
     tensors: dict[str, Tensor] = {}
-    for file in done.read:
+    for file in done["read"]:
         for name, value in unpickle(folder / file).items():
             if not isinstance(value, Tensor):
-                done.left_out[str(name)] = f"not a tensor but of type {type(value).__name__}"
+                done["left_out"][str(name)] = f"not a tensor but of type {type(value).__name__}"
             elif not isinstance(name, str) or name in tensors:
                 raise ValueError(f"{folder / file}: {brief(name)} is no name of a tensor, or is in two shards")
             else:
                 tensors[name] = checked(folder / file, name, value.detach())
     if not tensors:
-        raise ValueError(f"{folder / done.read[0]} holds no tensors by name; it holds: {[*done.left_out][:8]}")
+        raise ValueError(f"{folder / done['read'][0]} holds no tensors by name; it holds: {[*done['left_out']][:8]}")
+    return tensors
+
+
+def without_tied(tensors: dict[str, Tensor], config: Config, left_out: dict[str, str]) -> dict[str, Tensor]:
+    """The tensors without a decoder weight that config.json ties to the token embedding, which is the same matrix."""
+    names = {bare_name(name): name for name in tensors}
+    for second, first in config.family.second_names.items() if config.tie_word_embeddings else ():
+        weights = second.endswith(".weight") and {second, first} <= names.keys()
+        if weights and torch.equal(tensors[names[second]], tensors[names[first]]):
+            del tensors[names[second]]
+            left_out[names[second]] = f"tied: the same as {names[first]}"
     return tensors
 
 

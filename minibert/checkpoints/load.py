@@ -245,10 +245,7 @@ def name_in_file(family: Family, ours: str, head: str = "", in_group: int = 1) -
     """
     module, _, kind = ours.removeprefix("encoder.").rpartition(".")
     layer = module.split(".")[1] if module.startswith("layers.") else "0"
-    table = {**family.modules, **family.heads.get(head, {})}
-    official = table.get(module.replace(f"layers.{layer}.", "layers.{}.", 1))
-    if official is None:
-        raise LookupError(f"{family.name} has no {module}")
+    official = family.official(module.replace(f"layers.{layer}.", "layers.{}.", 1), head)
     return f"{family.numbered(official, int(layer), in_group)}.{kind}"
 
 

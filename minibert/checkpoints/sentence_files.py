@@ -14,6 +14,7 @@ from typing import Any
 from minibert.config import Config
 from minibert.files import parse_json, read_json, read_small
 from minibert.printing import brief
+from minibert.settings import check_number
 
 PATTERNS = ("modules.json", "*_Pooling/config.json", "sentence_*_config.json", "config_sentence_transformers.json")
 TYPES = "sentence_transformers."  # the package of the types of steps
@@ -58,8 +59,6 @@ def read_stated(folder: Path) -> Stated | None:
         found = ", ".join(steps) or "nothing"
         raise refusal(path, f"the vectors are made by {found}, and minibert can only do {', '.join(STEPS[1])}")
     pooling = folder / [*modules.values()][1] / "config.json"
-    if not pooling.exists():
-        raise refusal(path, f"it names {pooling}, which is missing")
     mode = pooling_mode(read_json(pooling))
     if mode not in MODES:
         raise refusal(pooling, f"its pooling is {brief(mode)}, and minibert can only do {', '.join(MODES)}")
@@ -97,6 +96,5 @@ def read_max_length(folder: Path) -> int:
     if own is not None and values[0].get("do_lower_case") and not values[1].get("do_lower_case"):
         raise refusal(own, "it lowercases texts (do_lower_case), and the tokenizer does not; lowercase them yourself")
     length = values[0].get("max_seq_length") or values[1].get("model_max_length") or positions
-    if isinstance(length, bool) or not isinstance(length, (int, float)) or not length >= 1:
-        raise refusal(own or settings, f"its number of tokens is {brief(length)}")
+    check_number(f"{own or settings}: the number of tokens", length, float, minimum=1)
     return int(min(length, positions))

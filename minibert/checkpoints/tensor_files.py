@@ -93,7 +93,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
 
 
 def read_tensors(stored: list[StoredTensor]) -> Iterator[tuple[StoredTensor, Tensor]]:
-    """Read weights in the given order. Raises ValueError for a file that is damaged or a weight that is not a float.
+    """Read weights in the given order. Raises ValueError for a weight that is not a float.
 
     The file is opened anew for each tensor: its mapped pages count as memory of the process until it is closed, so that
     a checkpoint would be in memory twice.
@@ -102,11 +102,8 @@ def read_tensors(stored: list[StoredTensor]) -> Iterator[tuple[StoredTensor, Ten
         if tensor.dtype not in FLOATING:
             dtypes = ", ".join(FLOATING)
             raise ValueError(f"{tensor.file}: tensor {tensor.name} has dtype {tensor.dtype}; a weight is {dtypes}")
-        try:
-            with safe_open(tensor.file, framework="pt") as file:
-                values = file.get_tensor(tensor.name)
-        except SafetensorError as error:
-            raise ValueError(f"{tensor.file} is damaged: {error}; download it again") from None
+        with safe_open(tensor.file, framework="pt") as file:
+            values = file.get_tensor(tensor.name)
         yield tensor, values
 
 

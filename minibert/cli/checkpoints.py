@@ -1,7 +1,6 @@
 """The commands about checkpoints: `minibert download`, `inspect`, `convert` and `export`."""
 
 import argparse
-from dataclasses import asdict
 from pathlib import Path
 
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_overwrite
@@ -58,12 +57,12 @@ def convert(args: Arguments) -> Figures:
     from minibert.checkpoints import convert
 
     done = convert.convert(args.folder, args.out, model_type=args.model_type, overwrite=args.overwrite)
-    print(block("read", f"{done.folder}: {', '.join(done.read)}"))
-    for name, why in done.left_out.items():
+    print(block("read", f"{done['folder']}: {', '.join(done['read'])}"))
+    for name, why in done["left_out"].items():
         print(block("left out", f"{name}: {why}"))
-    written = f"{', '.join(done.written)}; {done.tensors} tensors, model_type {done.model_type}"
-    print(block("written", f"{done.out}: {written}"))
-    return asdict(done)
+    written = f"{', '.join(done['written'])}; {done['tensors']} tensors, model_type {done['model_type']}"
+    print(block("written", f"{done['out']}: {written}"))
+    return done
 
 
 def export_arguments(parser: argparse.ArgumentParser) -> None:

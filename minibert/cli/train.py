@@ -1,14 +1,12 @@
 """The commands that train: `minibert finetune` (one for each of tasks.TASKS), `pretrain`, `distill` and `vocab`."""
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time
 from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minibert.cli.options import add_options, read_options
 from minibert.cli.shared import Arguments, Figures, add_overwrite
@@ -21,10 +19,6 @@ from minibert.train.settings import (
     PretrainSettings,
     VocabularySettings,
 )
-
-if TYPE_CHECKING:
-    from minibert.train.loop import Progress
-    from minibert.train.run import Trained
 
 RECENT = 100  # steps over which the printed loss is averaged
 SKIP = ("config", "init", "dev", "objective", "phrases", "model", "freeze", "class_weight")  # no flags of distill
@@ -41,6 +35,15 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     add_overwrite(parser)
 
 
+def check_request(args: Arguments, *inputs: str | None) -> None:
+    """Only the main process prints from now on; raise what check_out raises for the output."""
+    from minibert.train import distributed
+    from minibert.train.run import check_out
+
+    distributed.silence_other_ranks()
+    check_out(args.out, args.overwrite, *inputs)
+
+
 def train(args: Arguments, prepared: Any) -> Figures:
     """Run a prepared training, write its result, and print the report."""
     report = partial(print_progress, main=prepared.main)
@@ -49,7 +52,7 @@ def train(args: Arguments, prepared: Any) -> Figures:
     return print_saved(args, trained)
 
 
-def print_progress(progress: Progress, main: str | None) -> None:
+def print_progress(progress: Any, main: str | None) -> None:
     """Print an evaluation above the progress bar: that of an epoch, compared by `main`, or of some steps."""
     from tqdm import tqdm
 
@@ -64,7 +67,7 @@ def print_progress(progress: Progress, main: str | None) -> None:
         print(block(f"epoch {progress.epoch}" if main else f"step {progress.step:,}", ", ".join(parts)), flush=True)
 
 
-def print_result(trained: Trained) -> None:
+def print_result(trained: Any) -> None:
     """Print the size of the model, the steps, and the score of the best epoch."""
     figures, measure = trained.figures, trained.measure
     print(block("parameters", "{trained:,} trained, {frozen:,} frozen".format(**figures["parameters"])))
@@ -74,7 +77,7 @@ def print_result(trained: Trained) -> None:
         print(measure.text)
 
 
-def print_saved(args: Arguments, trained: Trained) -> Figures:
+def print_saved(args: Arguments, trained: Any) -> Figures:
     """Print the last line of the report; returns the figures for --json."""
     print(block("saved in", f"{args.out} after {trained.figures['seconds']:.1f} s"))
     figures = {name: value for name, value in trained.figures.items() if name not in ("curve", "curves")}
@@ -103,13 +106,12 @@ def finetune(args: Arguments, name: str) -> Figures:
     from minibert.train import distributed
     from minibert.train.checkpointer import remove_run, reported
     from minibert.train.finetuning import FinetuneRun
-    from minibert.train.run import check_out, plot_runs, write
+    from minibert.train.run import plot_runs, write
 
-    distributed.silence_other_ranks()
+    check_request(args, args.model)
     check_number("--seeds", args.seeds, int, minimum=1, maximum=1000)
     if args.seeds > 1 and args.dev is None:
         raise ValueError(f"--seeds is {args.seeds}, and several seeds are compared on held-out data; add --dev FILE")
-    check_out(args.out, args.overwrite, args.model)
     if args.plot:
         check_picture(args.plot, args.overwrite)
     task = read_options(args, task_class(name))
@@ -117,7 +119,7 @@ def finetune(args: Arguments, name: str) -> Figures:
     prepared = FinetuneRun.of(task, data, dev, read_options(args, FinetuneSettings))
     print(prepared.summary)
     report = partial(print_progress, main=task.main)
-    trained: dict[Path, Trained] = {}  # by the folder of its checkpoints
+    trained: dict[Path, Any] = {}  # by the folder of its checkpoints
     for seed in range(args.seed, args.seed + args.seeds):
         one = replace(prepared, settings=replace(prepared.settings, seed=seed))
         print(block("seed", str(seed)), flush=True)
@@ -153,12 +155,9 @@ def pretrain_arguments(parser: argparse.ArgumentParser) -> None:
 
 def pretrain(args: Arguments) -> Figures:
     """Check the corpus, learn from it, and write an ordinary checkpoint."""
-    from minibert.train import distributed
     from minibert.train.pretraining import PretrainRun
-    from minibert.train.run import check_out
 
-    distributed.silence_other_ranks()
-    check_out(args.out, args.overwrite, args.tokenizer, args.init)
+    check_request(args, args.tokenizer, args.init)
     prepared = PretrainRun.of(args.corpus, read_options(args, PretrainSettings))
     print(prepared.summary, flush=True)
     return train(args, prepared)
@@ -185,12 +184,9 @@ def distill_arguments(parser: argparse.ArgumentParser) -> None:
 def distill(args: Arguments) -> Figures:
     """A student of half the teacher's layers is initialised with every second of them, and learns its predictions."""
     from minibert.tasks.classification import Classification
-    from minibert.train import distributed
     from minibert.train.distillation import prepare
-    from minibert.train.run import check_out
 
-    distributed.silence_other_ranks()
-    check_out(args.out, args.overwrite, args.teacher, args.tokenizer)
+    check_request(args, args.teacher, args.tokenizer)
     given = {name: value for name in LANGUAGE | CLASSIFY if (value := getattr(args, name)) is not None}
     if wrong := given.keys() - (LANGUAGE if args.task == "language" else CLASSIFY):
         raise ValueError(f"--{min(wrong).replace('_', '-')} has no meaning for --task {args.task}")

@@ -1,6 +1,6 @@
 """Pretraining and distillation, measured against what is possible: `make pretrain`.
 
-    python -m minibert.experiments.possible [--out build/possible] [--steps 3000] [--plot possible.png]
+    python -m minibert.experiments.possible [--out build/possible] [--steps 3000]
 
 A corpus is drawn from a small artificial language (toy_language.py). It is known exactly how well its masked tokens
 and next sentences can be predicted. A vocabulary is learned from it, a BERT is pretrained with both objectives, and a
@@ -24,8 +24,7 @@ from minibert.checkpoints.load import load
 from minibert.experiments.toy_language import BestPredictions, Language, Procedure, bounds
 from minibert.heads import Head
 from minibert.inputs import inference
-from minibert.outputs import atomic_folder, check_output
-from minibert.plotting import pyplot, save_figure
+from minibert.outputs import atomic_folder
 from minibert.printing import block, table
 from minibert.tasks.base import Example
 from minibert.train.batches import collate
@@ -85,24 +84,6 @@ def speed_ratio(teacher: Head, student: Head, rows: Sequence[Example], rounds: i
     return slow / fast
 
 
-def draw(figures: dict[str, Any], best: BestPredictions, path: Path) -> None:
-    """Both losses of pretraining by step, beside the best possible ones."""
-    plt, scores = pyplot(), figures["epochs"]
-    panels = [
-        ("masked_lm_loss", "masked tokens: loss in nats", best.loss),
-        ("next_sentence_accuracy", "next sentence: accuracy", best.next_accuracy),
-    ]
-    figure, both = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    both[0].plot(figures["curves"]["masked-lm"], color="#0072B2", linewidth=0.5, alpha=0.4, label="each step")
-    for axes, (name, title, bound) in zip(both, panels, strict=True):
-        points = [score["step"] for score in scores], [score[name] for score in scores]
-        axes.plot(*points, "o-", color="#0072B2", label="held out")
-        axes.axhline(bound, color="#D55E00", label=f"best possible, {bound:.3f}")
-        axes.set(title=title, xlabel="step")
-        axes.legend(frameon=False)
-    save_figure(figure, path)
-
-
 def report_scores(progress: Progress) -> None:
     """Print the scores of each evaluation."""
     scores = {name: value for name, value in progress.scores[-1].items() if isinstance(value, float)}
@@ -133,14 +114,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--out", default="build/possible", metavar="FOLDER", help="of corpus and checkpoints (%(default)s)")
     add("--steps", type=int, default=3000, metavar="N", help="training steps of pretraining (%(default)s)")
     add("--student-steps", type=int, default=300, metavar="N", help="training steps of distillation (%(default)s)")
-    add("--plot", metavar="FILE.png", help="draw the losses")
     add("--overwrite", action="store_true", help="replace what an earlier run wrote")
     settings, began = parser.parse_args(arguments), time.perf_counter()
     out = Path(settings.out)
     for name in ("bert", "distilbert"):
         check_out(out / name, settings.overwrite)
-    if settings.plot:
-        check_output(Path(settings.plot), settings.overwrite)
     language = prepare(out)
     pretraining, figures = pretrain(out, settings.steps, settings.overwrite)
     best = best_possible(language, pretraining)
@@ -159,8 +137,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows.append([goal, f"{value:.3f}", f"{bound:.2f}", "reached" if value >= bound else "missed"])
     print(table(rows))
     print(block("seconds", f"{time.perf_counter() - began:.0f}"))
-    if settings.plot:
-        draw(figures, best, Path(settings.plot))
     return int(any(row[-1] == "missed" for row in rows))
 
 

@@ -85,8 +85,7 @@ class Grammar:
         """(K): the frequency of each state in a long text."""
         K = len(self.transitions)
         equations = np.vstack([self.transitions.T - np.eye(K), np.ones(K)])  # unchanged by a step, and sums to 1
-        found: Floats = np.linalg.lstsq(equations, np.eye(K + 1)[K], rcond=None)[0]
-        return found
+        return np.asarray(np.linalg.lstsq(equations, np.eye(K + 1)[K], rcond=None)[0])
 
     @cached_property
     def _sums(self) -> tuple[list[list[float]], list[list[list[float]]]]:

@@ -10,16 +10,11 @@ predicts the order of two consecutive texts (`sop_logits`). There is no dropout 
 none at all in pretraining; the activation is GELU by tanh. Upstream: transformers 5.23 AlbertModel and its heads.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from typing import Any
 
 from minibert.families.base import Family
 from minibert.families.bert import CLASSIFIER
 from minibert.settings import check_number
-
-if TYPE_CHECKING:
-    from minibert.config import Config
 
 LAYER = "encoder.albert_layer_groups.{}.albert_layers.{}"
 ENCODER = {
@@ -45,7 +40,7 @@ TOKENS = {
 }
 
 
-def layers_in_group(config: Config) -> int:
+def layers_in_group(config: Any) -> int:
     """How many layers a group has; every step uses a whole group."""
     check_number("num_hidden_groups", config.extra["num_hidden_groups"], int, 1, config.num_hidden_layers)
     inner: int = config.extra["inner_group_num"]
@@ -53,7 +48,7 @@ def layers_in_group(config: Config) -> int:
     return inner
 
 
-def shared_layers(config: Config) -> tuple[int, ...]:
+def shared_layers(config: Any) -> tuple[int, ...]:
     """Which layer computes each step: step i uses group int(i / (L / groups)), all of its layers in turn."""
     L, inner = config.num_hidden_layers, config.layers_in_group
     steps_per_group = L / config.extra["num_hidden_groups"]  # a fraction is rounded where upstream rounds it

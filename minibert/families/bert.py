@@ -15,15 +15,10 @@ to guess from their neighbours; ERNIE masks whole words, names and phrases, so t
 beat BERT on 16 tasks, English and Chinese.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from minibert.families.base import Family
-
-if TYPE_CHECKING:
-    from minibert.config import Config
 
 ENCODER = {
     "embeddings.token": "embeddings.word_embeddings",
@@ -71,10 +66,9 @@ BERT = Family(
 )
 
 
-def task_types(config: Config) -> int:
+def task_types(config: Any) -> int:
     """Rows of the task embedding; 0 unless use_task_id is true."""
-    rows: int = config.extra["task_type_vocab_size"]  # checked by Config, as every size
-    return rows if config.extra.get("use_task_id") is True else 0
+    return int(config.extra["task_type_vocab_size"]) if config.extra.get("use_task_id") is True else 0
 
 
 ERNIE = replace(

@@ -122,18 +122,12 @@ LARGER = tuple(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence transformers' messages about new heads, its progress bars and its deprecation warnings."""
+    """Silence warnings inside, and from then on transformers' messages about new heads and its progress bars."""
     logging = importlib.import_module("transformers").utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
+    with warnings.catch_warnings(action="ignore"):
+        yield
 
 
 def upstream_class(family: Family, head: str | None) -> Any:

@@ -39,11 +39,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     source = locate(args.model or CHECKPOINT)
     against = "transformers, eager attention, float32 on the CPU"
     versions = {"minibert": __version__, "torch": torch.__version__}
-    climbs: list[Callable[[], Result]]
     if (args.device, args.dtype, args.attention) == ("cpu", "float32", "eager"):
         versions["transformers"] = transformers_version()
         sizes = [] if args.model else [*TINY, *BASE, *(LARGER if args.full else ())]
-        climbs = [partial(climb_checkpoint, source), *(partial(climb_random, size) for size in sizes)]
+        climbs: list[Callable[[], Result]] = [
+            partial(climb_checkpoint, source),
+            *(partial(climb_random, size) for size in sizes),
+        ]
     else:
         against = "minibert's own written-out float32 path on the CPU"
         climbs = [partial(climb_path, source, args.device, getattr(torch, args.dtype), args.attention)]

@@ -115,14 +115,6 @@ def config_of(model: nn.Module) -> Config:
     return config if isinstance(config, Config) else Config.from_dict(vars(config) | {"model_type": config.model_type})
 
 
-def official_names(path: str, family: Family, head: str) -> list[str]:
-    """The official names of one of our modules; the first is where upstream computes its output, if it is elsewhere."""
-    names = [family.outputs[path]] if path in family.outputs else []
-    with suppress(LookupError):  # the relative has no such module
-        names.append(family.official(path, head))
-    return names
-
-
 def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str]]:
     """Every stage of this model in the order of computation, with the module and what is read there.
 
@@ -141,7 +133,9 @@ def places(model: nn.Module) -> Iterator[tuple[Place, nn.Module, str]]:
         number = 0 if layer is None else config.shared_layers[layer]
         names = [path.format(number)]
         if family is not None:
-            official = official_names(path, family, head_of(model, family))
+            official = [family.outputs[path]] if path in family.outputs else []  # where upstream computes the output
+            with suppress(LookupError):  # the relative has no such module
+                official.append(family.official(path, head_of(model, family)))
             names = [family.numbered(name, number, config.layers_in_group) for name in official]
         if found := [modules[name] for name in names if name and name in modules]:
             yield Place(stage, layer), found[0], what

@@ -11,8 +11,6 @@ itself and keeps its case, accents and spaces. Data is in the format of SQuAD (R
 In version 2.0 a question may have no answer in its passage: "is_impossible" is true.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from bisect import bisect_left, bisect_right
@@ -20,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,7 +172,7 @@ class Answering(Task):
             raise ValueError(f"none of the {len(data)} questions has an answer; training needs some")
         return []
 
-    def resolve(self, data: Questions) -> Answering:
+    def resolve(self, data: Questions) -> Self:
         """A model trained on questions without answers, as in SQuAD 2.0, may always predict that there is none."""
         return self if self.unanswerable is not None else replace(self, unanswerable=data.unanswerable)
 

@@ -5,13 +5,11 @@
 Training is in train/, which brings the model and the loop.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,6 +113,6 @@ class Task(ABC):
     def measure(self, answers: Sequence[Any], data: Any, labels: Sequence[str]) -> Measure:
         """The predictions compared with the true labels."""
 
-    def resolve(self, data: Any) -> Task:
+    def resolve(self, data: Any) -> Self:
         """The task with the settings filled in that depend on the training data."""
         return self

@@ -58,8 +58,6 @@ def question_of(record: Any, place: str, labelled: bool = True) -> ChoiceQuestio
     try:
         record = parse_json(record) if isinstance(record, str) else record
         choices, label = record["choices"], record["label"] if labelled else None
-        if labelled and label is None:
-            raise KeyError("label")
         if isinstance(label, str) and choices.count(label) == 1:
             label = choices.index(label)
         choices = tuple(choices) if isinstance(choices, list) else choices
@@ -92,9 +90,7 @@ class Choice(TextSettings, Task):
             return [question_of(record, place) for place, record in table.records()]
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[ChoiceQuestion]:
-        """Unlabelled questions: each text is one as in a file; its label is ignored."""
-        if pairs is not None:
-            raise ValueError(f"a question holds its choices; leave out the second texts, and write it as {EXAMPLE}")
+        """Unlabelled questions: each text is one as in a file; its label is ignored, and there are no pairs."""
         return [question_of(text, f"row {row}", labelled=False) for row, text in enumerate(as_texts(texts))]
 
     def labels_of(self, data: Sequence[ChoiceQuestion]) -> list[str]:

@@ -5,8 +5,6 @@ them; `--json` prints the figures of all stages. The data is a file of your own,
 minibert; the tutorials use it too. N texts, S tokens, D hidden.
 """
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import os
@@ -52,6 +50,17 @@ SENTENCES = (
 
 Show = Callable[[str], None]
 Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Reviews:
+    """Labelled texts, where they come from and why, and what the labels mean where that is known."""
+
+    texts: list[str]
+    labels: list[str]
+    origin: str
+    why: str
+    meaning: dict[str, str] = field(default_factory=dict)
 
 
 def demo(
@@ -171,17 +180,6 @@ def choose_checkpoint(model: str | None) -> tuple[hub.Source, str]:
 
 # ---------------------------------------------------------------------------------------------------------------
 # The data
-
-
-@dataclass(frozen=True)
-class Reviews:
-    """Labelled texts, where they come from and why, and what the labels mean where that is known."""
-
-    texts: list[str]
-    labels: list[str]
-    origin: str
-    why: str
-    meaning: dict[str, str] = field(default_factory=dict)
 
 
 def find_reviews(data: str | Path | None = None, **columns: Any) -> Reviews:

@@ -10,15 +10,13 @@ It does not hold the encoder: it names the checkpoint and the SHA-256 of its wei
 untrusted input: what does not fit is one ValueError.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import sklearn
@@ -153,7 +151,7 @@ class Classifier:
         model: str | None = None,
         device: str = "auto",
         batch_tokens: int | None = None,
-    ) -> Classifier:
+    ) -> Self:
         """Read a folder written by `save`. model: the checkpoint, where it was moved.
 
         Raises FileNotFoundError where the folder or the checkpoint is missing, ValueError where the folder is damaged

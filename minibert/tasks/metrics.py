@@ -7,14 +7,12 @@ numbers             correlation
 The scores of classes count sets of items: the one label of a text, its labels, or the entities of a sentence.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 from sklearn.metrics import confusion_matrix
@@ -34,7 +32,7 @@ class ClassScore:
     rows: int  # of this class
 
     @classmethod
-    def of(cls, hits: int, predicted: int, true: int) -> ClassScore:
+    def of(cls, hits: int, predicted: int, true: int) -> Self:
         """From the counts of correct predictions, predictions and rows of a class."""
         return cls(hits / max(predicted, 1), hits / max(true, 1), f1(hits, predicted, true), true)
 

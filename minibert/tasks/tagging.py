@@ -114,9 +114,7 @@ class Tagging(TextSettings, Task):
         return Sentences([[word for word, _ in one] for one in found], [[tag for _, tag in one] for one in found])
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Sentences:
-        """Untagged sentences, split into words."""
-        if pairs is not None:
-            raise ValueError("tagging takes one text a row; leave out the second texts")
+        """Untagged sentences, split into words; there are no pairs."""
         texts = as_texts(texts)
         places = [list(word_places(text, self.pretokenized)) for text in texts]
         words = [[text[start:end] for start, end in row] for text, row in zip(texts, places, strict=True)]

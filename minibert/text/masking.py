@@ -53,18 +53,13 @@ class Masking:
         """Masking with the vocabulary of a tokenizer.
 
         whole_words: all tokens of a word are chosen together, or none. phrases: the same for phrases, such as names of
-        places (ERNIE: Sun et al. 2019, section 3.2). Raises ValueError for a rate that is not between 0 and 1, and for
-        whole words of a vocabulary that does not mark them.
+        places (ERNIE: Sun et al. 2019, section 3.2). Raises ValueError for a rate that is not between 0 and 1.
         """
         check_number("the mask rate", rate, float, above=0, below=1)
         ids = np.unique(list(tokenizer.vocab.values()))
         special = np.zeros(ids[-1] + 1, dtype=bool)
         special[list(tokenizer.control_ids)] = True
         continues = tokenizer.continues if whole_words else np.zeros_like(special)
-        if whole_words and not continues.any():
-            raise ValueError(
-                "no token of this vocabulary continues a word, so every word is one token; mask tokens instead"
-            )
         known: dict[int, list[tuple[int, ...]]] = {}
         for phrase in sorted((tuple(one.ids) for one in tokenizer.encode_each(phrases)), key=len, reverse=True):
             if len(phrase) > 1:

@@ -19,6 +19,7 @@ import csv
 import importlib
 import io
 import os
+import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ class Table:
     path: - is standard input. settings: format, delimiter, encoding, missing texts. After the first row `names` are
     those of the requested columns, or their numbers without a header. Raises FileNotFoundError for a missing file,
     ImportError for .parquet without pyarrow, and ValueError for a pipe, a device or a folder, an unknown format, a
-    missing column, or, with its place, for content that is damaged.
+    missing column, a file that changes while it is read, or, with its place, for content that is damaged.
 
     whole: `record` has all columns of the row, also of a .parquet.
     """
@@ -87,8 +88,8 @@ class Table:
         self.place = self.name  # of the last row, for messages
         self.record: dict[str, Any] = {}  # the last row, all columns if `whole`
         self.stream = opened(path)
-        unknown = self.name == STANDARD_INPUT or self.format == "parquet"
-        self.size = None if unknown else os.fstat(self.stream.fileno()).st_size  # bytes
+        self.begun = self.state()
+        self.size = self.begun[0] if self.begun and self.format != "parquet" else None  # bytes, None if unknown
 
     def __enter__(self) -> Self:
         return self
@@ -100,6 +101,11 @@ class Table:
     def position(self) -> int:
         """Bytes read so far, compressed ones of a .gz; 0 if the size is unknown."""
         return 0 if self.size is None else self.stream.tell()
+
+    def state(self) -> tuple[int, int] | None:
+        """Bytes and modification time of a file; None for standard input."""
+        found = os.fstat(self.stream.fileno()) if self.name != STANDARD_INPUT else None
+        return found and (found.st_size, found.st_mtime_ns)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """The values of the requested columns, row by row: texts, and labels of any type, stripped."""
@@ -114,8 +120,16 @@ class Table:
 
     def records(self) -> Iterator[tuple[str, object]]:
         """Each row as it is, an object of a .jsonl or .json, with its place."""
-        with decompressed(self.stream, self.name, self.compressed) as stream:
-            yield from self._records(stream)
+        damage: ValueError | None = None
+        try:
+            with decompressed(self.stream, self.name, self.compressed) as stream:
+                yield from self._records(stream)
+        except ValueError as error:
+            damage = error
+        if self.state() != self.begun:  # which may be the cause of the damage
+            raise ValueError(f"{self.name} was changed while it was read; wait until it is complete, then start again")
+        if damage:
+            raise damage
 
     def _records(self, stream: BinaryIO) -> Iterator[tuple[str, object]]:
         """The rows as objects or as texts, each with its place."""
@@ -311,7 +325,12 @@ def name_of(column: Column, names: Sequence[str]) -> str | None:
     """The name of a column as the file has it: blanks around it do not matter, nor the case of a usual name."""
     if column.name is None:
         return next((name for usual in column.usual for name in names if name.strip().lower() == usual), None)
-    return next((name for name in names if name.strip() == column.name.strip()), column.name)
+    return next((name for name in names if plain(name) == plain(column.name)), column.name)
+
+
+def plain(name: str) -> str:
+    """A name without blanks around it, each umlaut as one character."""
+    return unicodedata.normalize("NFC", name.strip())
 
 
 def has_header(columns: Sequence[Column], first: Sequence[str]) -> bool:

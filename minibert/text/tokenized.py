@@ -7,13 +7,11 @@ tokenizer.json defines this template as its post_processor. It is applied here r
 are cut, counted, split into windows and packed into rows as ids. B batch, S tokens.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, Self
 
 import tokenizers
 import torch
@@ -103,9 +101,9 @@ class TokenStats:
     windowed: int = 0  # texts that were split into several windows
     windows: int = 0  # these windows
 
-    def __add__(self, other: TokenStats) -> TokenStats:
+    def __add__(self, other: Self) -> Self:
         sums = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(TokenStats)}
-        return TokenStats(**sums | {"longest": max(self.longest, other.longest)})
+        return replace(self, **sums | {"longest": max(self.longest, other.longest)})
 
     def warn(self, max_length: int, unknown_token: str, stacklevel: int) -> None:
         """Warn of truncated texts and of unknown tokens, once each."""
@@ -139,13 +137,13 @@ class Tokenized:
     second: list[int] | None = None  # K: where segment 1 begins in each row; None: single texts, or one segment only
     windows: list[int] | None = None  # N: rows per text; None: one each
 
-    def take(self, numbers: Sequence[int]) -> Tokenized:
+    def take(self, numbers: Sequence[int]) -> Self:
         """The rows of some of the texts, in this order; the stats remain those of all texts."""
         starts = list(accumulate(self.windows or [1] * len(self.ids), initial=0))
         rows = [row for number in numbers for row in range(starts[number], starts[number + 1])]
         second = self.second and [self.second[row] for row in rows]
         windows = self.windows and [self.windows[number] for number in numbers]
-        return Tokenized([self.ids[row] for row in rows], self.stats, second, windows)
+        return replace(self, ids=[self.ids[row] for row in rows], second=second, windows=windows)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -243,11 +241,9 @@ class Batch(Mapping[str, Any]):
         return iter(MODEL_INPUTS)
 
     def __getitem__(self, name: str) -> Any:
-        if name not in vars(self):
-            raise KeyError(f"a Batch has no {brief(name)}; it has {', '.join(vars(self))}")
         return vars(self)[name]
 
-    def to(self, device: torch.device | str) -> Batch:
+    def to(self, device: torch.device | str) -> Self:
         """The same batch with its tensors on another device."""
         return replace(self, **{name: self[name].to(device) for name in TENSORS})
 

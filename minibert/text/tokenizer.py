@@ -7,8 +7,6 @@
 that: special tokens, cutting, padding.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -272,11 +270,8 @@ class Tokenizer:
         return [self.vocab.get(token, self.unk_id) for token in tokens]
 
     def convert_ids_to_tokens(self, ids: Iterable[int] | Tensor) -> list[str]:
-        """The token of each id. Raises ValueError for an id that is not in the vocabulary."""
-        ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
-        if unknown := [id for id in ids if id not in self._pieces]:
-            raise ValueError(f"id {brief(unknown[0])} is not in the vocabulary, which has {self.vocab_size:,} tokens")
-        return [self._pieces[id] for id in ids]
+        """The token of each id. Raises KeyError for an id that is not in the vocabulary."""
+        return [self._pieces[int(id)] for id in ids]
 
     # -- ids to text, and the vocabulary
 
@@ -339,7 +334,7 @@ class Tokenizer:
         for name, content in (("tokenizer.json", self._definition), ("tokenizer_config.json", settings)):
             write_text_atomically(folder / name, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
 
-    def __reduce__(self) -> tuple[Callable[[], Tokenizer], tuple[()]]:
+    def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
         """A pickle has the definition, because the library's own pickle loses encode_special_tokens."""
         make = partial(
             Tokenizer,

@@ -35,7 +35,9 @@ def table_writer(path: Path) -> Iterator[Callable[[Rows], None]]:
             return
         names: list[str] = []
         with temporary.open("w", encoding="utf-8", newline="") as file:
-            lines = csv.writer(file, lineterminator="\n")
+            tabs: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None}
+            how, clean = (tabs, one_line) if format == ".tsv" else ({}, str)
+            lines: Any = csv.writer(file, lineterminator="\n", **how)
 
             def write(rows: Rows) -> None:
                 for row in rows:
@@ -44,16 +46,10 @@ def table_writer(path: Path) -> Iterator[Callable[[Rows], None]]:
                         continue
                     if not names:
                         names.extend(row)
-                        write_cells(names)
+                        lines.writerow(map(clean, names))
                     if more := row.keys() - set(names):
                         raise ValueError(f"a row has {min(more)!r}, which the first row lacks; write a .jsonl instead")
-                    write_cells([as_cell(row.get(name)) for name in names])
-
-            def write_cells(cells: Sequence[str]) -> None:
-                if format == ".csv":
-                    lines.writerow(cells)
-                else:
-                    file.write(one_line(*cells) + "\n")
+                    lines.writerow(clean(as_cell(row.get(name))) for name in names)
 
             yield write
 

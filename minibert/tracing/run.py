@@ -3,7 +3,6 @@
 The run uses the hooks of parity/stages.py, so the tensors are the model's own.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +32,7 @@ MASKED = 64  # first tokens of a classifier's text that are masked in turn, a ro
 class Trace(Journey):
     """A journey that shows itself: in Jupyter, and as the page of `minibert trace`."""
 
-    def to_html(
-        self, *, layers: Sequence[int] | None = None, heads: Sequence[int] | None = None, annotated: str = ""
-    ) -> str:
-        """The page as one string; see page.page."""
-        return page(self, layers=layers, heads=heads, annotated=annotated)
+    to_html = page  # as one string
 
     def save(self, path: str | Path, **options: Any) -> None:
         """Write the page to a file, completely or not at all; `options` are those of to_html."""

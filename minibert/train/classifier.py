@@ -1,13 +1,11 @@
 """A fine-tuned model as a scikit-learn classifier: pipelines, grid search, clone, pickle."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -61,7 +59,7 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.device = device
         self.missing = missing
 
-    def fit(self, X: object, y: object, sample_weight: object = None) -> FineTunedClassifier:
+    def fit(self, X: object, y: object, sample_weight: object = None) -> Self:
         """Train on texts X and their labels y; sample_weight: the weight of each text.
 
         Raises TypeError or ValueError, naming the row, for texts and labels that cannot be learned.
@@ -100,8 +98,7 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict(self, X: object) -> NDArray[Any]:
         """The likeliest class of each text, (N,)."""
-        best: NDArray[Any] = self.classes_[self.predict_proba(X).argmax(axis=1)]
-        return best
+        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -4,8 +4,6 @@ Vectors are cached by text, in this process or in a folder for all processes. A 
 vector. Its key is the sha256 of everything that determines it: settings and text.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -16,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -129,7 +127,7 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.__dict__.update(defaults | settings)
 
     @classmethod
-    def of(cls, embedder: Embedder, pairs: bool = False) -> TextFeatures:
+    def of(cls, embedder: Embedder, pairs: bool = False) -> Self:
         """The same vectors as the embedder's, fitted without texts. pairs: of pairs of texts."""
         features = cls(embedder.model, device=embedder.device, **asdict(embedder.recipe))  # type: ignore[arg-type]
         features._learn(embedder, pairs)  # which fails for an Encoder: it has no hashes
@@ -144,7 +142,7 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         fitted = self.pooling == "auto" and hasattr(self, "recipe_")
         return self.recipe_ if fitted else self._settings()
 
-    def fit(self, X: object, y: object = None) -> TextFeatures:
+    def fit(self, X: object, y: object = None) -> Self:
         """Check settings, texts and labels, and load the model; nothing is learned and no text is encoded.
 
         Raises what `embed` raises, and ValueError for labels of another number or NaN among them.

@@ -162,7 +162,9 @@ def embed_stream(
     """
     if isinstance(texts, str) or isinstance(pairs, str):
         raise TypeError("texts is one str; embed_stream needs a stream of texts, embed_file the name of a file")
-    check_request(Path(out), dtype, overwrite, model)
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype is {brief(dtype)}; choose from {', '.join(DTYPES)}")
+    check_output(Path(out), overwrite, endings=(".npy",), apart=[model])
     embedder = Embedder(model, Recipe(**settings), device)
     are_pairs = pairs is not None or (isinstance(texts, TextFiles) and texts.pairs)
     identity = embedder.identity | {"batch_tokens": embedder.recipe.batch_tokens, "part_rows": [part_rows, CHARACTERS]}
@@ -175,13 +177,6 @@ def embed_stream(
     done, shape = summary(out, sum(parts.stats, TokenStats()), embedder), (parts.rows, embedder.width)
     how: dict[str, Any] = {"dtype": dtype, "kernels": embedder.engine.kernels, "cosine": cosine}
     return Written(**done, **how, shape=shape, resumed_rows=resumed)
-
-
-def check_request(out: Path, dtype: str, overwrite: bool, model: str | os.PathLike[str]) -> None:
-    """Raise ValueError or FileNotFoundError, before any work, if a file of this name or dtype cannot be written."""
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype is {brief(dtype)}; choose from {', '.join(DTYPES)}")
-    check_output(out, overwrite, endings=(".npy",), apart=[model])
 
 
 def checked(rows: Iterable[Any], missing: str, pairs: bool) -> Iterator[TextOrPair]:

@@ -13,19 +13,17 @@ from words import write_words_checkpoint
 import minibert
 from minibert.bench import embedding, harness
 from minibert.bench.harness import BenchResult, Contestant, Row, Sample
-from minibert.config import Config
 
-BASE = Config(model_type="distilbert", num_hidden_layers=6)
+BASE = minibert.Config(model_type="distilbert", num_hidden_layers=6)
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, one_thread: None) -> None:
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads of this process in place of processes."""
     monkeypatch.setattr(
         harness, "new_process", partial(ThreadPoolExecutor, initializer=torch.set_num_threads, initargs=(1,))
     )
     monkeypatch.setattr(embedding, "PRODUCT_SECONDS", 0.0)
-    monkeypatch.delenv("MINIBERT_DATA", raising=False)
 
 
 @pytest.fixture(scope="session")

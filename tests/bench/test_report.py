@@ -1,17 +1,14 @@
 """What is printed and drawn, and the requests that are refused before anything runs."""
 
-import importlib.util
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from minibert.bench import peers, report
+from minibert.bench import report
 from minibert.bench.settings import Settings
-from minibert.cli import main as cli
 
 
 def test_the_table_has_every_contestant_and_the_json_is_plain(row: Any, result: Any) -> None:
@@ -58,15 +55,6 @@ def test_the_picture_is_drawn(row: Any, result: Any, tmp_path: Path) -> None:
 # -- settings
 
 
-def test_the_defaults_depend_on_the_benchmark_and_its_size() -> None:
-    quick, default, full = Settings(quick=True), Settings(), Settings(full=True)
-    assert [(one.sentences, one.rounds) for one in (quick, default, full)] == [(256, 3), (2000, 3), (2000, 7)]
-    assert (quick.models, default.models) == (("all-MiniLM-L6-v2",), ("distilbert-shape", "all-MiniLM-L6-v2"))
-    assert (Settings(train=True).sentences, Settings(train=True).objective) == (512, "classify")
-    assert Settings(serve=True, quick=True).rounds == 1
-    assert set(default.models) - set(peers.SHAPES) == {"all-MiniLM-L6-v2"}
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -81,35 +69,16 @@ def test_the_defaults_depend_on_the_benchmark_and_its_size() -> None:
         (["--serve", "--train"], "--serve excludes --train"),
         (["--quick", "--full"], "--quick excludes --full"),
         (["--train", "--model", "no_such_folder/x"], "no_such_folder/x"),
+        (["--serve", "--infinity", "nowhere", "--model", "all-MiniLM-L6-v2"], "nowhere"),
+        pytest.param(
+            ["--device", "cuda"],
+            "0 cuda",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here"),
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 @pytest.mark.usefixtures("here")
-def test_a_wrong_request_is_refused(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_request_is_refused(options: list[str], message: str, run: Any) -> None:
     pytest.importorskip("matplotlib")
-    assert cli.main(["bench", *options]) == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("here")
-def test_the_program_of_infinity_must_be_there(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "--serve", "--infinity", "nowhere", "--model", str(checkpoint)]) == 2
-    assert "nowhere" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("here")
-def test_accelerate_is_needed_for_training_only(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    there: Callable[..., Any] = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "accelerate" else there(name))
-    assert cli.main(["bench", "--train"]) == 1
-    assert "this needs accelerate: " in capsys.readouterr().err
-    assert cli.main(["bench", "--plot", "a.txt"]) == 2
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
-@pytest.mark.usefixtures("here")
-def test_without_cuda_its_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "--device", "cuda"]) == 2
-    assert "0 cuda" in capsys.readouterr().err
+    assert message in run("bench", *options, status=2)

@@ -5,6 +5,7 @@ import json
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,16 +18,13 @@ from minibert.bench import harness, training
 from minibert.bench.harness import Contestant, Context
 from minibert.bench.settings import Settings
 from minibert.bench.training import BATCH, LENGTH, TOLERANCE, MinibertTrainer, TransformersTrainer, compare_training
-from minibert.cli import main as cli
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
 from minibert.tasks.base import Example
-from minibert.text.tokenizer import load_tokenizer
 from minibert.train import loop
 from minibert.train.loop import new_optimizer, packed_loss
 
 pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate, which the extra `test` brings")
-pytestmark = pytest.mark.usefixtures("one_thread")
 ROWS = [[2, *range(5, 6 + number % 9), 3] for number in range(2 * BATCH + 5)]
 EXAMPLES = [Example(ids, [0] * len(ids), {"labels": number % 2}) for number, ids in enumerate(ROWS)]
 
@@ -47,7 +45,9 @@ def context(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def mlm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Context, list[Example]]:
     """The same with a masked-LM head, and rows of packed sentences."""
     made = context_of(tmp_path_factory.mktemp("mlm"), BERT.name, "mlm", LENGTH)
-    return made, training.make_examples("mlm", ["a film a fine film the mess"] * 600, load_tokenizer(made.folder))
+    return made, training.make_examples(
+        "mlm", ["a film a fine film the mess"] * 600, minibert.load_tokenizer(made.folder)
+    )
 
 
 def differing(context: Context, examples: Any = EXAMPLES, objective: str = "classify") -> int:
@@ -130,7 +130,7 @@ def without_gradients(model: Any, batch: Any) -> Tensor:
 @pytest.mark.parametrize("wrong", [without_the_last_token, slightly_larger, without_gradients])
 def test_a_wrong_packed_step_is_caught(wrong: Any, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     model: Any = minibert.load(context.folder, head="sequence-classification")
-    batch = training.make_batches("classify", EXAMPLES, load_tokenizer(context.folder)).of_rows(range(8))
+    batch = training.make_batches("classify", EXAMPLES, minibert.load_tokenizer(context.folder)).of_rows(range(8))
     assert training.packed_difference(model, batch) <= TOLERANCE
     monkeypatch.setattr(loop, "packed_loss", wrong)
     assert training.packed_difference(model, batch) > TOLERANCE
@@ -177,15 +177,13 @@ def test_a_whole_run_leaves_nothing_behind(
     goals: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run: Any,
 ) -> None:
     plain = write_words_checkpoint(tmp_path / "plain", max_position_embeddings=LENGTH)
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     argv = ["bench", "--train", "--quick", "--objective", objective, "--sentences", str(sentences), "--rounds", "2"]
-    status = cli.main([*argv, "--model", str(plain), "--threads", "1", "--json"])
-    out = capsys.readouterr().out
-    assert status == 0, out
+    out = run(*argv, "--model", plain, "--threads", "1", "--json")
     figures = json.loads(out.splitlines()[-1])
     ran = [row for row in figures["models"][0]["rows"] if row["ranked"]]
     assert {"minibert-float32", "trainer-float32"} <= {row["name"] for row in ran}
@@ -199,9 +197,7 @@ def test_a_whole_run_leaves_nothing_behind(
 def test_a_side_that_fails_or_loses_its_loss_is_not_ranked_and_one_that_trains_otherwise_fails_the_run(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(context: Context, precision: str) -> Any:
-        raise ValueError("no such thing")
-
+    fail = Mock(side_effect=ValueError("no such thing"))
     lost = Contestant("one", "One", "float32", lambda *_: (lambda examples: np.array([np.nan]), ""), "accelerate")
     broken = Contestant("two", "Two", "float32", fail, "accelerate")
     monkeypatch.setattr(training, "contestants_for", lambda objective: [lost, broken])

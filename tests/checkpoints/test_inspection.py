@@ -1,6 +1,7 @@
 """What `minibert inspect` reports of a pooler: trained or not, by three numbers."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,6 @@ from words import state_vectors, write_words_checkpoint
 import minibert
 from minibert.checkpoints.inspection import Figures, checkpoint_text, inspect, trained
 from minibert.checkpoints.tensor_files import list_tensors
-from minibert.cli import main as cli
 
 D = 96
 
@@ -52,18 +52,16 @@ def test_the_pooler_of_minilm_looks_untrained_and_every_layer_below_it_trained(m
     assert len(linears) == 36 and all(trained(one.weight, one.bias)["looks_trained"] for one in linears[::7])
 
 
-def test_every_tensor_is_printed_with_its_shape_and_both_names(
-    minilm: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["inspect", "all-MiniLM-L6-v2", "--tensors"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.partition("in the file ")[2].splitlines()[1:]]
+def test_every_tensor_is_printed_with_its_shape_and_both_names(minilm: Path, run: Any) -> None:
+    out = run("inspect", "all-MiniLM-L6-v2", "--tensors")
+    lines = [line.split() for line in out.partition("in the file ")[2].splitlines()[1:]]
     tensors = list_tensors(minilm)
     assert [line[0] for line in lines] == list(tensors)
     by_name = {line[0]: line[1:] for line in lines}
     word = "embeddings.word_embeddings.weight"
     assert by_name[word] == ["F32", "30522", "x", "384", "embeddings.token.weight"]
     assert len(lines) == 103 + ("embeddings.position_ids" in tensors)
-    assert cli.main(["inspect", "--tensors"]) == 2
+    run("inspect", "--tensors", status=2)
 
 
 def test_it_prints_what_the_files_state_of_vectors_and_why_they_cannot_be_followed(

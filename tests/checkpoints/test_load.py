@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import Pair, assert_equal, edited, every_family, every_head, unequal
+from helpers import Pair, Written, assert_equal, edited, every_family, every_head, unequal
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -24,14 +24,11 @@ from minibert.checkpoints.load import LoadReport, UnknownTensors, name_in_file
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
-from minibert.model import Encoder
 from minibert.parity.checkpoints import open_upstream, task
 from minibert.parity.stages import base
 
-Written = Callable[..., tuple[Path, Any]]
 Change = Callable[[dict[str, Tensor]], Any]
 D = 24  # hidden size of parity's tiny checkpoints
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
@@ -42,7 +39,6 @@ def bert(written: Written) -> Path:
 
 @pytest.fixture
 def original(family: Family, written: Written) -> Path:
-    """A random checkpoint of the family of the test."""
     return written(family)[0]
 
 
@@ -50,7 +46,7 @@ def without(*prefixes: str) -> Change:
     return lambda tensors: {name: x for name, x in tensors.items() if not name.startswith(prefixes)}
 
 
-def load(folder: Path, **how: Any) -> tuple[Encoder, LoadReport]:
+def load(folder: Path, **how: Any) -> tuple[minibert.Encoder, LoadReport]:
     return minibert.load(folder, report=True, **how)
 
 
@@ -310,7 +306,7 @@ def test_save_keeps_the_tokenizer_where_it_is_known_and_says_so_where_it_is_not(
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
     shutil.rmtree(folder)
     minibert.save(model, tmp_path / "gone")
-    minibert.save(Encoder(model.config), tmp_path / "new")
+    minibert.save(minibert.Encoder(model.config), tmp_path / "new")
     lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [line.partition(",")[0].removeprefix("minibert: notice: ") for line in lines] == [
         f"{tmp_path / name} has no tokenizer" for name in ("gone", "new")

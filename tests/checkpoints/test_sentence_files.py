@@ -57,8 +57,6 @@ DENSE = {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}
             {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True},
             r"its pooling is \['cls', 'mean'\]",
         ),
-        ("1_Pooling/config.json", None, "which is missing"),
-        ("sentence_bert_config.json", {"max_seq_length": "many"}, "its number of tokens is 'many'"),
         (
             "config_sentence_transformers.json",
             {"prompts": {"q": "query: "}, "default_prompt_name": "q"},

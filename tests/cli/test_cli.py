@@ -1,6 +1,5 @@
 """The command line: reports for people, one JSON object for programs, and one line for what is wrong."""
 
-import gzip
 import io
 import json
 import re
@@ -14,7 +13,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from words import labelled, write_tsv, write_words_checkpoint
+from words import labelled, write_tsv
 
 import minibert
 from minibert.checkpoints import hub
@@ -37,15 +36,9 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_words_checkpoint(tmp_path_factory.mktemp("words"))
-
-
-@pytest.fixture(scope="module")
 def classifier(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    texts, labels = labelled()
     folder = tmp_path_factory.mktemp("classifier")
-    train(texts, labels, model=str(checkpoint), folds=0).save(folder)
+    train(*labelled(), model=str(checkpoint), folds=0).save(folder)
     return folder
 
 
@@ -120,7 +113,6 @@ def test_python_m_minibert_is_the_same_command() -> None:
         (["embed", "-", "--out", "x.npy", "--format", "xml"], "'xml'"),
         (["classify", "train", "no/such.tsv", "--out", "x"], "no/such.tsv: No such file"),
         (["classify", "train", "x.tsv", "--out", __file__], "is a file, not a folder; name another --out"),
-        (["classify", "train", "x.tsv", "--out", "x", "--features", "a", "--cache", "b"], "are both given"),
         (["embed", "data.xlsx", "--out", "x.npy"], "data.xlsx: its format is 'xlsx'; choose from txt, tsv"),
         (["demo", "--text", "review"], "--text and --label are columns of --data, which is not given"),
         (["classify", "predict", "no/such"], "checkpoint no/such is no folder"),
@@ -141,6 +133,27 @@ def test_a_wrong_request_is_answered_in_one_line_with_status_2(
 @pytest.mark.usefixtures("empty")
 def test_a_download_without_a_network_has_status_1(run: Run) -> None:
     assert "HF_HUB_OFFLINE is set" in complaint(run("download", "bert-base-uncased"), status=1)
+
+
+@pytest.mark.parametrize(
+    ("argv", "package"),
+    [
+        (["predict", "no/such", "a text", "--out", "out.parquet"], "pyarrow"),
+        (["embed", "no/such/*.txt", "--out", "out", "--engine", "ray"], "ray"),
+        (["export", "no/such", "--out", "model.onnx"], "onnxscript"),
+        (["trace", "a text", "--png", "a.png", "--model", "all-MiniLM-L6-v2"], "matplotlib"),
+        (["parity"], "transformers"),
+        (["bench"], "transformers"),
+        (["bench", "--train"], "accelerate"),
+        (["serve"], "uvicorn"),
+    ],
+)
+def test_a_command_without_a_package_says_what_to_install_before_anything_is_opened(
+    run: Run, argv: list[str], package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "minibert.serving.app", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    assert re.search(f"needs {package}: .*pip install", complaint(run(*argv), 1))
 
 
 @pytest.mark.parametrize(
@@ -165,8 +178,7 @@ def test_what_goes_wrong_in_the_work_has_its_own_status(
     result = run("embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, stdin=b"good\n")
     assert complaint(result, 1) == f"minibert: error: {tmp_path}/x.npy.parts/part-0.npz: No space left on device\n"
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr(hub, "locate_locally", Mock(side_effect=[KeyboardInterrupt, KeyError("a bug")]))
-    assert run("download", "bert-base-uncased") == (130, "", "minibert: interrupted: nothing is kept\n")
+    monkeypatch.setattr(hub, "locate_locally", Mock(side_effect=KeyError("a bug")))
     with pytest.raises(KeyError):  # a mistake in the program is not reported as a wrong request
         run("download", "bert-base-uncased")
 
@@ -236,16 +248,6 @@ def test_embed_writes_a_vector_for_each_line(run: Run, tmp_path: Path, checkpoin
     expected = minibert.embed(["good film", "", "bad film"], str(checkpoint), pooling="mean", layers=(-2, -1))
     np.testing.assert_array_equal(np.load(out), expected)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "x.npy"]
-
-
-def test_embed_reads_a_column_of_a_compressed_table_into_float16(run: Run, tmp_path: Path, checkpoint: Path) -> None:
-    source, out = tmp_path / "in.csv.gz", tmp_path / "x.npy"
-    source.write_bytes(gzip.compress(b'id,body\n1,"good, film"\n2,bad film\n'))
-    argv = ["embed", source, "--out", out, "--model", checkpoint, "--dtype", "float16"]
-    assert "one of: 'id', 'body'" in complaint(run(*argv))
-    printed(run(*argv, "--column", "body"))
-    expected = minibert.embed(["good, film", "bad film"], str(checkpoint)).astype(np.float16)
-    np.testing.assert_array_equal(np.load(out), expected)
 
 
 # -- classify

@@ -16,7 +16,6 @@ from minibert.train.finetuning import FinetuneRun, new_model
 from minibert.train.settings import FinetuneSettings
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:all .* texts were predicted"),  # models that have hardly begun
 ]
 
@@ -69,7 +68,6 @@ def test_the_command_prints_both_sides_and_fails_where_they_are_apart(
 
 
 def test_data_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.delenv("MINIBERT_DATA", raising=False)
     for arguments in ([], ["imdb"]):
         with pytest.raises(SystemExit, match="2"):
             quality.main(arguments)

@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from engine_helpers import CPU
+from engine_helpers import EXACT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from minibert import device
 from minibert.kernels.int8 import (
     HIGHEST,
     HIGHEST_WEIGHT,
@@ -15,16 +14,10 @@ from minibert.kernels.int8 import (
     Int8Linear,
     Quantization,
     Quantized,
-    is_exact,
     quantizations,
     smoothing,
 )
 from minibert.kernels.matmul import linear_of
-
-EXACT = pytest.mark.skipif(
-    not (device.has_int8(CPU) and is_exact()), reason="this CPU or this torch has no fast and exact int8 products"
-)
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @EXACT

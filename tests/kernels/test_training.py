@@ -26,7 +26,7 @@ ONES = torch.ones(400, 1000)
 
 
 @pytest.fixture(autouse=True)
-def _fresh(one_thread: None) -> Iterator[None]:
+def _fresh() -> Iterator[None]:
     """The result of the check of this machine is forgotten before and after."""
     onednn_is_float32.cache_clear()
     yield

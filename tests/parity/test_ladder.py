@@ -1,13 +1,12 @@
 """The parity ladder: models are equal bit for bit, and what the ladder compares, counts and explains."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import Pair, unequal
+from helpers import MakePair, Pair, unequal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -21,7 +20,6 @@ from minibert.families.bert import BERT
 from minibert.families.electra import ELECTRA
 from minibert.parity import ladder
 from minibert.parity.checkpoints import (
-    BASE,
     TINY,
     Size,
     make,
@@ -35,8 +33,6 @@ from minibert.parity.compare import RUNGS, compare_tensor, compare_tensors, firs
 from minibert.parity.stages import STAGES, Place, record
 
 Model = Any
-MakePair = Callable[..., Pair]
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # Equal
@@ -68,18 +64,6 @@ def test_the_real_encoder_is_bit_identical_at_every_stage_and_at_512_tokens(mini
     assert complete
     assert len(result.rows) == 6 + 6 * 15 + 2 + 7
     assert unequal(result.rows) == []
-
-
-@pytest.mark.slow
-def test_a_full_size_checkpoint_is_bit_identical_on_every_rung() -> None:
-    """`minibert parity` compares BERT-base too, and with --full the others: minutes each."""
-    [size] = [size for size in BASE if size.name.startswith("DistilBERT")]
-    assert all(r.equal for r in ladder.climb_random(size).rows)
-
-
-@pytest.mark.slow
-def test_the_real_checkpoint_is_bit_identical_with_every_head(minilm: Path) -> None:
-    assert all(r.equal for r in ladder.climb_checkpoint(hub.locate(minilm)).rows)
 
 
 SIZES = st.fixed_dictionaries(

@@ -4,13 +4,12 @@ A freshly initialised reference hides half of these (its LayerNorms are 1 and 0,
 reference here has all parameters random.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import Pair, edited, every_family, unequal
+from helpers import MakePair, edited, every_family, unequal
 from mistakes import MISTAKES, Mistake
 from sabotage import wrong_eps, zero_bias
 from torch import nn
@@ -33,9 +32,7 @@ from minibert.parity.compare import (
 )
 
 ROUNDING = 1e-5  # what a comparison by tolerance would let pass
-MakePair = Callable[..., Pair]
 CASES = [(mistake, family, head) for mistake in MISTAKES for family in mistake.families for head in mistake.heads]
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import importlib.metadata
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,18 @@ from sabotage import Model
 
 import minibert
 from minibert import model
-from minibert.cli import main as cli
 from minibert.parity import ladder, report
 from minibert.parity.checkpoints import TINY, make
 from minibert.parity.compare import Comparison, compare_tensor
 from minibert.parity.stages import Place
 from minibert.printing import install_hint
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 
-
-def test_the_command_reports_one_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_one_checkpoint(tmp_path: Path, run: Any) -> None:
     make(TINY[1], "masked-lm", tmp_path / "model")
     pages = [tmp_path / "report.html", tmp_path / "report.md"]
-    reports = [part for file in pages for part in ("--report", str(file))]
-    assert cli.main(["parity", str(tmp_path / "model"), *reports, "--json"]) == 0
-    *_, verdict, line = capsys.readouterr().out.splitlines()
+    reports = [part for file in pages for part in ("--report", file)]
+    *_, verdict, line = run("parity", tmp_path / "model", *reports, "--json").splitlines()
     found = json.loads(line)
     assert found["ok"] and found["tensors"] == found["equal"] > 300
     assert verdict == f"{found['tensors']:,} of {found['tensors']:,} tensors bit-identical"
@@ -36,7 +31,7 @@ def test_the_command_reports_one_checkpoint(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_the_command_fails_and_names_the_first_divergent_tensor(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(*given: Any, **more: Any) -> Model:
         loaded = minibert.load(*given, **more)
@@ -45,27 +40,23 @@ def test_the_command_fails_and_names_the_first_divergent_tensor(
 
     monkeypatch.setattr(ladder, "load", load)
     make(TINY[1], None, tmp_path)
-    assert cli.main(["parity", str(tmp_path)]) == 1
-    out = capsys.readouterr().out
+    out = run("parity", tmp_path, status=1)
     assert "first difference: layer 0 activation (encoder) at [0, 0, " in out
     assert "likely cause: activation: upstream computes gelu;" in out
 
 
 @pytest.mark.parametrize(
     ("installed", "usable"),
-    [(None, False), ("4.57.1", False), ("5.23.0", True), ("5.23.0.dev0", True), ("5.24.0", False)],
+    [("4.57.1", False), ("5.23.0", True), ("5.23.0.dev0", True), ("5.24.0", False)],
 )
 def test_without_a_transformers_for_which_parity_holds_the_command_says_what_to_install(
-    installed: str | None, usable: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    installed: str, usable: bool, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if installed is None:
-        monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.setattr(importlib.metadata, "version", lambda name: installed)
     if usable:
         assert report.transformers_version() == installed
         return
-    assert cli.main(["parity"]) == 1
-    error = capsys.readouterr().err
+    error = run("parity", status=1)
     assert install_hint("test") in error and error.count("\n") == 1
 
 
@@ -77,11 +68,8 @@ def test_without_a_transformers_for_which_parity_holds_the_command_says_what_to_
         (["no/such/folder"], "no/such/folder"),
     ],
 )
-def test_a_request_that_cannot_be_met_is_refused(
-    request_: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["parity", *request_]) == 2
-    assert words in capsys.readouterr().err
+def test_a_request_that_cannot_be_met_is_refused(request_: list[str], words: str, run: Any) -> None:
+    assert words in run("parity", *request_, status=2)
 
 
 HOSTILE = '<script>alert(1)</script> | `x` & "y"'
@@ -90,12 +78,12 @@ DIFFERENT = Comparison("tensors", HOSTILE, 0, (2,), 1.0, 3, False, index=(1,), o
 
 def test_pages_escape_what_they_quote_and_need_no_network_and_json_has_a_tensor_of_another_shape() -> None:
     result = ladder.Result(HOSTILE, HOSTILE, rows=[DIFFERENT], cause=HOSTILE)
-    run = ("with <b>", {"torch": "<i>"}, [result])
-    html, text = report.page(".html", *run), report.page(".md", *run)
+    told = ("with <b>", {"torch": "<i>"}, [result])
+    html, text = report.page(".html", *told), report.page(".md", *told)
     assert "<script" not in html and "<b>with" not in html and "src=" not in html and "http" not in html
     assert html.count("DIFFERS") == text.count("DIFFERS") == 1
     assert all(line.startswith("    ") for line in text.splitlines() if "<script" in line)
-    assert json.loads(json.dumps(report.figures(*run), allow_nan=False))["ok"] is False
+    assert json.loads(json.dumps(report.figures(*told), allow_nan=False))["ok"] is False
     result = ladder.Result("one", "a test", rows=[compare_tensor("tensors", Place("x"), torch.ones(2), torch.ones(3))])
     assert json.loads(json.dumps(report.figures("", {}, [result]), allow_nan=False))["equal"] == 0
     assert "shape (2,), upstream (3,)" in str(result.first)

@@ -20,10 +20,7 @@ from minibert.serving.app import Server
 from minibert.serving.models import Masks, Vectors, load_labels
 from minibert.tasks.frozen import Classifier, train
 from minibert.tasks.masked_text import fill_mask
-from minibert.vectors.embedder import Embedder
-from minibert.vectors.recipe import Recipe
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = ["the lovely film", "a very dull play", "", "good"]
 EMBED, LONG = "/v1/embeddings", "good " * 40  # the model has 20 positions
 
@@ -71,7 +68,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def vectors(folder: Path) -> Vectors:
-    return Vectors("words", Embedder(folder, Recipe(pooling="mean"), "cpu"))
+    return Vectors("words", minibert.Embedder(folder, minibert.Recipe(pooling="mean"), "cpu"))
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +103,7 @@ def test_token_ids_with_and_without_the_special_ones_are_the_text(server: Server
 
 
 def test_normalized_vectors_have_length_1_and_so_have_their_first_dimensions(vectors: Vectors, folder: Path) -> None:
-    server = Server(Vectors("words", Embedder(folder, Recipe(pooling="mean", normalize=True), "cpu")))
+    server = Server(Vectors("words", minibert.Embedder(folder, minibert.Recipe(pooling="mean", normalize=True), "cpu")))
     plain = minibert.embed(TEXTS, folder, pooling="mean")
     for dimensions in (None, 3):
         first = plain[:, :dimensions]

@@ -162,8 +162,3 @@ def test_a_full_queue_refuses_until_it_has_space() -> None:
         batcher.submit([(4, 40)], [40])  # the queue has space again
 
     asyncio.run(main())
-
-
-def test_a_queue_that_mixes_up_results_would_be_noticed() -> None:
-    with pytest.raises(AssertionError):
-        assert run(lambda batcher: submitted(batcher, [(1, 2), (2, 2)]), lambda items: [4, 2]) == [2, 4]

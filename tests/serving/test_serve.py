@@ -20,7 +20,6 @@ from words import labelled, write_words_checkpoint
 
 import minibert
 from minibert.bench import serving as clients
-from minibert.cli import main as cli
 from minibert.tasks.frozen import train
 
 KEY = "a key"
@@ -69,8 +68,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Open to all, with a classifier."""
     place = tmp_path_factory.mktemp("served")
     folder = write_words_checkpoint(place / "words", head="masked-lm")
-    texts, labels = labelled()
-    train(texts, labels, model=str(folder), folds=0).save(place / "sentiment")
+    train(*labelled(), model=str(folder), folds=0).save(place / "sentiment")
     options = ("--pooling", "mean", "--classifier", str(place / "sentiment"))
     with started(folder, place / "open.log", *options) as server:
         yield server
@@ -296,33 +294,17 @@ def test_the_limits_are_those_of_the_command_line(sent: bytes, status: int, lock
         ("--model nowhere/at/all", "nowhere/at/all"),
     ],
 )
-def test_a_wrong_request_to_serve_is_one_clear_error(
-    options: str, message: str, server: Served, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_request_to_serve_is_one_clear_error(options: str, message: str, server: Served, run: Any) -> None:
     values = vars(server)
-    given = options.format(**values).split()
-    assert cli.main(["serve", "--model", str(server.folder), "--port", "0", *given]) == 2
-    error = capsys.readouterr().err.strip()
+    error = run("serve", "--model", server.folder, "--port", 0, *options.format(**values).split(), status=2).strip()
     assert message.format(**values) in error
     assert len(error.splitlines()) == 1
 
 
 @pytest.mark.parametrize("key", ["", "  ", "a\tb", " a", "clé"])
-def test_a_key_that_no_request_could_have_is_refused(
-    key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_key_that_no_request_could_have_is_refused(key: str, monkeypatch: pytest.MonkeyPatch, run: Any) -> None:
     monkeypatch.setenv("MINIBERT_API_KEY", key)
-    assert cli.main(["serve", "--port", "0"]) == 2
-    assert "MINIBERT_API_KEY is empty or" in capsys.readouterr().err
-
-
-def test_without_its_packages_the_command_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delitem(sys.modules, "minibert.serving.app", raising=False)
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert cli.main(["serve"]) == 1
-    assert re.search("needs uvicorn: .*pip install", capsys.readouterr().err)
+    assert "MINIBERT_API_KEY is empty or" in run("serve", "--port", 0, status=2)
 
 
 def test_sigterm_finishes_what_is_in_flight_and_exits_0(locked: Served) -> None:

@@ -59,7 +59,6 @@ def certain(encoded: Encoded) -> list[Any]:
 
 
 def drawn(encoded: Encoded, seed: int = 0) -> list[Any]:
-    """Random logits."""
     generator = np.random.default_rng(seed)
     return [generator.normal(size=(2, len(one.ids))).astype(np.float32) for one in encoded.examples]
 

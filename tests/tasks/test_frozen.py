@@ -14,12 +14,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from words import labelled, write_words_checkpoint
+from words import labelled
 
+from minibert import TextFeatures, embed
 from minibert.tasks.classification import Texts
 from minibert.tasks.frozen import CLASSIFIER_FILE, DETAILS, Classifier, read, train
-from minibert.vectors.embedder import embed
-from minibert.vectors.features import TextFeatures
 
 TEXTS, LABELS = labelled()
 NEW = ["a very good play", "the awful meal", "", "book"]
@@ -156,15 +155,6 @@ def test_a_checkpoint_that_was_moved_is_named_anew(saved: Path, checkpoint: Path
     with pytest.raises(FileNotFoundError, match="gone"):
         Classifier.load(saved)
     assert Classifier.load(saved, model=str(copy)).predict(["fine"]).shape == (1,)
-
-
-def test_other_weights_are_refused_with_both_hashes(saved: Path, trained: Classifier, tmp_path: Path) -> None:
-    other = write_words_checkpoint(tmp_path / "other", seed=1)
-    found = TextFeatures(str(other)).fit([]).weights_sha256_
-    with pytest.raises(ValueError, match=f"{found}.* expected .*{trained.features.weights_sha256_}"):
-        Classifier.load(saved, model=str(other))
-    with pytest.raises(ValueError, match=r"^batch_tokens is 0; it must be at least 1"):  # not the folder's fault
-        Classifier.load(saved, batch_tokens=0)
 
 
 @pytest.mark.parametrize(

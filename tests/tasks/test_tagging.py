@@ -118,7 +118,6 @@ def test_what_is_predicted_can_be_read_again(tmp_path: Path) -> None:
             lambda: encode(BEACH, labels=["B-location", "O"]),
             "row 0, word 1, has the label 'I-location'; the model knows",
         ),
-        (lambda: TASK.from_texts(["a"], ["b"]), "leave out the second texts"),
     ],
 )
 def test_sentences_that_cannot_be_used_are_refused(use: Any, message: str) -> None:
@@ -128,15 +127,6 @@ def test_sentences_that_cannot_be_used_are_refused(use: Any, message: str) -> No
 
 # ---------------------------------------------------------------------------------------------------------------
 # Words and tokens
-
-
-def test_a_words_label_stands_at_its_first_token_alone() -> None:
-    first = encode(BEACH).examples[0]
-    assert REFERENCE.convert_ids_to_tokens(first.ids) == [
-        *("[CLS]", "red", "##ond", "##o", "beach", "b", "##l", "##vd", ".", "[SEP]")
-    ]
-    assert first.labels["labels"] == [-100, 0, -100, -100, 2, 2, -100, -100, 4, -100]
-    assert first.segments == [0] * 10
 
 
 @settings(max_examples=80, deadline=None)

@@ -185,11 +185,6 @@ def test_the_comparison_notices_a_mistake(
     assert differences(*SETTINGS[name], HARD) != []
 
 
-def test_the_comparison_notices_another_setting() -> None:
-    assert all(differences(SETTINGS[name][0], wordpiece(), HARD) for name in ("case", "accents", "Chinese", "literal"))
-    assert differences(BytePairs(BPE_VOCAB, MERGES, taking_space=()), bpe(), HARD) != []
-
-
 # -- examples
 
 

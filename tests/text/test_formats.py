@@ -39,13 +39,6 @@ def read(path: Path, content: bytes, *names: str | None, **settings: Any) -> tup
         return list(file.rows()), [str(one.message) for one in caught]
 
 
-def texts_of(path: Path, content: bytes, column: str | None = None, **settings: Any) -> list[Any]:
-    """The texts of a file with this content."""
-    path.write_bytes(content)
-    with TextFile(path, column, **settings) as file:
-        return list(file)
-
-
 # -- delimiters
 
 
@@ -179,7 +172,8 @@ def test_bytes_that_are_not_text_are_an_error_with_the_line(
 def test_an_empty_cell_is_a_missing_text_as_null_is(tmp_path: Path, name: str, content: bytes) -> None:
     with pytest.raises(ValueError, match=f"{name}, line 3, has .* as 'text', not a text; .* --missing empty"):
         read(tmp_path / name, content)
-    assert texts_of(tmp_path / name, content, missing="empty") == ["a", ""]
+    with TextFile(tmp_path / name, missing="empty") as file:
+        assert list(file) == ["a", ""]
 
 
 # -- settings
@@ -212,3 +206,9 @@ def test_settings_are_checked_at_once(settings: Any, message: str) -> None:
 def test_a_setting_that_a_format_does_not_have_is_refused(name: str, settings: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         FileSettings(**settings).format_of(name)
+
+
+@pytest.mark.parametrize("written", ["Bewertung des K\u00e4ufers", " Bewertung des Ka\u0308ufers "])
+def test_an_umlaut_of_a_name_may_be_one_character_or_two(tmp_path: Path, written: str) -> None:
+    for requested in ("Bewertung des K\u00e4ufers", "Bewertung des Ka\u0308ufers"):
+        assert read(tmp_path / "x.csv", f"n,{written}\n1,gut\n".encode(), requested, "n")[0] == [("gut", "1")]

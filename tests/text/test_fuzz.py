@@ -19,10 +19,9 @@ from helpers import assert_equal
 from safetensors.numpy import save
 from safetensors.torch import load_file
 
+from minibert import Config, load_tokenizer
 from minibert.checkpoints.tensor_files import INDEX_FILE, WEIGHTS_FILE, list_tensors, read_tensors
-from minibert.config import Config
 from minibert.tasks import frozen
-from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import SPECIAL_TOKENS
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # a vocabulary with upper case among them

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,10 @@ from helpers import minilm_folder
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from words import SPECIAL
 
 from minibert.losses import IGNORED
 from minibert.text.masking import Masking, unmasked
-from minibert.text.tokenizer import Tokenizer, load_tokenizer
-from minibert.text.tokenizer_files import definition_from_vocab
+from minibert.text.tokenizer import load_tokenizer
 
 TOKENIZER = load_tokenizer(minilm_folder())
 MASKING = Masking.of(TOKENIZER)
@@ -121,13 +118,6 @@ def test_the_tokens_of_a_phrase_are_chosen_together_and_the_longer_phrase_counts
 def test_a_row_may_begin_in_the_middle_of_a_word() -> None:
     found = set(map(tuple, chosen(WORDS, [TOKENIZER.vocab[token] for token in ("##s", "##ing", "a")])))
     assert found == {(False, False, False), (True, True, False), (False, False, True), (True, True, True)}
-
-
-def test_whole_words_of_a_vocabulary_that_marks_none_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, "a", "b"]), encoding="utf-8")
-    tokenizer = Tokenizer(definition_from_vocab(tmp_path / "vocab.txt", {}, True))
-    with pytest.raises(ValueError, match="no token of this vocabulary"):
-        Masking.of(tokenizer, whole_words=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -329,3 +329,36 @@ def test_a_small_file_of_one_endless_row_is_refused_in_little_memory(folder: Pat
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 350_000_000
+
+
+# -- files that change
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x.csv", "x.jsonl", "x.txt.gz"])
+@pytest.mark.parametrize("change", ["longer", "shorter", "other"])
+def test_a_file_that_changes_while_it_is_read_is_refused(folder: Path, name: str, change: str) -> None:
+    line = b'{"text": "a"}\n' if name == "x.jsonl" else b"text\n"
+    content = line * 9000
+    content = gzip.compress(content) if name.endswith(".gz") else content
+    (folder / name).write_bytes(content)
+    with (
+        TextFile(folder / name) as file,
+        pytest.raises(ValueError, match=f"{name} was changed while it was read; wait until it is complete"),
+    ):
+        for number, _ in enumerate(file):
+            if number == 0 and change == "other":
+                os.utime(folder / name, ns=(0, 0))
+            elif number == 0:
+                with (folder / name).open("r+b") as other:
+                    other.truncate(len(content) // 2) if change == "shorter" else other.seek(0, os.SEEK_END)
+                    other.write(b"" if change == "shorter" else line)
+
+
+def test_a_file_may_be_replaced_by_a_new_one_while_it_is_read(folder: Path) -> None:
+    (folder / "x.txt").write_bytes(b"a\n" * 9000)
+    with TextFile(folder / "x.txt") as file:
+        texts = iter(file)
+        assert next(texts) == "a"
+        (folder / "new.txt").write_bytes(b"b\n")
+        (folder / "new.txt").rename(folder / "x.txt")
+        assert list(texts) == ["a"] * 8999

@@ -82,11 +82,9 @@ def test_anything_but_a_column_of_texts_is_refused(texts: object, message: str):
 
 
 @pytest.mark.parametrize("call", [as_texts, TOKENIZER, TOKENIZER.ids])
-def test_a_lone_surrogate_and_an_unknown_policy_are_refused(call: Callable[..., object]):
+def test_a_lone_surrogate_is_refused(call: Callable[..., object]):
     with pytest.raises(ValueError, match=r"row 1 has a lone surrogate \(U\+D800, .* at character 2"):
         call(["hello", "ab\ud800c"])
-    with pytest.raises(ValueError, match="'drop'; it must be 'error' or 'empty'"):
-        call(["a"], missing="drop")
 
 
 FRAME = pd.DataFrame({"x": ["a", "b"], "y": ["c", "d"], "z": ["e", "f"]}, index=[7, 3])

@@ -9,8 +9,6 @@ import pytest
 from words import BAD, GOOD, write_words_checkpoint
 
 import minibert
-from minibert import Embedder, Recipe, TextFeatures, embed
-from minibert.cli.main import main
 from minibert.tasks.frozen import Classifier, train
 from minibert.text.tokenized import TruncationWarning
 from minibert.vectors.stream import embed_stream
@@ -18,12 +16,6 @@ from minibert.vectors.stream import embed_stream
 # The checkpoint takes 20 tokens, 18 of them of text.
 LONG = " ".join(GOOD * 15)  # 45 tokens of text
 TEXTS = ["a very good film", LONG, "", "the awful meal", " ".join(BAD * 7)]
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_words_checkpoint(tmp_path_factory.mktemp("words"))
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max"])
@@ -31,24 +23,26 @@ def test_the_vector_of_a_long_text_is_the_mean_of_its_windows_by_tokens_of_text(
     words = LONG.split()
     for count, weights in ((45, [18, 18, 18, 18]), (25, [18, 16])):  # the last window may be shorter
         windows = [" ".join(words[start : min(start + 18, count)]) for start in range(0, 9 * len(weights), 9)]
-        vectors = embed(windows, checkpoint, pooling=pooling)
-        got = embed(" ".join(words[:count]), checkpoint, pooling=pooling, long="windows")
+        vectors = minibert.embed(windows, checkpoint, pooling=pooling)
+        got = minibert.embed(" ".join(words[:count]), checkpoint, pooling=pooling, long="windows")
         np.testing.assert_allclose(got, np.average(vectors, axis=0, weights=weights), rtol=0, atol=1e-5)
     assert np.abs(got - vectors.mean(axis=0)).max() > 1e-4  # a negative control: not weighted
 
 
 def test_texts_that_fit_have_the_same_vectors_as_those_that_would_be_cut(checkpoint: Path) -> None:
     short = [*TEXTS[:1], *TEXTS[2:4], " ".join(GOOD * 6)]  # the last has exactly 20 tokens
-    np.testing.assert_array_equal(embed(short, checkpoint, long="windows"), embed(short, checkpoint, long="cut"))
+    np.testing.assert_array_equal(
+        minibert.embed(short, checkpoint, long="windows"), minibert.embed(short, checkpoint, long="cut")
+    )
     with pytest.warns(TruncationWarning, match="^2 of 5 texts are longer than 20 tokens"):
-        embed(TEXTS, checkpoint, long="cut")
+        minibert.embed(TEXTS, checkpoint, long="cut")
 
 
 def test_every_way_to_request_windows_gives_the_same(checkpoint: Path, tmp_path: Path) -> None:
-    expected = embed(TEXTS, checkpoint, long="windows", stride=7)
+    expected = minibert.embed(TEXTS, checkpoint, long="windows", stride=7)
     written = embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, long="windows", stride=7, part_rows=2)
-    embedder = Embedder(checkpoint, Recipe(long="windows", stride=7))
-    features = TextFeatures(checkpoint, long="windows", stride=7, cache=tmp_path / "rows").fit(TEXTS)
+    embedder = minibert.Embedder(checkpoint, minibert.Recipe(long="windows", stride=7))
+    features = minibert.TextFeatures(checkpoint, long="windows", stride=7, cache=tmp_path / "rows").fit(TEXTS)
     for got in (embedder(TEXTS), np.load(tmp_path / "x.npy"), features.transform(TEXTS)):
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(features.transform(TEXTS[:2]), expected[:2], rtol=0, atol=1e-5)
@@ -58,11 +52,11 @@ def test_every_way_to_request_windows_gives_the_same(checkpoint: Path, tmp_path:
 
 
 def test_the_command_reports_windows_and_a_saved_classifier_keeps_them(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checkpoint: Path, tmp_path: Path, run: Any
 ) -> None:
     (tmp_path / "in.txt").write_text("\n".join(TEXTS))
     command = f"embed {tmp_path}/in.txt --out {tmp_path}/x.npy --model {checkpoint} --long windows"
-    assert main(command.split()) == 0 and "2 of 5 texts in 6 windows" in capsys.readouterr().out
+    assert "2 of 5 texts in 6 windows" in run(*command.split())
     trained = train(GOOD + BAD, [1, 1, 1, 0, 0, 0], model=str(checkpoint), long="windows", stride=5)
     trained.save(tmp_path)
     loaded = Classifier.load(tmp_path)
@@ -73,11 +67,11 @@ def test_the_command_reports_windows_and_a_saved_classifier_keeps_them(
 # -- vectors that are not finite
 
 CALLS: dict[str, Callable[[list[str], Path, Path], object]] = {
-    "embed": lambda texts, folder, _: embed(texts, folder),
-    "pairs": lambda texts, folder, _: embed(GOOD * 7, folder, pairs=texts),
-    "windows": lambda texts, folder, _: embed([LONG, *texts[1:]], folder, long="windows"),
+    "embed": lambda texts, folder, _: minibert.embed(texts, folder),
+    "pairs": lambda texts, folder, _: minibert.embed(GOOD * 7, folder, pairs=texts),
+    "windows": lambda texts, folder, _: minibert.embed([LONG, *texts[1:]], folder, long="windows"),
     "stream": lambda texts, folder, out: embed_stream(texts, out / "x.npy", folder, part_rows=4),
-    "features": lambda texts, folder, _: TextFeatures(folder).fit_transform(texts),
+    "features": lambda texts, folder, _: minibert.TextFeatures(folder).fit_transform(texts),
 }
 
 
@@ -85,7 +79,7 @@ CALLS: dict[str, Callable[[list[str], Path, Path], object]] = {
 def test_a_vector_that_is_not_finite_is_an_error_that_names_the_row(call: Any, tmp_path: Path) -> None:
     folder, texts = write_words_checkpoint(tmp_path / "words"), GOOD * 7
     # The weight becomes infinite after loading: a file with such a weight is refused.
-    Embedder(folder).engine.embeddings.token[minibert.load_tokenizer(folder).vocab["awful"], 0] = float("inf")
+    minibert.Embedder(folder).engine.embeddings.token[minibert.load_tokenizer(folder).vocab["awful"], 0] = float("inf")
     call(texts, folder, tmp_path)  # other words are fine
     texts[17] = "an awful film"
     (tmp_path / "x.npy").unlink(missing_ok=True)

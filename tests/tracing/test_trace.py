@@ -18,14 +18,10 @@ from words import write_words_checkpoint
 
 import minibert
 from minibert import templates
-from minibert.config import Config
-from minibert.model import Encoder
 from minibert.tasks.masked_text import fill_mask
 from minibert.tracing import page as pages
 from minibert.tracing.journey import Journey, merge_words, quadrants, rollout
 from minibert.tracing.page import choose, page_data
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 TEXT = "the film very lovely it good"  # "it" is two pieces
 PAIR = ("the film", "a very dull play")
@@ -38,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def encoder(folder: Path) -> Encoder:
+def encoder(folder: Path) -> minibert.Encoder:
     return minibert.load(folder)
 
 
@@ -212,8 +208,10 @@ def test_a_long_text_gets_fewer_heads_and_layers_and_says_so(encoder, tokenizer,
 
 
 def test_64_tokens_of_six_layers_and_twelve_heads_fit_in_6_megabytes(tokenizer):
-    config = Config(vocab_size=100, hidden_size=768, num_hidden_layers=6, num_attention_heads=12, intermediate_size=8)
-    page = minibert.trace(Encoder(config), tokenizer, " ".join(["film"] * 62)).to_html()
+    config = minibert.Config(
+        vocab_size=100, hidden_size=768, num_hidden_layers=6, num_attention_heads=12, intermediate_size=8
+    )
+    page = minibert.trace(minibert.Encoder(config), tokenizer, " ".join(["film"] * 62)).to_html()
     assert 4_000_000 < len(page.encode()) < 6_000_000
     assert (data_of(page)["layers"], data_of(page)["heads"]) == (list(range(6)), list(range(12)))
 
@@ -239,11 +237,6 @@ def test_every_link_leads_to_the_line_that_computes_the_step(folder, tokenizer, 
     assert address in pooled.to_html(annotated="../built here") and "model.html" not in pooled.to_html()
 
 
-def test_a_step_whose_code_is_not_found_leads_to_its_function(monkeypatch):
-    monkeypatch.setitem(pages.STEPS, "step", (pages.seen, "no such code"))
-    assert pages.line_of("step") == ("page.py", inspect.getsourcelines(pages.seen)[1])
-
-
 def test_colouring_leaves_the_source_as_it_is_and_without_pygments_there_is_none(monkeypatch):
     code = inspect.getsource(pages)
     shown = "\n".join(templates.coloured(code)) + "\n"
@@ -265,7 +258,7 @@ def test_a_family_without_segments_is_traced_and_a_pair_of_it_says_so(tmp_path):
 
 
 def test_narrow_embeddings_and_shared_layers_are_traced(tokenizer):
-    config = Config(
+    config = minibert.Config(
         vocab_size=100,
         embedding_size=8,
         hidden_size=24,
@@ -275,7 +268,7 @@ def test_narrow_embeddings_and_shared_layers_are_traced(tokenizer):
         intermediate_size=37,
         type_vocab_size=0,
     )
-    traced = minibert.trace(Encoder(config, pooler=False).eval(), tokenizer, *PAIR)
+    traced = minibert.trace(minibert.Encoder(config, pooler=False).eval(), tokenizer, *PAIR)
     page = traced.to_html()
     assert len(traced.layers) == 3 and not torch.equal(traced.attentions[0], traced.attentions[2])
     assert len(unpacked(data_of(page)["vectors"]["token"], "<f2", len(traced.tokens), 8)) == len(traced.tokens)
@@ -307,11 +300,6 @@ def test_what_is_particular_about_a_text_is_noted(text, note, encoder, tokenizer
 def test_a_request_that_cannot_be_traced_is_refused(arguments, message, encoder, tokenizer):
     with pytest.raises((TypeError, ValueError), match=message):
         minibert.trace(**({"encoder": encoder, "tokenizer": tokenizer, "text": "a"} | arguments))
-
-
-def test_a_new_head_is_refused_since_it_was_never_trained(tokenizer, folder):
-    with pytest.raises(ValueError, match="never trained"):
-        minibert.trace(minibert.load(folder, head="masked-lm", new_head=True), tokenizer, "a")
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,6 @@ from minibert.tracing import command
 TEXT = "the film very lovely it good"
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_words_checkpoint(tmp_path_factory.mktemp("words"))
-
-
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run `minibert trace` in an empty folder: status, standard output, standard error."""

@@ -17,8 +17,6 @@ from minibert.tracing.journey import strongest_units
 from minibert.tracing.run import Trace
 from minibert.train.reader import Reader
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 TEXT = "the film very good"
 RECIPES: list[dict[str, Any]] = [
     {"pooling": "cls"},

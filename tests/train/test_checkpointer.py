@@ -32,7 +32,6 @@ HEAD = "sequence-classification"
 SETTINGS = TrainSettings(epochs=3, batch_size=4, learning_rate=1e-2, accumulate=2)  # of 18 rows: 3 steps an epoch
 CONFIG = {"seed": 0, "learning_rate": 1e-2, "labels": ("a", "b")}
 SCORES = [0.5, 0.9, 0.7]  # by epoch: the second is the best
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @dataclass
@@ -90,7 +89,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the runs are that several tests copy."""
-    torch.set_num_threads(1)  # before one_thread does, which is no fixture of the module
     return tmp_path_factory.mktemp("folders")
 
 

@@ -21,7 +21,6 @@ from training import CLOSE, Found, assert_parts_are_the_whole, batch_of, example
 from words import labelled, write_tsv, write_words_checkpoint
 
 import minibert
-from minibert.cli import main as cli
 from minibert.families.albert import ALBERT
 from minibert.families.base import Family
 from minibert.families.bert import BERT
@@ -44,7 +43,6 @@ from minibert.train.packed import packed_output
 from minibert.train.settings import DistillClassifierSettings, DistillSettings, TrainSettings
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:all .* texts were predicted", "ignore:degenerate"),  # models that barely learned
 ]
 HEAD = "masked-lm"
@@ -224,15 +222,12 @@ def test_the_result_is_an_ordinary_distilbert_that_has_learned(home: Path, tmp_p
     assert dev["kept"] == dev["masked_accuracy"] / dev["teacher_masked_accuracy"]
 
 
-def test_the_command_reports_the_layers_and_what_the_student_keeps(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_reports_the_layers_and_what_the_student_keeps(home: Path, tmp_path: Path, run: Any) -> None:
     command = (
         f"distill {home}/corpus.txt --teacher {home}/taught --take 0,2,3 --steps 4 --save-every 2 --max-length 16 "
         f"--batch-size 4 --weights 5,2,0 --places masked --precision float32 --out {tmp_path}/out --json"
     )
-    assert cli.main(command.split()) == 0
-    printed = capsys.readouterr().out
+    printed = run(*command.split())
     assert "a DistilBERT of 3 layers, initialised with layers 0, 2, 3 of the teacher" in printed
     figures = json.loads(printed.splitlines()[-1])
     assert (figures["asked"]["weights"], figures["asked"]["places"]) == ([5.0, 2.0, 0.0], "masked")
@@ -277,18 +272,15 @@ def test_the_labels_of_a_teacher_may_be_in_another_order(home: Path, tmp_path: P
     assert torch.equal(classifier_run(other).soft_labels, classifier_run(home / "tuned").soft_labels)
 
 
-def test_the_command_distills_a_classifier_into_a_folder_that_predicts(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_distills_a_classifier_into_a_folder_that_predicts(home: Path, tmp_path: Path, run: Any) -> None:
     train, dev, out = write_tsv(tmp_path / "train.tsv", 48), write_tsv(tmp_path / "dev.tsv", 24), tmp_path / "out"
     command = (
         f"distill --task classify {train} --teacher {home}/tuned --dev {dev} --epochs 5 --batch-size 8 "
         f"--learning-rate 6e-3 --max-length 16 --layers 2 --out {out} --json"
     )
-    assert cli.main(command.split()) == 0
-    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    figures = json.loads(run(*command.split()).splitlines()[-1])
     assert figures["dev"]["accuracy"] == 1.0 and figures["asked"]["take"] == [0, 3]
-    assert cli.main(["evaluate", str(out), str(dev)]) == 0
+    run("evaluate", out, dev)
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(out)
     assert theirs.config.id2label == {0: "neg", 1: "pos"}
 
@@ -363,8 +355,7 @@ def test_a_classifier_that_cannot_be_distilled_is_refused(
         classifier_run(home / teacher, task.from_labels(TEXTS, labels), task)
 
 
-def test_an_option_of_the_other_task_is_refused(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_of_the_other_task_is_refused(home: Path, tmp_path: Path, run: Any) -> None:
     command = f"distill {home}/corpus.txt --teacher {home}/taught --out {tmp_path}/out"
     for more, task in (("--epochs 3", "language"), ("--task classify --mask-rate 0.2", "classify")):
-        assert cli.main(f"{command} {more}".split()) == 2
-        assert f"has no meaning for --task {task}" in capsys.readouterr().err
+        assert f"has no meaning for --task {task}" in run(*command.split(), *more.split(), status=2)

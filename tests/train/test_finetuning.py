@@ -12,11 +12,9 @@ import torch
 import transformers
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from words import labelled, write_tsv, write_words_checkpoint
+from words import labelled, write_tsv
 
 import minibert
-from minibert import FineTunedClassifier
-from minibert.cli import main as cli
 from minibert.tasks import task_class
 from minibert.tasks.answering import Answering
 from minibert.train import finetune
@@ -25,15 +23,9 @@ from minibert.train.reader import Reader
 from minibert.train.settings import FinetuneSettings
 
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore:all .* texts were predicted"),  # models that have hardly begun
 ]
 QUICK: dict[str, Any] = {"epochs": 8, "batch_size": 8, "learning_rate": 6e-3}
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_words_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
 def test_a_model_learns_and_its_folder_decides_alike_in_minibert_and_transformers(
@@ -93,7 +85,7 @@ def test_a_head_that_fits_is_kept_and_another_is_fresh(checkpoint: Path, tmp_pat
 
 
 def test_the_commands_train_with_several_seeds_measure_predict_and_plot(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checkpoint: Path, tmp_path: Path, run: Any
 ) -> None:
     train, dev = (write_tsv(tmp_path / f"{rows}.tsv", rows) for rows in (48, 24))
     out, plot = tmp_path / "out", tmp_path / "curve.svg"
@@ -101,24 +93,19 @@ def test_the_commands_train_with_several_seeds_measure_predict_and_plot(
         f"finetune classify {train} --dev {dev} --model {checkpoint} --out {out} --json --epochs 8 --batch-size 8 "
         "--learning-rate 6e-3 --precision float32"
     )
-    assert cli.main(f"{command} --plot {tmp_path}/curve.docx".split()) == 2
-    assert "must be a file that ends in .png, .svg, .pdf" in capsys.readouterr().err
-    assert cli.main(f"{command} --seeds 0".split()) == 2
-    assert "--seeds is 0; it must be at least 1 and at most 1000" in capsys.readouterr().err
-    assert cli.main(f"{command} --seeds 2 --plot {plot}".split()) == 0
-    *printed, last = capsys.readouterr().out.splitlines()
+    refused = run(*command.split(), "--plot", tmp_path / "curve.docx", status=2)
+    assert "must be a file that ends in .png, .svg, .pdf" in refused
+    assert "--seeds is 0; it must be at least 1 and at most 1000" in run(*command.split(), "--seeds", 0, status=2)
+    *printed, last = run(*command.split(), "--seeds", 2, "--plot", plot).splitlines()
     figures = json.loads(last)
     assert len(figures["seeds"]["scores"]) == 2 and {"seconds", "tokens_per_second"} <= set(figures)
     assert figures["dev"]["accuracy"] == max(figures["seeds"]["scores"])
     epochs = [line for line in printed if line.startswith("epoch ")]
     assert "the best so far" in epochs[0] and "held-out accuracy 1.0000" in epochs[7] and len(epochs) == 16
     assert "<svg" in plot.read_text() and not list(tmp_path.glob("out.training*"))
-    assert cli.main(["evaluate", str(out), str(dev), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["accuracy"] == 1.0
-    assert cli.main(["evaluate", str(out), str(dev), "--batch-tokens", "0"]) == 2
-    assert "batch_tokens is 0; it must be at least 1" in capsys.readouterr().err
-    assert cli.main(["predict", str(out), "the film very lovely play", "the book very dull play"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    assert json.loads(run("evaluate", out, dev, "--json").splitlines()[-1])["accuracy"] == 1.0
+    assert "batch_tokens is 0; it must be at least 1" in run("evaluate", out, dev, "--batch-tokens", 0, status=2)
+    lines = run("predict", out, "the film very lovely play", "the book very dull play").splitlines()
     assert [line.split("\t")[0] for line in lines] == ["pos", "neg"]
     assert lines[0].endswith("\tthe film very lovely play")
 
@@ -164,14 +151,6 @@ def test_a_data_frame_a_dict_and_a_file_give_the_same_model_which_answers_texts(
     assert pickle.loads(pickle.dumps(models[0])).predict(texts) == found
 
 
-def test_a_table_of_pairs_gives_a_model_of_pairs(checkpoint: Path) -> None:
-    frame = as_frame().rename(columns={"message": "sentence", "category": "label"}).assign(other="the book")
-    model: Any = finetune("classify", frame, pair="other", model=checkpoint, epochs=1)
-    assert len(model.predict(["the film"], ["the book"])) == 1
-    with pytest.raises(ValueError, match="pairs"):
-        model.predict(["the film"])
-
-
 def test_a_missing_text_is_refused_with_its_row_or_is_empty_as_the_message_says(checkpoint: Path) -> None:
     texts, labels = labelled(8)
     nothing, how = pd.NA, {"model": checkpoint, "epochs": 1}
@@ -193,12 +172,7 @@ def test_a_missing_text_is_refused_with_its_row_or_is_empty_as_the_message_says(
         ("classify", as_frame(), {"text": "body", "label": "category"}, "the DataFrame has no column 'body'"),
         ("classify", as_frame(), {"txt": "message"}, "unexpected keyword argument 'txt'"),
         ("tag", as_frame(), {}, "the task 'tag' reads a file, not a DataFrame"),
-        (
-            "classify",
-            as_frame(),
-            {"delimiter": ";"},
-            "delimiter and encoding are of files; leave them out for a DataFrame",
-        ),
+        ("classify", as_frame(), {"delimiter": ";"}, "encoding are of files; leave them out for a DataFrame"),
         ("classify", {"text": ["a", "b"], "label": ["x", float("nan")]}, {}, "row 1 has the label nan"),
         ("classify", ["a", "b"], {"labels": ["x", "x"]}, "they have 1 classes, the smallest 'x'"),
         ("classify", ["a", "b"], {"labels": ["x", None]}, "row 1"),
@@ -216,8 +190,8 @@ def test_data_that_cannot_be_learned_is_refused_before_anything_is_loaded(
 # The scikit-learn classifier
 
 
-def classifier(checkpoint: Path, **changes: Any) -> FineTunedClassifier:
-    return FineTunedClassifier(str(checkpoint), precision="float32", **QUICK | changes)
+def classifier(checkpoint: Path, **changes: Any) -> minibert.FineTunedClassifier:
+    return minibert.FineTunedClassifier(str(checkpoint), precision="float32", **QUICK | changes)
 
 
 def test_the_classifier_fits_predicts_and_survives_a_pickle(checkpoint: Path) -> None:

@@ -36,7 +36,6 @@ from minibert.train.settings import TrainSettings
 HEAD = "sequence-classification"
 Make = Callable[..., Head]
 TWENTY = TrainSettings(epochs=4, batch_size=4, learning_rate=1e-3, warmup=0.3)  # steps, with 18 rows
-pytestmark = pytest.mark.usefixtures("one_thread")
 both_steps = pytest.mark.parametrize("loss_of", [packed_loss, readable_loss], ids=["packed", "readable"])
 
 

@@ -16,25 +16,22 @@ from training import CLOSE, CONFIG, VOCABULARY, Found, assert_parts_are_the_whol
 from words import write_words_checkpoint
 
 import minibert
-from minibert.config import Config
 from minibert.families.albert import ALBERT
 from minibert.families.bert import BERT
 from minibert.families.electra import ELECTRA
 from minibert.losses import IGNORED
 from minibert.text.masking import Masking
-from minibert.text.tokenizer import load_tokenizer
 from minibert.train.batches import Batch, Batches
 from minibert.train.objectives import OBJECTIVES, Electra, ReplacedTokens
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 FAMILIES = {"mlm": BERT, "mlm+nsp": BERT, "mlm+sop": ALBERT}
 LENGTHS = [9, 4, 11, 7, 1, 3]
 objectives = pytest.mark.parametrize("name", FAMILIES)
 
 
-def config(kind: str = "bert", **changes: Any) -> Config:
+def config(kind: str = "bert", **changes: Any) -> minibert.Config:
     sizes = CONFIG | {"model_type": kind, "vocab_size": VOCABULARY, "num_hidden_layers": 2, "embedding_size": 8}
-    return Config.from_dict(sizes | changes)
+    return minibert.Config.from_dict(sizes | changes)
 
 
 def new_model(name: str) -> Any:
@@ -160,7 +157,7 @@ def test_the_score_counts_replaced_tokens_with_the_likeliest_ones_filled_in(mode
 
 
 def test_chosen_tokens_are_masked_or_left_and_never_replaced(tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(write_words_checkpoint(tmp_path))
+    tokenizer = minibert.load_tokenizer(write_words_checkpoint(tmp_path))
     ids = np.array(list(range(5, 60)) * 400)
     masked, labels = replace(Masking.of(tokenizer), **ReplacedTokens.masking)(ids.tolist(), 0, 0)
     is_mask = np.array(masked) == tokenizer.mask_id
@@ -176,6 +173,6 @@ def test_chosen_tokens_are_masked_or_left_and_never_replaced(tmp_path: Path) -> 
     ],
     ids=["a BERT", "no head for the generator"],
 )
-def test_a_config_without_a_generator_is_refused(given: Config, message: str) -> None:
+def test_a_config_without_a_generator_is_refused(given: minibert.Config, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Electra(given)

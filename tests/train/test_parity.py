@@ -28,7 +28,6 @@ from minibert.train.settings import TrainSettings
 EPOCH = TrainSettings(epochs=1, batch_size=4, learning_rate=1e-3, warmup=0.3)  # five steps, with 18 rows
 TWENTY = replace(EPOCH, epochs=4)
 MakePair = Callable[..., Pair]
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def assert_trains_as_upstream(

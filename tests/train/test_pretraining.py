@@ -14,14 +14,12 @@ import transformers
 from training import CONFIG, write_home
 
 import minibert
-from minibert.cli import main as cli
 from minibert.losses import IGNORED
 from minibert.tasks.base import Example
 from minibert.train import pretrain
 from minibert.train.pretraining import PretrainRun, baselines
 from minibert.train.settings import PretrainSettings
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 QUICK: dict[str, Any] = {"max_length": 16, "batch_size": 4, "learning_rate": 3e-3}
 
 
@@ -35,17 +33,14 @@ def new_run(home: Path, corpus: Path | None = None, **how: Any) -> PretrainRun:
     return PretrainRun.of(corpus or home / "corpus.txt", PretrainSettings(**given))
 
 
-def test_the_command_writes_an_ordinary_checkpoint(
-    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_an_ordinary_checkpoint(home: Path, tmp_path: Path, run: Any) -> None:
     (tmp_path / "phrases.txt").write_text("the film\nvery good\n")
     command = (
         f"pretrain {home}/corpus.txt --tokenizer {home}/words --config {home}/small.json --whole-words --steps 30 "
         f"--phrases {tmp_path}/phrases.txt --learning-rate 3e-3 --save-every 10 --max-length 16 --batch-size 4 "
         f"--precision float32 --out {tmp_path}/out --json"
     )
-    assert cli.main(command.split()) == 0
-    printed = capsys.readouterr().out
+    printed = run(*command.split())
     assert printed.startswith("corpus         54 documents") and "\nstep 10 " in printed and "\nstep 30 " in printed
     report = json.loads((tmp_path / "out" / "training.json").read_text())
     assert report["asked"]["phrases"] == ["the film", "very good"]

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 import minibert
-from minibert.cli.main import main
 from minibert.text.wordpiece import SPECIAL_TOKENS
 from minibert.train import vocabulary
 from minibert.train.vocabulary import count_words, learn_by_hand, learn_by_library, learn_vocabulary, letters
@@ -85,14 +85,13 @@ def test_the_folder_is_a_tokenizer_to_minibert_and_to_transformers(
     assert (tmp_path / "out" / "vocab.txt").read_text("utf-8").split("\n")[:-1] == found.tokens
 
 
-def test_the_command_reports_what_it_learned(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["vocab", str(corpus), "--size", "50", "--out", str(tmp_path / "out"), "--json"]) == 0
-    *shown, figures = capsys.readouterr().out.splitlines()
+def test_the_command_reports_what_it_learned(corpus: Path, tmp_path: Path, run: Any) -> None:
+    *shown, figures = run("vocab", corpus, "--size", "50", "--out", tmp_path / "out", "--json").splitlines()
     printed = " ".join(" ".join(shown).split())
     assert json.loads(figures)["tokens"] == 39 and "31 words, 10 different ones, 14 letters" in printed
     assert "fewer tokens than the 50 requested: no other pair occurs 2 times" in printed
-    assert main(["vocab", "no_such_corpus.txt", "--out", str(tmp_path)]) == 2  # before anything is read
-    assert "is there already and holds" in capsys.readouterr().err
+    error = run("vocab", "no_such_corpus.txt", "--out", tmp_path, status=2)  # before anything is read
+    assert "is there already and holds" in error
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import re
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -39,7 +38,6 @@ def sections(name: str, prose: str) -> list[Section]:
 
 @cache
 def taught() -> tuple[Section, ...]:
-    """All sections of all tutorials."""
     return tuple(section for path in NOTEBOOKS for section in sections(path.name, prose_of(path)))
 
 
@@ -75,12 +73,6 @@ def test_a_link_that_leads_nowhere_would_be_found(link: str) -> None:
     assert broken(f"[a word]({link})") == [link]
 
 
-@pytest.mark.parametrize("word", list(ENTRIES))
-def test_a_word_is_said_in_two_or_three_sentences_and_used_in_a_tutorial(word: str) -> None:
-    assert 2 <= len(re.findall(r"[.?](?=\s|$)", ENTRIES[word])) <= 3
-    assert word.lower() in " ".join(" ".join(section.prose for section in taught()).split()).lower()
-
-
 @pytest.mark.parametrize("question", list(ASKED))
 def test_a_question_is_answered_in_one_place_and_the_glossary_links_it(question: str) -> None:
     assert answers(question, taught()) == [ASKED[question]]
@@ -91,10 +83,3 @@ def test_a_question_that_is_answered_twice_or_never_would_be_found() -> None:
     found = tuple(sections("a.ipynb", prose))
     assert answers("Why?", found) == [section.place for section in found] == ["a.ipynb#One", "a.ipynb#Two"]
     assert answers("How?", found) == []
-
-
-@pytest.mark.parametrize(
-    "path", [*NOTEBOOKS, TUTORIALS / "README.md", TUTORIALS.parent / "README.md"], ids=lambda path: path.name
-)
-def test_readers_are_led_to_the_glossary(path: Path) -> None:
-    assert re.search(r"\]\((tutorials/)?GLOSSARY\.md", path.read_text("utf-8"))

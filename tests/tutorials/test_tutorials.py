@@ -192,14 +192,6 @@ def test_a_wrong_figure_would_be_found(prose: str, output: str, missing: list[st
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[: len(NOTEBOOKS)])
-def test_a_notebook_ends_with_three_exercises_and_opens_with_versions(path: Path) -> None:
-    first = next(cell for cell in cells_of(path) if cell["cell_type"] == "code")
-    assert "__version__" in first["source"]
-    exercises = prose_of(path).partition("## Exercises")[2]
-    assert all(re.search(rf"(?m)^\W*(Exercise )?{number}\b", exercises) for number in (1, 2, 3))
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[: len(NOTEBOOKS)])
 def test_a_notebook_asks_three_questions_and_its_solutions_answer_them(path: Path) -> None:
     asked = re.findall(r"(?m)^\d\. (.+)$", prose_of(path).partition("## Questions")[2])
     answers = cells_of(TUTORIALS / "solutions" / path.name)[-1]["source"]
@@ -215,13 +207,3 @@ def test_links_lead_to_files_that_exist(path: Path) -> None:
     assert [
         one for one in targets if not (path.parent / one).exists() and "build/" not in one
     ] == []  # `make annotated`
-
-
-def test_the_course_says_of_each_step_how_long_it_takes_what_one_can_do_then_and_what_to_read() -> None:
-    page = (TUTORIALS / "README.md").read_text("utf-8")
-    steps = re.findall(r"(?m)^\| \d+ \| \[.+\]\((.+)\) \| (\d+) \| [\w, ]*\| (.+) \|$", page)
-    assert [name for name, _, _ in steps] == [path.name for path in NOTEBOOKS]
-    assert sum(int(minutes) for _, minutes, _ in steps) in range(330, 391)  # "about six hours"
-    assert all(len(able.split()) >= 10 for _, _, able in steps)
-    reading = re.findall(r"(?m)^\| (\d+) \| ([^|]+) \| ([^|]+) \|$", page.partition("## What else there is to read")[2])
-    assert [number for number, _, _ in reading] == [str(number) for number in range(1, 13)]

@@ -16,12 +16,9 @@ import minibert
 from minibert import TextFeatures, device, embed
 from minibert.tasks.frozen import Classifier, train
 from minibert.vectors import embedder as module
-from minibert.vectors.embedder import Embedder
-from minibert.vectors.recipe import Recipe
 
 TEXTS = ["a very good film", "the awful meal", "", "good book " * 9]  # the last has more than 12 tokens
 pytestmark = [
-    pytest.mark.usefixtures("one_thread"),
     pytest.mark.filterwarnings("ignore::minibert.text.tokenizer.TruncationWarning"),
 ]
 
@@ -74,7 +71,7 @@ def test_auto_without_files_is_cls_as_it_is(folder: Path) -> None:
 
 def test_an_explicit_setting_counts_before_that_of_the_files(stated: Path) -> None:
     def recipe(**settings: Any) -> tuple[object, ...]:
-        found = Embedder(stated, Recipe(**settings)).recipe
+        found = minibert.Embedder(stated, minibert.Recipe(**settings)).recipe
         return found.pooling, found.normalize, found.max_length
 
     assert recipe(pooling="auto") == ("mean", True, 12)
@@ -82,7 +79,7 @@ def test_an_explicit_setting_counts_before_that_of_the_files(stated: Path) -> No
     assert recipe(pooling="max") == ("max", False, None)
     assert recipe(normalize=True) == ("cls", True, None)
     tokenizer = minibert.load_tokenizer(stated, max_length=7)
-    own = Embedder(stated, Recipe("auto"), tokenizer=tokenizer)
+    own = minibert.Embedder(stated, minibert.Recipe("auto"), tokenizer=tokenizer)
     assert (own.tokenizer.max_length, own.recipe.how) == (7, "mean, normalized")
 
 
@@ -104,7 +101,7 @@ def test_auto_is_refused_for_an_encoder_and_a_length_beside_a_tokenizer(stated: 
         embed(TEXTS, encoder, tokenizer=tokenizer, max_length=5)
     for wrong, kind in (({"normalize": "yes"}, TypeError), ({"max_length": 0}, ValueError)):
         with pytest.raises(kind, match=f"{next(iter(wrong))} is "):
-            Recipe(**wrong)  # type: ignore[arg-type]  # that is the test
+            minibert.Recipe(**wrong)  # type: ignore[arg-type]  # that is the test
     with pytest.raises(ValueError, match=r"max_length is 600; it must be .* at most 20"):
         embed(TEXTS, stated, max_length=600)
 
@@ -115,7 +112,7 @@ def test_auto_is_refused_for_an_encoder_and_a_length_beside_a_tokenizer(stated: 
 def test_a_pickle_and_a_fitted_transformer_keep_what_the_files_stated_at_that_time(stated: Path) -> None:
     expected = embed(TEXTS, stated, pooling="auto")
     features = TextFeatures(stated, pooling="auto").fit(TEXTS)
-    stored = [pickle.dumps(features), pickle.dumps(Embedder(stated, Recipe("auto")))]
+    stored = [pickle.dumps(features), pickle.dumps(minibert.Embedder(stated, minibert.Recipe("auto")))]
     (stated / "modules.json").unlink()
     assert_close(features.transform(TEXTS), expected)
     assert_close(pickle.loads(stored[0]).transform(TEXTS), expected)
@@ -124,11 +121,8 @@ def test_a_pickle_and_a_fitted_transformer_keep_what_the_files_stated_at_that_ti
     assert TextFeatures(stated, pooling="auto").fit(TEXTS).recipe_.pooling == "cls"
 
 
-def test_a_saved_classifier_holds_the_resolved_settings_and_decides_alike(
-    stated: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    texts, labels = labelled()
-    classifier = train(texts, labels, model=str(stated), pooling="auto", folds=0)
+def test_a_saved_classifier_holds_the_resolved_settings_and_decides_alike(stated: Path, tmp_path: Path) -> None:
+    classifier = train(*labelled(), model=str(stated), pooling="auto", folds=0)
     classifier.save(tmp_path / "saved")
     details = classifier.details()
     assert {name: details[name] for name in ("pooling", "normalize", "max_length")} == {
@@ -137,14 +131,12 @@ def test_a_saved_classifier_holds_the_resolved_settings_and_decides_alike(
         "max_length": 12,
     }
     (stated / "modules.json").unlink()
-    again = Classifier.load(tmp_path / "saved")
-    expected = classifier.predict_proba(TEXTS)
-    assert_close(again.predict_proba(TEXTS), expected)
+    assert_close(Classifier.load(tmp_path / "saved").predict_proba(TEXTS), classifier.predict_proba(TEXTS))
 
 
 def test_identities_differ_by_what_is_resolved(stated: Path) -> None:
     def identity(**settings: Any) -> dict[str, Any]:
-        return Embedder(stated, Recipe(**settings)).identity
+        return minibert.Embedder(stated, minibert.Recipe(**settings)).identity
 
     auto = identity(pooling="auto")
     assert auto == identity(pooling="mean", normalize=True, max_length=12)
@@ -191,7 +183,7 @@ def test_there_is_no_notice_where_nothing_or_the_default_is_stated_and_none_from
 ) -> None:
     embed(TEXTS, write_words_checkpoint(tmp_path / "bare"))
     embed(TEXTS, state_vectors(write_words_checkpoint(tmp_path / "cls"), "cls", normalize=False))
-    stored = pickle.dumps(Embedder(stated))
+    stored = pickle.dumps(minibert.Embedder(stated))
     notices()
     module.note_stated.cache_clear()
     pickle.loads(stored)(TEXTS)
@@ -207,6 +199,10 @@ def test_files_that_cannot_be_followed_are_a_notice_for_the_default_and_no_error
 
 def test_the_precision_that_was_really_chosen_is_named(stated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "has_bfloat16", lambda device: False)
-    assert Embedder(stated, Recipe(precision="auto"), "cpu").description.endswith(", computed in float32 on cpu")
+    assert minibert.Embedder(stated, minibert.Recipe(precision="auto"), "cpu").description.endswith(
+        ", computed in float32 on cpu"
+    )
     with pytest.warns(UserWarning, match="does not multiply bfloat16"):
-        assert Embedder(stated, Recipe(precision="bfloat16"), "cpu").description.endswith("computed in float32 on cpu")
+        assert minibert.Embedder(stated, minibert.Recipe(precision="bfloat16"), "cpu").description.endswith(
+            "computed in float32 on cpu"
+        )

@@ -11,18 +11,14 @@ import pytest
 import torch
 
 import minibert
-from minibert import TextFeatures, embed
 from minibert.text.texts import portions
 from minibert.text.tokenizer import TruncationWarning
 from minibert.vectors import embedder as module
-from minibert.vectors.embedder import Embedder
 from minibert.vectors.engine import Engine
-from minibert.vectors.recipe import Recipe
 from minibert.vectors.stream import embed_stream
 
 TEXTS = ["a very good film", "the awful meal", "", "book"]
 D = 24
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
@@ -50,30 +46,31 @@ def change_weights(folder: Path) -> None:
 
 
 def test_every_way_to_compute_vectors_gives_the_same(folder: Path, tmp_path: Path) -> None:
-    embedder = Embedder(folder, Recipe("max", (-2, -1), "sum"))
+    embedder = minibert.Embedder(folder, minibert.Recipe("max", (-2, -1), "sum"))
     vectors, settings = embedder(TEXTS), {"pooling": "max", "layers": (-2, -1), "combine": "sum"}
     assert vectors.shape == (4, embedder.width) == (4, D) and vectors.dtype == np.float32
-    np.testing.assert_array_equal(vectors, embed(TEXTS, folder, **settings))
+    np.testing.assert_array_equal(vectors, minibert.embed(TEXTS, folder, **settings))
+    np.testing.assert_array_equal(vectors[0], minibert.embed(TEXTS[0], folder, **settings))
     np.testing.assert_array_equal(vectors, embedder.vectors(embedder.tokenizer.encode_texts(TEXTS)))
     embed_stream(TEXTS, tmp_path / "x.npy", folder, **settings)
     for others in (
         np.load(tmp_path / "x.npy"),
-        TextFeatures(folder, cache=tmp_path / "rows", **settings).fit_transform(TEXTS),
-        TextFeatures.of(embedder).transform(TEXTS),
+        minibert.TextFeatures(folder, cache=tmp_path / "rows", **settings).fit_transform(TEXTS),
+        minibert.TextFeatures.of(embedder).transform(TEXTS),
     ):
         np.testing.assert_allclose(others, vectors, rtol=0, atol=1e-5)
 
 
 def test_an_encoder_in_hand_needs_its_tokenizer_and_has_no_hashes(folder: Path) -> None:
     encoder, tokenizer = minibert.load(folder), minibert.load_tokenizer(folder)
-    embedder = Embedder(encoder, tokenizer=tokenizer)
-    np.testing.assert_array_equal(embedder(TEXTS), embed(TEXTS, folder))
+    embedder = minibert.Embedder(encoder, tokenizer=tokenizer)
+    np.testing.assert_array_equal(embedder(TEXTS), minibert.embed(TEXTS, folder))
     assert embedder.width == D
     with pytest.raises(TypeError, match="tokenizer=load_tokenizer"):
-        Embedder(encoder)
+        minibert.Embedder(encoder)
     with pytest.raises(ValueError, match=r"model\.to\(device\)"):
-        Embedder(encoder, device="cpu", tokenizer=tokenizer)
-    for ask in (lambda: embedder.identity, lambda: pickle.dumps(embedder), lambda: TextFeatures.of(embedder)):
+        minibert.Embedder(encoder, device="cpu", tokenizer=tokenizer)
+    for ask in (lambda: embedder.identity, lambda: pickle.dumps(embedder), lambda: minibert.TextFeatures.of(embedder)):
         with pytest.raises(TypeError, match="not Encoder"):
             ask()
 
@@ -84,26 +81,26 @@ def test_an_encoder_in_hand_needs_its_tokenizer_and_has_no_hashes(folder: Path) 
 def test_nothing_is_loaded_before_it_is_needed_and_weights_are_hashed_when_asked_for(
     folder: Path, calls: list[str]
 ) -> None:
-    embedder = Embedder(folder)
+    embedder = minibert.Embedder(folder)
     assert calls == []
     assert embedder.width == D
     assert calls == ["load"]
     embedder(TEXTS)
-    embed(TEXTS, folder)
+    minibert.embed(TEXTS, folder)
     assert calls == ["load", "vectors", "vectors"]
-    assert embedder.identity == Embedder(folder).identity
+    assert embedder.identity == minibert.Embedder(folder).identity
     assert calls[3:] == ["weights_sha256"]
-    TextFeatures(folder).fit(TEXTS)
+    minibert.TextFeatures(folder).fit(TEXTS)
     assert calls[4:] == []
     with pytest.raises(FileNotFoundError):
-        Embedder("no-such-checkpoint")([])
+        minibert.Embedder("no-such-checkpoint")([])
 
 
 # -- identity
 
 
 def test_the_identity_holds_what_determines_a_vector_and_nothing_else(folder: Path) -> None:
-    identity = Embedder(folder, Recipe("mean", (0, -1))).identity
+    identity = minibert.Embedder(folder, minibert.Recipe("mean", (0, -1))).identity
     assert json.loads(json.dumps(identity)) == identity
     assert list(identity.items())[2:] == [
         ("max_length", 20),
@@ -114,14 +111,22 @@ def test_the_identity_holds_what_determines_a_vector_and_nothing_else(folder: Pa
         ("long", "cut"),
         ("stride", None),
     ]
-    same = [Recipe("mean", (-3, 2)), Recipe("mean", (0, -1), batch_tokens=7), Recipe("mean", (0, -1), missing="empty")]
-    assert all(Embedder(folder, recipe).identity == identity for recipe in same)
-    other = [Recipe("max", (0, -1)), Recipe("mean"), Recipe("mean", (0, -1), truncation="error")]
-    assert all(Embedder(folder, recipe).identity != identity for recipe in other)
+    same = [
+        minibert.Recipe("mean", (-3, 2)),
+        minibert.Recipe("mean", (0, -1), batch_tokens=7),
+        minibert.Recipe("mean", (0, -1), missing="empty"),
+    ]
+    assert all(minibert.Embedder(folder, recipe).identity == identity for recipe in same)
+    other = [
+        minibert.Recipe("max", (0, -1)),
+        minibert.Recipe("mean"),
+        minibert.Recipe("mean", (0, -1), truncation="error"),
+    ]
+    assert all(minibert.Embedder(folder, recipe).identity != identity for recipe in other)
 
 
 def test_other_weights_and_another_tokenizer_are_another_identity_which_a_pickle_refuses(folder: Path) -> None:
-    before = Embedder(folder)
+    before = minibert.Embedder(folder)
     stored, identity = pickle.dumps(before), before.identity
     settings = folder / "tokenizer_config.json"
     for name, change in (
@@ -129,7 +134,7 @@ def test_other_weights_and_another_tokenizer_are_another_identity_which_a_pickle
         ("tokenizer", partial(settings.write_text, '{"do_lower_case": false}')),
     ):
         change()
-        after = Embedder(folder)
+        after = minibert.Embedder(folder)
         assert name in [name for name, value in after.identity.items() if value != identity[name]]
         for use in (lambda one: one(TEXTS), lambda one: one.width, lambda one: one.identity):
             with pytest.raises(ValueError, match="put that checkpoint back, or fit again") as refused:
@@ -141,7 +146,7 @@ def test_other_weights_and_another_tokenizer_are_another_identity_which_a_pickle
 def test_weights_that_change_between_loading_and_hashing_are_not_taken_for_those_that_were_loaded(
     folder: Path,
 ) -> None:
-    embedder = Embedder(folder)
+    embedder = minibert.Embedder(folder)
     embedder(TEXTS)
     (folder / "notes.txt").write_text("another file may come")
     change_weights(folder)
@@ -153,7 +158,7 @@ def test_weights_that_change_between_loading_and_hashing_are_not_taken_for_those
 
 
 def test_a_pickle_is_small_loads_nothing_and_gives_the_same_vectors(folder: Path, calls: list[str]) -> None:
-    embedder = Embedder(folder, Recipe("mean"))
+    embedder = minibert.Embedder(folder, minibert.Recipe("mean"))
     vectors = embedder(TEXTS)
     stored = pickle.dumps(embedder)
     assert len(stored) < 2000
@@ -167,24 +172,13 @@ def test_a_pickle_is_small_loads_nothing_and_gives_the_same_vectors(folder: Path
 
 def test_a_tokenizer_that_was_given_goes_with_the_pickle(checkpoint: str) -> None:
     tokenizer = minibert.load_tokenizer(checkpoint, max_length=5)
-    embedder = Embedder(checkpoint, Recipe(truncation="error"), tokenizer=tokenizer)
+    embedder = minibert.Embedder(checkpoint, minibert.Recipe(truncation="error"), tokenizer=tokenizer)
     assert embedder.identity["max_length"] == 5
     with pytest.raises(ValueError, match="row 0 has 6 tokens"):
         pickle.loads(pickle.dumps(embedder))(["good good good good"])
 
 
 # -- the texts
-
-
-def test_containers_of_texts_give_the_same_rows_in_their_order(checkpoint: str) -> None:
-    pandas = pytest.importorskip("pandas")
-    texts = ["good bad film", "awful"]
-    expected = embed(texts, checkpoint)
-    series = (pandas.Series(texts, index=[5, 9]), pandas.Series(texts, index=[1, 0], dtype="string"))
-    arrays = (np.array(texts), np.array(texts, dtype=object))
-    for column in (tuple(texts), *arrays, *series, (text for text in texts)):
-        np.testing.assert_array_equal(embed(column, checkpoint), expected)
-    np.testing.assert_array_equal(embed("good bad film", checkpoint), expected[0])
 
 
 @pytest.mark.parametrize(
@@ -205,18 +199,20 @@ def test_containers_of_texts_give_the_same_rows_in_their_order(checkpoint: str) 
 def test_a_row_that_is_not_a_text_is_refused_by_its_number(
     checkpoint: str, texts: object, error: type[Exception], message: str
 ) -> None:
-    for use in (lambda: embed(texts, checkpoint), lambda: TextFeatures(checkpoint).fit(texts)):
+    for use in (lambda: minibert.embed(texts, checkpoint), lambda: minibert.TextFeatures(checkpoint).fit(texts)):
         with pytest.raises(error, match=message):
             use()
 
 
 def test_empty_and_missing_texts_have_the_vector_of_cls_and_sep_and_no_texts_no_vector(checkpoint: str) -> None:
-    empty = embed([""], checkpoint)
+    empty = minibert.embed([""], checkpoint)
     assert np.isfinite(empty).all()
-    np.testing.assert_array_equal(embed(["  \t\n"], checkpoint), empty)
-    np.testing.assert_array_equal(embed([None, float("nan")], checkpoint, missing="empty"), np.repeat(empty, 2, axis=0))
-    assert embed([], checkpoint, layers=(-2, -1)).shape == (0, 2 * D)
-    assert TextFeatures(checkpoint).fit(TEXTS).transform([]).shape == (0, D)
+    np.testing.assert_array_equal(minibert.embed(["  \t\n"], checkpoint), empty)
+    np.testing.assert_array_equal(
+        minibert.embed([None, float("nan")], checkpoint, missing="empty"), np.repeat(empty, 2, axis=0)
+    )
+    assert minibert.embed([], checkpoint, layers=(-2, -1)).shape == (0, 2 * D)
+    assert minibert.TextFeatures(checkpoint).fit(TEXTS).transform([]).shape == (0, D)
 
 
 def test_auto_is_cuda_if_there_is_one_and_cuda_without_one_is_refused(
@@ -227,13 +223,13 @@ def test_auto_is_cuda_if_there_is_one_and_cuda_without_one_is_refused(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert module.choose_device("auto") == "cpu"
     with pytest.raises(ValueError, match="torch has these: 1 cpu, 0 cuda"):
-        embed(TEXTS, checkpoint, device="cuda")
+        minibert.embed(TEXTS, checkpoint, device="cuda")
 
 
 def test_texts_in_chunks_have_the_vectors_and_the_one_warning_of_a_single_call(
     checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    embedder, texts = Embedder(checkpoint, Recipe(layers=(0, 1)), "cpu"), [*TEXTS * 5, "good " * 40]
+    embedder, texts = minibert.Embedder(checkpoint, minibert.Recipe(layers=(0, 1)), "cpu"), [*TEXTS * 5, "good " * 40]
     with pytest.warns(TruncationWarning):
         expected = embedder(texts)
     monkeypatch.setattr(module, "portions", lambda rows, size: portions(rows, 8))  # chunks of 8 texts
@@ -246,7 +242,7 @@ def test_texts_in_chunks_have_the_vectors_and_the_one_warning_of_a_single_call(
 def test_chunks_that_are_tokenized_ahead_are_those_of_one_thread(
     checkpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    embedder, texts = Embedder(checkpoint), TEXTS * 11
+    embedder, texts = minibert.Embedder(checkpoint), TEXTS * 11
     here = list(embedder.tokenized(portions(texts, 8), first=7))
     monkeypatch.setattr(embedder.engine, "device", torch.device("meta"))
     assert list(embedder.tokenized(portions(texts, 8), first=7)) == here

@@ -5,31 +5,37 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from engine_helpers import CPU, ENCODER, MIXED, RELATIVES, L, Matrix, cosine, difference, random_encoder, random_rows
+from engine_helpers import (
+    CPU,
+    ENCODER,
+    EXACT,
+    MIXED,
+    RELATIVES,
+    L,
+    Matrix,
+    cosine,
+    difference,
+    random_encoder,
+    random_rows,
+)
 from engine_helpers import readable as readable_vectors
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import minibert
 from minibert import device, load, load_tokenizer
-from minibert.cli.main import main
 from minibert.kernels import int8
-from minibert.kernels.int8 import MAX_ERROR, Int8Linear, Quantized, is_exact
-from minibert.model import Encoder
+from minibert.kernels.int8 import MAX_ERROR, Int8Linear, Quantized
 from minibert.vectors.embedder import Embedder, samples
 from minibert.vectors.engine import Engine
-from minibert.vectors.recipe import Recipe
 
 SAMPLES, ROWS = random_rows([7, 30, 12, 19, 5, 24, 40, 11]), random_rows(MIXED)
-EXACT = pytest.mark.skipif(
-    not (device.has_int8(CPU) and is_exact()), reason="this CPU or this torch has no fast and exact int8 products"
-)
 BFLOAT16 = pytest.mark.skipif(not device.has_bfloat16(CPU), reason="needs a CPU with AVX512_BF16 or AMX")
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +45,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "minibert" / "int8"
 
 
-def int8_engine(encoder: Encoder = ENCODER, **settings: Any) -> Engine:
+def int8_engine(encoder: minibert.Encoder = ENCODER, **settings: Any) -> Engine:
     return Engine(encoder, "int8", **({"samples": SAMPLES} | settings))
 
 
@@ -51,7 +57,7 @@ def int8_engine(encoder: Encoder = ENCODER, **settings: Any) -> Engine:
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])
 def test_a_checkpoint_without_outliers_keeps_its_vectors_at_any_length(pooling: str) -> None:
     rows = ROWS + random_rows([63, 64, 65, 127, 128, 129, 257, 512])
-    got, exact = int8_engine().vectors(rows, Recipe(pooling)), readable_vectors(ENCODER, rows, pooling)
+    got, exact = int8_engine().vectors(rows, minibert.Recipe(pooling)), readable_vectors(ENCODER, rows, pooling)
     assert cosine(got, exact) > 0.999
     assert difference(got, exact) > 1e-4  # it really is int8
 
@@ -110,7 +116,7 @@ def test_whether_short_texts_are_computed_in_int8_depends_on_their_means(
 
 
 @pytest.fixture(scope="module")
-def real(minilm: Path) -> tuple[Encoder, list[list[int]], list[list[int]], Matrix]:
+def real(minilm: Path) -> tuple[minibert.Encoder, list[list[int]], list[list[int]], Matrix]:
     """all-MiniLM-L6-v2, the texts that calibrate it, other texts, and their vectors in float32."""
     encoder, tokenizer = load(minilm), load_tokenizer(minilm)
     reviews = Path(minibert.__file__).parent / "data" / "reviews.tsv"
@@ -172,15 +178,17 @@ def test_the_mean_of_a_short_text_is_computed_in_bfloat16_in_batches_of_its_own(
     rows, exact, engine = load_tokenizer(minilm).ids(SHORT_TEXTS), Engine(encoder), int8_engine(encoder, samples=texts)
     assert "none for means of texts of up to 16 tokens" in engine.kernels
     assert max(map(len, rows)) <= int8.SHORT
-    for recipe in (Recipe("mean"), Recipe("max")):
+    for recipe in (minibert.Recipe("mean"), minibert.Recipe("max")):
         assert cosine(engine.vectors(rows, recipe), exact.vectors(rows, recipe)) > 0.9995
     with monkeypatch.context() as changed:
         changed.setattr(engine, "fallback_layers", [])
-        assert cosine(engine.vectors(rows, Recipe("mean")), exact.vectors(rows, Recipe("mean"))) < 0.997
+        assert (
+            cosine(engine.vectors(rows, minibert.Recipe("mean")), exact.vectors(rows, minibert.Recipe("mean"))) < 0.997
+        )
     mixed = [[101, *row, 102] for row in random_rows([3, 40, 14, 15, 9, 200, 14], 30_000)]
     seen, forward = [], engine.forward
     monkeypatch.setattr(engine, "forward", lambda p, *more: (seen.append(p.longest), forward(p, *more))[1])
-    assert cosine(engine.vectors(mixed, Recipe("mean")), exact.vectors(mixed, Recipe("mean"))) > 0.998
+    assert cosine(engine.vectors(mixed, minibert.Recipe("mean")), exact.vectors(mixed, minibert.Recipe("mean"))) > 0.998
     engine.vectors(mixed)
     assert seen == [202, 16, 202]  # [CLS] of all in int8
 
@@ -195,8 +203,7 @@ def overflowing(x: Tensor, scale: float, zero: int, weight: Tensor, scales: Tens
     return (sums.sum(dim=1) - zero * weight.int().sum(dim=1)) * scales
 
 
-def missing(*arguments: Any, **named: Any) -> Tensor:
-    raise AttributeError("no such operator")
+missing = Mock(side_effect=AttributeError("no such operator"))
 
 
 @pytest.mark.parametrize("fault", [None, overflowing, missing], ids=["no VNNI", "overflowing", "missing"])
@@ -273,18 +280,17 @@ TEXTS = ["a visually stunning rumination on love", "a mess", "one of the year 's
 
 @EXACT
 def test_the_command_reports_the_cosine_of_the_users_own_texts_to_float32(
-    minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    minilm: Path, tmp_path: Path, run: Any
 ) -> None:
     texts, out = tmp_path / "texts.txt", tmp_path / "x.npy"
     texts.write_text("\n".join([*TEXTS, "word " * 300]), encoding="utf-8")
-    command = ["embed", str(texts), "--out", str(out), "--model", str(minilm), "--long", "windows", "--json"]
-    assert main([*command, "--precision", "int8"]) == 0
-    printed = capsys.readouterr().out
+    options = ("--model", minilm, "--long", "windows", "--precision", "int8", "--json")
+    printed = run("embed", texts, "--out", out, *options)
     reported = float(printed.split("int8: the smallest cosine to float32 is ")[1].split(",")[0])
     exact = minibert.embed(texts.read_text("utf-8").split("\n"), minilm, long="windows")
     assert abs(reported - cosine(np.load(out), exact)) < 2e-4 and 0.998 < reported < 0.999999
     assert '"cosine": 0.99' in printed
-    identities = [Embedder(minilm, Recipe(precision=one)).identity for one in ("int8", "float32")]
+    identities = [Embedder(minilm, minibert.Recipe(precision=one)).identity for one in ("int8", "float32")]
     assert len({str(identity["precision"]) for identity in identities}) == 2
 
 

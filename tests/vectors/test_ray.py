@@ -20,11 +20,9 @@ import pytest
 from shards import TEXTS, matrix, write_shard
 
 import minibert
-from minibert.cli.main import main
 from minibert.text.tokenized import TruncationWarning
 from minibert.vectors import ray as module
 from minibert.vectors import shards
-from minibert.vectors.embedder import Embedder
 from minibert.vectors.ray import embed_shards
 from minibert.vectors.shards import embed_shard
 
@@ -148,7 +146,7 @@ def test_only_missing_and_changed_shards_are_computed_and_other_settings_refused
 
 @pytest.mark.slow
 def test_a_dataset_is_mapped_by_an_embedder(running: Any, checkpoint: str) -> None:
-    dataset, embedder = running.data.from_arrow(pa.table({"body": TEXTS})), Embedder(checkpoint)
+    dataset, embedder = running.data.from_arrow(pa.table({"body": TEXTS})), minibert.Embedder(checkpoint)
     made = dataset.map_batches(lambda batch: batch | {"vector": embedder(batch["body"])})
     found = {row["body"]: row["vector"] for row in made.iter_rows()}
     np.testing.assert_allclose([found[text] for text in TEXTS], embedder(TEXTS), rtol=0, atol=1e-5)
@@ -212,15 +210,14 @@ def test_the_command_refuses_what_is_wrong_before_ray_starts(
     tmp_path: Path,
     checkpoint: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run: Any,
     given: list[str],
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "session", None)
     command = ["embed", write_corpus(tmp_path), "--engine", "ray", "--out", "out", "--model", checkpoint]
-    assert main([*command, *(["--text", "body"] if "--text" not in given else []), *given]) == 2
-    assert message in capsys.readouterr().err
+    assert message in run(*command, *(["--text", "body"] if "--text" not in given else []), *given, status=2)
     assert os.listdir(tmp_path) == ["corpus"]
 
 

@@ -8,12 +8,8 @@ import torch
 from helpers import minilm_folder
 
 import minibert
-from minibert import embed
-from minibert.config import Config
-from minibert.model import Encoder
 from minibert.vectors.pooling import POOLINGS, Pooling
 from minibert.vectors.readable import Matrix, readable_vectors
-from minibert.vectors.recipe import Recipe
 
 NAME = "all-MiniLM-L6-v2"
 TEXTS = ["a stunning film", "dull, and far too long", "", "the best soup in town", "never again", "fine"]
@@ -22,7 +18,7 @@ TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
-def encoder() -> Encoder:
+def encoder() -> minibert.Encoder:
     return minibert.load(NAME, attention="sdpa")
 
 
@@ -32,20 +28,20 @@ def ids() -> list[list[int]]:
 
 
 @pytest.fixture
-def small() -> Encoder:
+def small() -> minibert.Encoder:
     """An encoder of one layer, for what does not depend on the size."""
     torch.manual_seed(0)
-    config = Config(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
-    return Encoder(config).eval()
+    config = minibert.Config(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    return minibert.Encoder(config).eval()
 
 
-def vectors(encoder: Encoder, ids: list[list[int]], **settings: Any) -> Matrix:
-    return readable_vectors(encoder, ids, Recipe(**settings))
+def vectors(encoder: minibert.Encoder, ids: list[list[int]], **settings: Any) -> Matrix:
+    return readable_vectors(encoder, ids, minibert.Recipe(**settings))
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])
 def test_a_text_has_the_same_vector_alone_and_in_a_batch_and_beside_a_long_text(
-    encoder: Encoder, ids: list[list[int]], pooling: str
+    encoder: minibert.Encoder, ids: list[list[int]], pooling: str
 ) -> None:
     *short, long = ids
     alone = np.concatenate([vectors(encoder, [row], pooling=pooling) for row in short])
@@ -55,7 +51,7 @@ def test_a_text_has_the_same_vector_alone_and_in_a_batch_and_beside_a_long_text(
 
 
 def test_a_mean_that_counts_padding_would_be_caught(
-    encoder: Encoder, ids: list[list[int]], monkeypatch: pytest.MonkeyPatch
+    encoder: minibert.Encoder, ids: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = vectors(encoder, ids[:1], pooling="mean")
     monkeypatch.setitem(POOLINGS, "mean", Pooling(lambda states, keep: states.mean(dim=1)))
@@ -88,12 +84,12 @@ def test_vectors_equal_the_output_of_transformers_pooled_by_hand() -> None:
         (last_two[0] + last_two[1], {"pooling": "mean", "layers": (5, 6), "combine": "sum"}),
         ((last_two[0] + last_two[1]) / 2, {"pooling": "mean", "layers": (-2, 6), "combine": "mean"}),
     ]:
-        X = embed(texts, NAME, **settings)
+        X = minibert.embed(texts, NAME, **settings)
         assert X.dtype == np.float32 and X.shape == expected.shape
         assert np.abs(X - expected).max() <= TOLERANCE, settings
 
 
-def test_rows_come_back_in_the_order_of_the_texts(small: Encoder) -> None:
+def test_rows_come_back_in_the_order_of_the_texts(small: minibert.Encoder) -> None:
     lengths = [int(length) for length in torch.randperm(60) + 1]
     rows = [[length] * length for length in lengths]  # the first token, and so its embedding, is the length
     X = vectors(small, rows, layers=0, batch_tokens=100)
@@ -103,7 +99,7 @@ def test_rows_come_back_in_the_order_of_the_texts(small: Encoder) -> None:
 
 
 def test_dropout_is_off_while_vectors_are_computed_and_every_module_keeps_its_mode_also_after_errors(
-    small: Encoder, ids: list[list[int]]
+    small: minibert.Encoder, ids: list[list[int]]
 ) -> None:
     expected = vectors(small, ids[:3])
     small.train()

@@ -16,8 +16,6 @@ from words import OTHER
 import minibert
 from minibert.text import texts as texts_module
 from minibert.vectors import shards as module
-from minibert.vectors.embedder import Embedder
-from minibert.vectors.recipe import Recipe
 from minibert.vectors.shards import Columns, Shard, embed_shard, find_shards, read_shard
 
 D = 24
@@ -26,11 +24,11 @@ SETTINGS = {"pooling": "cls"}
 
 
 @pytest.fixture(scope="module")
-def embedder(checkpoint: str) -> Embedder:
-    return Embedder(checkpoint, Recipe(), "cpu")
+def embedder(checkpoint: str) -> minibert.Embedder:
+    return minibert.Embedder(checkpoint, minibert.Recipe(), "cpu")
 
 
-def embed(source: Path, out: Path, embedder: Embedder, columns: Columns = BODY) -> pa.Table:
+def embed(source: Path, out: Path, embedder: minibert.Embedder, columns: Columns = BODY) -> pa.Table:
     embed_shard(Shard(str(source), str(out)), columns, embedder, SETTINGS)
     return pq.read_table(out)
 
@@ -128,7 +126,11 @@ def test_an_error_in_the_middle_of_a_shard_names_the_place_and_leaves_no_output(
     write(tmp_path / "a.parquet")
     next(read_shard(str(tmp_path / "a.parquet"), BODY))
     with pytest.raises(ValueError, match=rf"a\.parquet[:,] {message}"):
-        embed(tmp_path / "a.parquet", tmp_path / "out.parquet", Embedder(checkpoint, Recipe(long="error"), "cpu"))
+        embed(
+            tmp_path / "a.parquet",
+            tmp_path / "out.parquet",
+            minibert.Embedder(checkpoint, minibert.Recipe(long="error"), "cpu"),
+        )
     assert os.listdir(tmp_path) == ["a.parquet"]
 
 
@@ -136,7 +138,7 @@ def test_an_error_in_the_middle_of_a_shard_names_the_place_and_leaves_no_output(
 
 
 def test_the_columns_are_kept_with_the_vectors_of_embed_beside_them(
-    tmp_path: Path, checkpoint: str, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, checkpoint: str, embedder: minibert.Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "TEXTS", 15)  # rows that are read at once
     monkeypatch.setattr(texts_module, "CHARACTERS", 40)  # of which long ones come in small chunks
@@ -168,7 +170,7 @@ def test_strings_of_every_kind_nulls_and_pairs_have_the_vectors_of_embed(
 ) -> None:
     shard, texts, columns = CORPORA[name]
     pq.write_table(pa.table(shard), tmp_path / "a.parquet")
-    made = embed(tmp_path / "a.parquet", tmp_path / "out.parquet", Embedder(checkpoint, device="cpu"), columns)
+    made = embed(tmp_path / "a.parquet", tmp_path / "out.parquet", minibert.Embedder(checkpoint, device="cpu"), columns)
     assert made.column("body") == pq.read_table(tmp_path / "a.parquet").column("body")
     np.testing.assert_allclose(matrix(made), minibert.embed(model=checkpoint, **texts), rtol=0, atol=1e-5)
 
@@ -182,7 +184,9 @@ TABLES: dict[str, tuple[str, Columns, str]] = {
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_of_other_tables_the_texts_are_kept(tmp_path: Path, checkpoint: str, embedder: Embedder, name: str) -> None:
+def test_of_other_tables_the_texts_are_kept(
+    tmp_path: Path, checkpoint: str, embedder: minibert.Embedder, name: str
+) -> None:
     content, columns, kept = TABLES[name]
     raw = content.encode()
     (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
@@ -192,7 +196,7 @@ def test_of_other_tables_the_texts_are_kept(tmp_path: Path, checkpoint: str, emb
     np.testing.assert_allclose(matrix(made), minibert.embed(["good film", "", "bad"], checkpoint), rtol=0, atol=1e-5)
 
 
-def test_no_rows_give_no_rows_of_the_right_width(tmp_path: Path, embedder: Embedder) -> None:
+def test_no_rows_give_no_rows_of_the_right_width(tmp_path: Path, embedder: minibert.Embedder) -> None:
     pq.write_table(pa.table({"body": pa.array([], pa.string())}), tmp_path / "a.parquet")
     made = embed(tmp_path / "a.parquet", tmp_path / "out.parquet", embedder)
     assert made.num_rows == 0
@@ -203,7 +207,7 @@ def test_no_rows_give_no_rows_of_the_right_width(tmp_path: Path, embedder: Embed
 
 
 def test_a_shard_is_done_if_it_is_whole_and_of_these_settings_and_this_source(
-    tmp_path: Path, embedder: Embedder
+    tmp_path: Path, embedder: minibert.Embedder
 ) -> None:
     shard = Shard(str(write_shard(tmp_path / "a.parquet")), str(tmp_path / "out.parquet"))
     assert shard.stats(SETTINGS) is None  # not there
