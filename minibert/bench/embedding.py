@@ -6,7 +6,6 @@ for query and output, 4 Q D F for the feed-forward and 4 Q S D for attention. Q 
 and in the last layer Q = 1, because only [CLS] is needed. A multiplication and its addition are two operations.
 """
 
-import importlib
 import os
 import random
 import subprocess
@@ -23,6 +22,7 @@ import torch
 from torch import nn
 from torch.utils.benchmark import Timer
 
+import minibert
 from minibert.bench import peers
 from minibert.bench.harness import Row, Sample, Session, count_launches, do_job, load_contestant, total_memory
 from minibert.bench.settings import TURNS, Settings, cores
@@ -196,10 +196,9 @@ def check_vectors(session: Session, row: Row, vectors: peers.Vectors) -> None:
 def beside_the_cpu(session: Session) -> None:
     """On a GPU: our vectors in every pooling and precision, compared with those of the CPU in float32."""
     result, context, texts = session.result, session.context, spread_out(session.work)
-    embed = importlib.import_module("minibert.vectors.embedder").embed
     poolings, lines = [name for name in POOLINGS if name != "pooler" or result.config.family.has_pooler], []
     for pooling in poolings if context.device != "cpu" else ():
-        compute = partial(embed, texts, context.folder, pooling=pooling)
+        compute = partial(minibert.embed, texts, context.folder, pooling=pooling)
         reference = session.call(partial(compute, device="cpu"))
         for precision in ("float32", "bfloat16"):
             vectors = session.call(partial(compute, device=context.device, precision=precision))
@@ -251,8 +250,8 @@ def growth(session: Session) -> None:
         lengths = [len(ids) for ids in tokenizer.ids(texts)]
         # The rates of products were not measured with other threads.
         flops = 0 if what == "threads" else sum(text_flops(S, session.result.config) for S in lengths)
-        amount = {"sentences": count, "tokens": sum(lengths)}
-        rows = pair(session, what, amount, at, FLOAT32 + BFLOAT16 * on_gpu, flops)
+        names, amount = FLOAT32 + BFLOAT16 * on_gpu, {"sentences": count, "tokens": sum(lengths)}
+        rows = pair(session, what, amount, at, names, flops)
         if what == "threads":
             session.load(rows, threads=at)  # in new processes
         session.turn(rows, texts, counts=False)

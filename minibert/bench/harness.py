@@ -207,8 +207,10 @@ def start_process(threads: int) -> None:
     libraries = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
     # One GPU for each: the Trainer and infinity would share their work between all that they see.
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
-    variables = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true", "CUDA_VISIBLE_DEVICES": gpu}
-    os.environ.update(variables | dict.fromkeys(libraries, str(threads)))
+    os.environ.update(
+        {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true", "CUDA_VISIBLE_DEVICES": gpu}
+        | dict.fromkeys(libraries, str(threads))
+    )
     torch.set_num_threads(threads)
     for stream in (1, 2):  # discard what libraries print
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
@@ -222,17 +224,16 @@ def load_contestant(contestant: Contestant, context: Context) -> tuple[str, int]
 
 def do_job(name: str, device: str, work: Any, calls: int = 1, **options: Any) -> tuple[Sample, Any]:
     """Do the job once, or several times and take the median of the times. Returns the output too."""
-    job, times, gpu = JOBS[name], [], None if device == "cpu" else torch.get_device_module(device)
-    synchronize = gpu.synchronize if gpu else int
+    job, times, where = JOBS[name], [], torch.get_device_module(device)
     with suppress(OSError):  # Linux starts to record the peak anew
         (process_files(name) / "clear_refs").write_text("5")
-    if gpu:
-        gpu.reset_peak_memory_stats()
+    if device != "cpu":
+        where.reset_peak_memory_stats()
     for _ in range(calls):
-        synchronize()
+        where.synchronize()  # a CPU is not waited for
         began = time.perf_counter()
         output = job(work, **options)
-        synchronize()
+        where.synchronize()
         times.append(time.perf_counter() - began)
     return Sample(statistics.median(times), peak_memory(name, device)), output
 
@@ -241,8 +242,8 @@ def count_launches(name: str, work: Any) -> int:
     """The kernels that a job launches on the GPU; copies are none."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         JOBS[name](work)
-    on_gpu = [event.name for event in profiler.events() if event.device_type.name == "CUDA"]
-    return sum(not name.startswith(("Memcpy", "Memset")) for name in on_gpu)
+    copies = ("Memcpy", "Memset")
+    return sum(one.device_type.name == "CUDA" and not one.name.startswith(copies) for one in profiler.events())
 
 
 def peak_memory(name: str, device: str) -> int:

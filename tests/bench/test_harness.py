@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,17 +49,13 @@ def test_the_memory_of_a_row_is_the_most_of_loading_and_of_its_samples(row: Any,
     assert found.memory("minibert-float32", "trainer-float32") == 1.2
 
 
-def test_a_job_on_a_gpu_is_waited_for_and_its_peak_is_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-    calls = {name: partial(seen.append, name) for name in ("synchronize", "reset_peak_memory_stats")}
-    gpu = SimpleNamespace(**calls, max_memory_allocated=lambda: 123)
-    monkeypatch.setattr(torch, "get_device_module", {"cuda": gpu}.__getitem__)
-    monkeypatch.setitem(harness.JOBS, "one", lambda work: seen.append(work))
+def test_a_job_on_a_gpu_is_waited_for_and_its_peak_is_the_gpus(cuda: list[str], monkeypatch: Any) -> None:
+    monkeypatch.setitem(harness.JOBS, "one", cuda.append)
     sample, _ = harness.do_job("one", "cuda", "job")
-    assert seen == ["reset_peak_memory_stats", "synchronize", "job", "synchronize"]
+    assert cuda == ["reset_peak_memory_stats", "synchronize", "job", "synchronize"]
     assert sample.peak == 123
     assert harness.do_job("one", "cpu", "job")[0].peak > 10**6
-    assert len(seen) == 5, "the CPU is not waited for"
+    assert len(cuda) == 5, "the GPU is not asked for a job on the CPU"
 
 
 def test_launches_are_the_kernels_on_the_gpu_and_copies_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
