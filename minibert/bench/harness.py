@@ -96,6 +96,8 @@ class Row:
     route: str = ""
     load_peak: int = 0  # bytes that its process held at most while loading
     equality: dict[str, float] = field(default_factory=dict)  # largest difference, smallest cosine to the reference
+    flops: int = 0  # operations that the job cannot avoid; 0: not counted
+    launches: int = 0  # kernels that our job launches on a GPU
     samples: list[Sample] = field(default_factory=list)
 
     @property
@@ -172,12 +174,12 @@ class BenchResult:
 
     def roofline(self, row: Row | None) -> dict[str, float]:
         """The seconds that matrix products alone need, as a share of those that the row took, round by round."""
-        if row is None or row.job != self.job:
+        if row is None or not row.flops:
             return {}
         kernels = (rates for name, rates in self.rates.items() if name.startswith(f"{row.contestant.precision} "))
         rates = max(kernels, key=statistics.median, default=[])
         pairs = zip(rates, row.samples, strict=False)  # a large contestant takes one turn only
-        return spread(self.flops / rate / sample.seconds for rate, sample in pairs)
+        return spread(row.flops / rate / sample.seconds for rate, sample in pairs)
 
     @property
     def wrong(self) -> list[str]:
@@ -203,8 +205,11 @@ def start_process(threads: int) -> None:
     """Set up a process: threads, no network, no output. Programs that it starts inherit its environment."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the benchmark, which ends its processes
     libraries = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
+    # One GPU for each: the Trainer and infinity would share their work between all that they see.
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0]
     os.environ.update(
-        {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true"} | dict.fromkeys(libraries, str(threads))
+        {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "true", "CUDA_VISIBLE_DEVICES": gpu}
+        | dict.fromkeys(libraries, str(threads))
     )
     torch.set_num_threads(threads)
     for stream in (1, 2):  # discard what libraries print
@@ -219,23 +224,32 @@ def load_contestant(contestant: Contestant, context: Context) -> tuple[str, int]
 
 def do_job(name: str, device: str, work: Any, calls: int = 1, **options: Any) -> tuple[Sample, Any]:
     """Do the job once, or several times and take the median of the times. Returns the output too."""
-    job, times = JOBS[name], []
-    synchronize = torch.cuda.synchronize if device == "cuda" else int
+    job, times, where = JOBS[name], [], torch.get_device_module(device)
     with suppress(OSError):  # Linux starts to record the peak anew
         (process_files(name) / "clear_refs").write_text("5")
+    if device != "cpu":
+        where.reset_peak_memory_stats()
     for _ in range(calls):
-        synchronize()
+        where.synchronize()  # a CPU is not waited for
         began = time.perf_counter()
         output = job(work, **options)
-        synchronize()
+        where.synchronize()
         times.append(time.perf_counter() - began)
     return Sample(statistics.median(times), peak_memory(name, device)), output
 
 
+def count_launches(name: str, work: Any) -> int:
+    """The kernels that a job launches on the GPU; copies are none."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        JOBS[name](work)
+    copies = ("Memcpy", "Memset")
+    return sum(one.device_type.name == "CUDA" and not one.name.startswith(copies) for one in profiler.events())
+
+
 def peak_memory(name: str, device: str) -> int:
     """Bytes that were held at most: of the GPU, or of the process that works (a server that this one started)."""
-    if device == "cuda":  # 0 where the job runs on the CPU
-        return torch.cuda.max_memory_allocated()
+    if device != "cpu":
+        return int(torch.get_device_module(device).max_memory_allocated())
     peak = read_field(process_files(name) / "status", "VmHWM")
     return int(peak.removesuffix("kB")) * 1024 if peak else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -331,7 +345,7 @@ def measure(model: str, settings: Settings, benchmark: Any) -> BenchResult:
     with tempfile.TemporaryDirectory(prefix="minibert-bench-") as scratch:
         try:
             session = Session(model, settings, Path(scratch), benchmark.prepare)
-            for stage in benchmark.STAGES[: 2 if settings.job else None]:
+            for stage in benchmark.STAGES[: 3 if settings.job else None]:
                 stage(session)
             session.stop(*session.processes)
         except BaseException:

@@ -60,12 +60,13 @@ def load_transformers(
 
 
 def load_sentence_transformers(context: Context, precision: str) -> Loaded:
-    """SentenceTransformer.encode with [CLS] pooling, in float32; it sorts by length itself."""
+    """SentenceTransformer.encode with [CLS] pooling; it sorts by length itself."""
     library: Any = importlib.import_module("sentence_transformers")
     models: Any = importlib.import_module("sentence_transformers.models")
     body = models.Transformer(str(context.folder), max_seq_length=context.max_tokens)
     pooling = models.Pooling(body.get_word_embedding_dimension(), pooling_mode="cls")
     model = library.SentenceTransformer(modules=[body, pooling], device=context.device)
+    model.to(getattr(torch, precision))
     return partial(model.encode, batch_size=BATCH[context.device], show_progress_bar=False), "sdpa"
 
 
@@ -199,8 +200,9 @@ OURS = tuple(
     for precision in ("float32", "bfloat16", "float16")
 )
 SORTED = Contestant("transformers-sorted", "transformers, sorted", "float32", load_transformers)
-SENTENCE_TRANSFORMERS = Contestant(
-    "sentence-transformers", "sentence-transformers", "float32", load_sentence_transformers, "sentence_transformers"
+SENTENCE_TRANSFORMERS = tuple(
+    Contestant(name, "sentence-transformers", precision, load_sentence_transformers, "sentence_transformers")
+    for name, precision in (("sentence-transformers", "float32"), ("sentence-transformers-bfloat16", "bfloat16"))
 )
 ON_CPU = (
     *OURS[:2],
@@ -213,7 +215,7 @@ ON_CPU = (
     ),
     Contestant("transformers", "transformers, as they come", "float32", partial(load_transformers, sort=False)),
     SORTED,
-    SENTENCE_TRANSFORMERS,
+    SENTENCE_TRANSFORMERS[0],
     Contestant("onnxruntime", "ONNX Runtime", "float32", load_onnxruntime, "onnxruntime", to_onnx),
     Contestant("openvino", "OpenVINO", "float32", load_openvino, "openvino", to_onnx),
     Contestant("ctranslate2", "CTranslate2", "float32", load_ctranslate2, "ctranslate2", to_ctranslate2),
@@ -238,7 +240,14 @@ ON_CUDA = (
         "bfloat16",
         partial(load_transformers, compile=True),
     ),
-    SENTENCE_TRANSFORMERS,
+    Contestant(
+        "transformers-flash-bfloat16",
+        "transformers, flash attention, sorted",
+        "bfloat16",
+        partial(load_transformers, attention="flash_attention_2"),
+        "flash_attn",
+    ),
+    *SENTENCE_TRANSFORMERS,
 )
 
 

@@ -25,8 +25,9 @@ FEATURES = ("avx2", "avx512_f", "avx512_bf16", "amx_bf16")  # instruction sets t
 LEGEND = (
     "seconds: median of all rounds, of the whole job, of an epoch or of a request; embedding and serving include "
     "tokenizing. tokens/s: without padding. ours is: how many times as fast, in the same precision, round by round. "
-    "roofline: the seconds that matrix products alone need, as a share of those that were taken. peak MB: of the whole "
-    "process. difference, 1-cosine: the largest, to transformers (eager, float32) or minibert.embed"
+    "roofline: the seconds that matrix products alone need, as a share of those that were taken. launches: kernels on "
+    "the GPU. peak MB: of the whole process, or of a GPU. difference, 1-cosine: the largest, to transformers (eager, "
+    "float32) or minibert.embed; beside the CPU: both of our vectors, to those of the CPU in float32"
 )
 OURS, OTHERS = "#0072B2", "#B0B0B0"  # blue and grey stay apart for every kind of colour blindness, and in print
 
@@ -87,6 +88,7 @@ COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
     "ours is": lambda row: f"{row['ratio']['median']:.2f}",
     "spread ": lambda row: f"{row['ratio']['least']:.2f}-{row['ratio']['most']:.2f}",
     "roofline": lambda row: f"{row['roofline']['median']:.0%}",
+    "launches": lambda row: f"{row['launches']:,}" if row["launches"] else "",
     "peak MB": lambda row: f"{row['peak'] / 1e6:,.0f}" if row["peak"] else "",
     "p50 ms": lambda row: digits(1000 * row["p50"]),
     "p99 ms": lambda row: digits(1000 * row["p99"]),

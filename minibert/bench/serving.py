@@ -36,14 +36,14 @@ CLIENTS = (1, 8, 64)
 SECONDS = {"quick": 2.0, "default": 8.0}  # of a turn
 CHECKED = 64  # texts whose vectors are compared before anything is timed
 SMALLEST_COSINE = 0.9999  # infinity may normalise its vectors: directions are compared
-LARGEST_DIFFERENCE = 1e-5  # of our own
+LARGEST_DIFFERENCE = 1e-5  # of our own, in float32
 PARTS, MEMORY = 10, 0.05  # of a soak, and by how much the peak memory of the last may differ from that of the first
 MINIBERT = [
     *(sys.executable, "-m", "minibert", "serve", "--model", "{folder}", "--port", "{port}"),
-    *("--device", "{device}", "--pooling", "mean", "--name", MODEL),
+    *("--pooling", "mean", "--name", MODEL),
 ]
 INFINITY = [
-    *("v2", "--model-id", ".", "--served-model-name", MODEL, "--device", "{device}", "--url-prefix", "/v1"),
+    *("v2", "--model-id", ".", "--served-model-name", MODEL, "--url-prefix", "/v1"),
     *("--host", "127.0.0.1", "--port", "{port}"),
 ]
 
@@ -94,7 +94,7 @@ class ServerProcess:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = int(free.getsockname()[1])
-        values = {"folder": context.folder, "port": self.port, "device": context.device}
+        values = {"folder": context.folder, "port": self.port}
         log, end = context.scratch / f"{name}.log", time.monotonic() + READY
         with log.open("wb") as out:
             parts = [part.format(**values) for part in command]
@@ -125,17 +125,23 @@ def load_server(context: Context, precision: str, command: Sequence[str], name: 
     return ServerProcess(context, command, name), name
 
 
-def contestants_for(infinity: str) -> list[Contestant]:
-    """minibert, and infinity-emb with each of its engines, if its program is given."""
-    start = [infinity, *INFINITY, "--engine"]
+def contestants_for(infinity: str, device: str) -> list[Contestant]:
+    """minibert, and infinity-emb with each of its engines, if its program is given.
+
+    On a GPU in bfloat16, but for ONNX Runtime, whose file is in float32.
+    """
+    start, precision = (
+        [infinity, *INFINITY, "--device", device, "--engine"],
+        "float32" if device == "cpu" else "bfloat16",
+    )
     commands = [
-        ("minibert", "minibert serve", MINIBERT),
-        ("infinity-torch", "infinity-emb, torch", [*start, "torch"]),
-        ("infinity-onnx", "infinity-emb, ONNX Runtime", [*start, "optimum", "--pooling-method", "mean"]),
+        ("minibert", "minibert serve", precision, [*MINIBERT, "--device", device, "--precision", precision]),
+        ("infinity-torch", "infinity-emb, torch", precision, [*start, "torch", "--dtype", precision]),
+        ("infinity-onnx", "infinity-emb, ONNX Runtime", "float32", [*start, "optimum", "--pooling-method", "mean"]),
     ]
     return [
-        Contestant(name, title, "float32", partial(load_server, command=command, name=name), name.partition("-")[0])
-        for name, title, command in commands[: 3 if infinity else 1]
+        Contestant(name, title, dtype, partial(load_server, command=command, name=name), name.partition("-")[0])
+        for name, title, dtype, command in commands[: 3 if infinity else 1]
     ]
 
 
@@ -156,9 +162,12 @@ def load(session: Session) -> None:
     """Every server, its vectors compared with those of minibert.embed."""
     embedding.find_texts(session)
     some, context, result = session.work[:CHECKED], session.context, session.result
-    result.rows = [Row(one, "serving", {"requests": 1}) for one in contestants_for(session.settings.infinity)]
+    result.rows = [
+        Row(one, "serving", {"requests": 1}) for one in contestants_for(session.settings.infinity, context.device)
+    ]
+    session.context = replace(context, device="cpu")  # the clients'; the servers have their own
     embed = importlib.import_module("minibert.vectors.embedder").embed
-    session.reference = session.call(partial(embed, some, context.folder, pooling="mean"))
+    session.reference = session.call(partial(embed, some, context.folder, pooling="mean", device="cpu"))
     session.load(result.rows)
     session.turn(result.rows, some, partial(check_vectors, session))
 
@@ -166,7 +175,8 @@ def load(session: Session) -> None:
 def check_vectors(session: Session, row: Row, vectors: peers.Vectors) -> None:
     """Compare with minibert.embed; a server whose vectors differ is not ranked."""
     row.equality = embedding.compare(vectors, session.reference)
-    off = row.contestant.ours and row.equality["difference"] > LARGEST_DIFFERENCE
+    bound = LARGEST_DIFFERENCE if row.contestant.ours and row.contestant.precision == "float32" else np.inf
+    off = row.equality["difference"] > bound
     row.reason = "differs from minibert.embed" if off or row.equality["cosine"] < SMALLEST_COSINE else ""
 
 

@@ -99,8 +99,8 @@ class MinibertTrainer:
         self.model = checkpoints.load(context.folder, device=context.device, head=HEADS[objective])
         self.tokenizer, self.loss = load_tokenizer(context.folder), loop.readable_loss if exact else loop.packed_loss
         self.optimizer = loop.new_optimizer(self.model, self.settings)
-        matmul = ", matmul by oneDNN" if precision == "float32" and onednn_is_float32() else ""
-        self.route = f"packed step{matmul}, AdamW fused"
+        quick = context.device == "cpu" and precision == "float32"
+        self.route = f"packed step{', matmul by oneDNN' * (quick and onednn_is_float32())}, AdamW fused"
 
     def __call__(self, examples: Sequence[Example]) -> peers.Vectors:
         """Train for one epoch."""
@@ -237,7 +237,9 @@ def load(session: Session) -> None:
         result.failures.append(result.notes["equality"])
     result.lengths = [len(example.ids) for example in session.work]
     size = {"tokens": sum(result.lengths)}
-    result.rows = [Row(one, "training", size, reason=one.obstacle("cpu")) for one in contestants_for(objective)]
+    result.rows = [
+        Row(one, "training", size, reason=one.obstacle(session.context.device)) for one in contestants_for(objective)
+    ]
     session.load(result.rows)
     session.turn(result.rows, session.work[: WARM_UP * BATCH], counts=False)
 

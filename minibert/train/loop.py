@@ -222,16 +222,14 @@ def train(
     SIGTERM arrived at any rank. context: the ranks by which the model was wrapped; `batches` gives each its rows.
     Raises NotFiniteError, with step and rows, for a loss that is not finite; KeyboardInterrupt after before_stop.
     """
-    device = next(model.parameters()).device
-    flush_every = 1 if device.type == "cpu" else 20
+    flush_every, prepared = (1, iter) if next(model.parameters()).is_cpu else (20, iterate_ahead)
     progress, optimizer = progress or Progress(), optimizer or new_optimizer(model, settings)
     steps, before = settings.epochs * -(-batches.batches_per_epoch // settings.accumulate), progress.tokens
     bar = progress_bar(name="training", total=steps, initial=progress.step, unit="step")
     with bar, unchecked(), keep_freed_memory(), delayed_signals() as signals:  # unchecked: the batches are valid
         while progress.epoch < settings.epochs:
             set_train_mode(model)
-            in_order = batches.epoch_batches(progress.epoch, progress.batch)
-            in_order = in_order if device.type == "cpu" else iterate_ahead(in_order)
+            in_order = prepared(batches.epoch_batches(progress.epoch, progress.batch))
             while parts := list(islice(in_order, settings.accumulate)):
                 set_learning_rate(optimizer, learning_rate_at(progress.step, steps, settings))
                 losses = one_step(model, parts, optimizer, loss_of, settings, progress.step + 1, context)

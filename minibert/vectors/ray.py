@@ -29,7 +29,6 @@ rows a second after the start against 608 and 580, in turns, of 20,000 sentences
 More machines help as long as there are several shards for each worker: at the end, all wait for the last shards.
 """
 
-import copy
 import json
 import logging
 import math
@@ -100,9 +99,9 @@ def embed_shards(
     Other settings are refused; restart=True discards finished shards. A shard keeps its name, and its rows their
     order: float32 vectors, FixedSizeList, in the column `vector`.
     text, pair: the columns of texts and of second texts. format, delimiter, encoding: see text.formats.FileSettings.
-    workers: models at work at once; None: one for each core, or for each GPU, of which several workers share each if
-    there are more workers. keep_order: shards are computed in the
-    order of their names, else the largest first, so that the workers finish together.
+    workers: models at work at once; None: one for each core, or for each GPU; more workers than GPUs share them.
+    keep_order: shards are computed in the order of their names, else the largest first, so that the workers finish
+    together.
     model is a Hub name or a folder; settings: those of a Recipe, of which precision "auto" is what the machine that
     calls would choose. device: "auto" is CUDA if the cluster has GPUs, whatever the machine that calls has.
     Raises FileNotFoundError if no file matches; ValueError, with the file, the row or the column, for what is wrong
@@ -124,9 +123,8 @@ def embed_shards(
         resumed = len(done)
         if resumed < len(shards):
             with session():
-                worker_embedder = copy.copy(embedder)
-                worker_embedder.device = "cuda" if on_gpu else device  # Ray shows each worker its own GPU alone
-                run(shards, done, worker_embedder, columns, identity, workers, keep_order)
+                embedder.device = "cuda" if on_gpu else device  # of a worker, to which Ray shows its own GPU alone
+                run(shards, done, embedder, columns, identity, workers, keep_order)
         for path in folder.rglob(".*.parquet.*"):  # of shards that killed workers were writing
             path.unlink()
     total = summary(out, sum(done.values(), TokenStats()), embedder)

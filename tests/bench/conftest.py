@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,19 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_words_checkpoint(tmp_path_factory.mktemp("words"), max_position_embeddings=64)
     minibert.load_tokenizer(folder).save(folder)  # the form that transformers reads
     return folder
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A "cuda" whose peak memory is 123 bytes; what jobs ask of it, in order."""
+    asked: list[str] = []
+    calls = {name: partial(asked.append, name) for name in ("synchronize", "reset_peak_memory_stats")}
+    modules, real = (
+        {"cuda": SimpleNamespace(**calls, device_count=lambda: 1, max_memory_allocated=lambda: 123)},
+        torch.get_device_module,
+    )
+    monkeypatch.setattr(torch, "get_device_module", lambda device: modules.get(device) or real(device))
+    return asked
 
 
 @pytest.fixture

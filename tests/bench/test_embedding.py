@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from emulated_device import emulated_device
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -20,6 +21,7 @@ from minibert.bench import embedding, harness, peers
 from minibert.bench.embedding import SST2_LENGTHS, compare
 from minibert.bench.harness import Contestant
 from minibert.bench.settings import Settings
+from minibert.config import Config
 from minibert.kernels import matmul
 from minibert.vectors import engine
 
@@ -75,6 +77,15 @@ def test_equal_vectors_are_equal_and_a_wrong_row_order_is_caught_in_every_precis
         nonsense = [reference * np.float32(value) for value in ("nan", "inf")]
         for other in (np.roll(reference, 1, axis=0), *nonsense, reference[:2]):
             assert not compare(other, reference, precision)["equal"]
+
+
+def test_every_runtime_takes_part_and_a_quick_run_has_minibert_and_transformers_alone() -> None:
+    for device, least in (("cpu", 13), ("cuda", 13)):
+        names = [one.name for one in peers.contestants_for(device)]
+        assert len(names) == len(set(names)) >= least and {"minibert-float32", "transformers-sorted"} <= set(names)
+    precisions = {(one.package, one.precision) for one in peers.contestants_for("cuda")}
+    assert {(name, "bfloat16") for name in ("transformers", "sentence_transformers", "flash_attn")} < precisions
+    assert {one.package for one in peers.contestants_for("cpu", quick=True)} == {"minibert", "transformers"}
 
 
 @pytest.mark.parametrize(("sort", "one_batch"), [(True, False), (False, False), (False, True)])
@@ -162,3 +173,60 @@ def test_one_sentence_and_growth_with_each_thing(checkpoint: Path, monkeypatch: 
     expected += [("threads", 1), ("cold start", 0)]
     assert points == [(*point, ours) for point in expected for ours in (True, False)]
     assert all(row.seconds > 99 for row in found.rows[-2:])
+
+
+# -- on a GPU
+
+
+def session_on(kind: str, **parts: Any) -> Any:
+    """A session whose contestants do nothing and whose helper is this process."""
+    context = SimpleNamespace(device=kind, max_tokens=64, folder=parts.pop("folder", None))
+    call: Any = lambda function, *arguments: function(*arguments)  # noqa: E731
+    return SimpleNamespace(context=context, settings=Settings(), call=call, **parts)
+
+
+def test_on_a_gpu_the_sweep_has_bfloat16_the_roofline_and_our_launches(
+    minilm: Path, row: Any, result: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert embedding.GROWTH["sentences"]["full"][-1] == 100_000
+    monkeypatch.setattr(embedding, "GROWTH", {"sentences": {"default": (), "full": (10, 20)}})
+    names = ("minibert-float32", "transformers-sorted", "minibert-bfloat16", "transformers-sdpa-bfloat16")
+    found = result(*(row(name, 1.0) for name in names), rates={"float32 a": [1e12], "bfloat16 a": [1e13]})
+
+    def turn(rows: Any, texts: Any, counts: bool = True) -> None:
+        for one in rows:
+            one.samples += [harness.Sample(0.5)] * counts
+
+    session = session_on("cuda", tokenizer=minibert.load_tokenizer(minilm), result=found, turn=turn)
+    session.request = lambda row, function, name, texts: len(texts) * (function is harness.count_launches)
+    embedding.growth(session)
+    rows = found.rows[4:]
+    assert [(one.contestant.name, one.at) for one in rows] == [(name, at) for at in (10, 20) for name in names]
+    assert [one.launches for one in rows] == [10, 0, 10, 0, 20, 0, 20, 0]
+    assert all(found.roofline(one)["median"] > 0 for one in rows if one.contestant.precision == "float32")
+    assert rows[4].flops == pytest.approx(2 * rows[0].flops, rel=0.5)
+
+
+def test_on_a_gpu_every_pooling_is_compared_with_the_cpu(
+    checkpoint: Path, result: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minibert.device.has_bfloat16", lambda device: True)
+    config = Config.from_file(checkpoint / "config.json")
+    session = session_on(
+        "gpu", folder=checkpoint, work=["the film is very good", "good"] * 9, result=result(config=config)
+    )
+    with emulated_device() as gpu:
+        embedding.beside_the_cpu(session)
+    note = session.result.notes["beside the CPU"]
+    assert gpu.launches
+    assert session.result.failures == []
+    assert [one.rsplit(" ", 2)[0] for one in note.split("; ")] == [
+        f"{pooling} {precision}"
+        for pooling in ("cls", "mean", "max", "pooler")
+        for precision in ("float32", "bfloat16")
+    ]
+    monkeypatch.setattr(embedding, "LARGEST_DIFFERENCE", -1.0)
+    with emulated_device():
+        embedding.beside_the_cpu(session)
+    assert session.result.failures[0].startswith("differs from the CPU: cls float32 ")
+    assert len(session.result.failures) == 4, "float32 alone has a largest difference"

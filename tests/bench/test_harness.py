@@ -5,11 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch.autograd import DeviceType
 
 from minibert.bench import embedding, harness, training
 from minibert.bench.harness import Contestant
@@ -35,8 +38,8 @@ def test_a_row_is_compared_with_ours_of_its_precision_else_with_our_fastest(row:
 
 
 def test_the_share_of_the_roofline_is_of_the_fastest_kernel_round_by_round(row: Any, result: Any) -> None:
-    ours = row("minibert-float32", 1.0, 2.0)
-    found = result(ours, flops=100, rates={"float32 slow": [1.0, 1.0], "float32 fast": [100.0, 200.0]})
+    ours = row("minibert-float32", 1.0, 2.0, flops=100)
+    found = result(ours, rates={"float32 slow": [1.0, 1.0], "float32 fast": [100.0, 200.0]})
     assert found.roofline(ours) == {"median": 0.625, "least": 0.25, "most": 1.0}
 
 
@@ -44,6 +47,35 @@ def test_the_memory_of_a_row_is_the_most_of_loading_and_of_its_samples(row: Any,
     assert [row("minibert-float32", 1.0, peak=peak, load_peak=14 - peak).peak for peak in (5, 9)] == [9, 9]
     found = result(row("minibert-float32", 1.0, peak=10), row("trainer-float32", 1.0, peak=12))
     assert found.memory("minibert-float32", "trainer-float32") == 1.2
+
+
+def test_a_job_on_a_gpu_is_waited_for_and_its_peak_is_the_gpus(cuda: list[str], monkeypatch: Any) -> None:
+    monkeypatch.setitem(harness.JOBS, "one", cuda.append)
+    sample, _ = harness.do_job("one", "cuda", "job")
+    assert cuda == ["reset_peak_memory_stats", "synchronize", "job", "synchronize"]
+    assert sample.peak == 123
+    assert harness.do_job("one", "cpu", "job")[0].peak > 10**6
+    assert len(cuda) == 5, "the GPU is not asked for a job on the CPU"
+
+
+def test_launches_are_the_kernels_on_the_gpu_and_copies_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["void gemm<float>", "Memcpy HtoD (Pinned -> Device)", "layer_norm", "Memset (Device)"]
+    events = [SimpleNamespace(name=name, device_type=DeviceType.CUDA) for name in names]
+    events.append(SimpleNamespace(name="cudaLaunchKernel", device_type=DeviceType.CPU))
+    profiler = SimpleNamespace(events=lambda: events)
+    monkeypatch.setattr(torch.profiler, "profile", lambda activities: nullcontext(profiler))
+    monkeypatch.setitem(harness.JOBS, "one", len)
+    assert harness.count_launches("one", []) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("given", "seen"), [(None, "0"), ("2,3", "2"), ("", "")])
+def test_a_contestant_sees_one_gpu(given: str | None, seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if given is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+    with harness.new_process(1) as process:
+        assert process.submit(os.getenv, "CUDA_VISIBLE_DEVICES").result() == seen
 
 
 def test_a_busy_machine_is_reported_and_a_quiet_one_is_not(row: Any, result: Any) -> None:
@@ -82,7 +114,7 @@ def test_goals_that_were_not_measured_are_neither_reached_nor_missed(kind: str, 
 
 def test_the_goals_of_embedding_are_those_of_its_rows(row: Any, result: Any) -> None:
     found = result(
-        row("minibert-float32", 1.0, peak=10),
+        row("minibert-float32", 1.0, peak=10, flops=80),
         row("transformers-sorted", 2.0, peak=9),
         row("onnxruntime-float32", 1.5),
         row("minibert-bfloat16", 1.0, peak=12),
@@ -90,7 +122,6 @@ def test_the_goals_of_embedding_are_those_of_its_rows(row: Any, result: Any) -> 
         row("onnxruntime-int8", 0.9),
         row("minibert-float32", 1.0, 1.0, job="one sentence"),
         row("transformers-float32", 1.9, 2.1, job="one sentence"),
-        flops=80,
         rates={"float32 F.linear": [100.0]},
     )
     values = [value_of(found) for *_, value_of in embedding.goals(Settings())]

@@ -13,6 +13,7 @@ import pytest
 from minibert.bench import harness, serving
 from minibert.bench.harness import Sample
 from minibert.bench.settings import Settings
+from minibert.cli import main as cli
 
 
 @pytest.mark.parametrize(
@@ -34,6 +35,20 @@ def test_errors_and_a_soak_that_grows_fail_the_run(
     serving.judge(one, found)
     assert bool(found.wrong) == fails
     assert (one.samples[0].seconds, one.samples[0].details["p50"]) == (8.0 / (4 - errors), 0.25)
+
+
+@pytest.mark.parametrize(("device", "precision"), [("cpu", "float32"), ("cuda", "bfloat16")])
+def test_the_device_and_its_precision_reach_every_server(device: str, precision: str) -> None:
+    ours, torch_engine, onnx = serving.contestants_for("/somewhere/infinity_emb", device)
+    commands = [" ".join(one.load.keywords["command"]) for one in (ours, torch_engine, onnx)]  # type: ignore[attr-defined]
+    assert all(f"--device {device} " in command for command in commands)
+    assert commands[0].endswith(f" --precision {precision}")
+    assert commands[1].startswith("/somewhere/infinity_emb v2 ")
+    assert commands[1].endswith(f" --engine torch --dtype {precision}")
+    assert [one.precision for one in (ours, torch_engine, onnx)] == [precision, precision, "float32"]
+    assert [one.package for one in serving.contestants_for("", device)] == ["minibert"]
+    known = serving.MINIBERT[serving.MINIBERT.index("serve") :] + commands[0].split()[-4:]
+    assert cli.parse([part.format(folder="a", port=1) for part in known]).device == device
 
 
 @pytest.fixture

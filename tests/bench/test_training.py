@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from emulated_device import emulated_device
 from torch import Tensor
 from words import write_words_checkpoint
 
@@ -162,6 +163,44 @@ def test_both_have_their_own_defaults(context: Context, monkeypatch: pytest.Monk
     monkeypatch.setattr(training, "onednn_is_float32", lambda: True)
     ours = [MinibertTrainer(context, precision, "classify").route for precision in ("float32", "bfloat16")]
     assert ours == ["packed step, matmul by oneDNN, AdamW fused", "packed step, AdamW fused"]
+
+
+# -- on a GPU
+
+
+@pytest.mark.parametrize("context", [BERT.name], indirect=True)
+def test_we_train_on_the_device_and_its_losses_are_those_of_the_cpu(context: Context) -> None:
+    expected = MinibertTrainer(context, "float32", "classify")(EXAMPLES)
+    with emulated_device() as gpu:
+        ours = MinibertTrainer(dataclasses.replace(context, device="gpu"), "float32", "classify")
+        losses = ours(EXAMPLES)
+    assert ours.route == "packed step, AdamW fused"
+    assert gpu.launches
+    assert np.isfinite(losses).all() and losses.shape == expected.shape
+    assert losses[0] == pytest.approx(expected[0], abs=0.2), "dropout draws other numbers"
+
+
+@pytest.mark.usefixtures("here")
+def test_training_is_on_the_device_and_its_equality_is_found_on_the_cpu(
+    cuda: list[str], checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = []
+
+    def load(context: Context, precision: str) -> Any:
+        devices.append(context.device)
+        return (lambda examples: np.zeros(1)), ""
+
+    def compare(context: Context, *_: Any) -> tuple[int, int, float]:
+        devices.append(context.device)
+        return 10, 0, 0.0
+
+    one = Contestant("one", "One", "float32", load, "accelerate")
+    monkeypatch.setattr(training, "contestants_for", lambda objective: [one])
+    monkeypatch.setattr(training, "compare_training", compare)
+    settings = Settings(train=True, device="cuda", sentences=BATCH + 1, rounds=1)
+    (row,) = harness.measure(str(checkpoint), settings, training).rows
+    assert devices == ["cpu", "cuda"]
+    assert (row.reason, row.peak) == ("", 123)
 
 
 # -- whole runs
