@@ -136,7 +136,9 @@ class Fields:
     def __getitem__(self, key: str | int | slice) -> Any:
         if not isinstance(key, str):
             return tuple(getattr(self, name) for name in self.keys())[key]
-        return vars(self)[key]
+        if key not in vars(self):
+            raise KeyError(f"{key!r} is not a field of {type(self).__name__}; it has {', '.join(self.keys())}")
+        return getattr(self, key)
 
 
 AnyFields = TypeVar("AnyFields", bound=Fields)

@@ -15,6 +15,7 @@ from minibert.cli.shared import (
     standard_input,
     windows_text,
 )
+from minibert.printing import require
 from minibert.text.formats import FileSettings
 
 
@@ -97,6 +98,7 @@ def embed_one(args: Arguments) -> Figures:
 
 def embed_many(args: Arguments) -> Figures:
     """A corpus of many files to a folder of the same files, each with a column of vectors."""
+    require("ray", "pyarrow", "ray")
     from minibert.vectors.ray import embed_shards
 
     if args.dtype != "float32":
