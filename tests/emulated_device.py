@@ -189,11 +189,13 @@ class EmulatedDevice(TorchDispatchMode):
         torch.set_rng_state(before)
 
 
-def fused_attention(query: Tensor, *inputs: Any, attn_mask: Any = None, dropout_p: float = 0.0) -> Tensor:
+def fused_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, dropout_p: float = 0.0, **more: Any
+) -> Tensor:
     """In place of torch's function: on the device one kernel forward and one backward."""
-    inputs = query, *inputs, attn_mask, dropout_p
+    inputs = query, key, value, attn_mask, dropout_p
     if not isinstance(query, DeviceTensor):
-        return ATTENTION(*inputs)
+        return ATTENTION(*inputs, **more)
     if not torch.is_grad_enabled():
         return one_launch("attention", lambda: ATTENTION(*inputs))
     result: Tensor = Attention.apply(*inputs)  # type: ignore[no-untyped-call]

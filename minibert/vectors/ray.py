@@ -99,8 +99,8 @@ def embed_shards(
     Other settings are refused; restart=True discards finished shards. A shard keeps its name, and its rows their
     order: float32 vectors, FixedSizeList, in the column `vector`.
     text, pair: the columns of texts and of second texts. format, delimiter, encoding: see text.formats.FileSettings.
-    workers: models at work at once; None: one for each core, or for each GPU; more workers than GPUs share them.
-    keep_order: shards are computed in the order of their names, else the largest first, to finish together.
+    workers: models at work at once; None: one for each core, or each GPU; more workers than GPUs share them.
+    keep_order: shards are computed in the order of their names, not the largest first, which ends sooner.
     model is a Hub name or a folder; settings: those of a Recipe, of which precision "auto" is what the machine that
     calls would choose. device: "auto" is CUDA if the cluster has GPUs, whatever the machine that calls has.
     Raises FileNotFoundError if no file matches; ValueError, with the file, the row or the column, for what is wrong
