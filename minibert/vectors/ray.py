@@ -95,14 +95,13 @@ def embed_shards(
 ) -> Embedded:
     """The shards of a pattern such as "corpus/*.parquet", each with a vector beside its columns, in the folder `out`.
 
-    out: new, empty, or of an earlier run, whose finished shards are not computed again unless their source has changed.
-    Other settings are refused; restart=True discards finished shards. A shard keeps its name, and its rows their
-    order: float32 vectors, FixedSizeList, in the column `vector`.
+    out: new, empty, or of an earlier run with the same settings, whose finished shards are kept unless their source has
+    changed; restart=True discards them. Names and order stay; `vector` is a FixedSizeList of float32.
     text, pair: the columns of texts and of second texts. format, delimiter, encoding: see text.formats.FileSettings.
     workers: models at work at once; None: one for each core, or each GPU; more workers than GPUs share them.
     keep_order: shards are computed in the order of their names, not the largest first, which ends sooner.
-    model is a Hub name or a folder; settings: those of a Recipe, of which precision "auto" is what the machine that
-    calls would choose. device: "auto" is CUDA if the cluster has GPUs, whatever the machine that calls has.
+    model is a Hub name or a folder; settings: those of a Recipe; precision "auto" is that of the machine that calls.
+    device: "auto" is CUDA if the cluster has GPUs, whatever the machine that calls has.
     Raises FileNotFoundError if no file matches; ValueError, with the file, the row or the column, for what is wrong
     with a shard, mostly before a worker starts; RuntimeError if Ray fails or `out` is in use; and what `embed` raises.
     """
