@@ -165,7 +165,7 @@ class NeverSummed(DistributedContext):
 class OneState(DistributedContext):
     """A mistake: all ranks continue with the random state of the first."""
 
-    def set_random_states(self, states: dict[str, Tensor]) -> None:
+    def set_random_states(self, states: dict[str, Tensor], device: torch.device) -> None:
         torch.set_rng_state(states["random"])
 
 

@@ -150,12 +150,22 @@ class Checkpointer:
             for kind, value in optimizer.state.get(parameter, {}).items():
                 tensors[f"{kind} {name}"] = self.context.gather(value)
 
-        metadata, path = {"progress": json.dumps(values)}, self.folder / f"state-{progress.step:08d}.safetensors"
-        if in_thread := device_of(model).type != "cpu":
-            tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
+        path = self.folder / f"state-{progress.step:08d}.safetensors"
+        self.write(path, tensors, device_of(model), {"progress": json.dumps(values)})
+        self.saved = time.monotonic()
+
+    def write(
+        self, path: Path, tensors: dict[str, Tensor], device: torch.device, metadata: dict[str, str] | None = None
+    ) -> None:
+        """Write a file at the main process: at once from a CPU; from a GPU by a thread, after its tensors are copied.
+
+        A file is written after those before it.
+        """
+        in_thread = device.type != "cpu"
+        copied = {name: tensor.cpu() for name, tensor in tensors.items()} if in_thread else tensors
 
         def write() -> None:
-            write_tensors(path, tensors, metadata)
+            write_tensors(path, copied, metadata)
             for old in sorted(self.folder.glob(STATES))[:-KEPT]:
                 old.unlink(missing_ok=True)
 
@@ -164,7 +174,6 @@ class Checkpointer:
             self.writing = self.writer.submit(write)
 
         self.context.on_main(start if in_thread else write)
-        self.saved = time.monotonic()
 
     def due(self, step: int, every: int | None) -> bool:
         """Whether a state should be saved after this step: every so many steps, None: every SAVE_MINUTES; every rank
@@ -177,10 +186,11 @@ class Checkpointer:
     def save_best(self, model: nn.Module) -> None:
         """Save the current weights as the best; every rank must call this."""
         tensors = {name: self.context.gather(parameter.detach()) for name, parameter in trained(model)}
-        self.context.on_main(lambda: write_tensors(self.folder / BEST, tensors))
+        self.write(self.folder / BEST, tensors, device_of(model))
 
     def load_best(self, model: nn.Module) -> None:
         """Restore the weights that save_best saved."""
+        self.context.on_main(self.writing.result)
         model.load_state_dict(load_file(self.folder / BEST), strict=False)  # frozen weights are not in it
 
 

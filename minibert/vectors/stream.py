@@ -203,7 +203,14 @@ def fill(
         for new in tokenized:
             if cosine is None and embedder.engine.precision == "int8":
                 cosine = embedder.float32_cosine(new.tokens)
-            parts.add(embedder.vectors(new.tokens, new.rows), new.texts, new.tokens.stats, dtype)
+            try:
+                vectors = embedder.vectors(new.tokens, new.rows)
+            except torch.OutOfMemoryError as error:  # with a single text in a batch
+                raise RuntimeError(
+                    f"no memory for the longest of the texts from row {new.rows.start} on; {parts.rows:,} rows are "
+                    f"kept, and the same command continues, on a device with more: {error}"
+                ) from error
+            parts.add(vectors, new.texts, new.tokens.stats, dtype)
             bar.update((file.position if file else parts.rows) - bar.n)
     return resumed, cosine
 

@@ -149,6 +149,24 @@ def test_every_public_way_to_vectors_runs_on_the_device(folder: Path, gpu: Emula
             np.testing.assert_allclose(way(device="gpu"), way(device="cpu"), atol=1e-5, err_msg=name)
 
 
+def test_a_stream_that_runs_out_of_memory_says_what_is_kept(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, vectors = [*["good"] * 8, "good " * 15], Engine.vectors
+
+    def run_out(self: Engine, ids: Any, *given: Any, **how: Any) -> Any:
+        if max(map(len, ids)) > 10:
+            raise torch.OutOfMemoryError("no more")
+        return vectors(self, ids, *given, **how)
+
+    how: dict[str, Any] = {"model": folder, "part_rows": 4, "device": "cpu"}
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "vectors", run_out)
+        with pytest.raises(RuntimeError, match="no memory for the longest of the texts from row 8 on; 8 rows are kept"):
+            embed_stream(texts, tmp_path / "x.npy", **how)
+    assert embed_stream(texts, tmp_path / "x.npy", **how).resumed_rows == 8
+
+
 @pytest.mark.usefixtures("gpu")
 def test_int8_falls_back_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="int8"):
