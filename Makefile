@@ -37,7 +37,7 @@ test: check
 # The second tier: notebooks, ONNX, pages in a browser, torchrun with a rank that is killed, Ray with a worker killed, a
 # server under load for MINIBERT_SOAK seconds. A notebook runs by itself, all tests of another file in one process. Ray
 # runs alone: its parts must start within 15 seconds.
-export MINIBERT_SOAK ?= 20
+export MINIBERT_SOAK ?= 40
 
 test-slow: .venv/installed-for-tests
 	$(PYTEST) --dist loadgroup --no-loadscope-reorder -m slow --ignore tests/vectors/test_ray.py
