@@ -268,7 +268,7 @@ def share_of_cluster(
     available = gpus if on_gpu else sum(cores)
     if not available or not cores or (workers is not None and not 1 <= workers <= sum(cores)):
         raise ValueError(f"workers is {workers} on {device}, and Ray has {sum(cores)} cores and {gpus} GPUs")
-    count = min(workers or available, most or available)
+    count = min(workers or available, most or sum(cores))
     num_gpus = 1 / math.ceil(count / gpus) if on_gpu else 0
     threads = max(1, min(min(cores), sum(cores) // count))
     requested = threads * (min(cores) - 1) / min(cores)
