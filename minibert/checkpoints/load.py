@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import nn
@@ -69,15 +69,28 @@ class LoadReport:
         return "\n".join(lines)
 
 
-@overload
-def load(name: str | Path = ..., *, head: None = ..., report: Literal[False] = ..., **how: Any) -> Encoder: ...
-@overload
-def load(name: str | Path = ..., *, head: str, report: Literal[False] = ..., **how: Any) -> Head: ...
+class Options(TypedDict, total=False):
+    """The other arguments of `load`."""
+
+    num_labels: int | None
+    new_head: bool
+    dtype: torch.dtype
+    device: str | torch.device
+    attention: str
+    model_type: str | None
+
+
 @overload
 def load(
-    name: str | Path = ..., *, head: str | None = ..., report: Literal[True], **how: Any
+    name: str | Path = ..., *, head: None = ..., report: Literal[False] = ..., **how: Unpack[Options]
+) -> Encoder: ...
+@overload
+def load(name: str | Path = ..., *, head: str, report: Literal[False] = ..., **how: Unpack[Options]) -> Head: ...
+@overload
+def load(
+    name: str | Path = ..., *, head: str | None = ..., report: Literal[True], **how: Unpack[Options]
 ) -> tuple[Any, LoadReport]: ...
-def load(  # type: ignore[misc]  # **how above stands for the other arguments
+def load(
     name: str | Path = "distilbert-base-uncased",
     *,
     head: str | None = None,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from minibert.config import Config
-from minibert.device import to_device
+from minibert.device import move
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -140,10 +140,10 @@ def pack(
     on_cpu = device.type == "cpu"
     padded = on_cpu and len(ids) >= max(PADDED_FROM, 2 * len(rows))  # else B + extra could be T
     extra = -len(rows) % TEXT_BUCKET if padded else 0
-    segments = []  # one array or none
+    segments = None
     if second is not None:
         starts = np.append(second, lengths[len(second) :])  # (B)
-        segments = [(columns >= np.repeat(starts, lengths)).astype(np.int64)]  # (T)
+        segments = torch.from_numpy((columns >= np.repeat(starts, lengths)).astype(np.int64))  # (T)
     positions = columns
     if padding_id is not None:  # the number of each real token among those of its text
         real = ids != padding_id
@@ -151,10 +151,9 @@ def pack(
         positions = np.where(real, counts[1:] - np.repeat(counts[bounds[:-1]], lengths), 0)
     longest = int(lengths.max())
     cells = columns[:0] if on_cpu else columns + np.repeat(np.arange(len(rows)) * longest, lengths)  # (T)
-    arrays = ids, positions, bounds.astype(np.int32), cells, *segments
-    moved = to_device([torch.from_numpy(array) for array in arrays], device)
-    tensors = dict(zip(("ids", "positions", "bounds", "cells"), moved, strict=False))
-    return Packed(**tensors, longest=longest, segments=moved[4] if segments else None, groups=groups, extra=extra)
+    arrays = (torch.from_numpy(array) for array in (ids, positions, bounds.astype(np.int32), cells))
+    ids, positions, bounds, cells, segments = move((*arrays, segments), device)
+    return Packed(ids, positions, bounds, longest, segments, groups, cells, extra)
 
 
 def padding_texts(tokens: int, bucket: int) -> list[list[int]]:
