@@ -2,6 +2,7 @@
 # make test        style, types and the quick tests
 # make test-slow   the second tier: notebooks, several processes, ONNX, a browser
 # make pretrain      a BERT and a DistilBERT from nothing, measured against what is possible: 20 minutes of one core
+# make bert        a BERT of our own from the novels of MINIBERT_DATA: more than an hour of two cores
 # make quality        fine-tuning beside that of transformers, on the data of MINIBERT_DATA: an hour or two
 # make tutorials      the notebooks in the browser
 # make annotated      the source as pages, explanation beside code, in build/annotated
@@ -17,13 +18,16 @@ ifneq ($(wildcard ../shared/data/README.md),)
 export MINIBERT_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo pretrain quality test test-slow test-all check tutorials annotated bench bench-gpu parity-oldest clean
+.PHONY: demo pretrain bert quality test test-slow test-all check tutorials annotated bench bench-gpu parity-oldest clean
 
 demo: .venv/installed
 	$(BIN)/minibert demo
 
 pretrain: .venv/installed-for-tests
 	$(BIN)/python -m minibert.experiments.possible --out build/possible --overwrite
+
+bert: .venv/installed
+	$(BIN)/python -m minibert.experiments.novels
 
 quality: .venv/installed-for-tests
 	$(BIN)/python -m minibert.experiments.quality

@@ -8,8 +8,6 @@
 Each name is imported when it is first used, so that `import minibert` stays quick.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING
 
@@ -20,9 +18,10 @@ if TYPE_CHECKING:
     from minibert.checkpoints.load import load, save
     from minibert.config import Config
     from minibert.model import Encoder
+    from minibert.tasks.scoring import score
     from minibert.text.tokenizer import Tokenizer, load_tokenizer
     from minibert.tracing.run import trace
-    from minibert.train.classifier import FineTunedClassifier
+    from minibert.train.finetuning import FineTunedClassifier
     from minibert.train.reader import predict
     from minibert.vectors import stream
     from minibert.vectors.embedder import Embedder, embed
@@ -34,7 +33,7 @@ MODULES = {
     "Config": "config",
     "Embedder": "vectors.embedder",
     "Encoder": "model",
-    "FineTunedClassifier": "train.classifier",
+    "FineTunedClassifier": "train.finetuning",
     "Recipe": "vectors.recipe",
     "TextFeatures": "vectors.features",
     "Tokenizer": "text.tokenizer",
@@ -43,6 +42,7 @@ MODULES = {
     "load_tokenizer": "text.tokenizer",
     "predict": "train.reader",
     "save": "checkpoints.load",
+    "score": "tasks.scoring",
     "stream": "vectors.stream",
     "trace": "tracing.run",
     "train": "train",
@@ -60,6 +60,7 @@ __all__ = [
     "load_tokenizer",
     "predict",
     "save",
+    "score",
     "stream",
     "trace",
     "train",

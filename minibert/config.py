@@ -14,7 +14,6 @@ ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 # Variants of BERT that the encoder does not compute: key of config.json -> the value without it.
 ABSENT = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
-HOW_TO_SAY = 'name it: load(..., model_type="bert"), or minibert convert FOLDER --out FOLDER2 --model-type bert'
 # A file may claim any size, and it would be allocated: the maximum is far beyond any BERT.
 size = partial(setting, help="", minimum=1, maximum=2**24)
 fraction = partial(setting, help="", minimum=0.0, maximum=1.0)
@@ -113,7 +112,10 @@ class Config:
         try:
             if stated is None or model_type not in (None, stated):
                 found = "has no model_type" if stated is None else f"says model_type {stated!r}, not {model_type!r}"
-                raise ValueError(f"config.json {found}; {HOW_TO_SAY}")
+                raise ValueError(
+                    f'config.json {found}; name it: load(..., model_type="bert"), or minibert convert FOLDER '
+                    "--out FOLDER2 --model-type bert"
+                )
             return cls.from_dict(raw | {"model_type": stated})
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path}: {error}") from None

@@ -1,7 +1,7 @@
 """Devices, dtypes, and what the hardware computes fast."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -28,9 +28,8 @@ BATCH_TOKENS = {"cpu": 4096, "mps": 16384, "cuda": 65536}
 def check_device(device: str | torch.device) -> None:
     """Raise ValueError for a device that this machine or this build of torch does not have."""
     kind, _, number = str(device).partition(":")
-    counts = {name: device_count(name) for name in dict.fromkeys(("cpu", "cuda", "mps", kind))}
-    if (not number.isdecimal() and number) or int(number or 0) >= counts[kind]:
-        found = ", ".join(f"{counts[name]} {name}" for name in ("cpu", "cuda", "mps"))
+    if (number and not number.isdecimal()) or int(number or 0) >= device_count(kind):
+        found = ", ".join(f"{device_count(name)} {name}" for name in ("cpu", "cuda", "mps"))
         raise ValueError(f"device {brief(str(device))} is not available; torch has these: {found}; use device='cpu'")
 
 
@@ -100,7 +99,7 @@ def cpu_features() -> set[str]:
 
 
 def batch_tokens_on(device: torch.device) -> int:
-    """The tokens in a batch on this device where nobody chose a number."""
+    """The default number of tokens in a batch on this device."""
     return BATCH_TOKENS.get(device.type, BATCH_TOKENS["cuda"])
 
 
@@ -110,27 +109,24 @@ def without_cudnn() -> AbstractContextManager[None]:
 
 
 def copies_ahead(device: torch.device) -> bool:
-    """Whether the host can go on during a copy and wait for it later: CUDA. On MPS nothing tells when it has ended."""
+    """Whether the host can go on during a copy and wait for it later: CUDA. MPS does not signal the end of a copy."""
     return device.type not in ("cpu", "mps")
 
 
-def to_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Tensors of the CPU on a device: on CUDA by one copy, for which the host does not wait."""
-    if not copies_ahead(device):
-        return [x.to(device) for x in tensors]
-    # As bytes, each at a multiple of the largest dtype.
-    parts = [F.pad(x.flatten().view(torch.uint8), (0, -x.nbytes % 8)) for x in tensors]
-    whole = torch.cat(parts).pin_memory().to(device, non_blocking=True)
-    moved = torch.split(whole, [len(part) for part in parts])
-    return [part[: x.nbytes].view(x.dtype).view(x.shape) for part, x in zip(moved, tensors, strict=True)]
-
-
 def move(value: Any, device: torch.device) -> Any:
-    """A dataclass, dict, list or tuple with all the tensors in it on a device, by one copy; see to_device."""
+    """A tensor of the CPU on a device, or a dataclass, dict, list or tuple with all the tensors in it.
+
+    On CUDA by one copy, for which the host does not wait.
+    """
+    if not copies_ahead(device):
+        return map_tensors(lambda x: x.to(device), value)
     found: list[Tensor] = []
     map_tensors(found.append, value)
-    moved = iter(to_device(found, device))
-    return map_tensors(lambda x: next(moved), value)
+    # As bytes, each at a multiple of the largest dtype.
+    parts = [F.pad(x.flatten().view(torch.uint8), (0, -x.nbytes % 8)) for x in found]
+    whole = torch.cat(parts).pin_memory().to(device, non_blocking=True)
+    moved = iter(torch.split(whole, [len(part) for part in parts]))
+    return map_tensors(lambda x: next(moved)[: x.nbytes].view(x.dtype).view(x.shape), value)
 
 
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:

@@ -78,10 +78,10 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def listing(folder: Path, most: int = 12) -> str:
-    """The names in a folder, for an error message."""
+def listing(folder: Path) -> str:
+    """The first names in a folder, for an error message."""
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "") if names else "nothing"
+    return ", ".join([*names[:12], *["..."] * (len(names) > 12)]) or "nothing"
 
 
 @contextmanager

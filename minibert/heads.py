@@ -145,8 +145,9 @@ class TokenClassification(Head):
 
     def build(self, config: Config) -> None:
         """Create the layer with a score for each label."""
-        own = config.classifier_dropout_on_tokens
-        self.dropout = nn.Dropout(classifier_dropout(config) if own else config.hidden_dropout_prob)
+        self.dropout = nn.Dropout(
+            classifier_dropout(config) if config.classifier_dropout_on_tokens else config.hidden_dropout_prob
+        )
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
 
     def read(self, encoded: EncoderOutput, labels: Tensor | None = None) -> Output:

@@ -74,8 +74,9 @@ def check_output(
         foreign = [out / name for name in files if os.path.lexists(out / name) and name not in own]
         foreign = foreign if foreign or own else sorted(out.iterdir())  # none of ours: someone else's folder
     if foreign:
-        names = ", ".join(str(path) for path in foreign[:9])
-        raise ValueError(f"not as minibert wrote it, so nothing is replaced: {names}; {OTHER}")
+        raise ValueError(
+            f"not as minibert wrote it, so nothing is replaced: {', '.join(map(str, foreign[:9]))}; {OTHER}"
+        )
 
 
 def check_place(out: Path, apart: Iterable[str | os.PathLike[str] | None]) -> None:

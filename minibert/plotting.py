@@ -61,10 +61,10 @@ def heat_map(
     return axes
 
 
-def head_grid(probs: ArrayLike, tokens: Sequence[str], *, titles: Sequence[str] | None = None, across: int = 4) -> Any:
-    """Draw the attention of each head, (H,S,S), as a grid of heat maps: a row looks, a column is looked at.
+def head_grid(probs: ArrayLike, tokens: Sequence[str], *, across: int = 4) -> Any:
+    """Draw the attention of each head, (H,S,S), as a grid of heat maps, `across` in a row.
 
-    titles: "head 0" and so on by default. across: pictures in a row.
+    A row of a heat map is a query, a column a key.
     """
     maps = np.asarray(probs, dtype=float)
     across = min(across, len(maps))
@@ -74,8 +74,7 @@ def head_grid(probs: ArrayLike, tokens: Sequence[str], *, titles: Sequence[str] 
         axes = figure.add_subplot(down, across, number + 1)
         rows = tokens if number % across == 0 else None
         columns = tokens if number + across >= len(maps) else None
-        title = titles[number] if titles else f"head {number}"
-        heat_map(probabilities, rows, columns, title=title, axes=axes, limit=1.0)
+        heat_map(probabilities, rows, columns, title=f"head {number}", axes=axes, limit=1.0)
     return figure
 
 

@@ -33,9 +33,8 @@ def beside(name: str, lines: str) -> str:
 
 def block(name: str, *paragraphs: str) -> str:
     """A name with text beside it: each paragraph begins a line, long ones are wrapped, and no path is broken."""
-    width = WIDTH - MARGIN
-    lines = [textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False) for text in paragraphs]
-    return beside(name, "\n".join(lines))
+    wrap = textwrap.TextWrapper(WIDTH - MARGIN, break_long_words=False, break_on_hyphens=False)
+    return beside(name, "\n".join(map(wrap.fill, paragraphs)))
 
 
 def table(rows: Sequence[Sequence[object]], left: int = 1) -> str:

@@ -1,6 +1,6 @@
 """Settings: each is written once, as a field of a dataclass with its default, its limits and its help text.
 
-The command line (cli/options.py) makes its flags from these fields, and `check` holds every value to its limits.
+The command line (cli/shared.py) makes its flags from these fields, and `check` holds every value to its limits.
 """
 
 import math

@@ -48,6 +48,12 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The same, for the test to change."""
+    return write_words_checkpoint(tmp_path / "words")
+
+
+@pytest.fixture
 def one_thread() -> None:
     """So it is for all tests."""
 

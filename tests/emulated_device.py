@@ -7,7 +7,8 @@ Its tensors are computed by the CPU, so its results are right. It finds three mi
     late copies     what a non-blocking copy brings to the host is NaN until something waits for the device
 
 and counts kernel launches: operators that compute something; views and copies between devices are none. Attention is
-one launch forward and one backward, as on a GPU with a fused kernel. The device has random numbers of its own.
+one launch forward and one backward, as on a GPU with a fused kernel. The device has random numbers of its own. It is
+there in the threads too that are started inside, such as that of a server.
 
     with emulated_device() as gpu:
         vectors = Engine(encoder, device="gpu").vectors(ids)
@@ -17,6 +18,7 @@ one launch forward and one backward, as on a GPU with a fused kernel. The device
 from __future__ import annotations
 
 import math
+import threading
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -27,6 +29,7 @@ from unittest import mock
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.library import Library, fallthrough_kernel
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -41,17 +44,36 @@ WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2
 INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
 COPYING = {"_to_copy", "copy_"}
 RANDOM = {"native_dropout", "bernoulli", "bernoulli_", "random_", "normal_", "uniform_", "randn", "rand", "multinomial"}
+# What autocast computes in bfloat16 and in float32, of its lists for CUDA what BERT has. It casts a weight at each use,
+# where CUDA keeps the cast one until autocast ends.
+IN_BFLOAT16 = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm")
+IN_FLOAT32 = (
+    "layer_norm",
+    "softmax",
+    "log_softmax",
+    "cross_entropy_loss",
+    "nll_loss",
+    "kl_div",
+    "cosine_embedding_loss",
+)
 NO_LAUNCH = {"detach", "lift_fresh", "empty", "empty_like", "empty_strided", "new_empty", "set_", "_unsafe_view"}
 
 
 @contextmanager
 def emulated_device() -> Iterator[EmulatedDevice]:
     """The device, inside."""
-    EmulatedDevice.active = EmulatedDevice()
+    device = EmulatedDevice.active = EmulatedDevice()
+    run = threading.Thread.run
+
+    def run_inside(thread: threading.Thread) -> None:
+        with device:  # a mode of torch is that of one thread
+            run(thread)
+
+    attention = mock.patch.object(F, "scaled_dot_product_attention", fused_attention)
     torch.__future__.set_swap_module_params_on_conversion(True)  # tied parameters of a module that is moved stay tied
     try:
-        with mock.patch.object(F, "scaled_dot_product_attention", fused_attention), EmulatedDevice.active:
-            yield EmulatedDevice.active
+        with attention, mock.patch.object(threading.Thread, "run", run_inside), device:
+            yield device
     finally:
         torch.__future__.set_swap_module_params_on_conversion(False)
         EmulatedDevice.active = None
@@ -149,7 +171,7 @@ class EmulatedDevice(TorchDispatchMode):
         if "device" in named:
             named["device"] = torch.device("cpu")
         with self.random_numbers() if name in RANDOM else torch.no_grad():
-            result = func(*arguments, **named)
+            result = OF_ALL_LENGTHS.get(name, func)(*arguments, **named)
         known = {id(x.values): x for x in tree_leaves((args, kwargs)) if isinstance(x, DeviceTensor)}
         for x in tree_leaves(result):
             if isinstance(x, Tensor) and not self.inside and x.numel() > (self.memory or math.inf):
@@ -197,9 +219,36 @@ def fused_attention(
     if not isinstance(query, DeviceTensor):
         return ATTENTION(*inputs, **more)
     if not torch.is_grad_enabled():
-        return one_launch("attention", lambda: ATTENTION(*inputs))
+        return one_launch("attention", lambda: by_text(ATTENTION(*inputs)))
     result: Tensor = Attention.apply(*inputs)  # type: ignore[no-untyped-call]
     return result
+
+
+def by_text(x: Tensor) -> Tensor:
+    """(B,H,S,W) in the memory of (B,S,H,W), as the kernels of a GPU return it."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def efficient_attention(query: Tensor, key: Tensor, value: Tensor, bias: None, *more: Any) -> tuple[Any, ...]:
+    """torch's memory-efficient kernel for texts of all lengths, (1,T,H,W) -> (1,T,H,W)."""
+    context = flash_attention(query[0], key[0], value[0], *more)[0][None]
+    return context, context, context, context, 0, 0
+
+
+def flash_attention(
+    query: Tensor, key: Tensor, value: Tensor, queries: Tensor, keys: Tensor, *more: Any
+) -> tuple[Tensor, ...]:
+    """The kernel of FlashAttention for texts of all lengths, (T,H,W) -> (T,H,W); queries, keys: their bounds."""
+    assert queries.dtype == keys.dtype == torch.int32
+    assert more[:3] == (int(queries.diff().max()), int(keys.diff().max()), 0.0) and not any(more[3:])
+    if query.dtype != torch.float32 and query.shape[-1] % 8:
+        raise RuntimeError("head size must be a multiple of 8")
+    parts = (torch.tensor_split(x, bounds[1:-1].long()) for x, bounds in ((query, queries), (key, keys), (value, keys)))
+    texts = ([x.transpose(0, 1)[None] for x in text] for text in zip(*parts, strict=True))  # (1,H,S,W) each
+    return (torch.cat([ATTENTION(*text)[0].transpose(0, 1) for text in texts]),) * 5
+
+
+OF_ALL_LENGTHS = {"_efficient_attention_forward": efficient_attention, "_flash_attention_forward": flash_attention}
 
 
 class Attention(torch.autograd.Function):
@@ -210,14 +259,17 @@ class Attention(torch.autograd.Function):
         """(B,H,S,W) each -> (B,H,S,W)."""
         ctx.leaves = [x.detach().requires_grad_() for x in inputs[:3]]
         with torch.enable_grad():
-            ctx.result = one_launch("attention", lambda: ATTENTION(*ctx.leaves, *inputs[3:]))
+            ctx.result = one_launch("attention", lambda: by_text(ATTENTION(*ctx.leaves, *inputs[3:])))
         result: Tensor = ctx.result.detach()
         return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """To query, key and value."""
-        return *one_launch("attention", lambda: torch.autograd.grad(ctx.result, ctx.leaves, gradients)), None, None
+        found = one_launch(
+            "attention", lambda: [by_text(x) for x in torch.autograd.grad(ctx.result, ctx.leaves, gradients)]
+        )
+        return *found, None, None
 
 
 def one_launch(name: str, function: Callable[[], Result]) -> Result:
@@ -322,6 +374,24 @@ def active_device() -> EmulatedDevice:
     return EmulatedDevice.active
 
 
+def autocast_kernel(name: str, dtype_of: Callable[[], torch.dtype]) -> Callable[..., Any]:
+    """The operator of inputs in this dtype."""
+    operator, key = getattr(torch.ops.aten, name), torch._C.DispatchKey.AutocastPrivateUse1
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        floating = lambda x: isinstance(x, Tensor) and x.is_floating_point()  # noqa: E731
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key)):
+            return operator(*tree_map(lambda x: x.to(dtype_of()) if floating(x) else x, args), **kwargs)
+
+    return kernel
+
+
+AUTOCAST = [Library("_", "IMPL"), Library("aten", "IMPL")]  # they last as long as these objects
+AUTOCAST[0].fallback(fallthrough_kernel, "AutocastPrivateUse1")
+for names, dtype_of in ((IN_BFLOAT16, lambda: torch.get_autocast_dtype(NAME)), (IN_FLOAT32, lambda: torch.float32)):
+    for name in names:
+        overload = f"{name}.int" if name.endswith("softmax") else name
+        AUTOCAST[1].impl(overload, autocast_kernel(name, dtype_of), "AutocastPrivateUse1")
 _setup_privateuseone_for_python_backend(NAME, backend_module=Backend(), hook=Hook())
 for supported in {
     id(types): types for types in (_foreach_utils._foreach_supported_types, optimizer._foreach_supported_types)

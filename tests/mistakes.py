@@ -12,7 +12,6 @@ from sabotage import (
     bias_added_twice,
     change_input,
     change_output,
-    choices_mixed,
     dropout_after_the_sum,
     embedding_norm_left_out,
     exchange,
@@ -24,7 +23,6 @@ from sabotage import (
     layers_swapped,
     map_left_out,
     norm_after_the_map,
-    off_by_one,
     padding_after_the_last_position,
     padding_counted_in_the_loss,
     pooler_on_the_last_token,
@@ -35,7 +33,6 @@ from sabotage import (
     put,
     residual_dropped,
     second_dropout_left_out,
-    summed,
     untied,
     wrong_activation_everywhere,
     wrong_eps,
@@ -80,7 +77,7 @@ MISTAKES = (
     ),
     Mistake(
         "positions off by one",
-        partial(change_input, place="encoder.embeddings.position", change=off_by_one),
+        partial(change_input, place="encoder.embeddings.position", change=lambda ids: (ids + 1) % 11),
         "position embeddings",
         "positions: upstream's are one lower",
         families=BOTH,
@@ -164,7 +161,7 @@ MISTAKES = (
     ),
     Mistake(
         "choices mixed",
-        partial(change_output, name="logits", change=choices_mixed),
+        partial(change_output, name="logits", change=lambda output, **_: output.logits.flip(1)),
         "logits: logits",
         "after its last layer",
         ("multiple-choice",),
@@ -178,7 +175,11 @@ MISTAKES = (
         BOTH,
     ),
     Mistake(
-        "loss summed", partial(change_output, name="loss", change=summed), "losses: loss", "labels", ("next-sentence",)
+        "loss summed",
+        partial(change_output, name="loss", change=lambda output, labels, **_: output.loss * len(labels)),
+        "losses: loss",
+        "labels",
+        ("next-sentence",),
     ),
     Mistake(
         "positions past the end counted",

@@ -17,7 +17,7 @@ def cells_of(path: Path) -> list[Cell]:
 
 
 def prose_of(path: Path) -> str:
-    """What a page, or a notebook, says."""
-    if path.suffix == ".md":
+    """What a file says; of a notebook, what its prose says."""
+    if path.suffix != ".ipynb":
         return path.read_text("utf-8")
     return "\n\n".join(cell["source"] for cell in cells_of(path) if cell["cell_type"] == "markdown")

@@ -1,7 +1,7 @@
-"""Trainings that test_torchrun.py runs in one process and in two: torchrun --nproc-per-node 2 ranks.py FOLDER
+"""Trainings that train/test_distributed.py runs in one process and in two: torchrun --nproc-per-node 2 ranks.py FOLDER
 
-Each rank writes its last weights to FOLDER/CASE-RANK.safetensors. Without transformers and pytest, which take longer to
-import than all of it takes to compute.
+Each rank writes its last weights to FOLDER/CASE-RANK.safetensors. Without transformers, which takes longer to import
+than all of it takes to compute.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import training
 from safetensors.torch import save_file
 from torch import Tensor
+from training import VOCABULARY, WIDTH
 
 from minibert.config import Config
 from minibert.heads import HEAD_CLASSES, Head
@@ -33,7 +35,7 @@ from minibert.train.packed import packed_output
 from minibert.train.pretraining import PretrainRun
 from minibert.train.settings import DistillSettings, PretrainSettings, TrainSettings
 
-WIDTH, VOCABULARY, LABELS = 11, 101, 3
+LABELS = 3
 SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": 24,
@@ -50,27 +52,13 @@ ROWS = 17
 TWENTY = TrainSettings(epochs=7, batch_size=4, learning_rate=1e-3, accumulate=2, epsilon=1e-6)
 
 
-def examples(head: str, rows: int = ROWS) -> list[Example]:
+def examples(head: str) -> list[Example]:
     """Random rows of different lengths; of the masked LM every third without a masked token."""
-    random = torch.Generator().manual_seed(1)
-
-    def draw(most: int, count: int = 1) -> list[int]:
-        return torch.randint(0, most, (count,), generator=random).tolist()
-
-    def labels(row: int, length: int) -> dict[str, Any]:
-        if head in ("masked-lm", "pretraining"):
-            hidden = [id if row % 3 and not draw(2)[0] else IGNORED for id in draw(VOCABULARY, length)]
-            return {"labels": hidden} | ({"next_sentence_label": draw(2)[0]} if head == "pretraining" else {})
-        if head == "question-answering":
-            start, end = sorted(draw(length, 2))
-            return {"start_positions": start, "end_positions": end}
-        return {"labels": draw(LABELS)[0]}
-
-    lengths = [2 + draw(WIDTH - 1)[0] for _ in range(rows)]
-    return [
-        Example(draw(VOCABULARY, length), [int(place > length // 2) for place in range(length)], labels(row, length))
-        for row, length in enumerate(lengths)
-    ]
+    found = training.examples(head, training.lengths_of(ROWS, seed=1), seed=1)
+    if head in ("masked-lm", "pretraining"):
+        for example in found[::3]:
+            example.labels["labels"] = [IGNORED] * len(example.ids)
+    return found
 
 
 def new_model(head: str, seed: int = 3, **sizes: Any) -> Head:

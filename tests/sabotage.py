@@ -86,10 +86,6 @@ def layers_swapped(ours: Model) -> None:
     ours.encoder.layers = nn.ModuleList(reversed(ours.encoder.layers))
 
 
-def off_by_one(ids: Tensor) -> Tensor:
-    return (ids + 1) % 11
-
-
 def wrong_activation_everywhere(ours: Model) -> None:
     for module in ours.modules():
         if hasattr(module, "activation"):
@@ -151,16 +147,8 @@ def untied(ours: Model) -> None:
     ours.decoder.weight = nn.Parameter(ours.encoder.embeddings.token.weight.detach().clone())
 
 
-def choices_mixed(output: Any, **_: Any) -> Tensor:
-    return output.logits.flip(1)
-
-
 def ignored_tokens_counted(output: Any, labels: Tensor, **_: Any) -> Tensor:
     return F.cross_entropy(output.logits.flatten(0, 1), labels.clamp(min=0).flatten(), ignore_index=-1)
-
-
-def summed(output: Any, labels: Tensor, **_: Any) -> Tensor:
-    return output.loss * len(labels)
 
 
 def positions_past_the_end_counted(output: Any, start_positions: Tensor, end_positions: Tensor, **_: Any) -> Any:

@@ -27,7 +27,6 @@ FRACTIONS = [name for name, maximum in LIMITED.items() if maximum == 1 and name 
 
 
 def upstream(family: Family, **values: Any) -> Any:
-    """transformers' configuration of a relative."""
     return getattr(importlib.import_module("transformers"), family.upstream + "Config")(**values)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from emulated_device import emulated_device
@@ -83,3 +85,9 @@ def test_a_result_larger_than_the_memory_is_refused() -> None:
         gpu.memory = 10
         with pytest.raises(torch.OutOfMemoryError):
             torch.ones(11, device="gpu")
+
+
+def test_another_thread_finds_the_device() -> None:
+    with emulated_device() as gpu, ThreadPoolExecutor(1) as executor:
+        assert executor.submit(lambda: torch.ones(3).to("gpu").tolist()).result() == [1, 1, 1]
+        assert gpu.waits == ["copy to the device", "copy to the host"]

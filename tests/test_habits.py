@@ -41,8 +41,7 @@ def test_a_batch_is_what_a_model_takes_and_is_read_by_name(folder: Path, tokeniz
     named = encoder(batch.input_ids, attention_mask=batch.attention_mask, token_type_ids=batch.token_type_ids)
     assert torch.equal(encoder(**batch).last_hidden_state, named.last_hidden_state)
     assert torch.equal(encoder(**{name: x.to(encoder.device) for name, x in batch.items()})[0], named[0])
-    loss, logits = model(**batch, labels=torch.tensor([0, 1]))[:2]
-    assert loss.shape == () and torch.equal(model(**batch)["logits"], logits)
+    assert model(**batch, labels=torch.tensor([0, 1])).loss.shape == ()
     assert model.device == model.encoder.device == torch.device("cpu")
     for key in ("overflow", 0):
         with pytest.raises(KeyError, match=str(key)):
@@ -107,14 +106,6 @@ class Verbose:
         return "Verbose(\n" + "  (layer): Linear()\n" * 200 + ")"
 
 
-def fit(X: Any, y: Any, model: Any, **settings: Any) -> Any:
-    return minibert.TextFeatures(model=model, **settings).fit(X, y).transform(X)
-
-
-def embedder(texts: Any, **settings: Any) -> Any:
-    return minibert.Embedder(**settings)(texts)
-
-
 @pytest.fixture
 def public_calls(folder: Path, tokenizer: minibert.Tokenizer, tmp_path: Path) -> list[Call]:
     """What users call, and right arguments: each will be replaced by a wrong one."""
@@ -132,9 +123,15 @@ def public_calls(folder: Path, tokenizer: minibert.Tokenizer, tmp_path: Path) ->
         (minibert.save, {"model": encoder, "folder": tmp_path / "saved"}),
         (minibert.embed, {"texts": texts} | model | cpu | recipe),
         (minibert.embed, {"texts": texts, "model": encoder, "tokenizer": tokenizer}),
-        (embedder, {"texts": texts, "recipe": minibert.Recipe()} | model | cpu),
+        (
+            lambda texts, **how: minibert.Embedder(**how)(texts),
+            {"texts": texts, "recipe": minibert.Recipe()} | model | cpu,
+        ),
         (minibert.Recipe, recipe),
-        (fit, {"X": texts, "y": labels, "cache": tmp_path / "cache"} | model | recipe),
+        (
+            lambda X, y, **how: minibert.TextFeatures(**how).fit(X, y).transform(X),
+            {"X": texts, "y": labels, "cache": tmp_path / "cache"} | model | recipe,
+        ),
         (stream.embed_stream, {"texts": texts, "dtype": "float32", "part_rows": 9} | out | model),
         (stream.embed_file, {"path": tmp_path / "in.txt"} | out | model),
         (frozen.train, {"texts": texts, "labels": labels, "grid": [1.0], "C": 1.0, "folds": 2} | model),
@@ -147,6 +144,7 @@ def public_calls(folder: Path, tokenizer: minibert.Tokenizer, tmp_path: Path) ->
         (tokenizer.convert_tokens_to_ids, {"tokens": ["good"]}),
         (encoder, dict(tokenizer(texts))),
         (minibert.trace, {"encoder": encoder, "tokenizer": tokenizer, "text": TEXT}),
+        (minibert.score, {"texts": texts, "model": masked, "tokens": True} | cpu),
         (masked_text.fill_mask, {"text": "a [MASK]", "model": masked, "top_k": 2}),
     ]
 

@@ -1,4 +1,4 @@
-"""The forward pass: shapes, outputs, other ways to the same numbers; test_parity.py compares it with transformers."""
+"""The forward pass: shapes, outputs, other ways to the same numbers. `minibert parity` compares it with upstream."""
 
 import copy
 import pickle

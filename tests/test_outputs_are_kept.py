@@ -40,13 +40,6 @@ FOLDERS = {  # what to write into --out, a folder; HOME is that of the fixture
 }
 
 
-def npy(matrix: np.ndarray[Any, Any]) -> bytes:
-    """The bytes of the file that numpy writes."""
-    file = io.BytesIO()
-    np.save(file, matrix)
-    return file.getvalue()
-
-
 FILES: dict[str, tuple[str, list[str], str]] = {  # the option, the command, the ending
     "embed": ("--out", ["embed", "HOME/corpus.txt", "--model", "HOME/words"], ".npy"),
     "trace": ("--out", ["trace", "the film", "--model", "HOME/words"], ".html"),
@@ -55,8 +48,10 @@ FILES: dict[str, tuple[str, list[str], str]] = {  # the option, the command, the
     "finetune": ("--plot", [*FOLDERS["finetune"], "--out", "NEW"], ".svg"),
     "parity": ("--report", ["parity", "HOME/words", "--attention", "sdpa"], ".md"),
 }
+MATRIX = io.BytesIO()
+np.save(MATRIX, np.zeros((3, 2), np.float32))
 OTHERS = {
-    ".npy": npy(np.zeros((3, 2), np.float32)),
+    ".npy": MATRIX.getvalue(),
     ".png": b"\x89PNG\r\n",
     ".svg": b"<svg></svg>",
 }  # by other programs
@@ -65,7 +60,6 @@ NEEDED = {"export": "onnxscript", "trace picture": "matplotlib", "finetune": "ma
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the commands read."""
     folder = write_home(tmp_path_factory.mktemp("home"))
     write_words_checkpoint(folder / "pickle", head="masked-lm")
     torch.save(load_file(folder / "pickle" / "model.safetensors"), folder / "pickle" / "pytorch_model.bin")
@@ -230,7 +224,6 @@ def test_a_file_is_refused_and_with_overwrite_replaced_only_if_it_is_of_that_kin
 
 
 def write_two(out: Path, text: str, names: tuple[str, ...] = ("a.txt", "sub/b.txt")) -> None:
-    """Files of one text."""
     with atomic_folder(out, overwrite=True) as folder:
         for name in names:
             (folder / name).parent.mkdir(exist_ok=True)

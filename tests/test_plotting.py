@@ -1,7 +1,5 @@
 """Pictures of tensors."""
 
-from collections.abc import Iterator
-
 import matplotlib
 import numpy as np
 import pytest
@@ -9,13 +7,6 @@ import pytest
 from minibert.plotting import DIVERGING, SEQUENTIAL, head_grid, heat_map
 
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt
-
-
-@pytest.fixture(autouse=True)
-def closed() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 def test_a_heat_map_draws_the_numbers_it_was_given_under_their_labels() -> None:

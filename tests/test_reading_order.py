@@ -1,7 +1,5 @@
 """The reading order: README names every module once, each folder's docstring its files, and imports go upwards only."""
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path
@@ -23,12 +21,6 @@ def order_of(folder: Path) -> list[str]:
     return re.findall(r"(?m)^    (\w+)  ", docstring)
 
 
-def content_of(folder: Path) -> set[str]:
-    """What there is to be read in a folder."""
-    files = {path.stem for path in folder.glob("[!_]*.py")}
-    return files | {path.parent.name for path in folder.glob("*/__init__.py")}
-
-
 def imported(source: str, package: str) -> set[str]:
     """The names inside a package that a module imports, wherever the import stands, except for type checkers."""
     tree = ast.parse(source)
@@ -42,7 +34,10 @@ def imported(source: str, package: str) -> set[str]:
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_the_reading_order_has_everything_once(folder: Path) -> None:
-    assert sorted(order_of(folder)) == sorted(content_of(folder))
+    content = {path.stem for path in folder.glob("[!_]*.py")} | {
+        path.parent.name for path in folder.glob("*/__init__.py")
+    }
+    assert sorted(order_of(folder)) == sorted(content)
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from words import labelled, write_tsv
@@ -24,18 +24,10 @@ FENCED = re.compile(r"(?ms)^(These need [^\n]+:\n+)?^```(\w*)\n(.*?)^```$")
 LONG = ("demo", "parity", "bench", "download", "finetune", "vocab", "pretrain", "distill", "serve")
 
 
-class Example(NamedTuple):
-    """A block of README.md."""
-
-    language: str
-    code: str
-    runs: bool
-
-
-def examples(page: str) -> list[Example]:
-    """The blocks of a page that are fenced as sh or python."""
-    found = [Example(block[2], block[3], not block[1]) for block in FENCED.finditer(page)]
-    return [example for example in found if example.language in ("sh", "python")]
+def examples(page: str) -> list[tuple[str, str, bool]]:
+    """The blocks of a page that are fenced as sh or python: the language, the code and whether it runs here."""
+    found = [(block[2], block[3], not block[1]) for block in FENCED.finditer(page)]
+    return [example for example in found if example[0] in ("sh", "python")]
 
 
 def commands(code: str) -> Iterator[tuple[list[str], str | None]]:
@@ -48,7 +40,7 @@ def commands(code: str) -> Iterator[tuple[list[str], str | None]]:
 
 
 ALL = examples(README.read_text("utf-8"))
-SHELL = [example for example in ALL if example.language == "sh"]
+SHELL = [(code, runs) for language, code, runs in ALL if language == "sh"]
 
 
 @pytest.fixture
@@ -66,39 +58,33 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(argv: list[str], source: str | None, monkeypatch: pytest.MonkeyPatch) -> int:
-    """A command as in a shell: its exit status."""
-    given = Path(source).read_bytes() if source else b""
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
-    return cli.main(argv)
-
-
 def test_every_line_for_the_shell_is_one_that_minibert_understands() -> None:
-    lines = [argv for example in SHELL for argv, _ in commands(example.code)]
+    lines = [argv for code, _ in SHELL for argv, _ in commands(code)]
     assert len(lines) > 8
     for argv in lines:
         cli.parser(argv).parse_args(cli.join_negatives(argv))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [example.code for example in SHELL if example.runs])
+@pytest.mark.parametrize("code", [code for code, runs in SHELL if runs])
 @pytest.mark.usefixtures("folder")
 def test_the_lines_for_the_shell_run_as_printed(
     code: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for argv, source in commands(code):
         if argv[0] not in LONG:
-            status = run(argv, source, monkeypatch)
-            assert (status, capsys.readouterr().err) == (0, ""), argv
+            given = Path(source).read_bytes() if source else b""
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+            assert (cli.main(argv), capsys.readouterr().err) == (0, ""), argv
             assert all(Path(value).exists() for option, value in pairwise(argv) if option == "--out"), argv
 
 
 @pytest.mark.usefixtures("folder")
 def test_the_lines_for_python_run_as_printed_one_after_the_other() -> None:
     names: dict[str, Any] = {}
-    for example in ALL:
-        if example.language == "python" and example.runs:
-            run_python(example.code, names)
+    for language, code, runs in ALL:
+        if language == "python" and runs:
+            run_python(code, names)
     assert "minibert" in names
 
 
@@ -114,8 +100,7 @@ def run_python(code: str, names: dict[str, Any]) -> None:
             assert str(tuple(value)) == shape[1], lines[step.lineno - 1]
 
 
-@pytest.mark.usefixtures("folder")
-def test_a_wrong_example_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_example_would_be_found() -> None:
     page = """
 ```sh
 minibert embed no.txt --out x.npy  # a comment
@@ -137,13 +122,16 @@ minibert not at all
 ```
 """
     first, second, third = examples(page)
-    assert [one.language + " runs" * one.runs for one in (first, second, third)] == ["sh runs", "sh", "python runs"]
-    assert list(commands(first.code)) == [
+    assert [language + " runs" * runs for language, _, runs in (first, second, third)] == [
+        "sh runs",
+        "sh",
+        "python runs",
+    ]
+    assert list(commands(first[1])) == [
         (["embed", "no.txt", "--out", "x.npy"], None),
         (["classify", "predict", "x"], "two words.txt"),
     ]
-    assert run(*next(commands(first.code)), monkeypatch) == 2
     with pytest.raises(SystemExit):
-        cli.parser(argv := next(commands(second.code))[0]).parse_args(argv)
+        cli.parser(argv := next(commands(second[1]))[0]).parse_args(argv)
     with pytest.raises(AssertionError, match="1, 2"):
-        run_python(third.code, {})
+        run_python(third[1], {})

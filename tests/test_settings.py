@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minibert.cli.options import add_options, read_options
+from minibert.cli.shared import add_options, read_options
 from minibert.settings import check, setting
 
 

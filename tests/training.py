@@ -48,7 +48,6 @@ def write_corpus(path: Path, documents: int = 60) -> Path:
 
 def write_home(folder: Path) -> Path:
     """Checkpoints with a tokenizer: an encoder, a teacher of four layers and a classifier; texts, labels, configs."""
-    torch.set_num_threads(1)  # fixtures that train with these files come before one_thread
     write_words_checkpoint(folder / "words")
     write_words_checkpoint(folder / "teacher", head="masked-lm", num_hidden_layers=4)
     names = {"id2label": {0: "neg", 1: "pos"}, "label2id": {"neg": 0, "pos": 1}}
@@ -135,7 +134,6 @@ def examples(
 def batches_of(
     head: str, count: int, batch_size: int, seed: int = 0, kind: str | None = None, family: Family = BERT
 ) -> Batches:
-    """Batches of random examples."""
     rows = examples(head, lengths_of(count, seed), seed, kind, family)
     return Batches(rows, batch_size, seed, pad_id=0, choices=CHOICES if head == "multiple-choice" else 0)
 
@@ -151,7 +149,6 @@ def batch_of(head: str, lengths: Sequence[int], seed: int = 0, kind: str | None 
 
 
 def upstream_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """The loss of transformers' model."""
     return forward(model, inputs(batch), batch.labels).loss
 
 

@@ -30,7 +30,6 @@ def labelled(rows: int = 24) -> tuple[list[str], list[str]]:
 
 
 def write_tsv(path: Path, rows: int = 24) -> Path:
-    """The labelled texts as a file."""
     texts, labels = labelled(rows)
     lines = [f"{text}\t{label}\n" for text, label in zip(texts, labels, strict=True)]
     path.write_text("".join(lines), encoding="utf-8")

@@ -156,8 +156,9 @@ class BenchResult:
         if row is None or not row.ranked:
             return {}
         same, all_of_ours = (self.ranked(row.job, row.at, each, True) for each in (row.contestant.precision, None))
-        ours = next(iter([ours] if ours else same or all_of_ours), None)
-        pairs = zip(row.samples, ours.samples if ours else [], strict=False)  # a large contestant takes one turn only
+        rows = [ours] if ours else same or all_of_ours
+        # A large contestant takes one turn only.
+        pairs = zip(row.samples, rows[0].samples if rows else [], strict=False)
         return spread(their.seconds / our.seconds for their, our in pairs)
 
     def speedup(self, ours: str, theirs: str = "", job: str = "", at: int = 0) -> float | None:
@@ -326,10 +327,9 @@ class Session:
         **how: Any,
     ) -> None:
         """A turn of each row: a sample, or (counts: False) a warm-up. check: judges the output."""
-        for row in rows:
+        for row in [row for row in rows if not (row.contestant.large and row.samples)]:
             arguments = row.contestant.name, self.context.device, work
-            once = row.contestant.large and row.samples
-            if answer := None if once else self.request(row, do_job, *arguments, **how):
+            if answer := self.request(row, do_job, *arguments, **how):
                 row.samples += [answer[0]] * counts
                 if check:
                     check(row, answer[1])

@@ -65,8 +65,7 @@ def prepare(model: str, scratch: Path, settings: Settings) -> Path:
 def make_examples(objective: str, texts: Sequence[str], tokenizer: Tokenizer) -> list[Example]:
     """Texts with the labels 0 and 1 in turn, which do not change the work; or all texts packed into rows."""
     if objective == "classify":
-        rows = tokenizer.ids(texts)
-        return [Example(ids, [0] * len(ids), {"labels": number % 2}) for number, ids in enumerate(rows)]
+        return [Example(ids, [0] * len(ids), {"labels": number % 2}) for number, ids in enumerate(tokenizer.ids(texts))]
     document = [list(encoding.ids) for encoding in tokenizer.encode_each(texts)]
     return Packing(None, LENGTH, tokenizer.template).rows([document], Random(SEED))
 

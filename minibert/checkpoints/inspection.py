@@ -20,8 +20,8 @@ def inspect(name: str) -> Figures:
     """Figures of one local checkpoint. Raises FileNotFoundError where it is not local, and what `load` raises."""
     source, checkpoint = hub.locate_locally(name), hub.known(name)
     if source is None:
-        way_out = f"{name} is not on this machine; `minibert download {name}` fetches it"
-        raise FileNotFoundError(way_out if checkpoint else hub.not_found(name))
+        hint = f"{name} is not on this machine; `minibert download {name}` fetches it"
+        raise FileNotFoundError(hint if checkpoint else hub.not_found(name))
     encoder, report = load(source.folder, report=True)
     digest = weights_sha256(source.folder)
     return {

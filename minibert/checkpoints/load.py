@@ -22,7 +22,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from minibert.checkpoints import hub
-from minibert.checkpoints.tensor_files import WEIGHTS_FILE, StoredTensor, list_tensors, read_tensors, write_tensors
+from minibert.checkpoints.tensor_files import WEIGHTS_FILE, StoredTensor, list_tensors, read_weight, write_tensors
 from minibert.config import Config
 from minibert.device import check_device
 from minibert.families import FAMILIES
@@ -121,14 +121,12 @@ def load(
     folder = hub.locate(name).folder
     config, tensors = Config.from_file(folder / "config.json", model_type), list_tensors(folder)
     found = by_bare_name(tensors, str(folder))
-    more: dict[str, Any] = {}
-    if head is None:
-        pooler = config.family.modules.get("pooler.dense", "none")
-        more["pooler"] = any(bare.startswith(pooler) for bare in found)  # files of masked LMs have none
-    else:
+    if head is not None:
         config = with_num_labels(config, head, num_labels, new_head)
     with torch.device("meta"), NoInitialisation():  # shapes without memory: the values come from the file
-        model = make(config, attention, **more)
+        model = make(config, attention)
+    if isinstance(model, Encoder) and not any(bare.startswith("pooler.") for bare in found):
+        model.pooler = None  # files of masked LMs have none
     loaded = LoadReport(str(folder), tuple(sorted({stored.dtype for stored in tensors.values()})))
     fill(model, found, loaded, dtype, new_head)
     if isinstance(model, Head):
@@ -174,11 +172,13 @@ def fill(
         model.get_submodule(module).to_empty(device="cpu", recurse=False)
         initialise(model.get_submodule(module), config)
     state = {ours: model.get_parameter(ours).detach().to(dtype) for ours in report.missing}
-    for ours, (stored, tensor) in zip(wanted, read_tensors(list(wanted.values())), strict=True):
-        state[ours] = tensor.to(dtype, copy=True)  # the file may change during the life of the model
+    for ours, stored in wanted.items():
+        state[ours] = read_weight(stored).to(dtype, copy=True)  # the file may change during the life of the model
         if not torch.isfinite(state[ours]).all():
-            problem = f"holds NaN, infinite values or numbers too large for {dtype}"
-            raise ValueError(f"{report.source}: tensor {stored.name} ({stored.dtype}) {problem}")
+            raise ValueError(
+                f"{report.source}: tensor {stored.name} ({stored.dtype}) holds NaN, infinite values or numbers too "
+                f"large for {dtype}"
+            )
         report.loaded[stored.name] = ours
     model.load_state_dict(state, assign=True)
 
@@ -199,10 +199,11 @@ def drop_second_names(found: dict[str, StoredTensor], config: Config, report: Lo
         if first is stored:
             continue
         report.ignored[stored.name] = f"a second name of {first.name}"
-        (_, one), (_, other) = read_tensors([stored, first])
-        if tied and not torch.equal(one, other):
-            tie = "config.json ties the decoder to the token embedding; tie_word_embeddings: false keeps them apart"
-            raise ValueError(f"{report.source}: {stored.name} differs from {first.name}, and {tie}")
+        if tied and not torch.equal(read_weight(stored), read_weight(first)):
+            raise ValueError(
+                f"{report.source}: {stored.name} differs from {first.name}, and config.json ties the decoder to the "
+                "token embedding; tie_word_embeddings: false keeps them apart"
+            )
 
 
 def in_head(ours: str) -> bool:
@@ -218,11 +219,15 @@ def check_complete(report: LoadReport, config: Config, head: str, new_head: bool
     if missing or report.wrong_shape:
         problems = [f"tensor {name} has shape {shapes}" for name, shapes in report.wrong_shape.items()]
         problems += [f"it lacks {len(missing)} tensors of {config.family.title}, such as {', '.join(missing[:3])}"]
-        way_out = f"; head {head!r} is not in it, new_head=True makes a fresh one" if head and only_head else ""
-        raise ValueError(f"{report.source}: {problems[0]}{way_out}")
+        hint = f"; head {head!r} is not in it, new_head=True makes a fresh one" if head and only_head else ""
+        raise ValueError(f"{report.source}: {problems[0]}{hint}")
     if unknown := [name for name, why in report.ignored.items() if why == UNKNOWN]:
-        message = f"{report.source}: {len(unknown)} tensors are unknown to minibert and were not loaded"
-        warnings.warn(f"{message}: {', '.join(unknown[:5])}", UnknownTensors, stacklevel=4)
+        warnings.warn(
+            f"{report.source}: {len(unknown)} tensors are unknown to minibert and were not loaded: "
+            f"{', '.join(unknown[:5])}",
+            UnknownTensors,
+            stacklevel=4,
+        )
 
 
 class NoInitialisation(TorchFunctionMode):
@@ -276,7 +281,7 @@ def why_left_out(family: Family, name: str) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The other way
+# Which task heads a checkpoint has; saving
 
 
 def has_head(name: str | Path, head: str) -> bool:
@@ -309,7 +314,7 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
     config: Any = model.config
     folder, head = Path(folder), model.name if isinstance(model, Head) else ""
     folder.mkdir(parents=True, exist_ok=True)
-    state = {name: values.detach().cpu().contiguous() for name, values in model.state_dict().items()}
+    state = model.state_dict()
     tensors = {full_name(config.family, ours, head, config.layers_in_group): x for ours, x in state.items()}
     when_tied, when_not = config.family.decoder_bias
     if when_not in tensors:  # transformers looks for it under another name while the decoder is tied
@@ -330,8 +335,11 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
             with atomic_write(folder / path.name) as temporary:
                 shutil.copyfile(regular(path), temporary)
         if not known:
-            advice = "add it with tokenizer.save(folder), or save(model, folder, tokenizer)"
-            log.warning("minibert: notice: %s has no tokenizer, since none is known for this model; %s", folder, advice)
+            log.warning(
+                "minibert: notice: %s has no tokenizer, since none is known for this model; add it with "
+                "tokenizer.save(folder), or save(model, folder, tokenizer)",
+                folder,
+            )
 
 
 def tokenizer_files(folder: Path) -> list[Path]:

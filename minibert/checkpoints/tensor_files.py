@@ -8,7 +8,6 @@ the size of the file, and files of another kind are recognised. Format: safetens
 
 import hashlib
 import shlex
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,19 +91,18 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     return {name: StoredTensor(path, name, row.get_dtype(), tuple(row.get_shape())) for name, row in rows.items()}
 
 
-def read_tensors(stored: list[StoredTensor]) -> Iterator[tuple[StoredTensor, Tensor]]:
-    """Read weights in the given order. Raises ValueError for a weight that is not a float.
+def read_weight(stored: StoredTensor) -> Tensor:
+    """The values of a weight. Raises ValueError for a tensor that is not of floats.
 
     The file is opened anew for each tensor: its mapped pages count as memory of the process until it is closed, so that
     a checkpoint would be in memory twice.
     """
-    for tensor in stored:
-        if tensor.dtype not in FLOATING:
-            dtypes = ", ".join(FLOATING)
-            raise ValueError(f"{tensor.file}: tensor {tensor.name} has dtype {tensor.dtype}; a weight is {dtypes}")
-        with safe_open(tensor.file, framework="pt") as file:
-            values = file.get_tensor(tensor.name)
-        yield tensor, values
+    if stored.dtype not in FLOATING:
+        raise ValueError(
+            f"{stored.file}: tensor {stored.name} has dtype {stored.dtype}; a weight is {', '.join(FLOATING)}"
+        )
+    with safe_open(stored.file, framework="pt") as file:
+        return file.get_tensor(stored.name)  # type: ignore[no-any-return]  # a Tensor
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
@@ -119,6 +117,5 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
 
 def weights_sha256(folder: Path) -> str:
     """The identity of a checkpoint's weights: the SHA-256 of its file, or of the SHA-256s of its shards in order."""
-    files = sorted({tensor.file for tensor in list_tensors(folder).values()})
-    hashes = [sha256(file) for file in files]
+    hashes = [sha256(file) for file in sorted({tensor.file for tensor in list_tensors(folder).values()})]
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()

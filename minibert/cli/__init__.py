@@ -2,19 +2,15 @@
 
 In reading order:
 
-    options      command-line flags from settings
-    shared       what several commands take
+    shared       what several commands take: flags from settings, common options
     demo         the tutorial, start to end
     embed        one vector for each text of a file
     classify     features + logistic regression
     train        finetune, pretrain, distill, vocab: the commands that train
-    evaluate     measure a trained folder
-    predict      predictions of a trained folder
-    fill_mask    predictions for masked tokens
+    predict      evaluate, predict, fill-mask: the commands that use a model with a task head
+    score        how likely a masked language model finds each text
     serve        vectors, labels and masked tokens over HTTP
-    trace        a text through the model, as a page
-    parity       every tensor against transformers
-    bench        speed against transformers and other peers
+    tools        trace, parity, bench: the commands that show and measure
     checkpoints  download, inspect, convert and export one
     main         the parser, and one command run
 """

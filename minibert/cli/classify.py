@@ -3,35 +3,25 @@
 import argparse
 import time
 from collections import Counter
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from minibert.cli.options import add_options, read_options
-from minibert.cli.shared import Arguments, Figures, add_features, add_overwrite, features_settings, windows_text
+from minibert.cli.shared import (
+    Arguments,
+    Figures,
+    add_data,
+    add_features,
+    add_overwrite,
+    features_settings,
+    read_options,
+    windows_text,
+)
 from minibert.files import regular
 from minibert.outputs import atomic_folder, check_output
 
-# The settings of tasks.classification.Classification about a file.
-COLUMNS = ("text", "pair", "label", "format", "delimiter", "encoding", "missing")
-
-
-def data_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "data", metavar="DATA", help="a table: .tsv, .csv, .jsonl, .json or .parquet; - is standard input"
-    )
-    add_columns(parser, COLUMNS)
-
-
-def add_columns(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
-    """The options that choose columns of a table."""
-    from minibert.tasks.classification import Classification
-
-    add_options(parser, Classification, only=names)
-
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    data_arguments(parser)
+    add_data(parser)
     add = parser.add_argument
     add("--out", required=True, type=Path, metavar="FOLDER", help="the folder of the classifier")
     add_overwrite(parser)

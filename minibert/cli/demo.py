@@ -1,10 +1,8 @@
 """`minibert demo`: the main job."""
 
 import argparse
-from functools import partial
 
-from minibert.cli.options import add_options, read_options
-from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures
+from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_options, read_options
 from minibert.text.formats import FileSettings
 
 
@@ -26,4 +24,4 @@ def run(args: Arguments) -> Figures:
     from minibert.tasks.demo import demo
 
     columns = {"text": args.text, "label": args.label, **reading.reading}
-    return demo(args.data, args.model, args.rows, partial(print, flush=True), **columns)
+    return demo(args.data, args.model, args.rows, **columns)

@@ -5,11 +5,11 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from minibert.cli.options import add_options
 from minibert.cli.shared import (
     Arguments,
     Figures,
     add_features,
+    add_options,
     add_overwrite,
     features_settings,
     standard_input,

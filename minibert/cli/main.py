@@ -2,9 +2,9 @@
 
     COMMANDS -> parser -> main
 
-Each command has two functions. `arguments` adds its options to a parser. `run` takes the parsed options, prints a
-report and returns its figures; `--json` prints them too, as the last line, and "ok": false among them means that a
-check failed. A command imports the package that does the work when it runs, so that `--help` is instant.
+Each command has two functions. One adds its options to a parser. The other takes the parsed options, prints a report
+and returns its figures; `--json` prints them too, as the last line, and "ok": false among them means that a check
+failed. A command imports the package that does the work when it runs, so that `--help` is instant.
 
 Exit status: 0 done, 1 the work failed, 2 the request was wrong, 141 the output was closed; 130 and 143: ended by Ctrl-C
 and SIGTERM, each a KeyboardInterrupt, whose text says what is kept.
@@ -24,20 +24,7 @@ from functools import partial
 from typing import NoReturn
 
 from minibert import __version__
-from minibert.cli import (
-    bench,
-    checkpoints,
-    classify,
-    demo,
-    embed,
-    evaluate,
-    fill_mask,
-    parity,
-    predict,
-    serve,
-    trace,
-    train,
-)
+from minibert.cli import checkpoints, classify, demo, embed, predict, score, serve, tools, train
 from minibert.cli.shared import Arguments, Figures
 from minibert.printing import is_main_process
 from minibert.tasks import TASKS
@@ -54,8 +41,8 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callab
     "demo": ("classify sentences, start to end, as the tutorial does", demo.arguments, demo.run),
     "embed": ("one vector for each text of a file", embed.arguments, embed.run),
     "classify train": ("train on labelled texts", classify.arguments, classify.run),
-    "classify evaluate": ("measure on labelled texts", evaluate.arguments, evaluate.run),
-    "classify predict": ("label texts", predict.arguments, predict.run),
+    "classify evaluate": ("measure on labelled texts", predict.evaluate_arguments, predict.evaluate),
+    "classify predict": ("label texts", predict.predict_arguments, predict.predict),
     **{
         f"finetune {name}": (help, partial(train.finetune_arguments, name=name), partial(train.finetune, name=name))
         for name, (_, _, help) in TASKS.items()
@@ -63,13 +50,14 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callab
     "pretrain": ("train a model on raw text from nothing", train.pretrain_arguments, train.pretrain),
     "distill": ("train a smaller model on the predictions of a larger one", train.distill_arguments, train.distill),
     "vocab": ("learn a vocabulary from text", train.vocab_arguments, train.vocab),
-    "evaluate": ("measure a trained folder", evaluate.arguments, evaluate.run),
-    "predict": ("predictions of a trained folder", predict.arguments, predict.run),
-    "fill-mask": ("predict the masked tokens", fill_mask.arguments, fill_mask.run),
+    "evaluate": ("measure a trained folder", predict.evaluate_arguments, predict.evaluate),
+    "predict": ("predictions of a trained folder", predict.predict_arguments, predict.predict),
+    "fill-mask": ("predict the masked tokens", predict.fill_mask_arguments, predict.fill_mask),
+    "score": ("how likely a masked language model finds each text", score.arguments, score.run),
     "serve": ("vectors, labels and masked tokens over HTTP", serve.arguments, serve.run),
-    "trace": ("follow a text through the model, as a page", trace.arguments, trace.run),
-    "parity": ("prove that every tensor equals that of transformers", parity.arguments, parity.run),
-    "bench": ("speed against transformers and other peers", bench.arguments, bench.run),
+    "trace": ("follow a text through the model, as a page", tools.trace_arguments, tools.trace),
+    "parity": ("prove that every tensor equals that of transformers", tools.parity_arguments, tools.parity),
+    "bench": ("speed against transformers and other peers", tools.bench_arguments, tools.bench),
     "download": ("fetch a checkpoint", checkpoints.download_arguments, checkpoints.download),
     "convert": (
         "write an older checkpoint, a pickle, as safetensors",
@@ -137,7 +125,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # names of files may be anything
+            # Names of files may be anything; a pipe gets each line at once, as a terminal does.
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     argv = join_negatives(sys.argv[1:] if argv is None else argv)
     with warnings.catch_warnings(), terminable() as terminated:
         warnings.showwarning = show_warning

@@ -1,32 +1,105 @@
-"""`minibert predict`: what a model with a task head says of new texts."""
+"""The commands that use a model with a task head: `minibert evaluate`, `predict` and `fill-mask`."""
 
 import argparse
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from minibert.cli.classify import COLUMNS, add_columns
-from minibert.cli.evaluate import load_arguments, load_reader, with_file_options
-from minibert.cli.shared import Arguments, Figures, add_overwrite, standard_input
+from minibert.cli.shared import (
+    COLUMNS,
+    DEFAULT_MODEL,
+    Arguments,
+    Figures,
+    add_columns,
+    add_data,
+    add_machine,
+    add_overwrite,
+    standard_input,
+)
 from minibert.outputs import check_output
+from minibert.printing import block, require
 
 TEXTS_AT_ONCE = 64  # texts in a batch
 Row = tuple[str, str | None, dict[str, Any]]  # a text, its second text, and all columns of its row
+# Some rows, and the number of the first, to a line and a dict for each.
+Answer = Callable[[list[Row], int], tuple[list[str], list[dict[str, Any]]]]
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
+def load_arguments(parser: argparse.ArgumentParser) -> None:
+    help = "of `minibert classify train`, `minibert finetune` or transformers (also a Hub name), with a task head"
+    parser.add_argument("folder", metavar="FOLDER", help=help)
+    parser.add_argument("--model", metavar="NAME", help="the checkpoint of a frozen classifier, where it was moved")
+    add_machine(parser)
+
+
+def load_reader(args: Arguments) -> Any:
+    """The folder, ready to predict, of any kind."""
+    from minibert.train.reader import open_reader
+
+    return open_reader(args.folder, model=args.model, device=args.device, batch_tokens=args.batch_tokens)
+
+
+def with_file_options(task: Any, args: Arguments, path: str) -> Any:
+    """The task with the options about a file; where one is not given it is as in training, if this format has it.
+
+    Raises ValueError for an option that files of the task do not have.
+    """
+    from minibert.text.formats import DELIMITERS, FORMATS, FileSettings
+
+    given = {name: value for name in COLUMNS if (value := getattr(args, name, None)) is not None}
+    if wrong := [name for name in given if not hasattr(task, name)]:
+        raise ValueError(f"files of the task {task.name!r} have no {', '.join(wrong)} to choose")
+    changed: dict[str, Any] = {}
+    if hasattr(task, "format"):
+        by_name = path.removesuffix(".gz").lower().endswith(tuple(f".{format}" for format in FORMATS))
+        changed["format"] = given.get("format") or (None if by_name else task.format)
+        format, _ = FileSettings(format=changed["format"]).format_of(path)
+        changed |= {} if format in DELIMITERS else {"delimiter": None}
+        changed |= {"text": None, "pair": None, "label": None} if format == "txt" else {}
+    return replace(task, **{name: value for name, value in changed.items() if hasattr(task, name)} | given)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# minibert evaluate
+
+
+def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     load_arguments(parser)
+    add_data(parser)
+    parser.set_defaults(encoding=None, missing=None)  # None: as in training
+
+
+def evaluate(args: Arguments) -> Figures:
+    """Measure a model with a task head on labelled data, by default in the columns of its training data."""
+    reader = load_reader(args)
+    measure = reader.measure(with_file_options(reader.task, args, args.data).read(args.data))
+    print(measure.text)
+    return dict(measure.figures)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# minibert predict
+
+
+def predict_arguments(parser: argparse.ArgumentParser) -> None:
+    load_arguments(parser)
+    add_rows(parser)
+    parser.add_argument("--pretokenized", action="store_true", help="for a tagger: words are separated by spaces alone")
+
+
+def add_rows(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the texts, and for the table of the answers."""
     add = parser.add_argument
     add("texts", nargs="*", metavar="TEXT", help="or pairs, with a tab between (default: --file, or standard input)")
     add("--file", metavar="FILE", help="texts: .txt, .tsv, .csv, .jsonl, .json or .parquet; - is standard input")
     add_columns(parser, set(COLUMNS) - {"label"})
-    parser.set_defaults(encoding=None, missing=None)  # None: as in training
-    add("--pretokenized", action="store_true", help="for a tagger: words are separated by spaces alone")
+    parser.set_defaults(encoding=None, missing=None)  # None: not given, so as in training
     add(
         "--out",
         type=Path,
@@ -37,65 +110,80 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_overwrite(parser)
 
 
-def run(args: Arguments) -> Figures:
+def predict(args: Arguments) -> Figures:
     """A line for each text: the prediction, its probability, and the text, separated by tabs.
 
     On standard input a text is a line; a pair, such as a question and its passage, is a line with a tab between.
     """
+    check_rows(args, args.folder)
+    from minibert.train.reader import with_given_words
+
+    reader = load_reader(args)
+    if args.pretokenized:
+        reader = with_given_words(reader)
+    rows = rows_of(args, reader.pairs, reader.task)
+    return answer_rows(args, rows, lambda portion, _: answers_of(reader, portion), "predictions")
+
+
+def check_rows(args: Arguments, model: str) -> None:
+    """Raise ValueError for options about texts or their output that contradict each other, and what check_output
+    raises."""
     about = [f"--{name}" for name in COLUMNS if name != "label" and getattr(args, name) is not None]
     if args.file is None and about:
         raise ValueError(f"{', '.join(about)} is about --file, which is not given; --file - is standard input")
     if args.texts and args.file is not None:
         raise ValueError("give either texts or --file")
-    from minibert.printing import block, require
-    from minibert.text.writing import ENDINGS, table_writer
-    from minibert.train.reader import with_given_words
+    from minibert.text.writing import ENDINGS
 
     if args.out is not None:
-        check_output(args.out, args.overwrite, endings=ENDINGS, apart=[args.folder])
+        check_output(args.out, args.overwrite, endings=ENDINGS, apart=[model])
         require("parquet", *["pyarrow"] * (args.out.suffix.lower() == ".parquet"))
-    reader, begin = load_reader(args), time.perf_counter()
-    if args.pretokenized:
-        reader = with_given_words(reader)
+
+
+def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str) -> Figures:
+    """Answer the rows, some at a time: print a line for each, or write the table. name: of the answers in --json."""
+    from minibert.text.writing import table_writer
+
+    begin = time.perf_counter()
     typed = not args.texts and args.file in (None, "-") and standard_input().isatty()
     counts: Counter[str] = Counter()
     found: list[Any] = []
     total = 0
-    rows = rows_of(args, reader)
     with table_writer(args.out) if args.out else nullcontext() as write:
         while portion := list(islice(rows, 1 if typed else TEXTS_AT_ONCE)):
-            lines, predictions = predict(reader, portion)
-            table = [joined(one, given) for one, (_, _, given) in zip(predictions, portion, strict=True)]
+            lines, answers = answer(portion, total)
+            table = [joined(one, given) for one, (_, _, given) in zip(answers, portion, strict=True)]
             if write is None:
                 print("\n".join(lines), flush=True)
                 found += table if args.json else []
             else:
                 write(table)
             total += len(table)
-            counts.update(one["label"] for one in predictions if "label" in one)
+            counts.update(one["label"] for one in answers if "label" in one)
     if args.out is None:
-        return {"predictions": found}
+        return {name: found}
     seconds, labels = round(time.perf_counter() - begin, 3), dict(sorted(counts.items()))
     shown = ", ".join(f"{count:,} {label}" for label, count in labels.items())
     print(block("saved in", f"{args.out}: {total:,} rows{f' ({shown})' if shown else ''}, {seconds:.1f} s"))
     return {"out": str(args.out), "rows": total, "labels": labels, "seconds": seconds}
 
 
-def rows_of(args: Arguments, reader: Any) -> Iterator[Row]:
+def rows_of(args: Arguments, pairs: bool | None, task: Any = None) -> Iterator[Row]:
     """The rows of the file, or of the texts that were given as arguments or lines.
 
+    pairs: whether the model reads pairs; None: it may read either. task: that of the model, if it has one.
     Raises ValueError for single texts where the model reads pairs, and for pairs where it reads single texts.
     """
     from minibert.tasks.classification import Classification
     from minibert.text.tables import TextFile
 
-    pairs, choices = reader.pairs, reader.task.name == "choose"
     if args.file is not None:
-        trained = reader.task if isinstance(reader.task, Classification) else Classification()
+        choices = task is not None and task.name == "choose"
+        trained = task if isinstance(task, Classification) else Classification()
         how = with_file_options(trained, args, args.file)
         if pairs is not None and pairs != (how.pair is not None):
             wanted = "pairs: name the column of the second texts, --pair" if pairs else "one text a row, without --pair"
-            raise ValueError(f"the model of {args.folder} reads {wanted}")
+            raise ValueError(f"this model reads {wanted}")
         column = how.text or ("question" if choices else None)
         with TextFile(args.file, column, column2=how.pair, whole=True, **how.reading) as file:
             for row in file:
@@ -111,7 +199,7 @@ def rows_of(args: Arguments, reader: Any) -> Iterator[Row]:
             yield (text, second, {"text": text, "pair": second}) if pairs else (text, None, {"text": text})
 
 
-def predict(reader: Any, rows: list[Row]) -> tuple[list[str], list[dict[str, Any]]]:
+def answers_of(reader: Any, rows: list[Row]) -> tuple[list[str], list[dict[str, Any]]]:
     """The lines and the dicts of the predictions."""
     texts, pairs, _ = zip(*rows, strict=True)
     data = reader.task.from_texts(texts, None if pairs[0] is None else pairs)
@@ -127,3 +215,23 @@ def joined(prediction: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
             name += "_input"
         row[name] = value
     return row
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# minibert fill-mask
+
+
+def fill_mask_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("text", metavar="TEXT", help='with one or more [MASK]: "The capital of France is [MASK]."')
+    parser.add_argument("--model", default=DEFAULT_MODEL, metavar="NAME", help="a Hub name or a folder (%(default)s)")
+    parser.add_argument("--top-k", type=int, default=5, metavar="K", help="tokens for each mask (%(default)s)")
+
+
+def fill_mask(args: Arguments) -> Figures:
+    """The most probable tokens at each [MASK], with their probabilities."""
+    from minibert.tasks import masked_text
+
+    masks = masked_text.fill_mask(args.text, args.model, args.top_k)
+    for number, guesses in enumerate(masks, start=1):
+        print(f"mask {number}", *(f"  {p:.4f}  {token}" for token, p in guesses), sep="\n")
+    return {"masks": [[guess._asdict() for guess in guesses] for guesses in masks]}

@@ -8,8 +8,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-from minibert.cli.options import add_options, read_options
-from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures
+from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_options, read_options
 from minibert.printing import require
 from minibert.serving import ServerSettings
 from minibert.vectors.recipe import Recipe
@@ -49,8 +48,7 @@ def run(args: Arguments) -> Figures:
             torch.set_num_threads(settings.threads)
         device, name = choose_device(args.device), settings.name or Path(args.model).name
         settings = replace(settings, batch_tokens=settings.batch_tokens or (1024 if device == "cpu" else 16384))
-        recipe = read_options(args, Recipe, batch_tokens=settings.batch_tokens)
-        embedder = Embedder(args.model, recipe, device)
+        embedder = Embedder(args.model, read_options(args, Recipe, batch_tokens=settings.batch_tokens), device)
         server = Server(
             Vectors(name, embedder, truncate=settings.truncate),
             None if settings.classifier is None else load_labels(settings.classifier, device),
@@ -59,8 +57,8 @@ def run(args: Arguments) -> Figures:
             key,
         )
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        offers = ", ".join(server.offers)
-        print(f"{', '.join(server.names)} at {address}: {offers}; {embedder.description}", flush=True)
+        names, paths = ", ".join(server.names), ", ".join(server.offers)
+        print(f"{names} at {address}: {paths}; {embedder.description}", flush=True)
         warnings.simplefilter("ignore")  # of texts, which are no matter of the log: replies count those that were cut
         serve(server, listener)
     sample = server.metrics.registry.get_sample_value

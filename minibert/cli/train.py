@@ -4,12 +4,10 @@ import argparse
 import statistics
 import time
 from dataclasses import asdict, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from minibert.cli.options import add_options, read_options
-from minibert.cli.shared import Arguments, Figures, add_overwrite
+from minibert.cli.shared import COLUMNS, Arguments, Figures, add_options, add_overwrite, read_options
 from minibert.printing import block
 from minibert.tasks import task_class
 from minibert.train.settings import (
@@ -20,9 +18,7 @@ from minibert.train.settings import (
     VocabularySettings,
 )
 
-RECENT = 100  # steps over which the printed loss is averaged
 SKIP = ("config", "init", "dev", "objective", "phrases", "model", "freeze", "class_weight")  # no flags of distill
-COLUMNS = ("text", "pair", "label", "format", "delimiter", "encoding", "missing")  # for distill --task classify
 LANGUAGE = {one.name for one in fields(DistillSettings) if "help" in one.metadata} - {*SKIP, "epochs"}
 CLASSIFY = {one.name for one in fields(DistillClassifierSettings) if "help" in one.metadata} - {*SKIP} | {*COLUMNS}
 
@@ -46,25 +42,9 @@ def check_request(args: Arguments, *inputs: str | None) -> None:
 
 def train(args: Arguments, prepared: Any) -> Figures:
     """Run a prepared training, write its result, and print the report."""
-    report = partial(print_progress, main=prepared.main)
-    trained = prepared.finish(args.out, restart=args.restart, overwrite=args.overwrite, report=report)
+    trained = prepared.finish(args.out, restart=args.restart, overwrite=args.overwrite, verbose=True)
     print_result(trained)
     return print_saved(args, trained)
-
-
-def print_progress(progress: Any, main: str | None) -> None:
-    """Print an evaluation above the progress bar: that of an epoch, compared by `main`, or of some steps."""
-    from tqdm import tqdm
-
-    scores = progress.scores[-1] if progress.scores else {}
-    curves = progress.parts or {"": progress.curve}
-    shown = [main] if main else [name for name in scores if name.endswith(("loss", "accuracy", "found", "kept"))]
-    parts = [f"{name} loss {statistics.mean(curve[-RECENT:]):.3f}".strip() for name, curve in curves.items()]
-    parts += [f"held-out {name.replace('_', ' ')} {scores[name]:.4f}" for name in shown if scores.get(name) is not None]
-    if main and scores and progress.best == progress.epoch - 1:
-        parts.append("the best so far")
-    with tqdm.external_write_mode():
-        print(block(f"epoch {progress.epoch}" if main else f"step {progress.step:,}", ", ".join(parts)), flush=True)
 
 
 def print_result(trained: Any) -> None:
@@ -118,14 +98,13 @@ def finetune(args: Arguments, name: str) -> Figures:
     data, dev = task.read(args.data), None if args.dev is None else task.read(args.dev)
     prepared = FinetuneRun.of(task, data, dev, read_options(args, FinetuneSettings))
     print(prepared.summary)
-    report = partial(print_progress, main=task.main)
     trained: dict[Path, Any] = {}  # by the folder of its checkpoints
     for seed in range(args.seed, args.seed + args.seeds):
         one = replace(prepared, settings=replace(prepared.settings, seed=seed))
         print(block("seed", str(seed)), flush=True)
         folder = args.out.with_name(f"{args.out.name}.training" + (f"-{seed}" if args.seeds > 1 else ""))
         with reported(folder):
-            trained[folder] = one.train(folder, restart=args.restart, report=report)
+            trained[folder] = one.train(folder, restart=args.restart, verbose=True)
         print_result(trained[folder])
     best = max(trained.values(), key=lambda one: one.measure.score if one.measure else 0.0)
     if args.seeds > 1:

@@ -29,7 +29,6 @@ from minibert.printing import block, table
 from minibert.tasks.base import Example
 from minibert.train.batches import collate
 from minibert.train.distillation import DistillRun
-from minibert.train.loop import Progress
 from minibert.train.packed import packed_states
 from minibert.train.pretraining import PretrainRun
 from minibert.train.run import check_out
@@ -84,19 +83,12 @@ def speed_ratio(teacher: Head, student: Head, rows: Sequence[Example], rounds: i
     return slow / fast
 
 
-def report_scores(progress: Progress) -> None:
-    """Print the scores of each evaluation."""
-    scores = {name: value for name, value in progress.scores[-1].items() if isinstance(value, float)}
-    text = ", ".join(f"{name.replace('_', ' ')} {value:.3f}" for name, value in scores.items())
-    print(block(f"step {progress.step:,}", text), flush=True)
-
-
 def pretrain(out: Path, steps: int, overwrite: bool) -> tuple[PretrainRun, dict[str, Any]]:
     """Train the teacher, in out/bert. Returns its run and its figures."""
     files: dict[str, Any] = {name: str(out / file) for name, file in FILES.items()}
     teaching = PretrainSettings(**files, **RECIPE, steps=steps, save_every=max(1, steps // 10), objective="mlm+nsp")
     run = PretrainRun.of(out / "train.txt", teaching)
-    return run, run.finish(out / "bert", report=report_scores, overwrite=overwrite).figures
+    return run, run.finish(out / "bert", verbose=True, overwrite=overwrite).figures
 
 
 def distill(out: Path, steps: int, overwrite: bool) -> tuple[DistillRun, dict[str, Any]]:
@@ -104,7 +96,7 @@ def distill(out: Path, steps: int, overwrite: bool) -> tuple[DistillRun, dict[st
     files: dict[str, Any] = {"init": str(out / "bert"), "dev": str(out / "dev.txt")}
     learning = DistillSettings(**files, **RECIPE, steps=steps, save_every=max(1, steps // 5))
     run = DistillRun.of(out / "train.txt", learning)
-    return run, run.finish(out / "distilbert", report=report_scores, overwrite=overwrite).figures
+    return run, run.finish(out / "distilbert", verbose=True, overwrite=overwrite).figures
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

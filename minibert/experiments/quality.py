@@ -33,7 +33,7 @@ from minibert.tasks.base import Task
 from minibert.tasks.classification import Classification
 from minibert.tasks.tagging import Tagging
 from minibert.train.finetuning import FinetuneRun, new_model
-from minibert.train.loop import learning_rate_at, new_optimizer, train
+from minibert.train.loop import learning_rate_at, new_optimizer, set_learning_rate, train
 from minibert.train.settings import FinetuneSettings
 
 TRAINING_ROWS = {"mrpc": 3276, "xquad": 800}  # of data that comes in one file; the rest is held out
@@ -90,8 +90,7 @@ def plain_loop(model: Any, run: FinetuneRun, *, segments: bool) -> None:
     lower = torch.autocast("cpu", torch.bfloat16) if settings.precision == "bfloat16" else nullcontext()
     model.train()
     for step, batch in enumerate(progress_bar(in_order, "training", steps, unit="step")):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate_at(step, steps, settings)
+        set_learning_rate(optimizer, learning_rate_at(step, steps, settings))
         inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, **batch.labels}
         inputs |= {"token_type_ids": batch.token_type_ids} if segments else {}
         with lower:

@@ -16,7 +16,6 @@ beat BERT on 16 tasks, English and Chinese.
 """
 
 from dataclasses import replace
-from typing import Any
 
 from minibert.families.base import Family
 
@@ -66,11 +65,6 @@ BERT = Family(
 )
 
 
-def task_types(config: Any) -> int:
-    """Rows of the task embedding; 0 unless use_task_id is true."""
-    return int(config.extra["task_type_vocab_size"]) if config.extra.get("use_task_id") is True else 0
-
-
 ERNIE = replace(
     BERT,
     name="ernie",
@@ -79,5 +73,9 @@ ERNIE = replace(
     prefix="ernie.",
     modules={**ENCODER, "embeddings.task": "embeddings.task_type_embeddings"},
     defaults={"use_task_id": False, "task_type_vocab_size": 3},
-    behaviour={"task_vocab_size": task_types},
+    behaviour={
+        "task_vocab_size": lambda config: (
+            int(config.extra["task_type_vocab_size"]) if config.extra.get("use_task_id") is True else 0
+        )
+    },
 )

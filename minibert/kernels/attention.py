@@ -8,7 +8,7 @@ Four implementations, which differ only in rounding:
     padded_attention     the same kernel once, with padding and a mask: on a GPU each launch costs, padding hardly
     BatchedAttention     the same groups by two batched products over all texts and heads, into memory that is reused:
                          for texts of ordinary length two to three times as fast on a CPU
-    varlen_attention     one kernel that takes the bounds of the texts: CUDA in bfloat16 or float16
+    varlen_attention     one kernel that takes the bounds of the texts: CUDA
 
 On a CPU attention is computed in float32: oneDNN, which multiplies bfloat16, compiles and caches a kernel of about a
 megabyte for each number of texts and tokens, and no two groups have the same.
@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minibert.device import without_cudnn
-from minibert.kernels.matmul import Workspace, is_x86
+from minibert.kernels.matmul import MAX_ERROR, Workspace, is_x86, relative_error
 from minibert.kernels.packing import Packed, pack
 
 # Attention in a packed batch: query, key, value and the batch to the result; see model.Attend for padded batches.
@@ -114,32 +114,39 @@ def padded_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) 
 
 
 def varlen_attention(query: Tensor, key: Tensor, value: Tensor, packed: Packed) -> Tensor:
-    """Attention by one kernel that takes the bounds of the texts; CUDA in bfloat16 or float16."""
-    from torch.nn.attention.varlen import varlen_attn  # imports torch's compiler: one second
+    """Attention by one kernel that takes the bounds of the texts; CUDA. The kernels are those of torch's own attention.
 
+    float32 has the memory-efficient kernel, bfloat16 and float16 have FlashAttention.
+    """
     if len(query) == len(key):
         bounds, longest = packed.bounds, packed.longest
     else:  # one query token for each text
         bounds, longest = torch.arange(len(query) + 1, dtype=torch.int32, device=query.device), 1
-    return cast(Tensor, varlen_attn(query, key, value, bounds, packed.bounds, longest, packed.longest))
+    lengths = bounds, packed.bounds, longest, packed.longest
+    if query.dtype == torch.float32:
+        efficient = torch.ops.aten._efficient_attention_forward
+        return cast(Tensor, efficient(query[None], key[None], value[None], None, *lengths, 0.0, 0)[0][0])
+    return cast(Tensor, torch.ops.aten._flash_attention_forward(query, key, value, *lengths, 0.0, False, False)[0])
 
 
 def choose_attention(dtype: torch.dtype, device: torch.device, head_size: int, workspace: Workspace) -> PackedAttend:
     """The fastest implementation on this device; varlen_attention must agree with padded_attention.
 
     On x86 CPUs torch has a fast library for batches of small products; on others the fused kernel is as fast.
-    head_size: the kernel for all lengths takes multiples of 8 alone.
+    head_size: FlashAttention takes multiples of 8 alone.
     """
     if device.type == "cpu":
         return BatchedAttention(workspace) if is_x86() else grouped_attention
-    if device.type == "mps" or dtype == torch.float32:
+    if device.type == "mps":
         return padded_attention
     packed = pack([[0] * 19, [0] * 7, [0] * 7], device)
     random = torch.Generator().manual_seed(0)  # leaves the caller's random state alone
     query, key, value = torch.randn(3, 33, 2, head_size, generator=random).to(device, dtype)
     try:
-        context = varlen_attention(query, key, value, packed)
-    except (ImportError, RuntimeError, TypeError):  # this torch or GPU has no such kernel, or with other arguments
+        for queries in (query, query[:3]):  # of all tokens, and of the first of each text
+            results = (attend(queries, key, value, packed) for attend in (varlen_attention, padded_attention))
+            if relative_error(*results) > MAX_ERROR[dtype]:
+                return padded_attention
+    except (AttributeError, RuntimeError, TypeError):  # this torch or GPU has no such kernel, or with other arguments
         return padded_attention
-    agreed = torch.allclose(context, padded_attention(query, key, value, packed), rtol=2e-2, atol=2e-2)
-    return varlen_attention if agreed else padded_attention
+    return varlen_attention

@@ -118,9 +118,7 @@ class Int8Linear(Linear):
         high, low = x.amax(dim=1, keepdim=True).float(), x.amin(dim=1, keepdim=True).float()
         scale = torch.maximum(high / (HIGHEST - self.zero_point), low / -self.zero_point).clamp_(min=MIN_SCALE)  # (T,1)
         torch.addcmul(self.zeros, x.float(), 1 / scale, out=rounded)
-        signed = self.workspace.buffer(
-            "int8", len(x), x.shape[1], torch.int8
-        )  # torch copies faster to int8 than to uint8
+        signed = self.workspace.buffer("int8", len(x), x.shape[1], torch.int8)  # copied faster than to uint8
         return Quantized(signed.copy_(rounded.round_()).view(torch.uint8).bitwise_xor_(MIDDLE), scale)  # 128 more each
 
     # The other kernels take a Tensor; this one takes what `prepare` made of it.
@@ -202,8 +200,7 @@ def calibrate(encoder: Encoder, x: Tensor, packed: Packed) -> tuple[dict[tuple[i
 
     def attend(query: Tensor, key: Tensor, value: Tensor, *_: Any) -> tuple[Tensor, None]:
         q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
-        context = grouped_attention(q, k, v, packed)
-        return context.transpose(0, 1)[None], None  # (1,H,T,W) -> (T,H,W) -> (1,H,T,W)
+        return grouped_attention(q, k, v, packed).transpose(0, 1)[None], None  # (1,H,T,W) -> (T,H,W) -> (1,H,T,W)
 
     def try_product(key: tuple[int, str], layers: Sequence[nn.Linear], x: Tensor) -> None:
         weight, bias = joined(layers)

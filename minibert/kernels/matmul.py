@@ -1,16 +1,13 @@
 """Matrix products at hardware speed: which kernel computes a linear layer on this machine, and proof that it is right.
 
 Nearly all of BERT's time is x Wᵀ + b. On a CPU torch sends float32 products to the library MKL, which is fast on Intel
-and slower elsewhere; oneDNN, which torch includes too, is fast on every x86 CPU. Three kernels, best first:
+and slower elsewhere; oneDNN, which torch includes too, is fast on every x86 CPU. Two kernels, the better first:
 
     PackedLinear   oneDNN with the weights reordered once for its kernels, activation and residual fused in.
                    These operators exist for torch's compiler; they are not public, so they may change or vanish.
-    OneDNNLinear   the public setting torch.backends.mkldnn.matmul.fp32_precision = "bf16", set around each product.
-                   It allows bfloat16 and thereby selects oneDNN; a CPU without AMX still computes in float32.
     Linear         F.linear: on every other device, and as the last resort.
 
-`choose_linear` compares each with a float64 product on the machine itself and takes the first that is right. No kernel
-changes a setting of torch beyond its own call.
+`choose_linear` compares each with a float64 product on the machine itself and takes the first that is right.
 
 Memory is reused (Workspace): the system provides new memory page by page, each filled with zeros, and to get it can
 take as long as to compute into it. Whether the C library of Linux returns freed memory or keeps it is a heuristic that
@@ -99,20 +96,12 @@ def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
     return layer
 
 
-class OneDNNLinear(Linear):
-    """The same with torch's public permission to use oneDNN; float32 only."""
-
-    description = "F.linear by oneDNN"
-
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        """(T, in) -> (T, out)."""
-        with onednn_allowed():
-            return super().__call__(x, residual)
-
-
 @contextmanager
 def onednn_allowed() -> Iterator[None]:
-    """Let float32 products go to oneDNN inside, and restore the setting afterwards."""
+    """Let float32 products go to oneDNN inside, and restore the setting afterwards.
+
+    The setting allows bfloat16 and thereby selects oneDNN; a CPU without AMX still computes in float32.
+    """
     setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # torch replaces the module by an object
     before = setting.fp32_precision
     setting.fp32_precision = "bf16"
@@ -169,8 +158,7 @@ def choose_linear(dtype: torch.dtype, device: torch.device) -> type[Linear]:
         return GeluLinear
     if device.type != "cpu" or not is_x86():
         return Linear
-    fast = (PackedLinear, OneDNNLinear) if dtype == torch.float32 else (PackedLinear,)
-    return next((kernel for kernel in fast if is_right(kernel, dtype, device)), Linear)
+    return PackedLinear if is_right(PackedLinear, dtype, device) else Linear
 
 
 def is_right(kernel: type[Linear], dtype: torch.dtype, device: torch.device) -> bool:
@@ -196,6 +184,17 @@ def is_right(kernel: type[Linear], dtype: torch.dtype, device: torch.device) -> 
         except (AttributeError, RuntimeError, TypeError):  # no such operator or setting, or with other arguments
             return False
     return max(errors) <= MAX_ERROR[dtype]
+
+
+def reduced_float32(device: torch.device) -> str:
+    """Why float32 products on this device have fewer digits than float32 has, and what to do; "" if they do not."""
+    if is_right(Linear, torch.float32, device):
+        return ""
+    return (
+        f"float32 products on {device} are computed in fewer digits (TF32, bfloat16), because a setting of torch "
+        "allows it: results differ by about 1e-3; torch.set_float32_matmul_precision('highest') and no "
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE forbid it"
+    )
 
 
 def relative_error(y: Tensor, exact: Tensor) -> float:

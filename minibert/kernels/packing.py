@@ -47,15 +47,15 @@ def map_ahead(function: Callable[[Item], Result], items: Iterable[Item]) -> Gene
         worker.shutdown(cancel_futures=True)
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Packed batches
-
-
 def iterate_ahead(items: Iterator[Item]) -> Iterator[Item]:
     """The same items, each computed by a worker thread while the one before is used."""
     end: Any = object()
     ahead = map_ahead(lambda _: next(items, end), repeat(None))
     return takewhile(lambda item: item is not end, ahead)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Packed batches
 
 
 def check_rows(config: Config, ids: Sequence[Sequence[int]], second: Sequence[int] | None = None) -> NDArray[np.int64]:
@@ -71,8 +71,10 @@ def check_rows(config: Config, ids: Sequence[Sequence[int]], second: Sequence[in
     flat = np.fromiter(chain.from_iterable(ids), np.int64, lengths.sum())
     for place in np.flatnonzero((flat < 0) | (flat >= config.vocab_size)):
         row = np.searchsorted(lengths.cumsum(), place, side="right")
-        limit = f"the checkpoint has vocab_size {config.vocab_size}: 0 to {config.vocab_size - 1}"
-        raise ValueError(f"row {row} holds the id {flat[place]}; {limit}")
+        raise ValueError(
+            f"row {row} holds the id {flat[place]}; the checkpoint has vocab_size {config.vocab_size}: 0 to "
+            f"{config.vocab_size - 1}"
+        )
     return lengths
 
 
@@ -92,6 +94,7 @@ class Packed:
     ids: Tensor  # (T)
     positions: Tensor  # (T), from 0 at each [CLS]; where padding has no position, from 1, and 0 for padding
     bounds: Tensor  # (B + 1) int32: text b is in the rows bounds[b] to bounds[b + 1]
+    first: Tensor  # (B): the row of the [CLS] of each text, or of its token at `places`
     longest: int  # tokens of the longest text
     segments: Tensor | None  # (T): 1 for the tokens of second texts, else 0; None: 0 for all
     groups: list[tuple[int, int]]  # (texts, tokens of each) of neighbours of equal length
@@ -99,8 +102,8 @@ class Packed:
     extra: int = 0  # rows after the first tokens of the B texts that round up their number
 
     def first_tokens(self, x: Tensor) -> Tensor:
-        """(T,D) -> (B + extra,D): the [CLS] of each text, and the extra rows."""
-        return x[F.pad(self.bounds[:-1], (0, self.extra))]
+        """(T,D) -> (B + extra,D): the [CLS] of each text, or its token at `places`, and the extra rows."""
+        return x[F.pad(self.first, (0, self.extra))]
 
     def by_group(self, x: Tensor) -> list[Tensor]:
         """(T, ...) as one (B, S, ...) for each group; (B, ...), one row for each text, as (B, 1, ...)."""
@@ -124,11 +127,12 @@ def pack(
     device: torch.device,
     second: Sequence[int] | None = None,
     padding_id: int | None = None,
+    places: Sequence[int] = (),
 ) -> Packed:
     """Pack texts that are sorted by their number of tokens.
 
     second: where the second text of each pair begins; rows after these have segment 0. padding_id: an id that has no
-    position.
+    position. places: the token of each text that stands for its first; of rows after these it is the first.
     """
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))  # (B)
     bounds = np.concatenate(([0], lengths.cumsum()))  # (B + 1)
@@ -149,11 +153,12 @@ def pack(
         real = ids != padding_id
         counts = np.concatenate(([0], real.cumsum()))  # (T + 1)
         positions = np.where(real, counts[1:] - np.repeat(counts[bounds[:-1]], lengths), 0)
-    longest = int(lengths.max())
+    longest, first = int(lengths.max()), bounds[:-1].copy()  # (B)
+    first[: len(places)] += np.asarray(places, np.int64)
     cells = columns[:0] if on_cpu else columns + np.repeat(np.arange(len(rows)) * longest, lengths)  # (T)
-    arrays = (torch.from_numpy(array) for array in (ids, positions, bounds.astype(np.int32), cells))
-    ids, positions, bounds, cells, segments = move((*arrays, segments), device)
-    return Packed(ids, positions, bounds, longest, segments, groups, cells, extra)
+    arrays = (torch.from_numpy(array) for array in (ids, positions, bounds.astype(np.int32), first, cells))
+    ids, positions, bounds, first, cells, segments = move((*arrays, segments), device)
+    return Packed(ids, positions, bounds, first, longest, segments, groups, cells, extra)
 
 
 def padding_texts(tokens: int, bucket: int) -> list[list[int]]:
@@ -167,7 +172,7 @@ def padding_texts(tokens: int, bucket: int) -> list[list[int]]:
 def last_bucket(total: int, tokens: int) -> int:
     """The bucket size for the last batch of `total` tokens in batches of `tokens`; the more tokens, the larger.
 
-    The last batch may have any size, and each portion of texts has one. A power of two, at most a quarter of a batch,
+    The last batch may have any size, and each chunk of texts has one. A power of two, at most a quarter of a batch,
     leaves four sizes; at most 1/64 of all tokens are padding.
     """
     most = min(total // 64, tokens // 4)

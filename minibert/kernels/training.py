@@ -2,13 +2,13 @@
 
     linear     x Wᵀ + b by oneDNN, forward and backward, where that computes in float32
     dropout    from 16 random bits for each number; also inside attention
+    attention  without dropout in float32, where autocast would compute in bfloat16
 
 The readable step, which is bit for bit that of transformers, does without. `Quick` replaces torch's functions while it
 is active, so that the modules of model.py and the task heads need no second version.
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -24,7 +24,7 @@ DROPOUT_FROM = 4096  # numbers: for fewer, torch's own dropout is as fast
 
 
 class Quick(TorchFunctionMode):
-    """Inside, float32 linear layers and dropout on the CPU are computed by the functions of this module."""
+    """Inside, linear layers, dropout and attention on the CPU are computed as this module says."""
 
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -38,12 +38,10 @@ class Quick(TorchFunctionMode):
         if func is F.scaled_dot_product_attention and drops(args[0], named.get("dropout_p", 0.0)):
             query, key, value = args
             return attention(query, key, value, named.get("attn_mask"), named["dropout_p"])
+        if func is F.scaled_dot_product_attention and args[0].is_cpu and torch.is_autocast_enabled("cpu"):
+            with torch.autocast("cpu", enabled=False):  # the gradient in bfloat16 takes two to four times as long
+                return func(*(x.float() for x in args), **named)
         return func(*args, **named)
-
-
-def recompute_contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    """For torch's checkpoint(context_fn=) inside Quick: the backward pass, which is outside, recomputes alike."""
-    return nullcontext(), Quick()
 
 
 # ---------------------------------------------------------------------------------------------------------------

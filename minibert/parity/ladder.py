@@ -211,8 +211,7 @@ def computations(ours: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         embeddings.position.weight.copy_(embeddings.position.weight.roll(by, dims=0))
 
     for name, function in ACTIVATION.items():
-        activate = partial(assign, "activation", function)
-        yield f"activation: upstream computes {name}", changed(nn.Module, activate)
+        yield f"activation: upstream computes {name}", changed(nn.Module, partial(assign, "activation", function))
     for eps in (1e-12, 1e-5, 1e-6, 1e-3):
         yield f"eps: upstream's LayerNorms have {eps:g}", changed(nn.LayerNorm, partial(assign, "eps", eps))
     yield "missing bias: upstream's linear layers have none", changed(nn.Linear, lambda linear: linear.bias.zero_())

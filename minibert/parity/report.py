@@ -16,7 +16,9 @@ from tqdm import tqdm
 
 from minibert import __version__
 from minibert.checkpoints.hub import locate
+from minibert.device import check_device
 from minibert.files import write_text_atomically
+from minibert.kernels.matmul import reduced_float32
 from minibert.outputs import check_output
 from minibert.parity.checkpoints import BASE, LARGER, TINY
 from minibert.parity.compare import DROPOUT, NEWEST, OLDEST, RUNGS, TENSORS, Comparison
@@ -32,8 +34,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     """Compare with transformers, or one path of ours with another; print and write the report, return its figures.
 
     figures["ok"] says whether everything passed. Raises ValueError or FileNotFoundError for a report that cannot be
-    written and for a checkpoint that is not there, ImportError without a transformers for which parity holds.
+    written and for a checkpoint that is not there, ValueError where float32 is not float32, ImportError without a
+    transformers for which parity holds.
     """
+    check_device(args.device)
+    for device in ("cpu", args.device) if args.dtype == "float32" else ("cpu",):
+        if reason := reduced_float32(torch.device(device)):
+            raise ValueError(reason)
     for path in map(Path, args.report):
         check_output(path, args.overwrite, endings=(".html", ".md"))
     source = locate(args.model or CHECKPOINT)

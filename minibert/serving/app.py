@@ -39,7 +39,6 @@ from minibert.serving import ServerSettings
 from minibert.serving.batcher import Batcher
 from minibert.serving.models import FrozenLabels, Masks, RequestError, TaskLabels, Vectors, read_body, rows_of
 
-WRONG_KEY = "the API key is missing or wrong; send Authorization: Bearer KEY"
 INLINE = 4_000  # characters that are tokenized at once, in a millisecond; more of them in a thread of their own
 
 
@@ -176,7 +175,9 @@ class Server:
             given = request.headers.get("authorization", "").encode()
             key_needed = self.api_key is not None and path != "/health"
             if key_needed and not hmac.compare_digest(given, f"Bearer {self.api_key}".encode()):  # in constant time
-                raise RequestError(401, WRONG_KEY, code="invalid_api_key")
+                raise RequestError(
+                    401, "the API key is missing or wrong; send Authorization: Bearer KEY", code="invalid_api_key"
+                )
             response = await work(request)
         except RequestError as error:
             response = await refusal(request, error)

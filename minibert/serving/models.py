@@ -270,7 +270,8 @@ class TaskLabels(Model):
         reader, items = self.reader, []
         check_pairs(rows, reader.pairs)
         for row in rows:
-            data = reader.task.from_texts(*([text] for text in (row if isinstance(row, tuple) else (row,))))
+            texts = row if isinstance(row, tuple) else (row,)
+            data = reader.task.from_texts(*([text] for text in texts))
             items.append((data, reader.task.encode(data, reader.tokenizer, reader.labels, reader.max_length)))
         tokens = [sum(len(one.ids) for one in encoded.examples) for _, encoded in items]
         return items, tokens, sum(encoded.truncated for _, encoded in items)

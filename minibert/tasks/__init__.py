@@ -10,6 +10,7 @@ In reading order:
     tagging         a tag for each word, and the entities that tags mark
     answering       questions to spans of a passage: SQuAD, its file and its score
     masked_text     masked tokens: filling masks, and continued pretraining
+    scoring         how likely a masked language model finds a text
     frozen          features + logistic regression, and its folder
     demo            the main job, start to end, and its data
 """

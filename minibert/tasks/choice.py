@@ -84,8 +84,7 @@ class Choice(TextSettings, Task):
 
     def read(self, path: str | Path) -> list[ChoiceQuestion]:
         """Questions with labels, from a .jsonl or from the array of a .json. - is standard input."""
-        format = self.format or ("jsonl" if str(path) == "-" else None)
-        settings = FileSettings(format=format, encoding=self.encoding)
+        settings = FileSettings(format=self.format or ("jsonl" if str(path) == "-" else None), encoding=self.encoding)
         with Table(path, [Column("question", "question", ())], settings) as table:
             return [question_of(record, place) for place, record in table.records()]
 
@@ -150,10 +149,9 @@ class Choice(TextSettings, Task):
         self.labels_of(data)
         rows, choices = len(data), len(data[0].choices)
         accuracy = sum(one["number"] == question.label for one, question in zip(answers, data, strict=True)) / rows
-        error = standard_error(accuracy, rows)
         figures = {
             "accuracy": accuracy,
-            "standard_error": error,
+            "standard_error": standard_error(accuracy, rows),
             "rows": rows,
             "choices": choices,
             "chance": 1 / choices,

@@ -11,7 +11,7 @@ import os
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -48,7 +48,6 @@ SENTENCES = (
     "not the masterpiece it was said to be , but well worth seeing",
 )
 
-Show = Callable[[str], None]
 Figures = dict[str, Any]
 
 
@@ -67,10 +66,9 @@ def demo(
     data: str | None = None,
     model: str | None = None,
     rows: int = 2000,
-    show: Show = print,
     **columns: Any,
 ) -> Figures:
-    """Run the main job, print it with `show`, and return all figures.
+    """Run the main job, print it, and return all figures.
 
     data: a file of labelled texts; columns: text, label and other settings of a Classification. model: a checkpoint; by
     default the tutorial's if it is available. rows: the first rows of the data to use. Raises ValueError for data that
@@ -85,31 +83,31 @@ def demo(
         raise ValueError(f"--rows is {rows}: {error}; use more rows, or shuffle the file") from None
     source, why = choose_checkpoint(model)
     figures: Figures = {"checkpoint": asdict(source) | {"folder": str(source.folder), "why": why}}
-    show(block("weights", f"{source.name}, from {source.origin}", why))
-    figures["data"] = show_data(reviews, labels, show)
-    figures |= show_tokens(load_tokenizer(source.folder), texts, show)
+    print(block("weights", f"{source.name}, from {source.origin}", why))
+    figures["data"] = show_data(reviews, labels)
+    figures |= show_tokens(load_tokenizer(source.folder), texts)
     features = TextFeatures(str(source.folder), normalize=False).fit(texts)  # [CLS] as it is, as in the tutorial
     before = time.perf_counter()
     vectors = features.transform(texts)
     seconds = {"encode": round(time.perf_counter() - before, 3)}
     states = [*figures["ids"]["shape"], vectors.shape[1]]
     figures |= {"last_hidden_states": {"shape": states}, "features": {"shape": list(vectors.shape)}}
-    show(
+    print(
         block("features", f"{tuple(states[:2])} ids -> {tuple(states)} hidden states -> {vectors.shape} [CLS] vectors")
     )
-    head, found = learn(vectors, labels, reviews.meaning, show)
-    figures |= found | {"predictions": predict_new(features, head, texts, reviews.meaning, show)}
+    head, found = learn(vectors, labels, reviews.meaning)
+    figures |= found | {"predictions": predict_new(features, head, texts, reviews.meaning)}
     figures["seconds"] = seconds | {"total": round(time.perf_counter() - begin, 3)}
-    show(block("seconds", "{total:.2f}, of which {encode:.2f} to encode".format(**figures["seconds"])))
+    print(block("seconds", "{total:.2f}, of which {encode:.2f} to encode".format(**figures["seconds"])))
     return figures
 
 
-def show_data(reviews: Reviews, labels: list[str], show: Show) -> Figures:
+def show_data(reviews: Reviews, labels: list[str]) -> Figures:
     """The data, the number of rows used, and the rows of each class."""
     classes = dict(sorted(Counter(labels).items()))
     counts = zip(classes.values(), named(classes, reviews.meaning), strict=True)
     used = f"{len(labels):,} of {len(reviews.texts):,} rows: {', '.join(f'{count:,} {name}' for count, name in counts)}"
-    show(block("data", f"{reviews.origin} ({reviews.why})", used))
+    print(block("data", f"{reviews.origin} ({reviews.why})", used))
     return {
         "origin": reviews.origin,
         "why": reviews.why,
@@ -119,18 +117,16 @@ def show_data(reviews: Reviews, labels: list[str], show: Show) -> Figures:
     }
 
 
-def show_tokens(tokenizer: Tokenizer, texts: list[str], show: Show) -> Figures:
+def show_tokens(tokenizer: Tokenizer, texts: list[str]) -> Figures:
     """A sentence as tokens and ids, and the id matrix (N, S), padded to the longest text."""
     batch, ids = tokenizer(EXAMPLE), tokenizer.encode_texts(texts, long="cut").ids
     tokens, S = {"text": EXAMPLE, "tokens": batch.tokens[0], "ids": batch.input_ids[0].tolist()}, max(map(len, ids))
-    show(beside("tokens, ids", table([tokens["tokens"][:12], tokens["ids"][:12]], left=0)))
+    print(beside("tokens, ids", table([tokens["tokens"][:12], tokens["ids"][:12]], left=0)))
     first = [list(row) + [tokenizer.pad_id] * (S - len(row)) for row in ids[:3]]
     return {"tokens": tokens, "ids": {"shape": [len(ids), S], "tokens": sum(map(len, ids)), "first_rows": first}}
 
 
-def learn(
-    vectors: NDArray[np.float32], labels: list[str], meaning: Mapping[str, str], show: Show
-) -> tuple[Pipeline, Figures]:
+def learn(vectors: NDArray[np.float32], labels: list[str], meaning: Mapping[str, str]) -> tuple[Pipeline, Figures]:
     """Train on 75 % of the rows, measure on the others, beside always predicting the majority class."""
     x_train, x_test, y_train, y_test = train_test_split(
         vectors, labels, test_size=0.25, random_state=0, stratify=labels
@@ -138,8 +134,8 @@ def learn(
     head = new_head().fit(x_train, y_train)
     baseline = float(DummyClassifier().fit(x_train, y_train).score(x_test, y_test))
     found = compare(y_test, head.predict(x_test).tolist(), head[-1].classes_.tolist())
-    show(accuracy_text(found.accuracy, found.rows, f"majority class {baseline:.3f}"))
-    show(beside("confusion", confusion_table(found, named(found.labels, meaning))))
+    print(accuracy_text(found.accuracy, found.rows, f"majority class {baseline:.3f}"))
+    print(beside("confusion", confusion_table(found, named(found.labels, meaning))))
     return head, {
         "split": {"train": len(y_train), "test": len(y_test), "random_state": 0},
         "baseline": baseline,
@@ -147,16 +143,14 @@ def learn(
     }
 
 
-def predict_new(
-    features: TextFeatures, head: Pipeline, texts: list[str], meaning: Mapping[str, str], show: Show
-) -> list[Figures]:
+def predict_new(features: TextFeatures, head: Pipeline, texts: list[str], meaning: Mapping[str, str]) -> list[Figures]:
     """The class and its probability for sentences that are not in the data."""
     new = [sentence for sentence in SENTENCES if sentence not in set(texts)]
     probabilities = head.predict_proba(features.transform(new))
     labels = head[-1].classes_[probabilities.argmax(axis=1)].tolist()
     rows = list(zip(labels, probabilities.max(axis=1).tolist(), new, strict=True))
     lines = [[name, f"{row[1]:.2f}", row[2]] for name, row in zip(named(labels, meaning), rows, strict=True)]
-    show(beside("new texts", table(lines, left=3)))
+    print(beside("new texts", table(lines, left=3)))
     return [{"label": label, "probability": p, "text": text} for label, p, text in rows]
 
 

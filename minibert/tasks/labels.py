@@ -173,13 +173,12 @@ class MultiLabel:
 
     def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[Prediction]:
         """The labels with p = sigmoid(logit) above one half, and the probability of each label; (N, K)."""
-        found: list[Prediction] = []
-        for row in expit(scores).tolist():
-            by_label = dict(zip(labels, row, strict=True))
-            chosen = {label: p for label, p in by_label.items() if p > 0.5}
-            probability = tuple(chosen.values())
-            found.append({"labels": tuple(chosen), "probability": probability, "probabilities": by_label})
-        return found
+        by_label = [dict(zip(labels, row, strict=True)) for row in expit(scores).tolist()]
+        chosen = [{label: p for label, p in row.items() if p > 0.5} for row in by_label]
+        return [
+            {"labels": tuple(likely), "probability": tuple(likely.values()), "probabilities": row}
+            for likely, row in zip(chosen, by_label, strict=True)
+        ]
 
     def measure(self, found: Sequence[Prediction], true: Sequence[tuple[str, ...]], labels: Sequence[str]) -> Measure:
         """F1 over all labels, its mean over the labels, exact matches and scores by label."""

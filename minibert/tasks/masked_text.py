@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from minibert.checkpoints.load import load
-from minibert.device import to_device
+from minibert.device import move
 from minibert.heads import MaskedLM
 from minibert.inputs import inference
 from minibert.losses import IGNORED
@@ -77,7 +77,7 @@ def fill_mask(
         )
     with inference(model):
         logits = model(**batch.to(model.device)).logits
-    return best_tokens(logits[0, places], tokenizer, top_k)
+    return best_tokens(torch.stack([logits[0, place] for place in places]).cpu(), tokenizer, top_k)
 
 
 def best_tokens(logits: Tensor, tokenizer: Tokenizer, top_k: int) -> list[list[Guess]]:
@@ -207,7 +207,7 @@ class MaskedText(FileSettings, Task):
         A row of 128 tokens would otherwise keep 2 MB of logits.
         """
         masked = torch.tensor([id for id in example.labels["labels"] if id != IGNORED], dtype=torch.long)
-        (labels,) = to_device([masked], logits.device)
+        labels = move(masked, logits.device)
         p = logits.log_softmax(dim=-1)  # (N,V)
         right = (p.argmax(dim=-1) == labels).sum()
         loss = -p.gather(1, labels[:, None]).sum()
@@ -239,9 +239,7 @@ class MaskedText(FileSettings, Task):
         return Measure(figures, self.main, f"{text}\n{block('accuracy', right)}")
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[str]:
-        """Texts with masks to fill."""
-        if pairs is not None:
-            raise ValueError("a masked language model fills the masks of one text a row; leave out the second texts")
+        """Texts with masks to fill; there are no pairs."""
         return as_texts(texts)
 
     def format_predictions(self, answers: Sequence[Prediction], data: Sequence[str]) -> list[str]:

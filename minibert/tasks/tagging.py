@@ -137,9 +137,8 @@ class Tagging(TextSettings, Task):
         examples: list[Example] = []
         back: list[list[int | None]] = []
         longest = tokens = unknown = 0
-        pieces = tokenizer.encode_each(data.words, words=True)
-        bar = progress_bar(pieces, "encoding", len(data), unit="text")
-        for row, text in enumerate(bar):
+        encodings = tokenizer.encode_each(data.words, words=True)
+        for row, text in enumerate(progress_bar(encodings, "encoding", len(data), unit="text")):
             ids = tokenizer.template.row(text.ids[:room])
             first: dict[int | None, int] = {}
             for place, word in enumerate(text.word_ids[:room], 1):
@@ -251,8 +250,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
     before, type_before = OUTSIDE, ""
     for place, tag in enumerate([*tags, OUTSIDE]):
         prefix, type = prefix_and_type(tag)
-        continues = prefix in ("I", "E") and before in ("B", "I") and type == type_before
-        if not continues:
+        if prefix not in ("I", "E") or before not in ("B", "I") or type != type_before:  # it does not continue
             if before != OUTSIDE:
                 found.append((type_before, first, place))
             first = place

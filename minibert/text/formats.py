@@ -87,9 +87,9 @@ class FileSettings(TextSettings):
 
         Raises ValueError for an unknown format, and for settings that a file of this format does not have.
         """
-        endings = [suffix.lower()[1:] for suffix in Path(name).suffixes]
-        compressed = endings[-1:] == ["gz"]
-        found = self.format or "".join(endings[-2:-1] if compressed else endings[-1:]) or "txt"
+        compressed = name.lower().endswith(".gz")
+        suffix = Path(name[:-3] if compressed else name).suffix.lower()
+        found = self.format or suffix[1:] or "txt"
         if found not in FORMATS:
             raise ValueError(
                 f"{name}: its format is {found!r}; choose from {', '.join(FORMATS)}, with format= (--format) if its "
@@ -157,10 +157,9 @@ def codec(encoding: str) -> str:
 def other_encoding(place: str, encoding: str, error: UnicodeDecodeError) -> ValueError:
     """The error for bytes that are not text in this encoding."""
     utf16 = error.object[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    byte = f"byte 0x{error.object[error.start]:02X}"
     return ValueError(
-        f"{place} is not {encoding.upper()} ({byte}); save it as UTF-8, or name its encoding: "
-        f"--encoding {'utf-16' if utf16 else 'cp1252'} (encoding=)"
+        f"{place} is not {encoding.upper()} (byte 0x{error.object[error.start]:02X}); save it as UTF-8, or name its "
+        f"encoding: --encoding {'utf-16' if utf16 else 'cp1252'} (encoding=)"
     )
 
 

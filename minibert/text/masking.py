@@ -11,10 +11,9 @@ of 15 %, so that the rows of a corpus have that share on average; the authors' s
 of every row of a length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +48,7 @@ class Masking:
         whole_words: bool = False,
         seed: int = 0,
         phrases: Sequence[str] = (),
-    ) -> Masking:
+    ) -> Self:
         """Masking with the vocabulary of a tokenizer.
 
         whole_words: all tokens of a word are chosen together, or none. phrases: the same for phrases, such as names of

@@ -191,8 +191,8 @@ class Table:
             return ""
         if absent or not isinstance(found, str):
             wrong = f"{where} has {'an empty cell' if found == '' else brief(found)} as {name!r}, not a text"
-            way_out = "; fill it, leave the row out, or read it as an empty text: --missing empty (missing=)" * absent
-            raise ValueError(f"{wrong}; it has: {listed(list(record))}{way_out}")
+            hint = "; fill it, leave the row out, or read it as an empty text: --missing empty (missing=)" * absent
+            raise ValueError(f"{wrong}; it has: {listed(list(record))}{hint}")
         return found
 
     def _table(self, rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, object]]:
@@ -224,7 +224,7 @@ class Table:
 
 
 class TextFile(Table):
-    """A column of texts in a file, to be iterated once, inside `with`; a file without any texts is warned of.
+    """A column of texts in a file, to be iterated once, inside `with`. Warns of a file without texts.
 
     column: a name, or a number from 1 if there is no header; None takes the column called sentence or text, or the
     only one. column2: the column of second texts; each row is then a pair of texts. format and settings: those of
@@ -302,8 +302,9 @@ def open_parquet(stream: BinaryIO, name: str) -> Any:
     try:
         return importlib.import_module("pyarrow.parquet").ParquetFile(stream)
     except ImportError:
-        hint = f"{install_hint('parquet')}; or save it as .jsonl"
-        raise ImportError(f"{name} is read as parquet, and pyarrow, which does it, is not installed: {hint}") from None
+        raise ImportError(
+            f"{name} is read as parquet, which needs pyarrow: {install_hint('parquet')}; or save it as .jsonl"
+        ) from None
     except (OSError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name} is not a sound parquet file: {error}") from None
 

@@ -10,8 +10,8 @@ from minibert.printing import brief
 TextOrPair = str | tuple[str, str]
 AnyText = TypeVar("AnyText", str, tuple[str, str], TextOrPair)
 
-TEXTS = 4096  # in a portion: enough of each length for full batches
-CHARACTERS = 2_000_000  # in a portion of long texts; tokenizing takes about a hundred bytes a character
+TEXTS = 4096  # in a chunk: enough of each length for full batches; their encodings fit in memory
+CHARACTERS = 2_000_000  # in a chunk of long texts; tokenizing takes about a hundred bytes a character
 MISSING = {"None": "None", "nan": "NaN", "<NA>": "NA", "NaT": "NaT"}  # by what str() makes of a missing value
 PAIRS_HINT = "pass pairs as two columns: tokenizer(first, second), embed(first, pairs=second)"
 
@@ -61,18 +61,18 @@ def as_text(text: object, row: int, missing: str) -> str:
     return text
 
 
-def portions(texts: Iterable[AnyText], most: int = TEXTS) -> Iterator[list[AnyText]]:
+def chunked(texts: Iterable[AnyText], most: int = TEXTS) -> Iterator[list[AnyText]]:
     """Lists of up to `most` texts or pairs, shorter if they reach CHARACTERS; deterministic."""
-    portion: list[AnyText] = []
+    chunk: list[AnyText] = []
     characters = 0
     for text in texts:
-        portion.append(text)
+        chunk.append(text)
         characters += len(text) if isinstance(text, str) else len(text[0]) + len(text[1])
-        if len(portion) == most or characters >= CHARACTERS:
-            yield portion
-            portion, characters = [], 0
-    if portion:
-        yield portion
+        if len(chunk) == most or characters >= CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
 
 
 # ---------------------------------------------------------------------------------------------------------------

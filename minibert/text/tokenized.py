@@ -89,7 +89,7 @@ class UnknownTokensWarning(UserWarning):
 
 @dataclass(frozen=True)
 class TokenStats:
-    """Counts of what tokenizing did to some texts; the stats of several portions can be added."""
+    """Counts of what tokenizing did to some texts; the stats of several chunks can be added."""
 
     texts: int = 0  # or pairs
     tokens: int = 0  # of all rows, special tokens included, after truncation

@@ -27,7 +27,7 @@ from minibert.config import Config
 from minibert.files import write_text_atomically
 from minibert.printing import brief
 from minibert.settings import check_number
-from minibert.text.texts import TextOrPair, are_pairs, as_columns, as_texts, portions
+from minibert.text.texts import TEXTS, TextOrPair, are_pairs, as_columns, as_texts, chunked
 from minibert.text.tokenized import (
     Batch,
     Tokenized,
@@ -53,7 +53,6 @@ from minibert.text.tokenizer_files import (
 
 __all__ = ["Batch", "TokenStats", "Tokenizer", "TruncationWarning", "UnknownTokensWarning", "load_tokenizer"]
 
-CHUNK = 4096  # texts per call of the library, which bounds the memory of its results
 BEGINNING = 2**16  # characters of a text that will be cut; 512 tokens of text take some 3,000
 
 
@@ -98,8 +97,8 @@ class Tokenizer:
         # [UNK] stands for a word of the text, so it does not count as special in special_tokens_mask.
         self.control_ids = (added | {id for _, id in special}) - {self.unk_id}
         self.limit = limit
-        default = min(DEFAULT_MAX_LENGTH, limit)
-        self.max_length = self.resolve_max_length(default if max_length is None else max_length, pairs=False)
+        self.max_length = min(DEFAULT_MAX_LENGTH, limit)
+        self.max_length = self.resolve_max_length(max_length, pairs=False)
         if special_tokens_in_text == "literal":
             encodings = self._backend.encode_batch(list(self._special.values()), add_special_tokens=False)
             if found := self.control_ids.intersection(id for one in encodings for id in one.ids):
@@ -141,8 +140,15 @@ class Tokenizer:
         ids = [row["input_ids"] for row in rows]
         stats = token_stats(lengths, ids, self.unk_id, specials, max_length, long)
         self.warn(stats, max_length)
-        fillers: dict[str, Any] = {"attention_mask": 0, "token_type_ids": 0, "special_tokens_mask": 1}
-        fillers |= {"input_ids": self.pad_id, "tokens": self._pieces[self.pad_id], "offsets": (0, 0), "word_ids": None}
+        fillers: dict[str, Any] = {
+            "input_ids": self.pad_id,
+            "attention_mask": 0,
+            "token_type_ids": 0,
+            "special_tokens_mask": 1,
+            "tokens": self._pieces[self.pad_id],
+            "offsets": (0, 0),
+            "word_ids": None,
+        }
         return pad(rows, fillers, stats, max_length if padding == "max_length" else 0)
 
     def ids(
@@ -163,7 +169,7 @@ class Tokenizer:
         max_length: int | None = None,
         first_row: int = 0,
     ) -> Tokenized:
-        """The ids of texts or pairs, with stats in place of warnings: for texts that arrive in portions.
+        """The ids of texts or pairs, with stats in place of warnings: for texts that arrive in chunks.
 
         long, stride: as in a Recipe. first_row: the row of the first text in the ValueError of long="error".
         Raises ValueError for windows of pairs, and for a stride longer than a window.
@@ -199,8 +205,8 @@ class Tokenizer:
         as in the middle of a text, with a space before it if the vocabulary has words with spaces.
         """
         backend = self._words_backend if words else self._backend
-        for start in range(0, len(texts), CHUNK):
-            chunk = list(texts[start : start + CHUNK])
+        for start in range(0, len(texts), TEXTS):
+            chunk = list(texts[start : start + TEXTS])
             yield from backend.encode_batch(chunk, is_pretokenized=words, add_special_tokens=False)
 
     def encode_ids(self, texts: Iterable[Any], enough: float = math.inf) -> Iterator[tuple[list[int], bool]]:
@@ -209,10 +215,10 @@ class Tokenizer:
         The library takes a hundred bytes per character, so only the beginning of such a text is tokenized. It must have
         twice as many tokens, because the last ones depend on what follows.
         """
-        for portion in portions(map(str, texts)):
-            begin = [text if enough == math.inf else text[:BEGINNING] for text in portion]
+        for chunk in chunked(map(str, texts)):
+            begin = [text if enough == math.inf else text[:BEGINNING] for text in chunk]
             encodings = self._backend.encode_batch_fast(begin, add_special_tokens=False)
-            for text, encoding in zip(portion, encodings, strict=True):
+            for text, encoding in zip(chunk, encodings, strict=True):
                 whole = enough == math.inf or len(text) <= BEGINNING
                 if whole or len(encoding) >= 2 * enough:
                     yield encoding.ids, whole

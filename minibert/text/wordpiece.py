@@ -11,8 +11,8 @@ word. A word that cannot be written is [UNK], unknown.
 
 The algorithm is BERT's (Devlin et al. 2018, section 3, and tokenization.py of its release). Where that and the
 `tokenizers` library differ, this file does what the library does (tokenizers 0.23 BertNormalizer, BertPreTokenizer,
-WordPiece), and a test compares the two on all of Unicode. This file is for reading; `minibert.text.tokenizer`, which is
-faster and also knows the place of each token in the text, is the one in use.
+WordPiece), and a test compares the two on all of Unicode. This file is for reading; in use is
+`minibert.text.tokenizer`, which is faster and also gives the position of each token in the text.
 """
 
 import re

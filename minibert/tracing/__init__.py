@@ -4,6 +4,5 @@ In reading order:
 
     journey  the tensors, and what is derived from them: attention, units, a classifier's decision
     page     the page with its numbers, and links to the lines of the source
-    run      the run of the model
-    command  `minibert trace`
+    run      the run of the model, and the command
 """

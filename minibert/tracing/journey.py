@@ -270,8 +270,8 @@ def decide_by_head(reader: Reader, states: tuple[Tensor, ...], pooled: Tensor | 
     """The decision of a task head on these states, by the vector that its last layer reads."""
     head: Any = reader.model  # a SequenceClassification
     with torch.no_grad():
-        first = states[-1][0]  # (D) of [CLS]
-        vector = pooled if head.pre_classifier is None else head.activation(head.pre_classifier(first))
+        # (D); states[-1][0] is that of [CLS]
+        vector = pooled if head.pre_classifier is None else head.activation(head.pre_classifier(states[-1][0]))
         weight, bias, values = (x.detach().double().numpy() for x in (*head.classifier.parameters(), vector))
     logits = weight @ values + bias
     (answer,) = reader.task.decode([logits], Encoded([]), None, reader.labels)

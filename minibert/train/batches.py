@@ -58,7 +58,7 @@ class Batch:
     labels: dict[str, Tensor]
     rows: tuple[int, ...]  # the numbers of its examples
     choices: int = 0  # C; 0: no multiple choice
-    idle: bool = False  # this rank has no row of the batch: it computes another's, which counts nowhere
+    idle: bool = False  # this rank has no row of the batch: it computes another rank's, which is not counted
 
     @property
     def tokens(self) -> int:
@@ -164,6 +164,7 @@ class Packing:
     pairing: str | None  # None: rows have one text; "next-sentence" or "sentence-order": two
     max_length: int  # tokens of a row, special tokens included
     template: SpecialTokenTemplate
+    by_sentence: bool = False  # each row has one sentence
 
     @property
     def text_length(self) -> int:
@@ -172,6 +173,8 @@ class Packing:
 
     def rows(self, documents: Sequence[Document], random: Random) -> list[Example]:
         """The rows of these documents, shuffled."""
+        if self.by_sentence:
+            documents = [[sentence] for document in documents for sentence in document]
         found = [row for number in range(len(documents)) for row in self.document_rows(documents, number, random)]
         random.shuffle(found)
         return found
@@ -216,8 +219,7 @@ class Packing:
         else:
             cut = random.randint(1, max(1, len(sentences[0]) - 1))
             a, b = sentences[0][:cut], sentences[0][cut:]
-        swapped = random.random() < 0.5
-        return self.pair(b, a, 1, random) if swapped else self.pair(a, b, 0, random)
+        return self.pair(b, a, 1, random) if random.random() < 0.5 else self.pair(a, b, 0, random)
 
     def pair(self, a: list[int], b: list[int], label: int, random: Random) -> Example:
         """[CLS] a [SEP] b [SEP], cut to max_length."""

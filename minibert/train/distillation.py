@@ -29,6 +29,7 @@ Beside the letters of model.py:
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -45,7 +46,7 @@ from minibert.checkpoints.load import has_head, load
 from minibert.config import Config
 from minibert.device import choose_device, move
 from minibert.heads import HEAD_CLASSES, Head
-from minibert.kernels.training import recompute_contexts
+from minibert.kernels.training import Quick
 from minibert.losses import IGNORED, cross_entropy
 from minibert.model import EncoderOutput
 from minibert.pretraining_heads import TokenPrediction
@@ -187,15 +188,15 @@ class Distillation(MaskedLanguageModel):
         recomputed: dict[str, Any] = {
             "use_reentrant": False,
             "preserve_rng_state": False,
-            "context_fn": noop_context_fn if self.settings.exact else recompute_contexts,
+            # The backward pass, which is outside of Quick, recomputes as the forward pass computed.
+            "context_fn": noop_context_fn if self.settings.exact else lambda: (nullcontext(), Quick()),
         }
         parts = [
             checkpoint(self.sums, student, *rows, **recomputed)
             for rows in zip(*(torch.split(x, AT_ONCE) for x in (ours, theirs, labels)), strict=True)
         ]
         soft, hard = (torch.stack(part).sum() for part in zip(*parts, strict=True))
-        losses = soft / len(labels), hard / count, cosine
-        return dict(zip(self.names, losses, strict=True))
+        return dict(zip(self.names, (soft / len(labels), hard / count, cosine), strict=True))
 
     def states(self, model: Head, batch: Batch) -> Tensor:
         """The last states of all tokens, (T,D): without padding, or by the model's own forward pass."""
@@ -354,7 +355,5 @@ def prepare(
     task = Classification() if task == "classify" else task
     if not isinstance(task, Classification):
         raise ValueError(f"task is {task!r}; choose language or classify")
-    held_out = None if dev is None else as_data(task, dev)
-    return DistillClassifierRun.of(
-        task, as_data(task, data), held_out, DistillClassifierSettings(model=name, **settings)
-    )
+    learned, held_out = as_data(task, data), None if dev is None else as_data(task, dev)
+    return DistillClassifierRun.of(task, learned, held_out, DistillClassifierSettings(model=name, **settings))

@@ -28,9 +28,8 @@ def delayed_signals() -> Iterator[list[int]]:
             os.write(2, NOTICE)  # print could fail here: the signal may have interrupted another print
 
     numbers = (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ()
-    handlers = {number: signal.getsignal(number) for number in numbers}
     usual: dict[int, Any] = {
-        number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)
+        number: handler for number in numbers if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None)
     }
     for number in usual:
         signal.signal(number, receive)

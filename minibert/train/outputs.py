@@ -47,11 +47,15 @@ def outputs(
         for batch in batches_by_length(model, encoded.examples, most=batch_tokens):
             rows = zip(batch.rows, logits_of(model, batch), strict=True)
             kept = [keep(row.float(), encoded.examples[number]) for number, row in rows]
-            whole = torch.cat([x.flatten() for x in kept]).cpu()  # one wait for a GPU
-            parts = torch.split(whole, [x.numel() for x in kept])
-            for number, x, values in zip(batch.rows, kept, parts, strict=True):
-                found[number] = values.view(x.shape).numpy()
+            for number, values in zip(batch.rows, as_arrays(kept), strict=True):
+                found[number] = values
     return found
+
+
+def as_arrays(tensors: Sequence[Tensor]) -> list[Logits]:
+    """Tensors of any shapes on the CPU, by one wait for a GPU."""
+    parts = torch.split(torch.cat([x.flatten() for x in tensors]).cpu(), [x.numel() for x in tensors])
+    return [part.view(x.shape).numpy() for part, x in zip(parts, tensors, strict=True)]
 
 
 def batches_by_length(
@@ -61,8 +65,7 @@ def batches_by_length(
     device = next(model.parameters()).device
     with progress_bar(name=title, total=len(examples), unit="text") as bar:
         for numbers in batches([len(one.ids) for one in examples], most or batch_tokens_on(device)):
-            chosen = [examples[number] for number in numbers]
-            yield collate(chosen, numbers, model.config.pad_token_id)
+            yield collate([examples[number] for number in numbers], numbers, model.config.pad_token_id)
             bar.update(len(numbers))
 
 
@@ -81,9 +84,8 @@ def logits_of(model: Head, batch: Batch) -> Sequence[Tensor]:
 def states_of(model: Head, batch: Batch) -> tuple[EncoderOutput, list[int]]:
     """What the task head reads: of first tokens (B,1,D) and (B,D); of all (1,T,D), with the lengths of the rows."""
     first = "first" in model.reads
-    wanted = first_tokens(batch) if first else None
-    packed = move(PackedBatch.of(model.encoder.embeddings, batch, wanted), model.device)
-    states = encode(model.encoder, packed)
+    packed = PackedBatch.of(model.encoder.embeddings, batch, first_tokens(batch) if first else None)
+    states = encode(model.encoder, move(packed, model.device))
     if first:
         return EncoderOutput(states[:, None], pooled(model, states[:, None])), []
     return EncoderOutput(states[None]), batch.attention_mask.sum(dim=1).tolist()
@@ -121,7 +123,7 @@ class States:
         """The logits of each example, in order; see `outputs`."""
         with inference(model):
             found = (model.read(self.encoded([number])).logits[0] for number in range(len(self.hidden)))
-            return [logits.float().cpu().numpy() for logits in found]
+            return as_arrays([logits.float() for logits in found])
 
     def encoded(self, numbers: Sequence[int]) -> EncoderOutput:
         """The states of these examples as an encoder returns them, (B,1,D) or (B,S,D), zeros for padding."""

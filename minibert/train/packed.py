@@ -127,7 +127,8 @@ class PackedBatch:
 def pad_groups(x: Tensor, groups: Sequence[Group]) -> list[Tensor]:
     """(T, ...) -> (rows, width, ...) for each group; rows of x after the T tokens are left out."""
     sizes = [group.tokens for group in groups]
-    parts = torch.split(x[: sum(sizes)], sizes)
+    # One group, as on a GPU, is not split: the gradient of a split is a copy.
+    parts = [x] if sizes == [len(x)] else torch.split(x[: sum(sizes)], sizes)
     return [group.pad(part) for group, part in zip(groups, parts, strict=True)]
 
 
@@ -218,33 +219,38 @@ def step_of(layer: nn.Module) -> Callable[..., Tensor]:
 
 def layer_step(layer: Layer, x: Tensor, groups: Sequence[Group], queries: Queries) -> Tensor:
     """x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x)). See model.Layer."""
-    attended = attend(layer.attention, x, groups, queries)
-    x = x if queries is None else pad_to_bucket(x.index_select(0, queries[0]))  # (T,D) -> (N,D)
-    x = layer.attention_norm(layer.attention_dropout(attended) + x)
+    wanted, query_groups = x, groups
+    if queries is not None:
+        wanted, query_groups = pad_to_bucket(x.index_select(0, queries[0])), queries[1]  # (T,D) -> (N,D)
+    attended = attend(layer.attention, x, groups, wanted, query_groups)
+    x = layer.attention_norm(layer.attention_dropout(attended) + wanted)
     x = layer.feed_forward_norm(layer.feed_forward_dropout(layer.feed_forward(x)) + x)
     return x
 
 
-def attend(attention: SelfAttention, x: Tensor, groups: Sequence[Group], queries: Queries) -> Tensor:
-    """Multi-head attention: keys and values of all tokens, queries of all or some. See model.SelfAttention."""
-    if queries is None:
-        query, key, value = joined(x, attention.query, attention.key, attention.value)
+def attend(
+    attention: SelfAttention, x: Tensor, groups: Sequence[Group], wanted: Tensor, query_groups: Sequence[Group]
+) -> Tensor:
+    """Multi-head attention: keys and values of all tokens, queries of those wanted. See model.SelfAttention."""
+    if wanted is x:  # padded as one, which is fewer kernels
+        qkv = joined(x, attention.query, attention.key, attention.value)  # (T,3D)
+        padded = [part.chunk(3, dim=-1) for part in pad_groups(qkv, groups)]
     else:
-        query = attention.query(pad_to_bucket(x.index_select(0, queries[0])))
-        key, value = joined(x, attention.key, attention.value)
-    query_groups, contexts = groups if queries is None else queries[1], []
-    padded = zip(pad_groups(query, query_groups), pad_groups(key, groups), pad_groups(value, groups), strict=True)
-    for qkv, keys, asking in zip(padded, groups, query_groups, strict=True):
-        q, k, v = map(attention.split_heads, qkv)  # (B,S,D) -> (B,H,S,W), B rows of the group
+        both = pad_groups(joined(x, attention.key, attention.value), groups)
+        queries = pad_groups(attention.query(wanted), query_groups)
+        padded = [(q, *kv.chunk(2, dim=-1)) for q, kv in zip(queries, both, strict=True)]
+    contexts = []
+    for parts, key_group, query_group in zip(padded, groups, query_groups, strict=True):
+        q, k, v = map(attention.split_heads, parts)  # (B,S,D) -> (B,H,S,W), B rows of the group
         p = attention.dropout.p if attention.dropout.training else 0.0
         with without_cudnn():
-            context = F.scaled_dot_product_attention(q, k, v, attn_mask=keys.mask, dropout_p=p)
-        contexts.append(asking.unpad(context.transpose(1, 2).flatten(2)))  # (B,H,S,W) -> (B,S,D) -> (n,D)
-    output: Tensor = attention.output(pad_to_bucket(torch.cat(contexts)))
+            context = F.scaled_dot_product_attention(q, k, v, attn_mask=key_group.mask, dropout_p=p)
+        contexts.append(query_group.unpad(context.transpose(1, 2).flatten(2)))  # (B,H,S,W) -> (B,S,D) -> (n,D)
+    output: Tensor = attention.output(pad_to_bucket(torch.cat(contexts) if len(contexts) > 1 else contexts[0]))
     return output
 
 
-def joined(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
-    """Several linear layers with the same input as one product."""
+def joined(x: Tensor, *layers: nn.Linear) -> Tensor:
+    """Several linear layers with the same input as one product, their outputs side by side."""
     weight = torch.cat([layer.weight for layer in layers])
-    return F.linear(x, weight, torch.cat([layer.bias for layer in layers])).chunk(len(layers), dim=-1)
+    return F.linear(x, weight, torch.cat([layer.bias for layer in layers]))

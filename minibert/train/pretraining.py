@@ -40,6 +40,7 @@ EXAMINED_WINDOWS = 4  # of the corpus, for its statistics
 MOST_UNKNOWN = 0.5  # of the tokens: beyond that nothing can be learned
 MANY_REPEATED, MANY_SINGLE = 0.2, 0.5  # fractions that are worth a note
 LEAST_RANDOM, ENOUGH = 0.3, 20  # the fraction of pairs that should be random, and how many pairs it takes to judge
+ALWAYS_MASK = {"masked": 1.0, "replaced": 0.0}
 PRIOR = 50.0  # K of the bigram baseline
 
 
@@ -71,16 +72,20 @@ class PretrainRun(Run):
         if settings.objective == "electra" and (settings.step == "readable" or not new):
             raise ValueError("objective electra needs a config, for a new generator and discriminator, and step packed")
         objective = OBJECTIVES[settings.objective](settings.step)
+        if settings.rows == "sentence" and objective.pairing is not None:
+            raise ValueError(
+                f"objective {settings.objective} has two texts a row; rows 'sentence' needs mlm or electra"
+            )
         learned, rest = Corpus.of(corpus, settings.paragraphs).split()
         if settings.dev:
             learned, rest = (Corpus.of(path, settings.paragraphs) for path in (corpus, settings.dev))
         source = None if settings.init is None else hub.locate(settings.init)
         tokenizer = load_tokenizer(settings.tokenizer or source.folder)  # type: ignore[union-attr]  # one of the two
         config = config_of(settings, source, tokenizer)
-        packing = Packing(objective.pairing, settings.max_length, tokenizer.template)
+        packing = Packing(objective.pairing, settings.max_length, tokenizer.template, settings.rows == "sentence")
         phrases = [] if settings.phrases is None else regular(Path(settings.phrases)).read_text("utf-8").splitlines()
         masking = Masking.of(tokenizer, settings.mask_rate, settings.whole_words, settings.seed, phrases)
-        masking = replace(masking, **objective.masking)
+        masking = replace(masking, **(ALWAYS_MASK if settings.always_mask else objective.masking))
         stats, documents = examine(learned, tokenizer, packing)
         rows = packing.rows(rest.tokenized(0, tokenizer), Random("held out"))[:HELD_OUT_ROWS]
         if not rows:
@@ -88,8 +93,7 @@ class PretrainRun(Run):
         held_out = [masked(row, replace(masking, seed=0), number) for number, row in enumerate(rows)]
         losses = baselines(documents, config.vocab_size, held_out)
         settings, learned = resolve_precision(settings, epochs=1), learned.for_ranks(distributed.context().size)
-        prepared = (learned, packing, masking, phrases, stats, losses, held_out)
-        return cls(settings, tokenizer, config, source, *prepared)
+        return cls(settings, tokenizer, config, source, learned, packing, masking, phrases, stats, losses, held_out)
 
     @cached_property
     def objective(self) -> MaskedLanguageModel:

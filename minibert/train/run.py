@@ -8,6 +8,7 @@ Fine-tuning, pretraining and distillation are subclasses that say which model, b
 import json
 import os
 import platform
+import statistics
 import time
 import warnings
 from abc import ABC, abstractmethod
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from torch import nn
+from tqdm import tqdm
 
 from minibert import __version__
 from minibert.checkpoints.load import save
@@ -28,6 +30,7 @@ from minibert.device import choose_device, choose_dtype
 from minibert.files import write_text_atomically
 from minibert.outputs import atomic_folder, check_output
 from minibert.plotting import pyplot, save_figure
+from minibert.printing import block
 from minibert.tasks.base import Measure
 from minibert.text.tokenizer import Tokenizer
 from minibert.train import distributed
@@ -40,12 +43,12 @@ REPORT = "training.json"
 FILES = (WEIGHTS_FILE, "config.json", "tokenizer.json", "tokenizer_config.json", REPORT)  # of a result
 # Settings that do not change the result, or that the config of a run has in another form: hashes of files.
 NOT_IN_CONFIG = {"device", "save_every", "model", "tokenizer", "config", "init", "dev", "phrases"}
+RECENT = 100  # steps over which the printed loss is averaged
 DEGENERATE = (
     "degenerate: the score on dev, {score:.3f}, is that of always predicting the majority class; try another seed, a "
     "lower learning rate or more data"
 )
 Settings = TypeVar("Settings", bound=TrainSettings)
-Report = Callable[[Progress], None]  # called after each evaluation
 
 
 class DegenerateWarning(UserWarning):
@@ -62,8 +65,11 @@ class Trained:
 
 
 def resolve_precision(settings: Settings, **more: Any) -> Settings:
-    """The settings with the precision that the hardware has; warns where bfloat16 falls back to float32."""
-    dtype = choose_dtype(settings.precision, torch.device(choose_device(settings.device)))
+    """The settings with the precision that the hardware has; warns where a GPU falls back to float32."""
+    device = choose_device(settings.device)
+    dtype = choose_dtype(settings.precision, torch.device(device))
+    if dtype == torch.float16:
+        warnings.warn(f"{device} multiplies float16 and not bfloat16; training is in float32", stacklevel=2)
     precision = "bfloat16" if dtype == torch.bfloat16 else "float32"
     return replace(settings, precision=precision, exact=settings.step == "readable", **more)
 
@@ -108,10 +114,10 @@ class Run(ABC):
     def functions(self, model: Any) -> tuple[Loss, Callable[[Any], Measure] | None]:
         """The loss function, and the evaluation on held-out data, for this model."""
 
-    def train(self, folder: Path, *, restart: bool = False, report: Report = lambda progress: None) -> Trained:
+    def train(self, folder: Path, *, restart: bool = False, verbose: bool = False) -> Trained:
         """Train. Checkpoints of the run are kept in `folder`; a run that was begun there is resumed.
 
-        report: called after each evaluation. Raises what Checkpointer and loop.train raise; may warn DegenerateWarning.
+        verbose: print each evaluation. Raises what Checkpointer and loop.train raise; may warn DegenerateWarning.
         """
         settings, begin, context = self.settings, time.perf_counter(), distributed.context()
         device = context.start(settings.device)
@@ -135,7 +141,8 @@ class Run(ABC):
                     progress.best = progress.epoch - 1
                     checkpointer.save_best(model)
                 save(progress)
-                report(progress)
+                if verbose:
+                    print_evaluation(progress, self.main)
 
             def after_step(progress: Progress) -> None:
                 if self.main is None and (progress.step % settings.save_every == 0 or progress.step == settings.steps):
@@ -161,10 +168,9 @@ class Run(ABC):
         self, model: nn.Module, progress: Progress, measure: Measure | None, tokens: int, seconds: float
     ) -> dict[str, Any]:
         """The content of training.json; tokens and seconds: of this call, for the speed."""
-        last = progress.scores[-1] if progress.scores else None
-        groups = {"trained": True, "frozen": False}
         sizes = {
-            name: sum(x.numel() for x in model.parameters() if x.requires_grad == on) for name, on in groups.items()
+            name: sum(x.numel() for x in model.parameters() if x.requires_grad == trained)
+            for name, trained in (("trained", True), ("frozen", False))
         }
         return {
             "minibert": __version__,
@@ -177,20 +183,18 @@ class Run(ABC):
             "seconds": round(seconds, 3),
             "tokens_per_second": round(tokens / seconds, 1),
             **self.report,
-            "dev": measure.figures if measure else last,
+            "dev": measure.figures if measure else progress.scores[-1] if progress.scores else None,
             "best_epoch": progress.best + 1,
             "epochs": progress.scores,
             "curve": progress.curve,
             **({"curves": progress.parts} if progress.parts else {}),
         }
 
-    def finish(
-        self, out: Path, *, restart: bool = False, overwrite: bool = False, report: Report = lambda progress: None
-    ) -> Trained:
+    def finish(self, out: Path, *, restart: bool = False, overwrite: bool = False, verbose: bool = False) -> Trained:
         """Train, write the result to `out`, for which the caller has called check_out, and delete the checkpoints."""
         state = out.with_name(out.name + ".training")
         with reported(state):
-            trained = self.train(state, restart=restart, report=report)
+            trained = self.train(state, restart=restart, verbose=verbose)
             write(trained, out, overwrite)
             remove_run(state)
         return trained
@@ -200,6 +204,19 @@ def is_best(progress: Progress, main: str) -> bool:
     """Whether the last epoch has the best score so far, or there are no scores."""
     scores = [score[main] for score in progress.scores]
     return progress.best < 0 or not scores or scores[-1] > scores[progress.best]
+
+
+def print_evaluation(progress: Progress, main: str | None) -> None:
+    """Print an evaluation above the progress bar: that of an epoch, compared by `main`, or of some steps."""
+    scores = progress.scores[-1] if progress.scores else {}
+    curves = progress.parts or {"": progress.curve}
+    shown = [main] if main else [name for name in scores if name.endswith(("loss", "accuracy", "found", "kept"))]
+    parts = [f"{name} loss {statistics.mean(curve[-RECENT:]):.3f}".strip() for name, curve in curves.items()]
+    parts += [f"held-out {name.replace('_', ' ')} {scores[name]:.4f}" for name in shown if scores.get(name) is not None]
+    if main and scores and progress.best == progress.epoch - 1:
+        parts.append("the best so far")
+    with tqdm.external_write_mode():
+        print(block(f"epoch {progress.epoch}" if main else f"step {progress.step:,}", ", ".join(parts)), flush=True)
 
 
 def check_out(out: Path, overwrite: bool, *inputs: str | os.PathLike[str] | None) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from minibert.settings import check, integers, setting
 from minibert.text.formats import FileSettings
 
-STEPS, SHARDS = ("packed", "readable"), ("none", "full")
+ROWS = ("full", "sentence")  # how rows are made of a corpus
 OBJECTIVES = ("mlm", "mlm+nsp", "mlm+sop", "electra")  # the keys of train.objectives.OBJECTIVES
 MILLION = 1_000_000  # more epochs, rows or weight of a loss must be a mistake
 
@@ -39,8 +39,12 @@ class TrainSettings:
     accumulate: int = setting(1, "batches whose gradients are accumulated in one step", minimum=1, maximum=MILLION)
     seed: int = setting(0, "random seed of fresh weights, row order and dropout", minimum=0, maximum=2**32 - 1)
     precision: str = setting("auto", "{choices}: of matrix products", choices=("float32", "bfloat16", "auto"))
-    shard: str = setting("none", "{choices}: full shards the model over the processes of torchrun", choices=SHARDS)
-    step: str = setting("packed", "{choices}: without padding, or operation by operation as upstream", choices=STEPS)
+    shard: str = setting(
+        "none", "{choices}: full shards the model over the processes of torchrun", choices=("none", "full")
+    )
+    step: str = setting(
+        "packed", "{choices}: without padding, or operation by operation as upstream", choices=("packed", "readable")
+    )
     device: str = setting("auto", "auto, cpu, cuda or mps")
     save_every: int | None = setting(
         None, "steps between two checkpoints of the run (default: every 5 minutes)", minimum=1
@@ -80,6 +84,8 @@ class PretrainSettings(TrainSettings):
     max_length: int = setting(128, "tokens of a row", minimum=8)  # a pair of texts with a token to predict in each
     mask_rate: float = setting(0.15, "fraction of the tokens to predict", above=0, below=1)
     whole_words: bool = setting(False, "mask all tokens of a word together")
+    always_mask: bool = setting(False, "each chosen token becomes [MASK]; none is replaced or left as it is")
+    rows: str = setting("full", "{choices}: rows of as many sentences as fit, or of one each", choices=ROWS)
     phrases: str | None = setting(None, "file of phrases, one a line, each masked as a whole (ERNIE)", metavar="FILE")
     paragraphs: bool = setting(False, "each line is a paragraph, which is split into sentences")
 

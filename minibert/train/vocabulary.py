@@ -36,7 +36,6 @@ from minibert.text.wordpiece import MAX_WORD_LENGTH, SPECIAL_TOKENS
 from minibert.train.settings import VocabularySettings
 
 FILES = ("vocab.txt", "config.json", "tokenizer.json", "tokenizer_config.json")  # that `save` writes
-MIN_FREQUENCY = VocabularySettings.min_frequency
 MOST_WORDS = 5_000_000  # different ones in memory, about 600 MB; beyond that the rarest are dropped
 CHARACTERS = 10_000  # of a text for the library
 
@@ -70,7 +69,7 @@ def learn_vocabulary(
     size: int = VocabularySettings.size,
     *,
     lowercase: bool = True,
-    min_frequency: int = MIN_FREQUENCY,
+    min_frequency: int = VocabularySettings.min_frequency,
     by: str = VocabularySettings.by,
     **reading: Any,
 ) -> Vocabulary:
@@ -142,7 +141,9 @@ def letters(words: Mapping[str, int]) -> list[str]:
 # Pieces
 
 
-def learn_by_hand(words: Mapping[str, int], size: int, min_frequency: int = MIN_FREQUENCY) -> list[str]:
+def learn_by_hand(
+    words: Mapping[str, int], size: int, min_frequency: int = VocabularySettings.min_frequency
+) -> list[str]:
     """Tokens in the order in which they are learned: special tokens, letters, then joined pairs."""
     tokens = [*SPECIAL_TOKENS, *letters(words)]
     ids = {token: id for id, token in enumerate(tokens)}
@@ -195,7 +196,9 @@ def joined(pieces: Sequence[int], pair: tuple[int, int], token: int) -> list[int
     return found
 
 
-def learn_by_library(words: Mapping[str, int], size: int, min_frequency: int = MIN_FREQUENCY) -> list[str]:
+def learn_by_library(
+    words: Mapping[str, int], size: int, min_frequency: int = VocabularySettings.min_frequency
+) -> list[str]:
     """The same by the `tokenizers` library.
 
     It gives letters their ids in the order of a hash map, which differs between processes, and ids decide between pairs

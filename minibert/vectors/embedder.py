@@ -33,7 +33,7 @@ from minibert.kernels.matmul import release_memory
 from minibert.kernels.packing import map_ahead
 from minibert.model import Encoder
 from minibert.printing import brief, progress_bar
-from minibert.text.texts import TEXTS, TextOrPair, as_texts_or_pairs, portions
+from minibert.text.texts import TEXTS, TextOrPair, as_texts_or_pairs, chunked
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.vectors.engine import Engine
@@ -72,7 +72,7 @@ def embed(
 
 
 @dataclass(frozen=True)
-class Portion:
+class Chunk:
     """Texts or pairs with their row numbers and their ids."""
 
     rows: range
@@ -193,8 +193,10 @@ class Embedder:
     @property
     def description(self) -> str:
         """How vectors are made, with the precision that was really chosen, for a report."""
-        how, engine = f"pooling {self.recipe.how}, at most {self.tokenizer.max_length} tokens", self.engine
-        return f"{how}, computed in {engine.precision} on {engine.device}"
+        return (
+            f"pooling {self.recipe.how}, at most {self.tokenizer.max_length} tokens, computed in "
+            f"{self.engine.precision} on {self.engine.device}"
+        )
 
     # -- texts to vectors
 
@@ -205,7 +207,7 @@ class Embedder:
         size = TEXTS if self.engine.device.type == "cpu" else GPU_TEXTS
         several = len(rows) > size
         bar = progress_bar(name="embed", total=len(rows), unit="text", unit_scale=True, show=several)
-        with bar, closing(self.tokenized(portions(rows, size))) as chunks:
+        with bar, closing(self.tokenized(chunked(rows, size))) as chunks:
             for chunk in chunks:
                 found = self.vectors(chunk.tokens, chunk.rows, progress=not several)
                 vectors[chunk.rows.start : chunk.rows.stop] = found
@@ -214,18 +216,18 @@ class Embedder:
         self.warn(stats)
         return vectors
 
-    def tokenized(self, texts: Iterable[list[TextOrPair]], first: int = 0) -> Generator[Portion, None, None]:
+    def tokenized(self, texts: Iterable[list[TextOrPair]], first: int = 0) -> Generator[Chunk, None, None]:
         """Chunks of texts with their ids; `first`: the row of the first text.
 
         One chunk ahead on a GPU: while it computes one, a thread tokenizes the next. On a CPU both would compete for
         the same cores, and tokenizing takes only 1 % of the processor time (SST-2, all-MiniLM-L6-v2, float32).
         """
 
-        def tokenize(texts: list[TextOrPair]) -> Portion:
+        def tokenize(texts: list[TextOrPair]) -> Chunk:
             nonlocal first
             rows = range(first, first + len(texts))
             first = rows.stop  # called in order, by one thread at a time
-            return Portion(rows, texts, self.encode(texts, rows.start))
+            return Chunk(rows, texts, self.encode(texts, rows.start))
 
         yield from map(tokenize, texts) if self.engine.device.type == "cpu" else map_ahead(tokenize, texts)
 

@@ -41,16 +41,14 @@ from minibert.kernels.attention import (
     varlen_attention,
 )
 from minibert.kernels.int8 import Calibration, Int8Linear, Quantization, can_multiply
-from minibert.kernels.matmul import Linear, Workspace, choose_linear, is_right, linear_of
+from minibert.kernels.matmul import Linear, Workspace, choose_linear, linear_of, reduced_float32
 from minibert.kernels.packing import TOKEN_BUCKET, Packed, check_rows, last_bucket, pack, padding_texts
 from minibert.printing import progress_bar
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS, Pooling
 from minibert.vectors.recipe import DEFAULT, Recipe
 
 CPU_TOKENS = 1024  # in a batch on a CPU: the feed-forward values of more do not fit its caches
-INT8_TOKENS = (
-    512  # that pass through an int8 feed-forward at once, so that all between its products stays in the caches
-)
+INT8_TOKENS = 512  # that pass through an int8 feed-forward at once: what is between its products stays in the caches
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -211,14 +209,9 @@ class Engine:
         int8 = precision == "int8" and can_multiply(self.device)
         self.dtype = choose_dtype("auto" if precision == "int8" else precision, self.device)
         precision = str(self.dtype).removeprefix("torch.")
-        if self.dtype == torch.float32 and not is_right(Linear, self.dtype, self.device):
+        if self.dtype == torch.float32 and (reason := reduced_float32(self.device)):
             precision = "reduced float32"
-            warnings.warn(
-                f"float32 products on {self.device} are computed in fewer digits (TF32, bfloat16), because a setting "
-                "of torch allows it: vectors differ by about 1e-3; torch.set_float32_matmul_precision('highest') and "
-                "no TORCH_ALLOW_TF32_CUBLAS_OVERRIDE forbid it",
-                stacklevel=2,
-            )
+            warnings.warn(reason, stacklevel=2)
         self.precision = "int8" if int8 else precision
         workspace = Workspace()
         head_size = self.config.hidden_size // self.config.num_attention_heads
@@ -275,14 +268,15 @@ class Engine:
         recipe: Recipe = DEFAULT,
         *,
         second: Sequence[int] | None = None,
+        places: Sequence[int] | None = None,
         progress: bool = False,
     ) -> NDArray[np.float32]:
         """One vector for each row of token ids, (N, width), in the order of the rows.
 
         ids: [CLS] to [SEP] of one text or pair each, without padding. second: where in each row the second text of a
-        pair begins, which has segment 1 to the end of the row; None: no row is a pair. Of the recipe only pooling,
-        layers, combine and batch_tokens are used; a batch has fewer tokens on a CPU, and half as many after a GPU ran
-        out of memory.
+        pair begins, which has segment 1 to the end of the row; None: no row is a pair. places: the token of each row
+        that pooling "cls" reads in place of the first. Of the recipe only pooling, layers, combine and batch_tokens are
+        used; a batch has fewer tokens on a CPU, and half as many after a GPU ran out of memory.
         Raises ValueError for a recipe or ids that do not fit the checkpoint, RuntimeError in a process forked from one
         that has computed.
         """
@@ -293,7 +287,7 @@ class Engine:
         result = np.empty((len(ids), width), np.float32)
         bar = progress_bar(name="embed", total=int(lengths.sum()), show=progress, unit="token", unit_scale=True)
         with bar:
-            batches = self.batches(ids, second, lengths, recipe, layers)
+            batches = self.batches(ids, second, places, lengths, recipe, layers)
             copies: Iterator[Any] = ((rows, PendingCopy(vectors)) for rows, vectors in batches)
             for (rows, copy), _ in pairwise(chain(copies, [()])):  # one behind: the device computes the next meanwhile
                 result[rows] = copy.wait().numpy()
@@ -304,6 +298,7 @@ class Engine:
         self,
         ids: Sequence[Sequence[int]],
         second: Sequence[int] | None,
+        places: Sequence[int] | None,
         lengths: NDArray[np.int64],
         recipe: Recipe,
         layers: Sequence[int],
@@ -324,8 +319,9 @@ class Engine:
             if on_cpu:
                 texts += padding_texts(size, TOKEN_BUCKET if len(rows) < len(order) else bucket_at_the_end)
             starts = None if second is None else [second[row] for row in rows]
+            read = [places[row] for row in rows] if places else []
             try:
-                pooled = self.forward(pack(texts, self.device, starts, self.padding_id), pooling, layers)
+                pooled = self.forward(pack(texts, self.device, starts, self.padding_id, read), pooling, layers)
             except torch.OutOfMemoryError:
                 if len(rows) == 1:
                     raise

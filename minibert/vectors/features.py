@@ -30,8 +30,10 @@ from minibert.vectors.recipe import Recipe, with_settings
 
 
 class MemoryRows:
-    """Rows of this process, shared by its estimators; beyond `limit` bytes, 87,000 vectors of width 768, the
-    oldest are dropped."""
+    """Rows of this process, shared by its estimators; the oldest are dropped beyond `limit` bytes.
+
+    The default is 87,000 vectors of width 768.
+    """
 
     def __init__(self, limit: int = 256 * 2**20) -> None:
         self.limit = limit
@@ -139,8 +141,7 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
         Raises ValueError or TypeError for settings that are not possible.
         """
-        fitted = self.pooling == "auto" and hasattr(self, "recipe_")
-        return self.recipe_ if fitted else self._settings()
+        return self.recipe_ if self.pooling == "auto" and hasattr(self, "recipe_") else self._settings()
 
     def fit(self, X: object, y: object = None) -> Self:
         """Check settings, texts and labels, and load the model; nothing is learned and no text is encoded.
@@ -172,16 +173,15 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         store = MEMORY if self.cache is None else DiskRows(self.cache)
         settings = hashlib.sha256(json.dumps(list(embedder.identity.values())).encode()).digest()
         keys = [hashlib.sha256(settings + json.dumps(text).encode()).digest() for text in rows]
-        known = {
-            key: row for key, row in store.read(set(keys)).items() if len(row) == 4 * embedder.width
-        }  # else damaged
+        stored = store.read(set(keys))
+        known = {key: row for key, row in stored.items() if len(row) == 4 * embedder.width}  # others are damaged
         new = list({key: number for number, key in enumerate(keys) if key not in known}.values())  # each text once
         if new:
             tokens = embedder.encode(rows)  # all, so that the tokenizer's warnings count the caller's rows
             embedder.warn(tokens.stats)
             self.stats_ = tokens.stats
         starts = range(0, len(new), TEXTS)
-        for start in progress_bar(starts, "features", unit="portion", show=len(starts) > 1):
+        for start in progress_bar(starts, "features", unit="chunk", show=len(starts) > 1):
             some = new[start : start + TEXTS]
             vectors = embedder.vectors(tokens.take(some), some, progress=True)
             computed = {keys[number]: vector.tobytes() for number, vector in zip(some, vectors, strict=True)}

@@ -116,8 +116,7 @@ def embed_shards(
         next(read_shard(shard.source, columns))
     identity = embedder.identity | asdict(columns)
     with work_folder(folder.absolute(), identity, restart, [Path(shard.out) for shard in shards]):
-        found = [(shard, shard.stats(identity)) for shard in shards]
-        done = {shard: stats for shard, stats in found if stats is not None}
+        done = {shard: stats for shard in shards if (stats := shard.stats(identity)) is not None}
         resumed = len(done)
         if resumed < len(shards):
             with session():
@@ -125,8 +124,8 @@ def embed_shards(
                 run(shards, done, embedder, columns, identity, workers, keep_order)
         for path in folder.rglob(".*.parquet.*"):  # of shards that killed workers were writing
             path.unlink()
-    total = summary(out, sum(done.values(), TokenStats()), embedder)
-    return Embedded(**total, shards=len(shards), width=embedder.width, resumed_shards=resumed)
+    found = summary(out, sum(done.values(), TokenStats()), embedder)
+    return Embedded(**found, shards=len(shards), width=embedder.width, resumed_shards=resumed)
 
 
 def run(

@@ -21,7 +21,7 @@ from minibert.files import atomic_write, matching_files
 from minibert.printing import require
 from minibert.text.formats import FileSettings
 from minibert.text.tables import Column, TextFile, find_columns, open_parquet
-from minibert.text.texts import TEXTS, TextOrPair, portions
+from minibert.text.texts import TEXTS, TextOrPair, chunked
 from minibert.text.tokenized import TokenStats
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
@@ -114,7 +114,7 @@ def read_shard(path: str, columns: Columns) -> Iterator[tuple[Any, list[TextOrPa
                 first += batch.num_rows
         return
     with TextFile(path, columns.text, column2=columns.pair, **columns.reading) as source:
-        chunks = portions(iter(source))
+        chunks = chunked(iter(source))
         one = list(islice(chunks, 1))  # after which the names are known
         names = list(source.names) if source.names and source.header else ["text", "pair"][: len(source.columns)]
         schema = pyarrow.schema([(name, pyarrow.string()) for name in names])
@@ -139,7 +139,7 @@ def in_chunks(
     texts = [[text or "" for text in column] for column in columns]
     rows: list[TextOrPair] = texts[0] if len(texts) == 1 else list(zip(*texts, strict=True))
     start = 0
-    for chunk in portions(rows):
+    for chunk in chunked(rows):
         yield table.slice(start, len(chunk)), chunk
         start += len(chunk)
 

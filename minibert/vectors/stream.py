@@ -30,7 +30,7 @@ from minibert.files import atomic_write, lock_file, matching_files, read_json, w
 from minibert.outputs import NPY_HEADER, NPY_START, check_output
 from minibert.printing import brief, progress_bar
 from minibert.text.tables import TextFile
-from minibert.text.texts import CHARACTERS, TEXTS, TextOrPair, as_text, portions
+from minibert.text.texts import CHARACTERS, TEXTS, TextOrPair, as_text, chunked
 from minibert.text.tokenized import TokenStats
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
@@ -89,8 +89,16 @@ def embed_file(
     pairs. format, delimiter, encoding: see text.formats.FileSettings. The other settings, and what happens with `out`:
     see embed_stream. Raises what those raise, and FileNotFoundError for a pattern without files.
     """
-    columns = {"column": column, "column2": column2, "missing": settings.get("missing", "error")}
-    with closing(TextFiles(path, format=format, delimiter=delimiter, encoding=encoding, **columns)) as texts:
+    texts = TextFiles(
+        path,
+        column=column,
+        column2=column2,
+        format=format,
+        delimiter=delimiter,
+        encoding=encoding,
+        missing=settings.get("missing", "error"),
+    )
+    with closing(texts):
         return embed_stream(texts, out, model, **settings)
 
 
@@ -109,10 +117,8 @@ class TextFiles:
         for name in self.paths[1:]:
             with TextFile(name, **settings) as file:
                 next(file.rows(), None)
-        self.file, self.before = (
-            TextFile(self.paths[0], **settings),
-            0,
-        )  # the one that is read, and the bytes of those before it
+        self.file = TextFile(self.paths[0], **settings)  # the one that is read
+        self.before = 0  # bytes of the files before it
         self.pairs = len(self.file.columns) == 2
         self.size = self.file.size and sum(map(os.path.getsize, self.paths))  # bytes, None if unknown
 
@@ -171,12 +177,17 @@ def embed_stream(
     identity |= {"pairs": are_pairs, "dtype": dtype, "kernels": embedder.engine.kernels}
     rows = checked(texts if pairs is None else zip(texts, pairs, strict=True), embedder.recipe.missing, are_pairs)
     with part_folder(Path(out), identity, restart) as parts:
-        resumed, cosine = fill(parts, portions(rows, part_rows), texts, embedder, dtype)
+        resumed, cosine = fill(parts, chunked(rows, part_rows), texts, embedder, dtype)
         check_output(Path(out), overwrite)  # it may have appeared meanwhile
         parts.join(Path(out), embedder.width, dtype)
-    done, shape = summary(out, sum(parts.stats, TokenStats()), embedder), (parts.rows, embedder.width)
-    how: dict[str, Any] = {"dtype": dtype, "kernels": embedder.engine.kernels, "cosine": cosine}
-    return Written(**done, **how, shape=shape, resumed_rows=resumed)
+    return Written(
+        **summary(out, sum(parts.stats, TokenStats()), embedder),
+        shape=(parts.rows, embedder.width),
+        dtype=dtype,
+        resumed_rows=resumed,
+        kernels=embedder.engine.kernels,
+        cosine=cosine,
+    )
 
 
 def checked(rows: Iterable[Any], missing: str, pairs: bool) -> Iterator[TextOrPair]:

@@ -43,10 +43,6 @@ def plain(markup: str) -> str:
     return html.unescape(re.sub("<.*?>", "", markup, flags=re.DOTALL))
 
 
-def code_of(page: str) -> dict[int, str]:
-    return {int(n): plain(line) for n, line in re.findall(r'<span id="L(\d+)">(.*?)</span>(?=<span id|</pre)', page)}
-
-
 def links_of(page: str) -> list[str]:
     return [html.unescape(link) for link in re.findall(r'href="(.*?)"', page)]
 
@@ -58,7 +54,8 @@ def words(text: str) -> str:
 def test_every_line_of_the_source_is_on_its_page_as_code_or_as_prose(pages: dict[str, str]) -> None:
     for module in MODULES:
         page, text = pages[page_name(module)], (PACKAGE / f"{module}.py").read_text("utf-8")
-        code, shown = code_of(page), words(plain(page))
+        rows = re.findall(r'<span id="L(\d+)">(.*?)</span>(?=<span id|</pre)', page)
+        code, shown = {int(number): plain(line) for number, line in rows}, words(plain(page))
         for number, line in enumerate(text.splitlines(), start=1):
             assert code[number] == line if number in code else words(line) in shown, (module, line)
         for node in ast.walk(ast.parse(text)):

@@ -13,7 +13,6 @@ from words import write_words_checkpoint
 
 import minibert
 from minibert.bench import embedding, harness
-from minibert.bench.harness import BenchResult, Contestant, Row, Sample
 
 BASE = minibert.Config(model_type="distilbert", num_hidden_layers=6)
 
@@ -48,21 +47,23 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def row() -> Callable[..., Row]:
+def row() -> Callable[..., harness.Row]:
     """A row of a contestant "NAME-PRECISION" in the main job, with samples of these seconds."""
 
-    def row(name: str, *seconds: float, peak: int = 0, **changes: Any) -> Row:
+    def row(name: str, *seconds: float, peak: int = 0, **changes: Any) -> harness.Row:
         package = "minibert" if name.startswith("minibert") else "transformers"
-        one = Contestant(name, name, name.rpartition("-")[2], lambda context, precision: (len, ""), package)
-        samples = [Sample(each, peak, {"p50": 0.01, "p99": 0.02, "errors": 0}) for each in seconds]
-        return Row(one, **{"job": "embedding", "size": {"sentences": 2, "tokens": 20}, "samples": samples} | changes)
+        one = harness.Contestant(name, name, name.rpartition("-")[2], lambda context, precision: (len, ""), package)
+        samples = [harness.Sample(each, peak, {"p50": 0.01, "p99": 0.02, "errors": 0}) for each in seconds]
+        return harness.Row(
+            one, **{"job": "embedding", "size": {"sentences": 2, "tokens": 20}, "samples": samples} | changes
+        )
 
     return row
 
 
 @pytest.fixture
-def result() -> Callable[..., BenchResult]:
+def result() -> Callable[..., harness.BenchResult]:
     """A result of these rows."""
-    return lambda *rows, **changes: BenchResult(
+    return lambda *rows, **changes: harness.BenchResult(
         "a model", rows=list(rows), **{"config": BASE, "lengths": [8, 12]} | changes
     )

@@ -18,10 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import minibert
 from minibert.bench import embedding, harness, peers
-from minibert.bench.embedding import SST2_LENGTHS, compare
-from minibert.bench.harness import Contestant
 from minibert.bench.settings import Settings
-from minibert.config import Config
 from minibert.kernels import matmul
 from minibert.vectors import engine
 
@@ -36,14 +33,14 @@ def test_drawn_texts_have_the_lengths_of_sst2(minilm: Path) -> None:
     texts = embedding.draw_texts(2000, tokenizer)
     share = Counter(len(ids) // 10 for ids in tokenizer.ids(texts))
     for tens in range(6):
-        wanted = sum(count for tokens, count in SST2_LENGTHS.items() if tokens // 10 == tens) / 2000
+        wanted = sum(count for tokens, count in embedding.SST2_LENGTHS.items() if tokens // 10 == tens) / 2000
         assert abs(share[tens] / 2000 - wanted) < 0.03
     assert {len(ids) for ids in tokenizer.ids(embedding.draw_texts(3, tokenizer, {512: 1}))} == {512}
 
 
 def test_the_stored_lengths_are_those_of_the_tutorial_whose_work_is_three_and_a_half_teraflops() -> None:
-    lengths = [tokens for tokens, count in SST2_LENGTHS.items() for _ in range(count)]
-    assert (len(lengths), sum(lengths), max(SST2_LENGTHS)) == (2000, 47_646, 59)
+    lengths = [tokens for tokens, count in embedding.SST2_LENGTHS.items() for _ in range(count)]
+    assert (len(lengths), sum(lengths), max(embedding.SST2_LENGTHS)) == (2000, 47_646, 59)
     assert sum(embedding.text_flops(S, BASE) for S in lengths) == pytest.approx(3.54e12, rel=0.01)
     assert 5e9 < embedding.padded_bytes([59] * 2000, BASE) < 12e9  # one padded batch needs about 10 GB
 
@@ -71,12 +68,12 @@ def test_equal_vectors_are_equal_and_a_wrong_row_order_is_caught_in_every_precis
     reference = np.random.default_rng(0).normal(size=(50, 16)).astype(np.float32)
     alike = (reference * 0.01 + np.linspace(1, 2, 16)).astype(np.float32)
     for precision in ("float32", "bfloat16", "float16", "int8"):
-        assert compare(reference + np.float32(1e-6), reference, precision)["equal"]
-        assert compare(reference * 1.001, reference, precision)["equal"] == (precision != "float32")
-        assert not compare(np.roll(alike, 1, axis=0), alike, precision)["equal"], "cosines are above 0.99"
+        assert embedding.compare(reference + np.float32(1e-6), reference, precision)["equal"]
+        assert embedding.compare(reference * 1.001, reference, precision)["equal"] == (precision != "float32")
+        assert not embedding.compare(np.roll(alike, 1, axis=0), alike, precision)["equal"], "cosines are above 0.99"
         nonsense = [reference * np.float32(value) for value in ("nan", "inf")]
         for other in (np.roll(reference, 1, axis=0), *nonsense, reference[:2]):
-            assert not compare(other, reference, precision)["equal"]
+            assert not embedding.compare(other, reference, precision)["equal"]
 
 
 def test_every_runtime_takes_part_and_a_quick_run_has_minibert_and_transformers_alone() -> None:
@@ -99,7 +96,7 @@ def test_batches_come_back_in_the_order_of_the_texts(sort: bool, one_batch: bool
 # -- whole runs
 
 
-def measure(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, *contestants: Contestant, **changes: Any) -> Any:
+def measure(monkeypatch: pytest.MonkeyPatch, checkpoint: Path, *contestants: harness.Contestant, **changes: Any) -> Any:
     monkeypatch.setattr(peers, "contestants_for", lambda device, quick: list(contestants))
     settings = Settings(**{"quick": True, "job": True, "sentences": 40, "rounds": 2, "threads": 1} | changes)
     return harness.measure(str(checkpoint), settings, embedding)
@@ -127,9 +124,9 @@ def test_every_row_is_there_and_those_that_cannot_run_have_a_reason(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail = Mock(side_effect=ValueError("no such precision"))
-    broken = Contestant("broken", "Broken", "float32", fail)
-    needy = Contestant("needy", "Needy", "float32", fail, "torch", fail)
-    absent = Contestant("absent", "Absent", "float32", fail, "no_such_package")
+    broken = harness.Contestant("broken", "Broken", "float32", fail)
+    needy = harness.Contestant("needy", "Needy", "float32", fail, "torch", fail)
+    absent = harness.Contestant("absent", "Absent", "float32", fail, "no_such_package")
     found = measure(monkeypatch, checkpoint, *PAIR, NAMED["transformers"], NAMED["tutorial"], broken, needy, absent)
     reasons = [*[""] * 4, *["failed: ValueError: no such precision"] * 2, "not installed"]
     assert ([row.reason for row in found.rows], found.wrong) == (reasons, [])
@@ -156,7 +153,7 @@ def test_a_contestant_with_wrong_vectors_is_not_ranked(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, load: Any
 ) -> None:
     monkeypatch.setattr(embedding, "CHECKED", 20)
-    found = measure(monkeypatch, checkpoint, PAIR[0], Contestant("wrong", "Wrong", "float32", load, "minibert"))
+    found = measure(monkeypatch, checkpoint, PAIR[0], harness.Contestant("wrong", "Wrong", "float32", load, "minibert"))
     assert [row.ranked for row in found.rows] == [True, False]
     assert found.wrong == ["wrong: differs from the reference"]
 
@@ -211,7 +208,7 @@ def test_on_a_gpu_every_pooling_is_compared_with_the_cpu(
     checkpoint: Path, result: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("minibert.device.has_bfloat16", lambda device: True)
-    config = Config.from_file(checkpoint / "config.json")
+    config = minibert.Config.from_file(checkpoint / "config.json")
     session = session_on(
         "gpu", folder=checkpoint, work=["the film is very good", "good"] * 9, result=result(config=config)
     )

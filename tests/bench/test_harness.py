@@ -1,5 +1,9 @@
-"""The harness: ratios round by round, the rival of a row, doubts about the machine, processes that fail."""
+"""The harness and its reports: ratios round by round, doubts about the machine, processes that fail, what is refused.
 
+The report on a GPU: its sections, those that fail, and the refusal without a GPU.
+"""
+
+import json
 import os
 import signal
 import subprocess
@@ -14,16 +18,14 @@ import pytest
 import torch
 from torch.autograd import DeviceType
 
-from minibert.bench import embedding, harness, training
-from minibert.bench.harness import Contestant
+from minibert.bench import embedding, gpu_report, harness, report, training
 from minibert.bench.settings import Settings
-
-SPREAD = {"median": 5.0, "least": 3.0, "most": 10.0}
+from minibert.cli import main as cli
 
 
 def test_the_ratio_is_the_median_of_the_ratios_of_the_rounds(row: Any, result: Any) -> None:
     ours, theirs = row("minibert-float32", 2.0, 3.0, 3.0), row("transformers-float32", 10.0, 30.0, 9.0)
-    assert result(ours, theirs).ratio(theirs) == SPREAD
+    assert result(ours, theirs).ratio(theirs) == {"median": 5.0, "least": 3.0, "most": 10.0}
     assert result(ours, theirs).ratio(None, ours) == {}
     assert result(ours, row("transformers-float32", 5.0, reason="differs")).speedup("minibert-float32") is None
 
@@ -45,8 +47,6 @@ def test_the_share_of_the_roofline_is_of_the_fastest_kernel_round_by_round(row: 
 
 def test_the_memory_of_a_row_is_the_most_of_loading_and_of_its_samples(row: Any, result: Any) -> None:
     assert [row("minibert-float32", 1.0, peak=peak, load_peak=14 - peak).peak for peak in (5, 9)] == [9, 9]
-    found = result(row("minibert-float32", 1.0, peak=10), row("trainer-float32", 1.0, peak=12))
-    assert found.memory("minibert-float32", "trainer-float32") == 1.2
 
 
 def test_a_job_on_a_gpu_is_waited_for_and_its_peak_is_the_gpus(cuda: list[str], monkeypatch: Any) -> None:
@@ -94,7 +94,7 @@ def test_our_own_rows_that_differ_or_fail_are_wrong_and_those_of_others_are_not(
 
 def test_a_contestant_that_cannot_run_here_has_an_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
     def obstacle(precision: str, package: str = "minibert") -> str:
-        return Contestant("a", "A", precision, lambda context, precision: (len, ""), package).obstacle("cpu")
+        return harness.Contestant("a", "A", precision, lambda context, precision: (len, ""), package).obstacle("cpu")
 
     monkeypatch.setattr(harness, "has_bfloat16", lambda device: False)
     monkeypatch.setattr(harness, "has_int8", lambda device: False)
@@ -162,3 +162,126 @@ def test_importing_the_benchmark_changes_no_setting_and_imports_no_peer() -> Non
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output.split() == ["True", "False", "False", "False"]
+
+
+# -- what is printed and drawn
+
+
+def test_the_table_has_every_contestant_and_the_json_is_plain(row: Any, result: Any) -> None:
+    equality = {"difference": 0.5, "cosine": 0.9}
+    rows = [row("minibert-float32", 1.0, peak=10**6), row("transformers-float32", 5.0), row("onnxruntime-float32")]
+    rows += [
+        row("openvino-float32", equality=equality, reason="differs"),
+        row("minibert-float32", 1.0, job="threads", at=2),
+    ]
+    found = result(*rows, notes={"equality": "all alike"}, flops=10**12)
+    text = report.result_text(found)
+    for part in (
+        "transformers",
+        "5.00-5.00",
+        "openvino-float32 float32: differs",
+        "5.0e-01",
+        "all alike",
+        "threads, 2",
+    ):
+        assert part in text
+    figures = json.loads(json.dumps(report.figures(Settings(quick=True), [found], 1.0), allow_nan=False, default=str))
+    assert [one["name"] for one in figures["models"][0]["rows"]] == [one.contestant.name for one in rows]
+    assert figures["models"][0]["rows"][1]["ratio"]["median"] == 5.0
+    assert figures["models"][0]["rows"][0]["speed"] == {"sentences": 2.0, "tokens": 20.0}
+    assert figures["ok"]
+
+
+def test_wrong_results_of_ours_and_a_busy_machine_are_printed(row: Any, result: Any) -> None:
+    found = result(row("minibert-float32", 1.0, 2.0), failures=["3 of 10 parameters differ"])
+    text = report.result_text(found)
+    assert "WRONG          3 of 10 parameters differ" in text
+    assert "TOO BUSY       the slowest round" in text
+    assert not report.figures(Settings(quick=True), [found], 1.0)["ok"]
+
+
+def test_the_picture_is_drawn(row: Any, result: Any, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    points = [row("minibert-float32", 1.0, job="sentences", at=at) for at in (8, 80)]
+    found = result(row("minibert-float32", 1.0), row("transformers-float32", 5.0, 6.0), *points)
+    report.draw([found, found], tmp_path / "bench.png")
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+# -- settings
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--rounds", "0"], "rounds is 0; it must be at least 1"),
+        (["--threads", "0"], "threads is 0"),
+        (["--device", "mps"], "device is 'mps'; choose from cpu, cuda"),
+        (["--plot", "a.txt"], "a.txt must be a file that ends in .png"),
+        (["--plot", "no_such_folder/a.png"], "no_such_folder"),
+        (["--objective", "mlm"], "--objective needs --train"),
+        (["--soak", "5"], "--soak needs --serve"),
+        (["--serve", "--soak", "-1"], "soak is -1"),
+        (["--serve", "--train"], "--serve excludes --train"),
+        (["--quick", "--full"], "--quick excludes --full"),
+        (["--train", "--model", "no_such_folder/x"], "no_such_folder/x"),
+        (["--serve", "--infinity", "nowhere", "--model", "all-MiniLM-L6-v2"], "nowhere"),
+        pytest.param(
+            ["--device", "cuda"],
+            "0 cuda",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here"),
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+@pytest.mark.usefixtures("here")
+def test_a_wrong_request_is_refused(options: list[str], message: str, run: Any) -> None:
+    pytest.importorskip("matplotlib")
+    assert message in run("bench", *options, status=2)
+
+
+# -- the report on a GPU
+
+
+SECTIONS = [
+    "parity --device cpu",
+    "parity --dtype bfloat16 --device cpu",
+    "bench --device cpu --quick --threads 1",
+    "bench --train --device cpu --quick --threads 1",
+    "bench --serve --device cpu --quick --threads 1 --infinity PROGRAM",
+]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is here")
+def test_without_a_gpu_it_is_refused_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        gpu_report.main(["--out", str(tmp_path / "report.txt")])
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert "device 'cuda' is not available to torch; this report needs a GPU" in printed.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("failing", [None, "parity", "--train"])
+def test_every_section_is_written_even_after_one_that_failed(
+    failing: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, ran = tmp_path / "build" / "report.txt", []
+
+    def run(argv: list[str], **_: Any) -> Any:
+        ran.append(" ".join(argv[3:]))
+        cli.parse(argv[3:])  # ends the test if the command does not know an option
+        assert out.exists() == (len(ran) > 1), "what has been found is kept"
+        return SimpleNamespace(stdout=f"output {len(ran)}\n", returncode=3 * (failing in argv))
+
+    monkeypatch.setattr(gpu_report.subprocess, "run", run)
+    options = ["--device", "cpu", "--infinity", "PROGRAM", "--quick", "--threads", "1"]
+    assert gpu_report.main([*options, "--out", str(out)]) == (failing is not None)
+    assert ran == SECTIONS
+    failed = [3 * (failing in name.split()) for name in SECTIONS]
+    expected = [
+        f"$ minibert {name}\n\noutput {number}\n\nexit status {status}\n"
+        for number, (name, status) in enumerate(zip(SECTIONS, failed, strict=True), start=1)
+    ]
+    assert out.read_text("utf-8") == "\n".join(expected)
+    assert f"{sum(map(bool, failed))} of 5 sections failed; written: {out}" in capsys.readouterr().out

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from minibert.bench import harness, serving
-from minibert.bench.harness import Sample
 from minibert.bench.settings import Settings
 from minibert.cli import main as cli
 
@@ -30,7 +29,7 @@ def test_errors_and_a_soak_that_grows_fail_the_run(
 ) -> None:
     found, one = result(), row("minibert-float32", job=job, at=64)
     for peak in peaks:
-        one.samples.append(Sample(8.0, peak))
+        one.samples.append(harness.Sample(8.0, peak))
         serving.summarize(one, ([0.1, 0.2, 0.3, 0.4], errors))
     serving.judge(one, found)
     assert bool(found.wrong) == fails

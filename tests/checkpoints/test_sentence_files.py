@@ -5,14 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from words import state_vectors, write_words_checkpoint
+from words import state_vectors
 
 from minibert.checkpoints.sentence_files import Stated, read_stated
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return write_words_checkpoint(tmp_path / "words")
 
 
 @pytest.mark.parametrize("newer", [False, True])
@@ -67,10 +62,7 @@ DENSE = {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}
 def test_what_cannot_be_followed_is_refused_in_one_sentence_with_the_way_out(
     folder: Path, file: str, content: Any, message: str
 ) -> None:
-    path = state_vectors(folder) / file
-    path.unlink()
-    if content is not None:
-        path.write_text(json.dumps(content))
+    (state_vectors(folder) / file).write_text(json.dumps(content))
     with pytest.raises(ValueError, match=f"cannot follow .*{message}.*; choose --pooling and --normalize") as refused:
         read_stated(folder)
     assert "\n" not in str(refused.value)

@@ -17,13 +17,9 @@ from words import labelled, write_tsv
 
 import minibert
 from minibert.checkpoints import hub
-from minibert.cli import main as cli
-from minibert.cli import predict
+from minibert.cli import main, predict
 from minibert.tasks.frozen import Classifier, train
-from minibert.vectors import stream
 from minibert.vectors.engine import Engine
-
-Run = Any
 
 
 @pytest.fixture
@@ -43,13 +39,13 @@ def classifier(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run a command in this process, with bytes as standard input: status, standard output, standard error."""
 
     def call(*argv: object, stdin: bytes = b"") -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         try:
-            status = cli.main([str(argument) for argument in argv])
+            status = main.main([str(argument) for argument in argv])
         except SystemExit as end:
             status = int(end.code or 0)
         return status, *capsys.readouterr()
@@ -57,23 +53,20 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return call
 
 
-Result = tuple[int, str, str]
-
-
-def complaint(result: Result, status: int = 2) -> str:
+def complaint(result: Any, status: int = 2) -> str:
     """The one line on standard error of a command that failed."""
     assert result[0] == status, result
     assert re.fullmatch(r"minibert: error: [^\n]+\n", result[2])
     return result[2]
 
 
-def printed(result: Result) -> str:
+def printed(result: Any) -> str:
     """The report of a command that succeeded, on one line."""
     assert (result[0], result[2]) == (0, ""), result
     return " ".join(result[1].split())
 
 
-def figures(result: Result) -> Any:
+def figures(result: Any) -> Any:
     """The JSON object on the last line of a command that succeeded."""
     return json.loads(result[1].splitlines()[-1]) if printed(result) else None
 
@@ -124,14 +117,14 @@ def test_python_m_minibert_is_the_same_command() -> None:
     ],
 )
 def test_a_wrong_request_is_answered_in_one_line_with_status_2(
-    run: Run, argv: list[str], message: str, empty: Path
+    run: Any, argv: list[str], message: str, empty: Path
 ) -> None:
     assert message in complaint(run(*argv, stdin=b"text\n"))
     assert list(empty.iterdir()) == []
 
 
 @pytest.mark.usefixtures("empty")
-def test_a_download_without_a_network_has_status_1(run: Run) -> None:
+def test_a_download_without_a_network_has_status_1(run: Any) -> None:
     assert "HF_HUB_OFFLINE is set" in complaint(run("download", "bert-base-uncased"), status=1)
 
 
@@ -149,7 +142,7 @@ def test_a_download_without_a_network_has_status_1(run: Run) -> None:
     ],
 )
 def test_a_command_without_a_package_says_what_to_install_before_anything_is_opened(
-    run: Run, argv: list[str], package: str, monkeypatch: pytest.MonkeyPatch
+    run: Any, argv: list[str], package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "minibert.serving.app", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
@@ -167,14 +160,14 @@ def test_a_command_without_a_package_says_what_to_install_before_anything_is_ope
     ],
 )
 def test_a_list_that_begins_with_a_minus_belongs_to_the_option_before_it(argv: list[str], expected: list[str]) -> None:
-    assert cli.join_negatives(argv) == expected
+    assert main.join_negatives(argv) == expected
 
 
 def test_what_goes_wrong_in_the_work_has_its_own_status(
-    run: Run, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = OSError(28, "No space left on device")
-    monkeypatch.setattr(stream.np, "savez", Mock(side_effect=full))
+    monkeypatch.setattr(np, "savez", Mock(side_effect=full))
     result = run("embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, stdin=b"good\n")
     assert complaint(result, 1) == f"minibert: error: {tmp_path}/x.npy.parts/part-0.npz: No space left on device\n"
     assert list(tmp_path.iterdir()) == []
@@ -185,7 +178,7 @@ def test_what_goes_wrong_in_the_work_has_its_own_status(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_command_with_one_line_and_the_status_of_the_signal(
-    number: signal.Signals, run: Run, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = signal.getsignal(number)
     monkeypatch.setattr(hub, "locate_locally", lambda name: signal.raise_signal(number))
@@ -202,7 +195,7 @@ def test_a_signal_inside_of_exec_ends_the_process_with_the_same_status(number: s
 
 
 def test_an_interrupted_training_of_a_classifier_says_that_its_features_are_kept(
-    run: Run, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train = ["classify", "train", write_tsv(tmp_path / "train.tsv"), "--model", checkpoint, "--out", tmp_path / "made"]
     monkeypatch.setattr("minibert.tasks.frozen.new_head", Mock(side_effect=KeyboardInterrupt))
@@ -215,7 +208,7 @@ def test_an_interrupted_training_of_a_classifier_says_that_its_features_are_kept
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_warning_is_one_plain_line(run: Run, tmp_path: Path, checkpoint: Path) -> None:
+def test_a_warning_is_one_plain_line(run: Any, tmp_path: Path, checkpoint: Path) -> None:
     text = b"good film " * 40
     status, _, err = run("embed", "-", "--out", tmp_path / "x.npy", "--model", checkpoint, stdin=text)
     assert status == 0
@@ -225,7 +218,7 @@ def test_a_warning_is_one_plain_line(run: Run, tmp_path: Path, checkpoint: Path)
 # -- embed
 
 
-def test_embed_writes_a_vector_for_each_line(run: Run, tmp_path: Path, checkpoint: Path) -> None:
+def test_embed_writes_a_vector_for_each_line(run: Any, tmp_path: Path, checkpoint: Path) -> None:
     (tmp_path / "in.txt").write_bytes(b"\xef\xbb\xbfgood film\r\n\nbad film")
     out = tmp_path / "x.npy"
     argv = ["embed", tmp_path / "in.txt", "--out", out, "--model", checkpoint]
@@ -253,7 +246,7 @@ def test_embed_writes_a_vector_for_each_line(run: Run, tmp_path: Path, checkpoin
 # -- classify
 
 
-def test_train_evaluate_and_predict_follow_each_other(run: Run, tmp_path: Path, checkpoint: Path) -> None:
+def test_train_evaluate_and_predict_follow_each_other(run: Any, tmp_path: Path, checkpoint: Path) -> None:
     data, folder = write_tsv(tmp_path / "train.tsv"), tmp_path / "classifier"
     train = ["classify", "train", data, "--out", folder, "--model", checkpoint]
     result = run(*train, "--grid", "0.1,1", "--folds", 3, "--json")
@@ -265,8 +258,8 @@ def test_train_evaluate_and_predict_follow_each_other(run: Run, tmp_path: Path, 
     assert found["predictions"][0]["text"] == "the good film"
 
 
-def test_every_command_has_help_and_json_and_those_that_read_tables_the_options_for_them(run: Run) -> None:
-    helps = {name: printed(run(*name.split(), "--help")) for name in cli.COMMANDS}
+def test_every_command_has_help_and_json_and_those_that_read_tables_the_options_for_them(run: Any) -> None:
+    helps = {name: printed(run(*name.split(), "--help")) for name in main.COMMANDS}
     assert all("--json" in text for text in helps.values())
     having = {
         option: {name for name, text in helps.items() if option in text} for option in ("--delimiter", "--encoding")
@@ -277,7 +270,7 @@ def test_every_command_has_help_and_json_and_those_that_read_tables_the_options_
 
 
 def test_train_keeps_its_features_beside_the_classifier_for_another_grid(
-    run: Run, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train = ["classify", "train", write_tsv(tmp_path / "train.tsv"), "--model", checkpoint, "--folds", 0]
     text = printed(run(*train, "--out", tmp_path / "one"))
@@ -288,7 +281,7 @@ def test_train_keeps_its_features_beside_the_classifier_for_another_grid(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "one.features", "train.tsv", "two"]
 
 
-def test_train_takes_vectors_that_embed_has_written(run: Run, tmp_path: Path, checkpoint: Path) -> None:
+def test_train_takes_vectors_that_embed_has_written(run: Any, tmp_path: Path, checkpoint: Path) -> None:
     data, vectors = write_tsv(tmp_path / "train.tsv"), tmp_path / "vectors.npy"
     settings = ["--model", checkpoint, "--pooling", "mean"]
     printed(run("embed", data, "--column", 1, "--out", vectors, *settings))
@@ -301,7 +294,7 @@ def test_train_takes_vectors_that_embed_has_written(run: Run, tmp_path: Path, ch
     assert message in complaint(run(*train, "--overwrite", *settings))
 
 
-def test_predict_as_a_filter_keeps_every_line_in_its_place(run: Run, classifier: Path) -> None:
+def test_predict_as_a_filter_keeps_every_line_in_its_place(run: Any, classifier: Path) -> None:
     texts = [["good film", "", "  bad\tmeal ", "the", ""][row % 5] + " " * (row // 5) for row in range(150)]
     result = run("classify", "predict", classifier, stdin="\r\n".join(texts).encode())
     lines = [line.split("\t", 2) for line in result[1].removesuffix("\n").split("\n")]
@@ -327,7 +320,7 @@ def test_predict_answers_before_its_input_ends(classifier: Path) -> None:
 # -- checkpoints
 
 
-def test_download_and_inspect_report_what_is_here(run: Run, checkpoint: Path, minilm: Path) -> None:
+def test_download_and_inspect_report_what_is_here(run: Any, checkpoint: Path, minilm: Path) -> None:
     result = run("download", checkpoint, "--json")
     assert "is here already" in printed(result)
     assert figures(result)["downloaded"] is False
@@ -339,7 +332,7 @@ def test_download_and_inspect_report_what_is_here(run: Run, checkpoint: Path, mi
     assert "Apache-2.0" in printed(result)
 
 
-def test_inspect_without_a_model_lists_what_is_known_and_here(run: Run, empty: Path) -> None:
+def test_inspect_without_a_model_lists_what_is_known_and_here(run: Any, empty: Path) -> None:
     (empty / "bert-base-uncased").mkdir()
     rows = {row["name"]: row for row in figures(run("inspect", "--json"))["checkpoints"]}
     assert list(rows) == list(hub.KNOWN)

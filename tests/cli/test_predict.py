@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kinds import KINDS, write_kinds, write_theirs
-from words import labelled, write_tsv
+from kinds import KINDS, write_kinds
+from words import labelled
 
 import minibert
 from minibert.cli import predict
@@ -25,7 +25,6 @@ ENDINGS = [
     ".jsonl",
     pytest.param(".parquet", marks=pytest.mark.skipif(not importlib.util.find_spec("pyarrow"), reason="needs pyarrow")),
 ]
-Run = Any
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +76,7 @@ def write_table(path: Path, rows: list[dict[str, Any]], delimiter: str = ",", en
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_file_and_out_and_json_keep_all_columns_beside_what_predict_says(
-    kind: str, home: Path, run: Run, tmp_path: Path
+    kind: str, home: Path, run: Any, tmp_path: Path
 ) -> None:
     data = write_table(tmp_path / "in.jsonl", rows_for(kind))
     argv = ["predict", home / kind, "--file", data, *columns_for(kind)]
@@ -94,7 +93,7 @@ def prefixed(prediction: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_format_delimiter_encoding_and_missing_are_about_the_file_of_every_kind(
-    kind: str, home: Path, run: Run, tmp_path: Path
+    kind: str, home: Path, run: Any, tmp_path: Path
 ) -> None:
     if kind == "choose":  # its rows are objects
         data = write_table(tmp_path / "in.jsonl", rows_for(kind)).rename(tmp_path / "in.dat")
@@ -116,7 +115,7 @@ def test_format_delimiter_encoding_and_missing_are_about_the_file_of_every_kind(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_model_and_pretokenized_are_honoured_or_refused(kind: str, home: Path, run: Run, tmp_path: Path) -> None:
+def test_model_and_pretokenized_are_honoured_or_refused(kind: str, home: Path, run: Any, tmp_path: Path) -> None:
     data = write_table(tmp_path / "in.jsonl", rows_for(kind))
     argv = ["predict", home / kind, "--file", data, *columns_for(kind)]
     if kind == "frozen":
@@ -131,7 +130,7 @@ def test_model_and_pretokenized_are_honoured_or_refused(kind: str, home: Path, r
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_device_and_batch_tokens_reach_the_model(kind: str, home: Path, run: Run) -> None:
+def test_device_and_batch_tokens_reach_the_model(kind: str, home: Path, run: Any) -> None:
     reader: Any = open_reader(home / kind, device="cpu", batch_tokens=7)
     tokens = reader.features.batch_tokens if isinstance(reader, Classifier) else reader.batch_tokens
     assert tokens == 7
@@ -143,7 +142,7 @@ def test_device_and_batch_tokens_reach_the_model(kind: str, home: Path, run: Run
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pairs_are_asked_for_or_refused(kind: str, home: Path, run: Run, tmp_path: Path) -> None:
+def test_pairs_are_asked_for_or_refused(kind: str, home: Path, run: Any, tmp_path: Path) -> None:
     rows = [{"question": "the film", "text": "the [MASK]", "second": "a film", "choices": ["a", "b"]}]
     argv = ["predict", home / kind, "--file", write_table(tmp_path / "in.jsonl", rows)]
     if kind == "answer":
@@ -157,12 +156,12 @@ def test_pairs_are_asked_for_or_refused(kind: str, home: Path, run: Run, tmp_pat
         assert "reads one text a row, without --pair" in run(*argv, "--pair", "second", status=2)
 
 
-def test_a_tab_is_part_of_a_text_where_the_model_reads_one_text(home: Path, run: Run) -> None:
+def test_a_tab_is_part_of_a_text_where_the_model_reads_one_text(home: Path, run: Any) -> None:
     out = run("predict", home / "frozen", stdin=b"good\tfilm\nbad\tfilm\n")
     assert [line.split("\t")[2] for line in out.splitlines()] == ["good film", "bad film"]
 
 
-def test_texts_may_stand_behind_an_option_and_between_two(home: Path, run: Run) -> None:
+def test_texts_may_stand_behind_an_option_and_between_two(home: Path, run: Any) -> None:
     expected = run("predict", home / "frozen", "a film", "a book", "--device", "cpu")
     assert expected == run("predict", home / "frozen", "--device", "cpu", "a film", "a book")
     assert expected == run("predict", home / "frozen", "a film", "--device", "cpu", "a book")
@@ -173,7 +172,7 @@ def test_texts_may_stand_behind_an_option_and_between_two(home: Path, run: Run) 
 
 
 @pytest.mark.parametrize("option", ["text", "pair", "format", "delimiter", "encoding", "missing"])
-def test_options_about_a_file_need_one(option: str, run: Run) -> None:
+def test_options_about_a_file_need_one(option: str, run: Any) -> None:
     value = {"missing": "empty", "delimiter": ";"}.get(option, "csv")
     assert f"--{option} is about --file, which is not given" in run("predict", "x", f"--{option}", value, status=2)
 
@@ -195,7 +194,7 @@ FOREIGN = {  # that someone else wrote, by ending
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_the_ending_decides_the_format_and_all_columns_are_there(
-    ending: str, home: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ending: str, home: Path, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(predict, "TEXTS_AT_ONCE", 2)
     text = 'the very good film, "a\tbook"\n'
@@ -239,12 +238,12 @@ def read_parquet(path: Path) -> Any:
     ],
 )
 def test_a_table_that_cannot_be_written_is_refused_before_the_model_is_opened(
-    name: str, message: str, run: Run
+    name: str, message: str, run: Any
 ) -> None:
     assert message in run("predict", "no/such", "a text", "--out", name, status=2)
 
 
-def test_a_parquet_table_keeps_its_columns_and_their_types(home: Path, run: Run, tmp_path: Path) -> None:
+def test_a_parquet_table_keeps_its_columns_and_their_types(home: Path, run: Any, tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow")
     table = arrow.table({"text": ["good", "bad"], "n": [1, 2], "x": [0.5, None], "tags": [["a"], []]})
     importlib.import_module("pyarrow.parquet").write_table(table, tmp_path / "in.parquet")
@@ -253,7 +252,7 @@ def test_a_parquet_table_keeps_its_columns_and_their_types(home: Path, run: Run,
     assert [{name: row[name] for name in table.column_names} for row in found] == table.to_pylist()
 
 
-def test_columns_that_cannot_be_kept_apart_are_refused(home: Path, run: Run, tmp_path: Path) -> None:
+def test_columns_that_cannot_be_kept_apart_are_refused(home: Path, run: Any, tmp_path: Path) -> None:
     argv = ["predict", home / "frozen", "--out", tmp_path / "out.csv", "--file"]
     (tmp_path / "twice.csv").write_text("id,text,id\n1,good,2\n")
     message = "has more than one column 'id', and all are kept; rename one"
@@ -264,7 +263,7 @@ def test_columns_that_cannot_be_kept_apart_are_refused(home: Path, run: Run, tmp
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_overwrite_replaces_a_table_of_predictions_and_no_other(
-    kind: str, ending: str, home: Path, run: Run, tmp_path: Path
+    kind: str, ending: str, home: Path, run: Any, tmp_path: Path
 ) -> None:
     data, out = write_table(tmp_path / "in.jsonl", rows_for(kind)), tmp_path / f"out{ending}"
     argv = ["predict", home / kind, "--file", data, *columns_for(kind), "--out", out]
@@ -281,7 +280,7 @@ def test_overwrite_replaces_a_table_of_predictions_and_no_other(
 # -- evaluate
 
 
-def test_evaluate_remembers_the_columns_of_the_training_data(home: Path, run: Run, tmp_path: Path) -> None:
+def test_evaluate_remembers_the_columns_of_the_training_data(home: Path, run: Any, tmp_path: Path) -> None:
     texts, labels = labelled()
     rows = [{"id": "1", "Text der Nachricht": a, "kind": b} for a, b in zip(texts, labels, strict=True)]
     columns = ["--text", "Text der Nachricht", "--label", "kind", "--delimiter", ";", "--encoding", "cp1252"]
@@ -300,14 +299,6 @@ def test_evaluate_remembers_the_columns_of_the_training_data(home: Path, run: Ru
         assert run("predict", tmp_path / name, "--file", tmp_path / "plain.txt").endswith("\tgood film\n")
 
 
-def test_evaluate_takes_folders_of_transformers(run: Run, tmp_path: Path) -> None:
-    names = {"id2label": {0: "neg", 1: "pos"}, "label2id": {"neg": 0, "pos": 1}}
-    folder = write_theirs(tmp_path / "theirs", "sequence-classification", **names)
-    assert "24 rows" in run("evaluate", folder, write_tsv(tmp_path / "a.tsv"))
-    (tmp_path / "a.tsv").write_text("a film\tmeh\nb\tmeh\n")
-    assert "the model knows 'neg', 'pos'" in run("evaluate", folder, tmp_path / "a.tsv", status=2)
-
-
 @pytest.mark.parametrize(
     ("kind", "option"),
     [
@@ -320,14 +311,15 @@ def test_evaluate_takes_folders_of_transformers(run: Run, tmp_path: Path) -> Non
     ],
 )
 def test_evaluate_refuses_options_that_files_of_the_task_do_not_have(
-    kind: str, option: str, home: Path, run: Run
+    kind: str, option: str, home: Path, run: Any
 ) -> None:
     message = f"files of the task '{kind}' have no {option} to choose"
     assert message in run("evaluate", home / kind, "a.txt", f"--{option}", ";", status=2)
 
 
-def test_evaluate_measures_each_task_of_transformers(home: Path, run: Run, tmp_path: Path) -> None:
+def test_evaluate_measures_each_task_of_transformers(home: Path, run: Any, tmp_path: Path) -> None:
     files = {
+        "classify": ("a.tsv", "the good film\tLABEL_0\na dull play\tLABEL_1\n"),
         "tag": ("a.conll", "the\tO\nfilm\tB-thing\n"),
         "choose": ("a.jsonl", '{"question": "the", "choices": ["good", "bad"], "label": 0}\n'),
         "mask": ("a.txt", "the good film\na dull play\n" * 20),
@@ -346,7 +338,7 @@ def test_evaluate_measures_each_task_of_transformers(home: Path, run: Run, tmp_p
     run("evaluate", home / "mask", table, "--text", "body")
 
 
-def test_a_model_that_was_trained_on_pairs_remembers_both_columns(home: Path, run: Run, tmp_path: Path) -> None:
+def test_a_model_that_was_trained_on_pairs_remembers_both_columns(home: Path, run: Any, tmp_path: Path) -> None:
     texts, labels = labelled()
     rows = [{"a": a, "b": b, "kind": c} for a, b, c in zip(texts, texts[::-1], labels, strict=True)]
     data = write_table(tmp_path / "train.csv", rows)

@@ -1,5 +1,9 @@
-"""Quality beside transformers: both sides begin alike and learn from the same batches in the same order."""
+"""Quality beside transformers: both sides begin alike and learn from the same batches in the same order.
 
+Pretraining against the possible: the whole way on a small scale, with its goals, picture and guesses.
+"""
+
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +12,7 @@ import pytest
 import torch
 from words import labelled, write_words_checkpoint
 
-from minibert.experiments import quality
+from minibert.experiments import possible, quality
 from minibert.heads import Head
 from minibert.tasks.classification import Classification
 from minibert.train import loop
@@ -17,6 +21,7 @@ from minibert.train.settings import FinetuneSettings
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:all .* texts were predicted"),  # models that have hardly begun
+    pytest.mark.filterwarnings("ignore:.* words of the corpus"),
 ]
 
 
@@ -73,3 +78,28 @@ def test_data_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch, caps
             quality.main(arguments)
         assert "one of sst2, mrpc, wnut17, xquad" in " ".join(capsys.readouterr().err.split())
         monkeypatch.setenv("MINIBERT_DATA", "here")
+
+
+SMALL = possible.CONFIG | {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+
+
+@pytest.mark.slow
+def test_ten_steps_miss_the_goals_and_teacher_and_student_are_ordinary_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import transformers
+
+    for name, value in (("DOCUMENTS", 300), ("HELD_OUT", 30), ("CONFIG", SMALL)):
+        monkeypatch.setattr(possible, name, value)
+    args = ["--out", str(tmp_path / "out"), "--steps", "10", "--student-steps", "5"]
+    assert possible.main(args) == 1
+    printed = capsys.readouterr().out
+    loss, _, following = map(float, re.findall(r"[\d.]+(?=,|%)", printed.partition("best possible")[2])[:3])
+    assert 1.0 < loss < 1.6 and 50 < following <= 100
+    assert float(re.findall(r"share of ours +([\d.]+)", printed)[0]) < 0.5
+    assert "missed" in printed
+    teacher = transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "out" / "bert")
+    student = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out" / "distilbert")
+    assert teacher.config.num_hidden_layers == 2 * student.config.n_layers
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out" / "bert")
+    assert tokenizer.tokenize("these boats drift .") == ["these", "boats", "drift", "."]

@@ -1,7 +1,5 @@
 """The functions of a fast training step: float32 products or none, dropout as torch's in distribution."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -60,21 +58,16 @@ def test_frozen_weights_have_no_gradient_and_no_rows_are_no_error() -> None:
 
 @pytest.mark.parametrize("which", ["forward", "to the input", "to the weight"])
 def test_a_machine_that_computes_in_bfloat16_does_not_use_them(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rounded(x: Tensor, when: str) -> Tensor:
-        return x.bfloat16().float() if which == when else x
+    def rounded(x: Tensor) -> Tensor:
+        return x.bfloat16().float()
 
-    class Coarse(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-            ctx.save_for_backward(x, weight)
-            return rounded(x @ weight.T, "forward")
+    def coarse(x: Tensor, weight: Tensor) -> Tensor:
+        if which == "forward":
+            return rounded(x @ weight.T)
+        (x if which == "to the input" else weight).register_hook(rounded)  # of its gradient
+        return x @ weight.T
 
-        @staticmethod
-        def backward(ctx: Any, *dy: Tensor) -> tuple[Tensor, Tensor]:
-            x, weight = ctx.saved_tensors
-            return rounded(dy[0] @ weight, "to the input"), rounded(dy[0].T @ x, "to the weight")
-
-    monkeypatch.setattr(training, "linear", Coarse.apply)
+    monkeypatch.setattr(training, "linear", coarse)
     assert not onednn_is_float32()
 
 
@@ -113,6 +106,17 @@ def test_a_refused_machine_and_autocast_compute_by_torch(monkeypatch: pytest.Mon
             assert layer(x).dtype == torch.bfloat16
         with Quick():
             assert ("AddmmBackward" in str(layer(x).grad_fn)) != allowed
+
+
+def test_attention_without_dropout_is_computed_in_float32_where_autocast_would_take_bfloat16() -> None:
+    query, key, value = torch.randn(3, 2, 4, 7, 8).bfloat16()
+    exact = F.scaled_dot_product_attention(query.float(), key.float(), value.float())
+    with torch.autocast("cpu", torch.bfloat16):
+        coarse = F.scaled_dot_product_attention(query, key, value)
+        with Quick():
+            context = F.scaled_dot_product_attention(query, key, value)
+    assert torch.equal(context, exact)
+    assert not torch.equal(coarse.float(), exact)
 
 
 # ---------------------------------------------------------------------------------------------------------------

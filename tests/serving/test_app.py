@@ -16,7 +16,6 @@ from words import labelled, state_vectors, write_words_checkpoint
 import minibert
 from minibert.cli import main as cli
 from minibert.serving import ServerSettings, app
-from minibert.serving.app import Server
 from minibert.serving.models import Masks, Vectors, load_labels
 from minibert.tasks.frozen import Classifier, train
 from minibert.tasks.masked_text import fill_mask
@@ -25,13 +24,13 @@ TEXTS = ["the lovely film", "a very dull play", "", "good"]
 EMBED, LONG = "/v1/embeddings", "good " * 40  # the model has 20 positions
 
 
-async def call(server: Server, path: str, body: Any = None, method: str = "POST", **more: Any) -> httpx.Response:
+async def call(server: app.Server, path: str, body: Any = None, method: str = "POST", **more: Any) -> httpx.Response:
     """One request to a server whose queues run."""
     async with httpx.AsyncClient(transport=httpx.ASGITransport(server.app), base_url="http://test") as client:
         return await client.request(method, path, json=body, **more)
 
 
-def run(server: Server, work: Awaitable[Any]) -> Any:
+def run(server: app.Server, work: Awaitable[Any]) -> Any:
     """Work with a server while its queues run."""
 
     async def main() -> Any:
@@ -41,11 +40,11 @@ def run(server: Server, work: Awaitable[Any]) -> Any:
     return asyncio.run(main())
 
 
-def ask(server: Server, path: str, body: Any = None, **more: Any) -> httpx.Response:
+def ask(server: app.Server, path: str, body: Any = None, **more: Any) -> httpx.Response:
     return run(server, call(server, path, body, **more))  # type: ignore[no-any-return]
 
 
-def embed(server: Server, input: Any, **more: Any) -> httpx.Response:
+def embed(server: app.Server, input: Any, **more: Any) -> httpx.Response:
     return ask(server, EMBED, {"model": "words", "input": input} | more)
 
 
@@ -72,14 +71,14 @@ def vectors(folder: Path) -> Vectors:
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path, vectors: Vectors) -> Server:
-    return Server(vectors, masks=Masks("words", folder, "cpu"))
+def server(folder: Path, vectors: Vectors) -> app.Server:
+    return app.Server(vectors, masks=Masks("words", folder, "cpu"))
 
 
 # -- vectors
 
 
-def test_vectors_are_those_of_embed_with_their_usage(server: Server, folder: Path) -> None:
+def test_vectors_are_those_of_embed_with_their_usage(server: app.Server, folder: Path) -> None:
     answer = embed(server, TEXTS)
     assert_close(found_in(answer), minibert.embed(TEXTS, folder, pooling="mean"))
     tokens = sum(map(len, minibert.load_tokenizer(folder).ids(TEXTS)))
@@ -87,13 +86,13 @@ def test_vectors_are_those_of_embed_with_their_usage(server: Server, folder: Pat
     assert answer.json()["model"] == "words"
 
 
-def test_one_text_and_base64_and_float_are_the_same_numbers(server: Server) -> None:
+def test_one_text_and_base64_and_float_are_the_same_numbers(server: app.Server) -> None:
     whole = np.array(found_in(embed(server, TEXTS[0])), np.float32)
     (encoded,) = found_in(embed(server, [TEXTS[0]], encoding_format="base64"))
     assert np.array_equal(np.frombuffer(base64.b64decode(encoded), "<f4"), whole[0])
 
 
-def test_token_ids_with_and_without_the_special_ones_are_the_text(server: Server, folder: Path) -> None:
+def test_token_ids_with_and_without_the_special_ones_are_the_text(server: app.Server, folder: Path) -> None:
     whole = minibert.load_tokenizer(folder).ids(TEXTS[:2])
     bare = [row[1:-1] for row in whole]
     expected = minibert.embed(TEXTS[:2], folder, pooling="mean")
@@ -103,7 +102,9 @@ def test_token_ids_with_and_without_the_special_ones_are_the_text(server: Server
 
 
 def test_normalized_vectors_have_length_1_and_so_have_their_first_dimensions(vectors: Vectors, folder: Path) -> None:
-    server = Server(Vectors("words", minibert.Embedder(folder, minibert.Recipe(pooling="mean", normalize=True), "cpu")))
+    server = app.Server(
+        Vectors("words", minibert.Embedder(folder, minibert.Recipe(pooling="mean", normalize=True), "cpu"))
+    )
     plain = minibert.embed(TEXTS, folder, pooling="mean")
     for dimensions in (None, 3):
         first = plain[:, :dimensions]
@@ -118,7 +119,7 @@ def test_serve_follows_the_checkpoint_by_default_and_says_so_in_its_first_line(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stated = state_vectors(shutil.copytree(folder, tmp_path / "stated"))
-    served: list[Server] = []
+    served: list[app.Server] = []
     monkeypatch.setattr(app, "serve", lambda server, listener: served.append(server))
     for options, words in (
         ([], "pooling mean, normalized, at most 12 tokens, computed in float32 on cpu"),
@@ -134,7 +135,7 @@ def test_serve_follows_the_checkpoint_by_default_and_says_so_in_its_first_line(
 
 
 def test_a_text_that_is_too_long_is_cut_on_request_and_counted(vectors: Vectors, folder: Path) -> None:
-    server = Server(Vectors("words", vectors.embedder, truncate=True))
+    server = app.Server(Vectors("words", vectors.embedder, truncate=True))
     answer = embed(server, ["good", LONG])
     expected = minibert.embed(["good", "good " * 18], folder, pooling="mean")
     assert_close(found_in(answer), expected)
@@ -153,7 +154,7 @@ def test_a_frozen_classifier_answers_as_in_python(kind: str, vectors: Vectors, f
     settings: dict[str, Any] = {"pairs": {"pairs": texts[::-1]}, "windows": {"long": "windows"}}.get(kind, {})
     train(texts, labels, model=str(folder), folds=0, **settings).save(tmp_path / "sentiment")
     classifier = Classifier.load(tmp_path / "sentiment")
-    server, rows = Server(vectors, load_labels(tmp_path / "sentiment", "cpu")), [" ".join(texts[:8]), "good"]
+    server, rows = app.Server(vectors, load_labels(tmp_path / "sentiment", "cpu")), [" ".join(texts[:8]), "good"]
     answer = ask(server, "/classify", {"input": [[row, texts[0]] for row in rows] if kind == "pairs" else rows})
     probabilities = classifier.predict_proba(rows, [texts[0]] * 2 if kind == "pairs" else None)
     assert_close([list(each.values()) for each in found_in(answer, "probabilities")], probabilities)
@@ -178,13 +179,10 @@ def test_a_folder_of_transformers_answers_as_predict(head: str, input: Any, vect
     write_words_checkpoint(tmp_path / "theirs", head=head, max_position_embeddings=120)
     texts, pairs = zip(*input, strict=True) if isinstance(input[0], list) else (input, None)
     expected = minibert.predict(tmp_path / "theirs", texts, pairs)
-    answer = ask(Server(vectors, load_labels(tmp_path / "theirs", "cpu")), "/classify", {"input": input})
+    answer = ask(app.Server(vectors, load_labels(tmp_path / "theirs", "cpu")), "/classify", {"input": input})
     for found, row in zip(answer.json()["data"], expected, strict=True):
-        assert {name: found[name] for name in row} == json.loads(json.dumps(row), parse_float=approximately)
-
-
-def approximately(number: str) -> Any:
-    return pytest.approx(float(number), abs=1e-6)
+        close = json.loads(json.dumps(row), parse_float=lambda number: pytest.approx(float(number), abs=1e-6))
+        assert {name: found[name] for name in row} == close
 
 
 def test_what_classify_cannot_serve_is_refused_with_the_way_out(folder: Path, vectors: Vectors, tmp_path: Path) -> None:
@@ -193,11 +191,11 @@ def test_what_classify_cannot_serve_is_refused_with_the_way_out(folder: Path, ve
     with pytest.raises(ValueError, match="for the task 'choose'; use `minibert predict"):
         load_labels(write_words_checkpoint(tmp_path / "choose", head="multiple-choice"), "cpu")
     tagger = load_labels(write_words_checkpoint(tmp_path / "tag", head="token-classification"), "cpu")
-    answer = ask(Server(vectors, tagger), "/classify", {"input": [["a", "b"]]})
+    answer = ask(app.Server(vectors, tagger), "/classify", {"input": [["a", "b"]]})
     assert (answer.status_code, answer.json()["error"]["message"]) == (422, "row 0 is not a single text")
 
 
-def test_masked_tokens_are_those_of_fill_mask(server: Server, folder: Path) -> None:
+def test_masked_tokens_are_those_of_fill_mask(server: app.Server, folder: Path) -> None:
     texts = ["the [MASK] film", "a [MASK] and a [MASK]"]
     for found, text in zip(found_in(ask(server, "/fill-mask", {"input": texts}), "masks"), texts, strict=True):
         expected = fill_mask(text, str(folder), 5)
@@ -213,7 +211,7 @@ def test_masked_tokens_are_those_of_fill_mask(server: Server, folder: Path) -> N
 def test_the_key_is_required_everywhere_but_at_health(vectors: Vectors, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[bytes] = []
     monkeypatch.setattr("hmac.compare_digest", lambda a, b: compared.append(a) or a == b)  # in constant time
-    locked = Server(vectors, api_key="secret")
+    locked = app.Server(vectors, api_key="secret")
     wrong = ("", "Bearer wrong", "Basic secret", "Bearer secret2", b"\xe9")
     for key in wrong:
         for path, method in ((EMBED, "POST"), ("/metrics", "GET")):
@@ -224,7 +222,7 @@ def test_the_key_is_required_everywhere_but_at_health(vectors: Vectors, monkeypa
     assert ask(locked, "/health", method="GET").json() == {"status": "ok"}
 
 
-def test_other_paths_and_methods_have_error_bodies_too(server: Server) -> None:
+def test_other_paths_and_methods_have_error_bodies_too(server: app.Server) -> None:
     missing = ask(server, "/v1/chat/completions", {})
     assert (missing.status_code, missing.json()["error"]["type"]) == (404, "invalid_request_error")
     method = ask(server, EMBED, method="GET")
@@ -251,12 +249,12 @@ LIMITS = ServerSettings(max_body=400, max_texts=3, max_tokens=16, max_queue=20)
     ids=["body", "texts", "tokens", "ids", "a row of ids", "length", "length of ids"],
 )
 def test_limits_are_held_by_row(input: Any, status: int, message: str, vectors: Vectors) -> None:
-    answer = embed(Server(vectors, settings=LIMITS), input)
+    answer = embed(app.Server(vectors, settings=LIMITS), input)
     assert (answer.status_code, message in answer.json()["error"]["message"]) == (status, True), answer.content
 
 
 def test_a_full_queue_is_429_and_has_space_again_later(vectors: Vectors) -> None:
-    server = Server(vectors, settings=LIMITS)
+    server = app.Server(vectors, settings=LIMITS)
 
     async def work() -> list[httpx.Response]:
         answers = []
@@ -282,7 +280,7 @@ class Poisoned(Vectors):
 def test_a_failure_is_reported_without_its_message_to_its_own_client_alone(
     vectors: Vectors, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server = Server(Poisoned("words", vectors.embedder))
+    server = app.Server(Poisoned("words", vectors.embedder))
 
     async def work() -> Any:
         bodies = [{"model": "words", "input": text} for text in ("good", "good good good", "bad", "film")]

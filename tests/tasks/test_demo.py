@@ -16,7 +16,6 @@ import pytest
 from words import write_tsv, write_words_checkpoint
 
 from minibert.checkpoints import hub
-from minibert.tasks import demo as module
 from minibert.tasks.demo import EXAMPLE, SENTENCES, choose_checkpoint, demo, find_reviews, show_tokens
 from minibert.text.tokenizer import load_tokenizer
 
@@ -81,12 +80,11 @@ def test_a_process_without_network_has_none() -> None:
     assert "a socket was opened" in without_network("import urllib.request as u; u.urlopen('http://localhost')").stderr
 
 
-def test_the_demo_returns_what_it_shows(checkpoint: Path, tmp_path: Path) -> None:
-    shown: list[str] = []
+def test_the_demo_returns_what_it_shows(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = write_tsv(tmp_path / "x.tsv", 40)
-    figures = demo(str(data), str(checkpoint), show=shown.append)
+    figures = demo(str(data), str(checkpoint))
     json.dumps(figures, allow_nan=False)
-    text, evaluation = "\n".join(shown), figures["evaluation"]
+    text, evaluation = capsys.readouterr().out, figures["evaluation"]
     N, S = figures["ids"]["shape"]
     assert (figures["data"]["classes"], figures["baseline"]) == ({"neg": 20, "pos": 20}, 0.5)
     assert figures["last_hidden_states"]["shape"] == [N, S, 24] == [40, S, 24]
@@ -153,7 +151,7 @@ TUTORIAL = b"a fine film\t1\na dull film\t0\n"
 @pytest.fixture
 def cache(nothing_here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The empty place of the tutorial's file, in whose stead an open network serves TUTORIAL."""
-    monkeypatch.setattr(module, "TUTORIAL_SHA256", hashlib.sha256(TUTORIAL).hexdigest())
+    monkeypatch.setattr("minibert.tasks.demo.TUTORIAL_SHA256", hashlib.sha256(TUTORIAL).hexdigest())
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setattr(hub, "answers", lambda address: True)
     monkeypatch.setattr(urllib.request, "urlopen", lambda address, **options: io.BytesIO(TUTORIAL))
@@ -181,7 +179,7 @@ def test_the_tutorials_file_is_downloaded_once_and_kept(cache: Path, monkeypatch
 
 
 def test_another_file_is_not_used_and_the_shipped_reviews_are(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "TUTORIAL_SHA256", "0" * 64)
+    monkeypatch.setattr("minibert.tasks.demo.TUTORIAL_SHA256", "0" * 64)
     found = find_reviews()
     assert Counter(found.labels) == {"0": 240, "1": 240}
     assert found.meaning == {"0": "negative", "1": "positive"}
@@ -194,6 +192,6 @@ def test_the_tutorials_data_gives_the_tutorials_figures(minilm: Path, monkeypatc
     monkeypatch.setenv("MINIBERT_DATA", DATA)
     reviews = find_reviews()
     assert Counter(reviews.labels[:2000]) == {"1": 1041, "0": 959}
-    figures = show_tokens(load_tokenizer(minilm), reviews.texts[:2000], lambda text: None)
+    figures = show_tokens(load_tokenizer(minilm), reviews.texts[:2000])
     assert figures["ids"]["shape"] == [2000, 59]
     assert all(sentence not in reviews.texts for sentence in SENTENCES)

@@ -122,18 +122,15 @@ def test_each_epoch_masks_other_tokens_of_the_same_text_and_dev_always_the_same(
     assert MaskedText.fresh_head not in jobs[0].encoded.notes
 
 
-# -- beside transformers
-
-
-def load(folder: Path) -> Any:
-    return minibert.load(folder, head="masked-lm")
-
-
 # -- measured
 
 
 def test_figures_are_those_of_the_readable_logits(folders: dict[str, Path], corpus: Path) -> None:
-    model, tokenizer, data = load(folders["bert"]), minibert.load_tokenizer(folders["bert"]), TASK.read(corpus)
+    model, tokenizer, data = (
+        minibert.load(folders["bert"], head="masked-lm"),
+        minibert.load_tokenizer(folders["bert"]),
+        TASK.read(corpus),
+    )
     encoded = TASK.encode(data, tokenizer, [], 16)
     figures = TASK.measure(outputs(model, encoded, keep=TASK.reduce), data, []).figures
     batch = Batches(encoded.examples, 1, 0, tokenizer.pad_id).of_rows(range(len(encoded.examples)))
@@ -160,7 +157,7 @@ def test_no_more_than_a_batch_of_logits_is_held(folders: dict[str, Path], corpus
             alive.append(len(blocks))
             return keep(logits, example)
 
-        outputs(load(folders["bert"]), encoded, keep=watched, batch_tokens=48)
+        outputs(minibert.load(folders["bert"], head="masked-lm"), encoded, keep=watched, batch_tokens=48)
         return max(alive)
 
     assert most_alive(TASK.reduce) == 1
@@ -171,7 +168,11 @@ def test_no_more_than_a_batch_of_logits_is_held(folders: dict[str, Path], corpus
 def test_a_text_without_a_masked_token_cannot_measure_and_a_batch_without_one_teaches_nothing(
     folders: dict[str, Path],
 ) -> None:
-    rare, data, model = MaskedText(mask_rate=1e-9), Corpus.of(["the"], "dev.txt"), load(folders["bert"])
+    rare, data, model = (
+        MaskedText(mask_rate=1e-9),
+        Corpus.of(["the"], "dev.txt"),
+        minibert.load(folders["bert"], head="masked-lm"),
+    )
     encoded = rare.encode(data, minibert.load_tokenizer(folders["bert"]), [], 16)
     with pytest.raises(ValueError, match=r"the loss on dev\.txt is -?0.0, over 0 masked tokens: too little text"):
         TASK.measure(outputs(model, encoded, keep=rare.reduce), data, [])
@@ -271,7 +272,7 @@ def test_what_cannot_be_filled_is_refused(
         "folder": lambda: small,
         "fresh": lambda: minibert.load(small, head="masked-lm", new_head=True),
         "encoder": lambda: minibert.load(small),
-        "head": lambda: load(small),
+        "head": lambda: minibert.load(small, head="masked-lm"),
         "headless": lambda: folders["headless"],
     }
     with pytest.raises(error, match=message):

@@ -188,19 +188,9 @@ def test_the_comparison_notices_a_mistake(
 # -- examples
 
 
-def test_the_steps_of_the_docstrings_are_those_of_the_code() -> None:
+def test_words_and_special_tokens_are_split_as_the_docstrings_say() -> None:
     ours = WordPiece(VOCAB)
     assert ours.split("Café-Bar 東京") == ours.tokens("Café-Bar 東京") == ["cafe", "-", "bar", "東", "京"]
     assert ours.pieces("unbelievably") == ["un", "##bel", "##ie", "##va", "##bly"]
     assert WordPiece({"<m": 0, "<m>": 1, "a": 2}, special_tokens=("<m", "<m>")).ids("a<m>a<ma") == [2, 1, 2, 0, 2]
     assert bpe_module.split_words("Hello world! Hello") == ["Hello", " world", "!", " Hello"]
-    vocab = {piece: id for id, piece in enumerate(["a", "b", "aa", "ab", "aab"])}
-    for merges, text, expected in (
-        ([("a", "a")], "aaa", ["aa", "a"]),  # of equal pairs the leftmost
-        ([("a", "b"), ("a", "a")], "aab", ["a", "ab"]),  # the one learned first
-        ([("a", "a"), ("aa", "b")], "aab", ["aab"]),
-    ):
-        assert BytePairs(vocab, merges).pieces(text) == expected
-    scores = [("<unk>", 0.0), ("▁", -1.0), ("▁ab", -3.0), ("a", -1.0), ("bc", -1.5), ("c", -2.0), ("▁a", -2.5)]
-    model = Unigram(scores, 0, special_tokens=())
-    assert model.tokens("abc xyz c") == ["▁", "a", "bc", "▁", "<unk>", "▁", "c"]  # -3.5; ▁a bc is -4.0, ▁ab c -5.0

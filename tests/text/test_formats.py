@@ -82,30 +82,23 @@ def test_one_column_needs_no_delimiter(tmp_path: Path, content: str, column: str
     assert texts == [row[0] for row in csv.reader(io.StringIO(content))][column != "1" :]
 
 
-@pytest.mark.parametrize(
-    ("content", "names", "found"),
-    [
-        ("Gut;3,5\nSchlecht;1,5\n", ("1", "2"), "--delimiter ',' or --delimiter ';'"),
-        ("Gut;3,5\nSchlecht;1,5\n", (None, None), "--delimiter ',' or --delimiter ';'"),
-    ],
-)
-def test_a_delimiter_that_is_not_certain_is_refused_with_the_way_out(
-    tmp_path: Path, content: str, names: Any, found: str
-) -> None:
-    with pytest.raises(ValueError, match=f"x.csv: the delimiter of its columns is not certain; choose {found}"):
-        read(tmp_path / "x.csv", content.encode(), *names)
+@pytest.mark.parametrize("names", [("1", "2"), (None, None)])
+def test_a_delimiter_that_is_not_certain_is_refused_with_the_way_out(tmp_path: Path, names: Any) -> None:
+    message = "x.csv: the delimiter of its columns is not certain; choose --delimiter ',' or --delimiter ';'"
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path / "x.csv", b"Gut;3,5\nSchlecht;1,5\n", *names)
 
 
 def test_one_column_of_sentences_with_a_semicolon_each_is_not_split_unless_it_is_requested(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("Gut; danke\nSchlecht; nein\n")
     with (
         pytest.raises(ValueError, match="not certain; choose --delimiter ',' or"),
-        Table(tmp_path / "x.csv", [Column("text", "1")]) as file,
+        TextFile(tmp_path / "x.csv", "1") as file,
     ):
-        list(file.rows())
-    for delimiter, texts in ((",", [("Gut; danke",), ("Schlecht; nein",)]), (";", [("Gut",), ("Schlecht",)])):
-        with Table(tmp_path / "x.csv", [Column("text", "1")], FileSettings(delimiter=delimiter)) as file:
-            assert list(file.rows()) == texts
+        list(file)
+    for delimiter, texts in ((",", ["Gut; danke", "Schlecht; nein"]), (";", ["Gut", "Schlecht"])):
+        with TextFile(tmp_path / "x.csv", "1", delimiter=delimiter) as file:
+            assert list(file) == texts
 
 
 def test_a_whole_line_is_never_a_text_where_its_names_have_another_delimiter(tmp_path: Path) -> None:
@@ -135,11 +128,6 @@ def test_every_format_has_an_encoding(tmp_path: Path, format: str) -> None:
     (tmp_path / "x").write_bytes(text.encode("cp1252"))
     with Table(tmp_path / "x", [Column("text")], FileSettings(format=format, encoding="cp1252")) as file:
         assert list(file.rows()) == [("schön",)]
-    with (
-        pytest.raises(ValueError, match=r"x, (line 1|at byte \d), is not UTF-8 \(byte 0xF6\); .* --encoding cp1252"),
-        Table(tmp_path / "x", [Column("text")], FileSettings(format=format)) as file,
-    ):
-        list(file.rows())
 
 
 @pytest.mark.parametrize(

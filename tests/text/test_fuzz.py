@@ -20,7 +20,7 @@ from safetensors.numpy import save
 from safetensors.torch import load_file
 
 from minibert import Config, load_tokenizer
-from minibert.checkpoints.tensor_files import INDEX_FILE, WEIGHTS_FILE, list_tensors, read_tensors
+from minibert.checkpoints.tensor_files import INDEX_FILE, WEIGHTS_FILE, list_tensors, read_weight
 from minibert.tasks import frozen
 from minibert.text.wordpiece import SPECIAL_TOKENS
 
@@ -129,7 +129,6 @@ class Kind:
 
 
 def framed(header: bytes) -> bytes:
-    """A safetensors file with this header."""
     return struct.pack("<Q", len(header)) + header + bytes(24)
 
 
@@ -140,7 +139,7 @@ def with_details(text: bytes) -> bytes:
 
 def read_weights(folder: Path) -> None:
     """Every tensor, as safetensors reads it; small, whatever the header says, because it must fit the file."""
-    ours = {stored.name: tensor for stored, tensor in read_tensors(list(list_tensors(folder).values()))}
+    ours = {name: read_weight(stored) for name, stored in list_tensors(folder).items()}
     assert_equal(ours, load_file(folder / WEIGHTS_FILE), equal_nan=True)
 
 
@@ -211,7 +210,6 @@ def mutated(kind: Kind, pick: random.Random) -> bytes:
 
 
 def text_of(content: Any) -> bytes:
-    """Text as it is, anything else as JSON."""
     return content.encode() if isinstance(content, str) else json.dumps(content).encode()
 
 

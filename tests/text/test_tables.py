@@ -22,7 +22,6 @@ ANY_TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 
 
 def read(folder: Path, name: str, content: bytes, column: str | int | None = None, **settings: Any) -> Any:
-    """The texts of a file with this name and content."""
     (folder / name).write_bytes(content)
     with TextFile(folder / name, column, **settings) as file:
         return list(file)
@@ -190,7 +189,7 @@ def test_a_parquet_file_gives_the_requested_columns(folder: Path) -> None:
 
 def test_without_pyarrow_the_way_to_install_it_is_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(ImportError, match=r"x.parquet is read as parquet, and pyarrow, .*: .*pip install"):
+    with pytest.raises(ImportError, match=r"x.parquet is read as parquet, which needs pyarrow: .*pip install"):
         read(folder, "x.parquet", b"PAR1")
 
 

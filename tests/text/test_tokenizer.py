@@ -38,6 +38,9 @@ TEXTS = [
     "<s> a </s>",
     " two  spaces ",
     "a\x1cb \x1d c",
+    # Nothing visible: [CLS] and [SEP]; a mark that is dropped, one [UNK], Chinese signs beside each other.
+    *("\t\n", "\u200b", "\x00", "\ufffd", "\ue000\U000f0000", "a\u200bb\x00 \ufffdc\ue000d"),
+    *("CAFÉ cafe\u0301 İstanbul", "at 👨‍👩‍👧‍👦 home", "中文和"),
 ]
 SHORT = [*SENTENCES, "", " ", "a <mask> or [MASK]"]
 ANY_TEXT = st.lists(
@@ -115,9 +118,6 @@ def test_a_batch_is_padded_on_the_right_to_its_longest_row() -> None:
     assert batch.input_ids.tolist() == [[CLS, 7592, SEP, PAD, PAD], [CLS, 7592, 2502, 2088, SEP]]
     assert batch.attention_mask.tolist() == [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]
     assert batch.special_tokens_mask.tolist() == [[1, 0, 1, 1, 1], [1, 0, 0, 0, 1]]
-    assert batch.offsets[0] == [(0, 0), (0, 5), (0, 0), (0, 0), (0, 0)]
-    assert batch.word_ids[0] == [None, 0, None, None, None]
-    assert batch.tokens[0] == ["[CLS]", "hello", "[SEP]", "[PAD]", "[PAD]"]
     assert batch.input_ids.dtype == batch.attention_mask.dtype == batch.token_type_ids.dtype == torch.long
     moved = batch.to("meta")
     assert all(moved[name].is_meta for name in TENSORS) and moved.tokens == batch.tokens
@@ -137,25 +137,6 @@ def test_padding_is_accepted_as_transformers_has_it_and_no_padding_is_refused(bo
     for wrong in (False, "do_not_pad", None, 3):
         with pytest.raises(ValueError, match=r"padding is .*; choose True, 'longest' or 'max_length'; `ids`"):
             ours(texts, padding=wrong)
-
-
-@pytest.mark.parametrize("text", ["", "   ", "\t\n", "\u200b", "\x00", "\ufffd", "\ue000\U000f0000"], ids=ascii)
-def test_a_text_of_nothing_visible_is_cls_and_sep(text: str) -> None:
-    assert TOKENIZER.ids([text]) == [[CLS, SEP]]
-
-
-@pytest.mark.parametrize(
-    ("text", "stretches"),
-    [
-        ("a\u200bb\x00 \ufffdc\ue000d", ["a\u200bb", "c\ue000d"]),
-        ("CAFÉ cafe\u0301 İstanbul", ["CAFÉ", "cafe", "İstanbul"]),  # the mark is dropped
-        ("at 👨‍👩‍👧‍👦 home", ["at", "👨‍👩‍👧‍👦", "home"]),  # one [UNK]
-        ("中文和", ["中", "文", "和"]),
-    ],
-    ids=ascii,
-)
-def test_offsets_point_into_the_original_text(text: str, stretches: list[str]) -> None:
-    assert [text[start:end] for start, end in TOKENIZER(text).offsets[0][1:-1]] == stretches
 
 
 @quiet

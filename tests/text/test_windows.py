@@ -1,4 +1,4 @@
-"""Texts beyond max_length, cut, refused or split into windows: their vectors, files and classifiers."""
+"""Texts beyond max_length, cut, refused or split into windows: their vectors and files."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +9,6 @@ import pytest
 from words import BAD, GOOD, write_words_checkpoint
 
 import minibert
-from minibert.tasks.frozen import Classifier, train
-from minibert.text.tokenized import TruncationWarning
 from minibert.vectors.stream import embed_stream
 
 # The checkpoint takes 20 tokens, 18 of them of text.
@@ -34,34 +32,12 @@ def test_texts_that_fit_have_the_same_vectors_as_those_that_would_be_cut(checkpo
     np.testing.assert_array_equal(
         minibert.embed(short, checkpoint, long="windows"), minibert.embed(short, checkpoint, long="cut")
     )
-    with pytest.warns(TruncationWarning, match="^2 of 5 texts are longer than 20 tokens"):
-        minibert.embed(TEXTS, checkpoint, long="cut")
 
 
-def test_every_way_to_request_windows_gives_the_same(checkpoint: Path, tmp_path: Path) -> None:
-    expected = minibert.embed(TEXTS, checkpoint, long="windows", stride=7)
-    written = embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, long="windows", stride=7, part_rows=2)
-    embedder = minibert.Embedder(checkpoint, minibert.Recipe(long="windows", stride=7))
-    features = minibert.TextFeatures(checkpoint, long="windows", stride=7, cache=tmp_path / "rows").fit(TEXTS)
-    for got in (embedder(TEXTS), np.load(tmp_path / "x.npy"), features.transform(TEXTS)):
-        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(features.transform(TEXTS[:2]), expected[:2], rtol=0, atol=1e-5)
-    assert (written.windowed, written.windows, written.truncated) == (2, 5 + 2, 0)
-    for stats in (embedder.stats, features.stats_):
-        assert (stats.texts, stats.windowed, stats.windows, stats.truncated) == (5, 2, 7, 0)
-
-
-def test_the_command_reports_windows_and_a_saved_classifier_keeps_them(
-    checkpoint: Path, tmp_path: Path, run: Any
-) -> None:
+def test_the_command_reports_windows(checkpoint: Path, tmp_path: Path, run: Any) -> None:
     (tmp_path / "in.txt").write_text("\n".join(TEXTS))
     command = f"embed {tmp_path}/in.txt --out {tmp_path}/x.npy --model {checkpoint} --long windows"
     assert "2 of 5 texts in 6 windows" in run(*command.split())
-    trained = train(GOOD + BAD, [1, 1, 1, 0, 0, 0], model=str(checkpoint), long="windows", stride=5)
-    trained.save(tmp_path)
-    loaded = Classifier.load(tmp_path)
-    assert (loaded.features.long, loaded.features.stride) == ("windows", 5)
-    np.testing.assert_array_equal(loaded.predict_proba(TEXTS), trained.predict_proba(TEXTS))
 
 
 # -- vectors that are not finite

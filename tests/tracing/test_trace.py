@@ -21,7 +21,6 @@ from minibert import templates
 from minibert.tasks.masked_text import fill_mask
 from minibert.tracing import page as pages
 from minibert.tracing.journey import Journey, merge_words, quadrants, rollout
-from minibert.tracing.page import choose, page_data
 
 TEXT = "the film very lovely it good"  # "it" is two pieces
 PAIR = ("the film", "a very dull play")
@@ -153,7 +152,7 @@ def test_the_numbers_of_the_page_and_the_places_of_special_tokens_are_those_of_t
 
 def test_the_page_has_the_queries_and_keys_of_the_chosen_heads_alone(encoder, tokenizer):
     traced = minibert.trace(encoder, tokenizer, TEXT)
-    whole, part = (page_data(traced, choose(traced, heads=heads))["pairs"]["1"] for heads in (None, [2]))
+    whole, part = (pages.page_data(traced, pages.choose(traced, heads=heads))["pairs"]["1"] for heads in (None, [2]))
     assert len(whole["queries"]) == pytest.approx(3 * len(part["queries"]), abs=4) and whole["log_sums"] is None
 
 
@@ -193,18 +192,18 @@ def test_no_text_becomes_part_of_the_page_which_needs_no_network(text, encoder, 
 
 def test_a_long_text_gets_fewer_heads_and_layers_and_says_so(encoder, tokenizer, monkeypatch):
     traced = minibert.trace(encoder, tokenizer, " ".join(["film"] * 78))
-    assert choose(traced).message == (
+    assert pages.choose(traced).message == (
         "Of the 80 tokens this page has the vectors of the first 64 tokens; the queries and keys of the first 24. "
         "Norms, mean and rollout are of all."
     )
     monkeypatch.setattr("minibert.tracing.page.LIMIT", 100_000)
-    choice, page = choose(traced), traced.to_html()
+    choice, page = pages.choose(traced), traced.to_html()
     assert "this page has layers 1 of 0 to 1 (--layers chooses others)" in choice.message in Reader(page).text
     data = data_of(page)
     assert (list(data["attention"]), data["layers"], data["heads"]) == (["1"], [1], [0, 1, 2])
     assert {"hidden0", "hidden1", "hidden2"} == {name for name in data["vectors"] if name.startswith("hidden")}
     assert len(unpacked(data["vectors"]["hidden2"], "<f2", 64, 24)) == 64
-    assert choose(traced, layers=[1, 0, 0], heads=[2])[:2] == ([0, 1], [2])
+    assert pages.choose(traced, layers=[1, 0, 0], heads=[2])[:2] == ([0, 1], [2])
 
 
 def test_64_tokens_of_six_layers_and_twelve_heads_fit_in_6_megabytes(tokenizer):

@@ -3,8 +3,6 @@
 Of a corpus every line is read once, whatever the windows, and what is no corpus is refused.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -158,6 +156,12 @@ def test_one_text_a_row_loses_no_token_and_one_row_in_ten_is_short() -> None:
     assert sorted(id for row in rows for id in texts(row)[0]) == sorted(all_ids)
     short = sum(len(row.ids) < LONG for row in rows) / len(rows)
     assert 0.05 < short < 0.12  # a tenth, less those drawn at full length, more the ends of documents
+
+
+def test_a_row_has_one_sentence_and_a_long_one_is_cut_into_several() -> None:
+    given = [[[11, 12, 13], [14]], [list(range(20, 50))]]
+    rows = replace(packing(None, 22), by_sentence=True).rows(given, Random(3))
+    assert sorted(texts(row)[0] for row in rows) == [[11, 12, 13], [14], list(range(20, 40)), list(range(40, 50))]
 
 
 def test_half_of_the_second_texts_follow_and_half_are_from_another_document() -> None:

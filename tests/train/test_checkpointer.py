@@ -1,155 +1,121 @@
 """The checkpoints of a run: killed at any moment and resumed, it ends with the bits of one that never stopped."""
 
-from __future__ import annotations
-
-import itertools
 import json
 import os
 import resource
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
-from helpers import assert_equal, write_checkpoint
+from helpers import assert_equal
 from safetensors import safe_open
 from safetensors.torch import load_file, save, save_file
 from torch import Tensor
-from training import WIDTH, batches_of
+from words import labelled
 
 import minibert
-from minibert import files
-from minibert.heads import Head
-from minibert.train import checkpointer
+from minibert.tasks.classification import Classification
+from minibert.train import checkpointer, loop
 from minibert.train.checkpointer import BEST, Checkpointer
-from minibert.train.loop import NotFiniteError, Progress, new_optimizer, packed_loss, train
-from minibert.train.settings import TrainSettings
+from minibert.train.finetuning import FinetuneRun
+from minibert.train.settings import FinetuneSettings, TrainSettings
 
-HEAD = "sequence-classification"
-SETTINGS = TrainSettings(epochs=3, batch_size=4, learning_rate=1e-2, accumulate=2)  # of 18 rows: 3 steps an epoch
 CONFIG = {"seed": 0, "learning_rate": 1e-2, "labels": ("a", "b")}
-SCORES = [0.5, 0.9, 0.7]  # by epoch: the second is the best
-
-
-@dataclass
-class Ended:
-    """The result of a run: the weights of the last step and the best ones."""
-
-    progress: Progress
-    last: dict[str, Tensor]
-    best: dict[str, Tensor]
-    first_step: int  # where it began
-
-
-def run(checkpoint: Path, folder: Path, every: int = 2, restart: bool = False, loss_of: Any = packed_loss) -> Ended:
-    """A run as fine-tuning makes it: seeded, resumed, saved every few steps, and scored after each epoch."""
-    with Checkpointer(folder, CONFIG, restart) as checkpointer:
-        torch.manual_seed(SETTINGS.seed)
-        model = minibert.load(checkpoint, head=HEAD)
-        optimizer = new_optimizer(model, SETTINGS)
-        progress = checkpointer.resume(model, optimizer)
-        first_step = progress.step
-
-        def after_step(progress: Progress) -> None:
-            if progress.step % every == 0:
-                checkpointer.save(progress, model, optimizer)
-
-        def after_epoch(progress: Progress) -> None:
-            progress.scores.append({"accuracy": SCORES[progress.epoch - 1]})
-            if progress.epoch <= 2:
-                progress.best = progress.epoch - 1
-                checkpointer.save_best(model)
-            checkpointer.save(progress, model, optimizer)
-
-        train(
-            model,
-            batches_of(HEAD, 18, 4),
-            SETTINGS,
-            loss_of=loss_of,
-            progress=progress,
-            optimizer=optimizer,
-            after_step=after_step,
-            after_epoch=after_epoch,
-        )
-        last = {name: value.clone() for name, value in model.state_dict().items()}
-        checkpointer.load_best(model)
-    return Ended(progress, last, model.state_dict(), first_step)
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoint")
-    write_checkpoint(folder, head=HEAD, num_labels=3, num_hidden_layers=1, max_position_embeddings=WIDTH)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the runs are that several tests copy."""
-    return tmp_path_factory.mktemp("folders")
-
-
-@pytest.fixture(scope="module")
-def whole(checkpoint: Path, folders: Path) -> Ended:
-    """The run that was not interrupted."""
-    return run(checkpoint, folders / "whole", every=1)
-
-
-@pytest.fixture(scope="module")
-def killed(checkpoint: Path, folders: Path) -> Path:
-    """The folder of a run that was killed after its fifth step."""
-    with pytest.raises(Killed):
-        run(checkpoint, folders / "killed", every=1, loss_of=killing(10, Killed()))
-    return folders / "killed"
-
-
-def assert_ended_alike(ended: Ended, whole: Ended) -> None:
-    assert vars(ended.progress) == vars(whole.progress)
-    assert_equal(ended.last, whole.last)
-    assert_equal(ended.best, whole.best)
+TASK = Classification()
+Act = Callable[[list[Any]], object]
+pytestmark = pytest.mark.filterwarnings("ignore:all .* texts were predicted", "ignore:degenerate")
 
 
 class Killed(BaseException):
     """The process ends here."""
 
 
+kill: Act = Mock(side_effect=Killed)
+
+
+def make_loss_nan(given: list[Any]) -> None:
+    loss_of = given[3]
+    given[3] = lambda *of: loss_of(*of) * float("nan")
+
+
+def run(checkpoint: Path, folder: Path, every: int = 2, step: int = 0, act: Act = kill) -> list[int]:
+    """Nine steps of fine-tuning with dropout, three an epoch: the numbers of those that were done by this call.
+
+    act: called before that step, with what one_step is given, which it may change.
+    """
+    right, done = loop.one_step, list[int]()
+
+    def one_step(*given: Any) -> Any:
+        changed = list(given)
+        if given[5] == step:
+            act(changed)
+        done.append(given[5])
+        return right(*changed)
+
+    how: dict[str, Any] = {"epochs": 3, "batch_size": 4, "learning_rate": 1e-2, "accumulate": 2, "precision": "float32"}
+    settings = FinetuneSettings(model=str(checkpoint), save_every=every, **how)
+    data = TASK.from_labels(*labelled(18))
+    second_is_best = patch("minibert.train.run.is_best", lambda progress, main: progress.epoch <= 2)
+    with patch.object(loop, "one_step", one_step), second_is_best:
+        trained = FinetuneRun.of(TASK, data, data, settings).train(folder)
+    assert_equal(trained.model.state_dict(), load_file(folder / BEST))
+    return done
+
+
+@pytest.fixture(scope="module")
+def whole(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the run that was not interrupted."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert run(checkpoint, folder, every=1) == list(range(1, 10))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def killed(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was killed after its fifth step."""
+    folder = tmp_path_factory.mktemp("killed")
+    with pytest.raises(Killed):
+        run(checkpoint, folder, every=1, step=6)
+    return folder
+
+
+def states(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("state-*"))
+
+
+def metadata_of(path: Path) -> Any:
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}
+
+
+def assert_ended_alike(folder: Path, whole: Path) -> None:
+    """The same weights, optimizer, random state and progress after the last step, and the same best weights."""
+    for name in (states(whole)[-1], BEST):
+        assert_equal(load_file(folder / name), load_file(whole / name))
+        assert metadata_of(folder / name) == metadata_of(whole / name)
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Killed
 
 
-def killing(call: int, error: BaseException, factor: float | None = None) -> Any:
-    """A loss function that raises, or multiplies its loss by a factor, at its n-th call."""
-    calls = itertools.count(1)
-
-    def loss_of(model: Head, batch: Any) -> Tensor:
-        now = next(calls) == call
-        if now and factor is None:
-            raise error
-        return packed_loss(model, batch) * (factor if now and factor else 1)
-
-    return loss_of
-
-
-@pytest.mark.parametrize(
-    ("step", "every", "factor"),
-    [(1, 2, None), (4, 2, None), (7, 100, None), (5, 1, float("nan"))],
-)
+@pytest.mark.parametrize(("step", "every", "act"), [(1, 2, kill), (4, 2, kill), (7, 100, kill), (5, 1, make_loss_nan)])
 def test_a_run_that_was_killed_in_any_step_or_whose_loss_is_not_finite_is_resumed_bit_for_bit(
-    step: int, every: int, factor: float | None, checkpoint: Path, whole: Ended, tmp_path: Path
+    step: int, every: int, act: Act, checkpoint: Path, whole: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(Killed if factor is None else NotFiniteError):  # 5 batches: 3 steps
-        run(checkpoint, tmp_path / "run", every, loss_of=killing(-(-step * 5 // 3), Killed(), factor))
-    ended = run(checkpoint, tmp_path / "run", every)
-    assert step - 1 - every <= ended.first_step < step
-    assert_ended_alike(ended, whole)
+    with pytest.raises(Killed if act is kill else loop.NotFiniteError):
+        run(checkpoint, tmp_path / "run", every, step, act)
+    assert step - every <= run(checkpoint, tmp_path / "run", every)[0] <= step
+    assert_ended_alike(tmp_path / "run", whole)
 
 
 @pytest.mark.slow
 def test_a_run_that_was_killed_at_any_write_is_resumed_bit_for_bit(
-    checkpoint: Path, whole: Ended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy of the folder before each time that a file appears or is removed is what a kill would leave."""
     folder, copies = tmp_path / "run", list[Path]()
@@ -163,31 +129,17 @@ def test_a_run_that_was_killed_at_any_write_is_resumed_bit_for_bit(
         return watched
 
     with monkeypatch.context() as changed:
-        changed.setattr(files.os, "replace", copy_before(os.replace))
+        changed.setattr(os, "replace", copy_before(os.replace))
         changed.setattr(Path, "unlink", copy_before(Path.unlink))
         run(checkpoint, folder, every=2)
     first_steps = []
     for copy in copies:
         (copy / ".state-00000004.safetensors.1").write_bytes(b"half")  # another process was writing
-        ended = run(checkpoint, copy, every=2)
-        assert_ended_alike(ended, whole)
-        first_steps.append(ended.first_step)
+        first_steps.append([*run(checkpoint, copy, every=2), 10][0])
+        assert_ended_alike(copy, whole)
         assert not list(copy.glob(".*"))  # half-written files are removed
     assert first_steps == sorted(first_steps)  # no write loses a state
-    assert set(first_steps) == {0, 2, 3, 4, 6, 8, 9}
-
-
-def test_a_restart_that_is_killed_leaves_no_state_of_the_earlier_run(
-    killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr(checkpointer, "write_text_atomically", killing(1, Killed()))
-    with pytest.raises(Killed), Checkpointer(tmp_path, CONFIG | {"seed": 1}, restart=True):
-        pass
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "run_config.json"]
-    monkeypatch.undo()
-    with Checkpointer(tmp_path, CONFIG | {"seed": 1}):  # so any config may follow
-        pass
+    assert set(first_steps) == {1, 3, 4, 5, 7, 9, 10}
 
 
 LEFT_OUT: dict[str, Callable[[dict[str, Tensor], dict[str, Any]], Any]] = {
@@ -204,46 +156,41 @@ LEFT_OUT: dict[str, Callable[[dict[str, Tensor], dict[str, Any]], Any]] = {
 
 @pytest.mark.parametrize("part", LEFT_OUT)
 def test_a_state_in_which_one_part_differs_ends_with_other_bits(
-    part: str, checkpoint: Path, whole: Ended, killed: Path, tmp_path: Path
+    part: str, checkpoint: Path, whole: Path, killed: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
     last = tmp_path / states(tmp_path)[-1]
-    with safe_open(last, framework="pt") as file:
-        progress = json.loads(file.metadata()["progress"])
+    progress = json.loads(metadata_of(last)["progress"])
     assert (progress["step"], progress["epoch"], progress["batch"]) == (5, 1, 4)
     tensors = load_file(last)
     LEFT_OUT[part](tensors, progress)
     save_file(tensors, last, metadata={"progress": json.dumps(progress)})
-    ended = run(checkpoint, tmp_path, every=1)
-    assert not all(torch.equal(ended.last[name], whole.last[name]) for name in whole.last)
+    run(checkpoint, tmp_path, every=1)
+    ended, expected = (load_file(folder / states(folder)[-1]) for folder in (tmp_path, whole))
+    assert not all(torch.equal(ended[name], expected[name]) for name in expected if name.startswith("weight "))
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # What is kept
 
 
-def states(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("state-*"))
-
-
 def test_a_finished_run_keeps_two_states_and_the_best_weights_and_trains_nothing_when_it_is_started_again(
-    checkpoint: Path, whole: Ended, folders: Path, tmp_path: Path
+    checkpoint: Path, whole: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(folders / "whole", tmp_path, dirs_exist_ok=True)
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     assert states(tmp_path) == ["state-00000008.safetensors", "state-00000009.safetensors"]
     assert sorted(path.name for path in tmp_path.iterdir()) == [BEST, "lock", "run_config.json", *states(tmp_path)]
-    ended = run(checkpoint, tmp_path, loss_of=None)  # which would fail if it was called
-    assert ended.first_step == 9
-    assert_ended_alike(ended, whole)
+    assert run(checkpoint, tmp_path) == []
+    assert_ended_alike(tmp_path, whole)
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "of something else", "without progress"])
 def test_of_a_last_state_that_cannot_be_read_a_warning_tells_and_the_one_before_it_is_used(
-    damage: str, checkpoint: Path, whole: Ended, folders: Path, tmp_path: Path
+    damage: str, checkpoint: Path, whole: Path, tmp_path: Path
 ) -> None:
-    shutil.copytree(folders / "whole", tmp_path, dirs_exist_ok=True)
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     last = tmp_path / states(tmp_path)[-1]
-    zeros = {"weight classifier.weight": torch.zeros(3, 24)}
+    zeros = {"weight classifier.weight": torch.zeros(2, 24)}
     damaged = {
         "cut": last.read_bytes()[:-1000],
         "empty": b"",
@@ -252,21 +199,20 @@ def test_of_a_last_state_that_cannot_be_read_a_warning_tells_and_the_one_before_
     }
     last.write_bytes(damaged[damage])
     with pytest.warns(UserWarning, match=f"{last.name} cannot be read .*using the state before it"):
-        ended = run(checkpoint, tmp_path, every=1)
-    assert ended.first_step == 8
-    assert_ended_alike(ended, whole)
+        assert run(checkpoint, tmp_path, every=1) == [9]
+    assert_ended_alike(tmp_path, whole)
 
 
 def test_neither_frozen_weights_nor_a_state_after_a_loss_that_is_not_finite_are_saved(
     checkpoint: Path, tmp_path: Path
 ) -> None:
     """The loss is not yet flushed: on a GPU that happens every twenty steps."""
-    model = minibert.load(checkpoint, head=HEAD)
+    model = minibert.load(checkpoint, head="sequence-classification", new_head=True)
     model.encoder.requires_grad_(False)
-    bad = Progress(step=2, pending=[((), {"loss": torch.tensor(float("inf"))})])
-    with Checkpointer(tmp_path, CONFIG) as checkpointer, pytest.raises(NotFiniteError):
-        for progress in (Progress(step=1), bad):
-            checkpointer.save(progress, model, new_optimizer(model, SETTINGS))
+    bad = loop.Progress(step=2, pending=[((), {"loss": torch.tensor(float("inf"))})])
+    with Checkpointer(tmp_path, CONFIG) as checkpointer, pytest.raises(loop.NotFiniteError):
+        for progress in (loop.Progress(step=1), bad):
+            checkpointer.save(progress, model, loop.new_optimizer(model, TrainSettings()))
     assert states(tmp_path) == ["state-00000001.safetensors"]
     assert sorted(load_file(tmp_path / states(tmp_path)[0])) == [
         "random",
@@ -289,6 +235,15 @@ def test_a_folder_that_another_run_uses_is_refused_and_free_when_that_one_ends(t
         pass
 
 
+@pytest.fixture
+def begun(tmp_path: Path) -> Path:
+    """The folder of a run with a state and best weights."""
+    with Checkpointer(tmp_path, CONFIG):
+        for name in ("state-00000005.safetensors", BEST):
+            (tmp_path / name).touch()
+    return tmp_path
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -297,38 +252,43 @@ def test_a_folder_that_another_run_uses_is_refused_and_free_when_that_one_ends(t
     ],
 )
 def test_a_run_with_another_config_is_not_resumed_and_the_differences_are_named(
-    change: dict[str, Any], words: str, killed: Path, tmp_path: Path
+    change: dict[str, Any], words: str, begun: Path
 ) -> None:
-    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(ValueError, match=words + ".*--restart"), Checkpointer(tmp_path, CONFIG | change):
+    before = {path.name: path.read_bytes() for path in begun.iterdir()}
+    with pytest.raises(ValueError, match=words + ".*--restart"), Checkpointer(begun, CONFIG | change):
         pass
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    with Checkpointer(tmp_path, CONFIG | change, restart=True):
-        assert states(tmp_path) == [] and not (tmp_path / BEST).exists()
+    assert {path.name: path.read_bytes() for path in begun.iterdir()} == before
+    with Checkpointer(begun, CONFIG | change, restart=True):
+        assert states(begun) == [] and not (begun / BEST).exists()
+
+
+def test_a_restart_that_is_killed_leaves_no_state_of_the_earlier_run(begun: Path) -> None:
+    killed = patch.object(checkpointer, "write_text_atomically", kill)
+    with killed, pytest.raises(Killed), Checkpointer(begun, CONFIG | {"seed": 1}, restart=True):
+        pass
+    assert sorted(path.name for path in begun.iterdir()) == ["lock", "run_config.json"]
+    with Checkpointer(begun, CONFIG | {"seed": 1}):  # so any config may follow
+        pass
 
 
 def test_a_full_disk_is_reported_with_the_file_and_the_last_state_stays(
-    checkpoint: Path, whole: Ended, tmp_path: Path
+    checkpoint: Path, whole: Path, tmp_path: Path
 ) -> None:
-    calls, limits = itertools.count(1), resource.getrlimit(resource.RLIMIT_FSIZE)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def loss_of(model: Head, batch: Any) -> Tensor:
-        if next(calls) == 8:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # the system refuses longer files
-        return packed_loss(model, batch)
+    def fill(given: list[Any]) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # the system refuses longer files
 
     try:
         with pytest.raises(OSError, match=r"state-00000005\.safetensors") as told:
-            run(checkpoint, tmp_path, every=1, loss_of=loss_of)
+            run(checkpoint, tmp_path, every=1, step=5, act=fill)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "state-00000005.safetensors." not in str(told.value)  # not that of the temporary file
     assert states(tmp_path) == ["state-00000003.safetensors", "state-00000004.safetensors"]
     assert not list(tmp_path.glob(".*"))
-    ended = run(checkpoint, tmp_path)
-    assert ended.first_step == 4
-    assert_ended_alike(ended, whole)
+    assert run(checkpoint, tmp_path)[0] == 5
+    assert_ended_alike(tmp_path, whole)
 
 
 def test_a_state_is_due_after_so_many_steps_or_after_some_minutes(

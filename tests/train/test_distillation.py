@@ -1,7 +1,5 @@
 """Distillation: the losses are those of the paper, the student begins as its teacher and becomes a checkpoint."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json
@@ -28,7 +26,6 @@ from minibert.families.roberta import ROBERTA
 from minibert.heads import Head
 from minibert.losses import IGNORED
 from minibert.tasks.classification import Classification
-from minibert.train import distillation as module
 from minibert.train import finetune, pretrain
 from minibert.train.batches import Batch, Batches, collate
 from minibert.train.distillation import (
@@ -46,7 +43,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:all .* texts were predicted", "ignore:degenerate"),  # models that barely learned
 ]
 HEAD = "masked-lm"
-DEEP = 4
 QUICK: dict[str, Any] = {"max_length": 16, "batch_size": 4, "learning_rate": 1e-3}
 LENGTHS = [11, 3, 1, 7, 11, 2]
 BATCH = batch_of(HEAD, LENGTHS)  # both segments, masked tokens in each row
@@ -72,7 +68,7 @@ def test_layers_are_taken_in_order_each_once_from_the_first_to_the_last() -> Non
 @pytest.fixture(scope="module")
 def teacher(written: Callable[..., tuple[Path, Any]]) -> Head:
     """A BERT of which every parameter counts, with dropout, segments and a pooler in the file."""
-    return minibert.load(written(BERT, HEAD, num_hidden_layers=DEEP)[0], head=HEAD).requires_grad_(False)
+    return minibert.load(written(BERT, HEAD, num_hidden_layers=4)[0], head=HEAD).requires_grad_(False)
 
 
 def test_a_student_begins_as_its_teachers_layers_without_segments_and_pooler(teacher: Any) -> None:
@@ -151,7 +147,7 @@ def summed(objective: Distillation, model: Head, batch: Batch) -> Tensor:
 def test_the_packed_step_is_the_readable_one_and_computes_few_logits_at_once(
     at_once: int, places: str, teacher: Head, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "AT_ONCE", at_once)
+    monkeypatch.setattr("minibert.train.distillation.AT_ONCE", at_once)
     student, rows = new_student(teacher, (0, 3)), list[int]()
     readable, packed = (partial(summed, losses_of(step, teacher, places=places)) for step in ("readable", "packed"))
     right = Found.of(readable, student, BATCH)

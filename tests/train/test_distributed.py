@@ -1,20 +1,38 @@
-"""Who a process is, what is refused before it meets others, and which rows and windows are whose."""
+"""Who a process is, what is refused before it meets others, and which rows and windows are whose.
 
-from __future__ import annotations
+Two processes train what one does: the same weights, one output, and after a kill the same bits. ranks.py runs in the
+processes; torchrun starts them here as its users do.
+"""
 
+import json
+import os
+import signal
+import subprocess
 import sys
+import time
 import warnings
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import ranks
 import torch
+from helpers import assert_equal
 from hypothesis import given
 from hypothesis import strategies as st
+from ranks import CASES, Ended
+from safetensors.torch import load_file
+from torch import Tensor
 from training import CHOICES, batches_of
+from words import write_tsv, write_words_checkpoint
 
 from minibert.train import distributed, finetune, pretrain
+from minibert.train.batches import Batch
 from minibert.train.corpus import Corpus
-from minibert.train.distributed import SINGLE_PROCESS, DistributedContext, context
+from minibert.train.loop import new_optimizer, train
+from minibert.train.pretraining import PretrainRun
 
 
 def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int, size: int) -> None:
@@ -29,20 +47,22 @@ def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int, size: int) -> None:
 
 
 def test_the_context_follows_the_environment_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert context() is SINGLE_PROCESS and SINGLE_PROCESS.is_main
+    assert distributed.context() is distributed.SINGLE_PROCESS and distributed.SINGLE_PROCESS.is_main
     as_rank(monkeypatch, 3, 8)
-    assert (context().rank, context().size, context().is_main) == (3, 8, False)
+    assert (distributed.context().rank, distributed.context().size, distributed.context().is_main) == (3, 8, False)
     as_rank(monkeypatch, 0, 1)
-    assert context() is SINGLE_PROCESS
+    assert distributed.context() is distributed.SINGLE_PROCESS
     as_rank(monkeypatch, 0, 2)
     monkeypatch.delenv("MASTER_PORT")
-    assert context() is SINGLE_PROCESS  # a number of processes alone, which other programs set too, says nothing
+    assert (
+        distributed.context() is distributed.SINGLE_PROCESS
+    )  # a number of processes alone, which other programs set too, says nothing
 
 
 def test_ranks_draw_numbers_of_their_own() -> None:
     drawn = set[float]()
     for rank in range(3):
-        DistributedContext(rank, 3, rank).seed(5)
+        distributed.DistributedContext(rank, 3, rank).seed(5)
         drawn.add(float(torch.rand(())))
     assert len(drawn) == 3
 
@@ -111,3 +131,172 @@ def test_ranks_have_as_many_windows_of_a_corpus(size: int, ranks: int) -> None:
         assert corpus.window == 100
     elif size >= 100 * ranks:  # a few bytes make no windows
         assert corpus.windows % ranks == 0
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# In two processes
+
+TESTS = Path(__file__).parents[1]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+QUIET = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+CLOSE, CLOSE_DOUBLE = 1e-6, 1e-12
+FAR = 1e-4  # what a mistake makes
+
+
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the trainings of ranks.py, in two processes; one start of torchrun for all of them."""
+    folder = tmp_path_factory.mktemp("launched")
+    ranks.write_corpus(folder)
+    done = subprocess.run([*TORCHRUN, str(TESTS / "ranks.py"), str(folder)], env=QUIET, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert not done.stderr, "a warning that concerns no user"
+    return folder
+
+
+def weights(folder: Path, name: str, rank: int = 0) -> dict[str, Tensor]:
+    return load_file(folder / f"{name}-{rank}.safetensors")
+
+
+def curve(folder: Path, name: str, rank: int = 0) -> Any:
+    return json.loads((folder / f"{name}-{rank}.json").read_text())
+
+
+def apart(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    """The largest difference of two models."""
+    assert one.keys() == other.keys()
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+def assert_trained_alike(launched: Path, name: str, alone: Ended) -> None:
+    close = CLOSE_DOUBLE if "double" in name else CLOSE
+    assert len(alone.progress.curve) >= 20 or name == "corpus"
+    assert_equal(weights(launched, name, 0), weights(launched, name, 1))
+    assert curve(launched, name, 0) == curve(launched, name, 1)
+    assert apart(weights(launched, name), alone.weights) < close
+    # The losses beside them: each is a sum over many weights, so that it differs by more than any of them.
+    torch.testing.assert_close(curve(launched, name), alone.progress.curve, rtol=10 * close, atol=10 * close)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The same weights
+
+
+def alone(name: str, folder: Path) -> Ended:
+    case = CASES[name]
+    return replace(case, settings=replace(case.settings, shard="none")).run(distributed.SINGLE_PROCESS, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_two_processes_end_with_the_weights_of_one(name: str, launched: Path, tmp_path: Path) -> None:
+    """Uneven last batches, steps of two batches, rows without a label, several objectives, weighted labels, shards."""
+    assert_trained_alike(launched, name, alone(name, tmp_path))
+
+
+@pytest.mark.slow
+def test_a_step_in_which_no_rank_has_a_label_is_left_out(launched: Path) -> None:
+    assert 0.0 in curve(launched, "mlm") and sum(loss > 0 for loss in curve(launched, "mlm")) > 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mistake", "ranks_differ"), [("mean of means", False), ("never summed", True)])
+def test_a_mistake_in_summing_is_caught(mistake: str, ranks_differ: bool, launched: Path, tmp_path: Path) -> None:
+    assert apart(weights(launched, mistake), alone("classify", tmp_path).weights) > FAR
+    assert (apart(weights(launched, mistake, 0), weights(launched, mistake, 1)) > FAR) == ranks_differ
+
+
+class Interleaved:
+    """The batches of two ranks in turn, for one process."""
+
+    def __init__(self, run: PretrainRun, folder: Path) -> None:
+        self.batches_per_epoch = 2 * run.settings.steps * run.settings.accumulate
+        stream = replace(run.batches(folder), journal=None)
+        self.streams = [replace(stream, rank=rank, ranks=2) for rank in (0, 1)]
+
+    def epoch_batches(self, epoch: int, first: int = 0) -> Iterator[Batch]:
+        for both in zip(*(stream.epoch_batches(epoch) for stream in self.streams), strict=True):
+            yield from both
+
+
+@pytest.mark.slow
+def test_two_processes_learn_a_corpus_as_one_that_reads_for_both(launched: Path, tmp_path: Path) -> None:
+    run = ranks.corpus_run(launched)
+    torch.manual_seed(run.settings.seed)
+    model = run.new_model()
+    settings = replace(run.settings, accumulate=2 * run.settings.accumulate)
+    batches: Any = Interleaved(run, tmp_path)
+    windows = [set(stream.windows) for stream in batches.streams]
+    assert windows[0] | windows[1] == set(range(run.corpus.windows)) and not windows[0] & windows[1]
+    progress = train(model, batches, settings, loss_of=run.objective, optimizer=new_optimizer(model, settings))
+    assert_trained_alike(
+        launched, "corpus", Ended(progress, {name: value.detach() for name, value in model.named_parameters()})
+    )
+    assert sorted(path.name for path in (launched / "run").glob("windows*")) == ["windows-0.txt", "windows-1.txt"]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Resumed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["classify", "classify, sharded"])
+def test_two_processes_resume_bit_for_bit(name: str, launched: Path) -> None:
+    assert_equal(weights(launched, f"{name}, resumed"), weights(launched, f"{name}, whole"))
+    assert curve(launched, f"{name}, resumed") == curve(launched, f"{name}, whole")
+    assert apart(weights(launched, f"{name}, resumed wrongly"), weights(launched, f"{name}, whole")) > FAR
+    saved = load_file(max((launched / f"{name}, saved").glob("state-*")))
+    for parameter, value in CASES[name].new_model().named_parameters():
+        assert saved[f"exp_avg {parameter}"].shape == value.shape  # whole, on every rank
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The commands
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with its tokenizer and a table of labelled texts."""
+    folder = write_words_checkpoint(tmp_path_factory.mktemp("words"), num_hidden_layers=1)
+    write_tsv(folder / "train.tsv", 96)
+    return folder
+
+
+def finetune_command(words: Path, out: Path) -> list[str]:
+    data, how = str(words / "train.tsv"), ["--batch-size", "4", "--epochs", "2", "--precision", "float32"]
+    how += ["--save-every", "2", "--shard", "full", "--text", "1", "--label", "2", "--dev", data, "--json"]
+    return [*TORCHRUN, "-m", "minibert", "finetune", "classify", data, "--model", str(words), "--out", str(out), *how]
+
+
+def run_to_its_end(words: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(finetune_command(words, out), env=QUIET, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="SIGKILL, and the processes of torchrun are found in /proc")
+def test_a_rank_that_is_killed_ends_all_and_the_same_command_resumes_bit_for_bit(words: Path, tmp_path: Path) -> None:
+    """A run that is not killed prints once and writes one folder."""
+    whole, out = tmp_path / "whole", tmp_path / "model"
+    done = run_to_its_end(words, whole)
+    assert [done.stdout.count(word) for word in ("epoch 1 ", "epoch 2 ", "saved in")] == [1, 1, 1]
+    report, figures = json.loads((whole / "training.json").read_text()), json.loads(done.stdout.splitlines()[-1])
+    assert report["asked"]["processes"] == 2 and report["asked"]["shard"] == "full"
+    assert report["asked"]["batch_size"] == 4 and report["steps"] == 2 * 24
+    assert figures["tokens"] == report["tokens"] > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["whole"]
+    with subprocess.Popen(
+        finetune_command(words, out), env=QUIET, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as torchrun:
+        while not any(tmp_path.glob("model.training/state-*")):
+            assert torchrun.poll() is None
+            time.sleep(0.02)
+        children = Path(f"/proc/{torchrun.pid}/task/{torchrun.pid}/children").read_text().split()
+        os.kill(int(children[1]), signal.SIGKILL)
+        assert torchrun.wait() != 0
+    assert not out.exists()
+    run_to_its_end(words, out)
+    assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    curves = [json.loads((folder / "training.json").read_text())["curve"] for folder in (whole, out)]
+    assert curves[0] == curves[1]

@@ -1,4 +1,7 @@
-"""Fine-tuning from data to a folder: it learns, transformers loads it, and it predicts on the command line."""
+"""Fine-tuning from data to a folder: it learns, and it predicts on the command line.
+
+That transformers decides alike with such a folder is shown by test_reader.py.
+"""
 
 import json
 import pickle
@@ -9,7 +12,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import transformers
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from words import labelled, write_tsv
@@ -28,26 +30,8 @@ pytestmark = [
 QUICK: dict[str, Any] = {"epochs": 8, "batch_size": 8, "learning_rate": 6e-3}
 
 
-def test_a_model_learns_and_its_folder_decides_alike_in_minibert_and_transformers(
-    checkpoint: Path, tmp_path: Path
-) -> None:
-    texts, labels = labelled(48)
-    out = tmp_path / "out"
-    model: Any = finetune("classify", texts, labels, dev=labelled(24), model=checkpoint, out=out, **QUICK)
-    report = json.loads((out / "training.json").read_text())
-    assert len(report["curve"]) == report["steps"] == 8 * 6
-    assert report["curve"][-1] < report["curve"][0] / 2
-    theirs: Any = transformers.AutoModelForSequenceClassification.from_pretrained(out, attn_implementation="eager")
-    batch = transformers.AutoTokenizer.from_pretrained(out)(texts, padding=True, return_tensors="pt")
-    with torch.no_grad():
-        expected = theirs.eval()(**batch).logits
-        found = model(batch.input_ids, attention_mask=batch.attention_mask).logits
-    assert torch.allclose(found, expected, atol=1e-6)
-    assert theirs.config.id2label == model.config.id2label == {0: "neg", 1: "pos"}
-
-
 def test_shuffled_labels_are_not_learned(checkpoint: Path, tmp_path: Path) -> None:
-    """The control of the test above: the same texts with labels drawn by chance."""
+    """The control of the tests that learn: the same texts with labels drawn by chance."""
     texts, labels = labelled(48)
     shuffled = np.random.default_rng(0).permutation(labels).tolist()
     finetune("classify", texts, shuffled, model=checkpoint, out=tmp_path / "out", **QUICK | {"epochs": 3})

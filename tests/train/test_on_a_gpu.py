@@ -21,12 +21,12 @@ from minibert.families.electra import ELECTRA
 from minibert.families.roberta import ROBERTA
 from minibert.inputs import unchecked
 from minibert.tasks.base import Encoded
-from minibert.train import loop
+from minibert.train import loop, run
 from minibert.train.batches import Batches
 from minibert.train.distributed import SINGLE_PROCESS
 from minibert.train.loop import new_optimizer, one_step, packed_loss, readable_loss, train
 from minibert.train.objectives import MaskedLanguageModel
-from minibert.train.outputs import outputs
+from minibert.train.outputs import States, outputs
 from minibert.train.packed import Group
 from minibert.train.settings import TrainSettings
 
@@ -88,16 +88,24 @@ def test_twenty_steps_wait_once_for_their_losses(model: Callable[..., Any]) -> N
     assert len(found.curve) == len(found.parts["next-sentence"]) == 20
 
 
+@pytest.mark.parametrize(("precision", "most"), [("float32", 350), ("bfloat16", 515)])  # of which up to 166 are casts
 @pytest.mark.parametrize("head", ["sequence-classification", "masked-lm", "pretraining"])
-def test_a_step_of_six_layers_is_at_most_450_launches(head: str, written: Callable[..., tuple[Path, Any]]) -> None:
+def test_a_step_of_six_layers_has_few_launches_and_no_waits(
+    head: str, precision: str, most: int, written: Callable[..., tuple[Path, Any]]
+) -> None:
     made, batch = load(written(BERT, head, num_hidden_layers=6)[0], head=head), batch_of(head, [3, 7, WIDTH, 5])
+    expected, settings = packed_loss(made, batch).item(), TrainSettings(precision=precision)
     with emulated_device() as gpu, unchecked():
-        made.to("gpu").train()
-        optimizer = new_optimizer(made, TrainSettings())
+        made.to("gpu")
+        optimizer, found = new_optimizer(made, settings), []
         for _ in range(2):  # the first also makes the moments
             gpu.reset()
-            one_step(made, [batch], optimizer, packed_loss, TrainSettings(), 1)
-        assert 300 < sum(gpu.launches.values()) <= 450
+            found.append(one_step(made, [batch], optimizer, packed_loss, settings, 1)["loss"])
+            made.train()
+        assert 250 < sum(gpu.launches.values()) <= most
+        assert not gpu.waits
+        assert (gpu.launches["_to_copy"] > 100) == (precision == "bfloat16")
+        assert found[0].item() == pytest.approx(expected, rel=1e-6 if precision == "float32" else 1e-2)
 
 
 def test_a_run_that_stopped_resumes_with_the_random_numbers_of_the_device(
@@ -142,6 +150,19 @@ def test_evaluation_waits_once_a_batch(model: Callable[..., Any]) -> None:
         assert ours == pytest.approx(theirs, abs=1e-5)
 
 
+def test_evaluation_of_a_frozen_encoder_waits_once(model: Callable[..., Any]) -> None:
+    rows = Encoded(examples("sequence-classification", [3, 7, WIDTH, 5]))
+    made = model(BERT, "sequence-classification")
+    expected = outputs(made, rows)
+    with emulated_device() as gpu:
+        states = States.of(made.to("gpu"), rows)
+        gpu.reset()
+        found = states.logits(made)
+        assert len(gpu.waits) == 1
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-5)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_of_each_kind_has_the_losses_of_the_cpu(
     kind: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -167,3 +188,10 @@ def test_the_random_state_is_that_of_the_device_of_the_model() -> None:
         SINGLE_PROCESS.set_random_states(states, device)
         assert torch.rand(3, device="gpu").tolist() == first
         assert gpu.random.shape == states["random gpu"].shape
+
+
+def test_a_gpu_with_float16_and_no_bfloat16_trains_in_float32_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr(run, "choose_device", str)
+    with pytest.warns(UserWarning, match="cuda multiplies float16 and not bfloat16; training is in float32"):
+        assert run.resolve_precision(TrainSettings(device="cuda")).precision == "float32"

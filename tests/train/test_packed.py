@@ -1,9 +1,8 @@
-"""The packed step: the loss and every gradient of the readable one, on every task head, on real and random batches.
+"""The packed step: the loss and every gradient of the readable one, on every task head, on random batches.
 
-Each mistake that packing invites is made on purpose: the comparison must catch it.
+Each mistake that packing invites is made on purpose: the comparison must catch it. Logits of many examples are those of
+the readable model too, and the states of a frozen encoder give the same training.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,23 +14,25 @@ import torch
 from helpers import HEADS, every_head
 from torch import Tensor, nn
 from torch.nn import functional as F
-from training import CLOSE, WIDTH, Found, batch_of, lengths_of
+from training import CHOICES, CLOSE, WIDTH, Found, batch_of, examples, lengths_of
+from words import labelled
 
 import minibert
 from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.families.distilbert import DISTILBERT
-from minibert.heads import Head
+from minibert.heads import Head, MaskedLM, MultipleChoice, QuestionAnswering
 from minibert.losses import IGNORED
 from minibert.model import Embeddings
-from minibert.train import packed
+from minibert.tasks.base import Encoded, Example
+from minibert.train import finetune, finetuning, packed
 from minibert.train.batches import Batch
-from minibert.train.loop import packed_loss, readable_loss
-from minibert.train.packed import Group, PackedBatch
+from minibert.train.loop import packed_loss, readable_loss, set_train_mode
+from minibert.train.outputs import States, can_be_kept, outputs, states_of
 
 EXACT = 1e-12  # in float64, where rounding is far smaller than any mistake
 CAUGHT = 1e-2  # the smallest difference that a mistake must cause: far beyond any rounding
-pytestmark = pytest.mark.usefixtures("one_thread", "small_groups")
+pytestmark = pytest.mark.usefixtures("small_groups")
 
 
 @pytest.fixture
@@ -63,16 +64,6 @@ def test_numbers_of_rows_are_few_and_never_much_larger(monkeypatch: pytest.Monke
 
 # ---------------------------------------------------------------------------------------------------------------
 # Equal with dropout off
-
-
-@pytest.mark.slow
-def test_loss_and_gradients_of_a_real_checkpoint_are_those_of_the_readable_step(minilm: Path) -> None:
-    torch.manual_seed(0)
-    model = minibert.load(minilm, head="sequence-classification", new_head=True, num_labels=3)
-    batch = batch_of("sequence-classification", [7, 40, 128, 3, 61, 12, 12])
-    found = Found.of(packed_loss, model, batch)
-    assert len(found.gradients) == sum(1 for _ in model.parameters())
-    assert max(found.apart(Found.of(readable_loss, model, batch)).values()) < CLOSE
 
 
 @every_head
@@ -112,14 +103,15 @@ def test_only_the_tokens_that_are_read_pass_the_last_layer(
 # Mistakes on purpose
 
 
-def attend_differently(patch: pytest.MonkeyPatch, change: Callable[[Group], Group], queries_too: bool = False) -> None:
-    """Keys and values are read through changed groups."""
+def attend_differently(
+    patch: pytest.MonkeyPatch, change: Callable[[packed.Group], packed.Group], apart: bool = False
+) -> None:
+    """Keys and values are read through changed groups; apart: never padded together with the queries."""
     original = packed.attend
 
-    def attend(attention: Any, x: Tensor, groups: Sequence[Group], queries: Any) -> Tensor:
-        if queries is None and queries_too:
-            queries = torch.arange(sum(group.tokens for group in groups)), groups
-        return original(attention, x, [change(group) for group in groups], queries)
+    def attend(attention: Any, x: Tensor, groups: Sequence[packed.Group], wanted: Tensor, asking: Any) -> Tensor:
+        wanted = wanted.view_as(wanted) if apart else wanted
+        return original(attention, x, [change(group) for group in groups], wanted, asking)
 
     patch.setattr(packed, "attend", attend)
 
@@ -134,13 +126,13 @@ def masks_become(change: Callable[[Tensor], Tensor | None]) -> Callable[[pytest.
 def rows_see_each_other(patch: pytest.MonkeyPatch) -> None:
     """The keys and values of a row are those of another row of its group."""
 
-    def turned(group: Group) -> Group:
+    def turned(group: packed.Group) -> packed.Group:
         cells = torch.arange(group.tokens) if group.cells is None else group.cells
         mask = None if group.mask is None else group.mask.flip(0)
         row, column = group.rows - 1 - cells // group.width, cells % group.width
         return replace(group, cells=row * group.width + column, mask=mask)
 
-    attend_differently(patch, turned, queries_too=True)
+    attend_differently(patch, turned, apart=True)
 
 
 def positions_run_on(patch: pytest.MonkeyPatch) -> None:
@@ -158,7 +150,7 @@ def another_token_is_read(patch: pytest.MonkeyPatch) -> None:
     """The last layer computes the token after the one that is read."""
     original = packed.encode
 
-    def encode(encoder: Any, batch: PackedBatch) -> Tensor:
+    def encode(encoder: Any, batch: packed.PackedBatch) -> Tensor:
         if batch.queries is None:
             return original(encoder, batch)
         tokens, groups = batch.queries
@@ -205,12 +197,6 @@ def test_a_mistake_in_packing_and_labels_of_another_batch_are_caught(
                 assert max(Found.of(packed_loss, made, batch).apart(right).values()) > CAUGHT, name
 
 
-def test_a_gradient_that_is_missing_is_caught(model: Callable[..., Head]) -> None:
-    right = Found.of(readable_loss, model(BERT, "masked-lm"), batch_of("masked-lm", [3, WIDTH]))
-    lost = Found(right.loss, {name: x for name, x in right.gradients.items() if name != "decoder.bias"})
-    assert lost.apart(right)["decoder.bias"] == right.apart(lost)["decoder.bias"] == float("inf")
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # Dropout
 
@@ -246,3 +232,112 @@ def test_dropout_is_applied_where_the_model_has_it_and_to_no_padding(
         assert max(found.apart(Found.of(readable_loss, made, batch)).values()) < CLOSE, name
         assert max(found.apart(without).values()) > CAUGHT, name
         module.p = 0.0
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Logits of many examples
+
+
+def readable_logits(model: Head, example: Example) -> Tensor:
+    """By the model as it is, without padding."""
+    ids, segments = torch.tensor([example.ids]), torch.tensor([example.segments])
+    if isinstance(model, MultipleChoice):
+        ids, segments = ids[None], segments[None]
+    with torch.inference_mode():
+        out = model(ids, token_type_ids=segments, attention_mask=torch.ones_like(ids))
+    if isinstance(model, QuestionAnswering):
+        return torch.cat([out.start_logits, out.end_logits])
+    chosen = torch.tensor(example.labels["labels"]) != IGNORED if isinstance(model, MaskedLM) else slice(None)
+    return out.logits[0][chosen]  # of a masked LM those of the tokens with a label
+
+
+@pytest.mark.parametrize(
+    ("family", "head"),
+    [case for case in HEADS if case[1] != "pretraining"],  # whose two kinds of logits no task uses
+    ids=lambda value: getattr(value, "name", value),
+)
+def test_the_logits_of_each_example_are_the_readable_models(
+    family: Family, head: str, model: Callable[..., Head]
+) -> None:
+    made = model(family, head).train()
+    rows = examples(head, lengths_of(15), family=family)
+    found = outputs(
+        made, Encoded(rows, CHOICES if head == "multiple-choice" else 0), batch_tokens=40
+    )  # several batches
+    assert made.training
+    made.eval()
+    for ours, example in zip(found, rows, strict=True):
+        assert ours.dtype == "float32"
+        torch.testing.assert_close(torch.from_numpy(ours), readable_logits(made, example), rtol=CLOSE, atol=CLOSE)
+
+
+def test_logits_in_bfloat16_are_near_and_come_as_float32(model: Callable[..., Head]) -> None:
+    head = "sequence-classification"
+    made, rows = model(BERT, head), Encoded(examples(head, lengths_of(9)))
+    for one, other in zip(outputs(made, rows, "bfloat16"), outputs(made, rows), strict=True):
+        assert one.dtype == "float32"
+        assert 0 < abs(one - other).max() < 0.1
+    assert outputs(made, Encoded([])) == []
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A frozen encoder
+
+LENGTHS = [7, 1, 11, 3, 11, 2]
+KEPT = [(BERT, "sequence-classification"), (DISTILBERT, "sequence-classification"), (BERT, "multiple-choice")]
+KEPT += [(BERT, "token-classification"), (DISTILBERT, "token-classification")]
+
+
+def encoded(head: str) -> Encoded:
+    return Encoded(examples(head, LENGTHS), choices=CHOICES if head == "multiple-choice" else 0)
+
+
+@pytest.mark.parametrize(("family", "head"), KEPT, ids=lambda value: getattr(value, "name", value))
+def test_loss_gradients_and_logits_are_those_of_the_encoder_run_each_time(
+    family: Family, head: str, model: Callable[..., Head]
+) -> None:
+    made, batch = finetuning.freeze(model(family, head), "encoder"), batch_of(head, LENGTHS)
+    states = States.of(made, encoded(head))
+    for kept, computed in zip(states.logits(made), outputs(made, encoded(head)), strict=True):
+        assert kept.shape == computed.shape
+        assert abs(kept - computed).max() <= CLOSE
+    found = []
+    for output_of in (states.output, packed.packed_output):
+        set_train_mode(made)
+        if head == "token-classification":  # whose dropout draws for padding too: the same in distribution
+            made.eval()
+        torch.manual_seed(5)  # one dropout before the task head
+        found.append(Found.of(lambda model, batch, output_of=output_of: output_of(model, batch).loss, made, batch))
+    assert found[0].gradients
+    assert max(found[0].apart(found[1]).values()) <= CLOSE
+    other = replace(batch, rows=batch.rows[1:] + batch.rows[:1])  # the control
+    with torch.no_grad():
+        assert abs(states.output(made.eval(), other).loss - packed.packed_output(made, batch).loss) > 100 * CLOSE
+
+
+def test_only_constant_states_that_fit_into_memory_are_kept(
+    model: Callable[..., Head], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for head in ("question-answering", "masked-lm", "pretraining"):
+        assert not can_be_kept(finetuning.freeze(model(BERT, head), "encoder"), encoded(head)), head
+    made = finetuning.freeze(model(BERT, "token-classification"), "encoder")
+    assert can_be_kept(made, encoded("token-classification"))
+    monkeypatch.setattr("minibert.train.outputs.MAX_BYTES", sum(LENGTHS) * made.config.hidden_size * 4 - 1)
+    assert not can_be_kept(made, encoded("token-classification"))
+
+
+@pytest.mark.filterwarnings("ignore:all .* texts were predicted")  # the model has hardly begun
+@pytest.mark.parametrize(("what", "times"), [("encoder", 1), ("2", 3)])
+def test_a_frozen_encoder_reads_each_text_once(
+    what: str, times: int, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one of which the pooler is trained in each of three epochs."""
+    read: list[int] = []
+
+    def counting(right: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda model, batch: (read.append(len(batch.rows)), right(model, batch))[1]
+
+    monkeypatch.setattr(finetuning, "packed_output", counting(finetuning.packed_output))
+    monkeypatch.setattr("minibert.train.outputs.states_of", counting(states_of))
+    finetune("classify", *labelled(20), model=checkpoint, freeze=what, epochs=3, batch_size=8)
+    assert sum(read) == 20 * times

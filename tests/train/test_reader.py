@@ -15,7 +15,6 @@ from words import write_words_checkpoint
 
 import minibert
 from minibert.tasks.frozen import Classifier
-from minibert.tasks.masked_text import fill_mask
 from minibert.train.reader import Reader, folder_kind, open_reader, with_given_words
 
 TEXTS = ["the film very good", "a dull play, the book."]
@@ -133,13 +132,6 @@ def test_the_words_of_a_tagger_may_be_given(tmp_path: Path, home: Path) -> None:
         minibert.predict(home / "classify", TEXTS, pretokenized=True)
 
 
-def test_labels_without_names_are_types_of_entities(tmp_path: Path) -> None:
-    write_theirs(tmp_path, "token-classification", num_labels=2)
-    found = minibert.predict(tmp_path, ["the film"])[0]["entities"]
-    assert "".join(one["text"].replace(" ", "") for one in found) == "thefilm"
-    assert {one["label"] for one in found} <= {"LABEL_0", "LABEL_1"}
-
-
 def test_answers_are_cut_from_the_passage(home: Path) -> None:
     passages = ["the very good film, the book", "a dull play"]
     for row, passage in zip(minibert.predict(home / "answer", TEXTS, passages), passages, strict=True):
@@ -148,15 +140,11 @@ def test_answers_are_cut_from_the_passage(home: Path) -> None:
         assert 0 < row["score"] <= 1
 
 
-def test_choices_and_masks_have_their_candidates(home: Path) -> None:
+def test_a_choice_has_the_probabilities_of_all(home: Path) -> None:
     question = json.dumps({"question": "the film", "choices": ["good", "bad", "dull"]})
     (chosen,) = minibert.predict(home / "choose", [question])
     assert chosen["choice"] == ["good", "bad", "dull"][chosen["number"]]
     assert sum(chosen["probabilities"]) == pytest.approx(1)
-    (filled,) = minibert.predict(home / "mask", ["the [MASK] [MASK] film"])
-    expected = fill_mask("the [MASK] [MASK] film", str(home / "mask"))
-    assert filled["masks"] == [[one._asdict() for one in guesses] for guesses in expected]
-    assert filled["filled"].startswith("the")
 
 
 def test_one_str_is_one_text_and_no_texts_have_no_answers(home: Path) -> None:
@@ -178,11 +166,6 @@ def test_a_loaded_model_answers_as_its_folder(home: Path) -> None:
 # -- what is refused
 
 
-def untrained(home: Path) -> Any:
-    model = minibert.load(home / "encoder", head="token-classification", new_head=True, num_labels=3)
-    return minibert.predict(model, TEXTS, tokenizer=minibert.load_tokenizer(home / "encoder"))
-
-
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -190,7 +173,15 @@ def untrained(home: Path) -> Any:
         (lambda home: minibert.predict(home / "encoder", TEXTS), ValueError, "holds no task head; a folder of"),
         (lambda home: Reader.load(home / "frozen"), ValueError, "holds a frozen classifier"),
         (lambda home: open_reader(home / "tag", model="x"), ValueError, "model is 'x', and .*tag holds its own model"),
-        (untrained, ValueError, "the task head 'token-classification' was never trained"),
+        (
+            lambda home: minibert.predict(
+                minibert.load(home / "encoder", head="token-classification", new_head=True, num_labels=3),
+                TEXTS,
+                tokenizer=minibert.load_tokenizer(home / "encoder"),
+            ),
+            ValueError,
+            "the task head 'token-classification' was never trained",
+        ),
         (
             lambda home: minibert.predict(minibert.load(home / "mask", head="masked-lm"), TEXTS),
             TypeError,

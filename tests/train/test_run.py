@@ -1,7 +1,5 @@
 """Runs of every kind: killed and resumed bit for bit, seeded, refused with other settings, written as a folder."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import signal

@@ -13,7 +13,6 @@ from transformers import AutoTokenizer
 
 import minibert
 from minibert.text.wordpiece import SPECIAL_TOKENS
-from minibert.train import vocabulary
 from minibert.train.vocabulary import count_words, learn_by_hand, learn_by_library, learn_vocabulary, letters
 
 BOATS = "the old boat . the older boats .\n"
@@ -38,7 +37,9 @@ def test_on_real_text_the_library_learns_what_the_hand_learns(tmp_path: Path, mo
     right = learn_by_hand(words, 1000)
     assert len(right) == 1000
     assert learn_by_library(words, 1000) == right
-    monkeypatch.setattr(vocabulary, "letters", lambda words: letters(words)[::-1])  # the control: other ties
+    monkeypatch.setattr(
+        "minibert.train.vocabulary.letters", lambda words: letters(words)[::-1]
+    )  # the control: other ties
     for learn in (learn_by_hand, learn_by_library):
         assert set(learn(words, 1000)) != set(right)
 
@@ -62,7 +63,7 @@ def test_rare_words_of_a_huge_corpus_and_very_long_words_teach_nothing(
     found = learn_vocabulary(path, 100, min_frequency=1)
     assert found.words == 105 and "boat" in found.tokens
     assert not any("q" in token for token in found.tokens)  # WordPiece never splits a word of over 100 characters
-    monkeypatch.setattr(vocabulary, "MOST_WORDS", 10)
+    monkeypatch.setattr("minibert.train.vocabulary.MOST_WORDS", 10)
     found = learn_vocabulary(path, 50, min_frequency=4)
     assert found.words < 20 and "boat" in found.tokens
 

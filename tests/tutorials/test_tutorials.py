@@ -1,12 +1,15 @@
 """The tutorials: each notebook and its solutions run top to bottom without a network, and are kept as they ran.
 
-The figures in their prose are read against the outputs that are kept, so that text and output cannot part.
+The figures in their prose are read against the outputs that are kept, so that text and output cannot part. Each word of
+the glossary is taught where it says, and each of its twelve questions is answered in one place.
 """
 
 import re
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from notebooks import NOTEBOOKS, TUTORIALS, Cell, cells_of, prose_of
@@ -203,7 +206,78 @@ def test_a_notebook_asks_three_questions_and_its_solutions_answer_them(path: Pat
 
 @pytest.mark.parametrize("path", [*ALL, TUTORIALS / "README.md"], ids=[*NAMES, "README.md"])
 def test_links_lead_to_files_that_exist(path: Path) -> None:
-    targets = re.findall(r"\]\((?!http|#)([^)\s#]+)", prose_of(path))
-    assert [
-        one for one in targets if not (path.parent / one).exists() and "build/" not in one
-    ] == []  # `make annotated`
+    lost = broken(prose_of(path), path.parent)
+    assert [one for one in lost if not one.startswith("#") and "build/" not in one] == []  # `make annotated`
+
+
+# -- the glossary
+
+PAGE = (TUTORIALS / "GLOSSARY.md").read_text("utf-8")
+WORDS, _, QUESTIONS = PAGE.partition("## Twelve questions")
+
+HEADING = re.compile(r"(?m)^#{1,4} (.+)$")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+ENTRY = re.compile(r"(?m)^\*\*(.+?)\.\*\* ((?:.+\n)+?)(\[.+\]\(\S+\))$")  # the word, what it is, where it is taught
+QUESTION = re.compile(r"(?m)^\d+\. \[(.+\?)\]\((\S+)\)$")
+CODE = re.compile(r"(?ms)^```.*?^```")
+ENTRIES = {word: said for word, said, _ in ENTRY.findall(WORDS)}
+ASKED = dict(QUESTION.findall(QUESTIONS))
+
+
+class Section(NamedTuple):
+    """What stands in a notebook's prose from one heading to the next."""
+
+    place: str  # file#anchor, as a link of the glossary says it
+    prose: str
+
+
+def sections(name: str, prose: str) -> list[Section]:
+    """The sections of a notebook; its anchors are headings with - for spaces, as Jupyter makes them."""
+    text = CODE.sub("", prose)
+    parts = HEADING.split(text)[1:]  # heading, text, heading, text, ...
+    return [
+        Section(f"{name}#{heading.replace(' ', '-')}", part)
+        for heading, part in zip(parts[::2], parts[1::2], strict=True)
+    ]
+
+
+@cache
+def taught() -> tuple[Section, ...]:
+    return tuple(section for path in NOTEBOOKS for section in sections(path.name, prose_of(path)))
+
+
+def broken(page: str, folder: Path = TUTORIALS) -> list[str]:
+    """The links of a page in this folder that lead nowhere: no such file, or no such heading in it."""
+    known = {section.place for section in taught()}
+    own = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(page)}
+
+    def leads(target: str) -> bool:
+        file, _, anchor = target.partition("#")
+        if not file:
+            return anchor in own
+        return Path(target).name in known if anchor and file.endswith(".ipynb") else (folder / file).exists()
+
+    return [target for target in LINK.findall(page) if not target.startswith("http") and not leads(target)]
+
+
+def answers(question: str, found: tuple[Section, ...]) -> list[str]:
+    """Where a question stands in bold, with its answer behind it."""
+    return [section.place for section in found if f"**{question}**" in " ".join(section.prose.split())]
+
+
+def test_sixty_words_in_the_order_of_the_alphabet_twelve_questions_and_no_link_that_leads_nowhere() -> None:
+    words = [re.sub(r"\W", "", word).lower() for word in ENTRIES]
+    assert 60 <= len(words) == len(re.findall(r"(?m)^\*\*", WORDS)) and words == sorted(words)
+    assert len(ASKED) == 12 and broken(PAGE) == []
+
+
+@pytest.mark.parametrize(
+    "link", ["13_nothing.ipynb", "2_through_the_encoder.ipynb#Poolers", "../minibert/modal.py", "#thirteen-questions"]
+)
+def test_a_link_that_leads_nowhere_would_be_found(link: str) -> None:
+    assert broken(f"[a word]({link})") == [link]
+
+
+@pytest.mark.parametrize("question", list(ASKED))
+def test_a_question_is_answered_in_one_place_and_the_glossary_links_it(question: str) -> None:
+    assert answers(question, taught()) == [ASKED[question]]

@@ -1,24 +1,11 @@
-"""What the tests of vectors share: a checkpoint of a few words, to be read or to be changed, and a count of work."""
+"""What the tests of vectors share: a count of what is computed."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from words import write_words_checkpoint
 
 from minibert.vectors import features
 from minibert.vectors.engine import Engine
-
-
-@pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_words_checkpoint(tmp_path_factory.mktemp("words")))
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The same checkpoint, for the test to change."""
-    return write_words_checkpoint(tmp_path / "words")
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """pooling="auto": vectors as the checkpoint's files state them, everywhere that makes vectors."""
 
-import logging
 import pickle
 from pathlib import Path
 from typing import Any
@@ -58,29 +57,30 @@ def test_minilms_vectors_are_those_of_its_own_page_for_long_texts_too(minilm: Pa
 @pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("max", False), ("cls", True)])
 def test_auto_is_what_the_files_state(folder: Path, pooling: str, normalize: bool, newer: bool) -> None:
     state_vectors(folder, pooling, normalize, 12, newer)
-    vectors = embed(TEXTS, folder, pooling="auto")
-    assert_close(vectors, embed(TEXTS, folder, pooling=pooling, normalize=normalize, max_length=12))
-    plain = embed(TEXTS, folder, pooling=pooling, normalize=False, max_length=12)
-    lengths = np.linalg.norm(plain, axis=1, keepdims=True)
-    assert_close(vectors, plain / lengths if normalize else plain)
+    expected = embed(TEXTS, folder, pooling=pooling, normalize=normalize, max_length=12)
+    assert_close(embed(TEXTS, folder, pooling="auto"), expected)
 
 
-def test_auto_without_files_is_cls_as_it_is(folder: Path) -> None:
-    np.testing.assert_array_equal(embed(TEXTS, folder, pooling="auto"), embed(TEXTS, folder))
+@pytest.mark.parametrize(
+    ("settings", "resolved"),
+    [
+        ({"pooling": "auto"}, ("mean", True, 12)),
+        ({"pooling": "auto", "normalize": False, "max_length": 5}, ("mean", False, 5)),
+        ({"pooling": "max"}, ("max", False, None)),
+        ({"normalize": True}, ("cls", True, None)),
+    ],
+)
+def test_an_explicit_setting_counts_before_that_of_the_files(
+    stated: Path, settings: dict[str, Any], resolved: tuple[object, ...]
+) -> None:
+    recipe = minibert.Embedder(stated, minibert.Recipe(**settings)).recipe
+    assert (recipe.pooling, recipe.normalize, recipe.max_length) == resolved
 
 
-def test_an_explicit_setting_counts_before_that_of_the_files(stated: Path) -> None:
-    def recipe(**settings: Any) -> tuple[object, ...]:
-        found = minibert.Embedder(stated, minibert.Recipe(**settings)).recipe
-        return found.pooling, found.normalize, found.max_length
-
-    assert recipe(pooling="auto") == ("mean", True, 12)
-    assert recipe(pooling="auto", normalize=False, max_length=5) == ("mean", False, 5)
-    assert recipe(pooling="max") == ("max", False, None)
-    assert recipe(normalize=True) == ("cls", True, None)
+def test_a_tokenizer_that_was_given_counts_before_the_length_of_the_files(stated: Path) -> None:
     tokenizer = minibert.load_tokenizer(stated, max_length=7)
     own = minibert.Embedder(stated, minibert.Recipe("auto"), tokenizer=tokenizer)
-    assert (own.tokenizer.max_length, own.recipe.how) == (7, "mean, normalized")
+    assert (own.tokenizer.max_length, own.recipe.max_length, own.recipe.how) == (7, None, "mean, normalized")
 
 
 def test_windows_are_averaged_before_the_length_becomes_1(stated: Path) -> None:
@@ -99,9 +99,6 @@ def test_auto_is_refused_for_an_encoder_and_a_length_beside_a_tokenizer(stated: 
         embed(TEXTS, encoder, tokenizer=tokenizer, pooling="auto")
     with pytest.raises(ValueError, match="max_length is 5, and that of the tokenizer is 20; leave one out"):
         embed(TEXTS, encoder, tokenizer=tokenizer, max_length=5)
-    for wrong, kind in (({"normalize": "yes"}, TypeError), ({"max_length": 0}, ValueError)):
-        with pytest.raises(kind, match=f"{next(iter(wrong))} is "):
-            minibert.Recipe(**wrong)  # type: ignore[arg-type]  # that is the test
     with pytest.raises(ValueError, match=r"max_length is 600; it must be .* at most 20"):
         embed(TEXTS, stated, max_length=600)
 
@@ -122,48 +119,39 @@ def test_a_pickle_and_a_fitted_transformer_keep_what_the_files_stated_at_that_ti
 
 
 def test_a_saved_classifier_holds_the_resolved_settings_and_decides_alike(stated: Path, tmp_path: Path) -> None:
-    classifier = train(*labelled(), model=str(stated), pooling="auto", folds=0)
+    how: dict[str, Any] = {"pooling": "auto", "long": "windows", "stride": 3}
+    classifier = train(*labelled(), model=str(stated), folds=0, **how)
     classifier.save(tmp_path / "saved")
-    details = classifier.details()
-    assert {name: details[name] for name in ("pooling", "normalize", "max_length")} == {
-        "pooling": "mean",
-        "normalize": True,
-        "max_length": 12,
-    }
+    resolved = {"pooling": "mean", "normalize": True, "max_length": 12, "long": "windows", "stride": 3}
+    assert classifier.details().items() >= resolved.items()
     (stated / "modules.json").unlink()
     assert_close(Classifier.load(tmp_path / "saved").predict_proba(TEXTS), classifier.predict_proba(TEXTS))
 
 
 def test_identities_differ_by_what_is_resolved(stated: Path) -> None:
-    def identity(**settings: Any) -> dict[str, Any]:
-        return minibert.Embedder(stated, minibert.Recipe(**settings)).identity
-
-    auto = identity(pooling="auto")
-    assert auto == identity(pooling="mean", normalize=True, max_length=12)
+    recipes = [minibert.Recipe("auto")]
+    recipes += [minibert.Recipe("mean", normalize=normalize, max_length=12) for normalize in (True, False)]
+    auto, same, other = (minibert.Embedder(stated, recipe).identity for recipe in recipes)
+    assert auto == same != other
     assert (auto["pooling"], auto["max_length"]) == ("mean, normalized", 12)
-    assert auto != identity(pooling="mean", max_length=12)
 
 
 # -- the notice
 
 
 @pytest.fixture
-def notices(caplog: pytest.LogCaptureFixture) -> Any:
-    """The notices since the last call."""
+def notices(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """Those that are logged, by a process that has logged none."""
     module.note_stated.cache_clear()
-
-    def since() -> list[str]:
-        found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-        caplog.clear()
-        return found
-
-    return since
+    return caplog
 
 
-def test_one_notice_a_process_where_the_files_state_something_else_than_the_default(stated: Path, notices: Any) -> None:
+def test_one_notice_a_process_where_the_files_state_something_else_than_the_default(
+    stated: Path, notices: pytest.LogCaptureFixture
+) -> None:
     embed(TEXTS, stated)
     TextFeatures(stated).fit(TEXTS)
-    (line,) = notices()
+    (line,) = notices.messages
     assert line == (
         f"minibert: notice: these vectors have pooling cls, the default; the files of {stated} state pooling mean, "
         "normalized, at most 12 tokens; --pooling auto (pooling='auto') follows them"
@@ -173,27 +161,32 @@ def test_one_notice_a_process_where_the_files_state_something_else_than_the_defa
 @pytest.mark.parametrize(
     "settings", [{"pooling": "auto"}, {"pooling": "mean"}, {"normalize": False}, {"normalize": True}]
 )
-def test_a_choice_of_pooling_or_normalize_gives_no_notice(stated: Path, notices: Any, settings: dict[str, Any]) -> None:
+def test_a_choice_of_pooling_or_normalize_gives_no_notice(
+    stated: Path, notices: pytest.LogCaptureFixture, settings: dict[str, Any]
+) -> None:
     embed(TEXTS, stated, **settings)
-    assert notices() == []
+    assert notices.messages == []
 
 
 def test_there_is_no_notice_where_nothing_or_the_default_is_stated_and_none_from_a_pickle(
-    stated: Path, tmp_path: Path, notices: Any
+    stated: Path, tmp_path: Path, notices: pytest.LogCaptureFixture
 ) -> None:
     embed(TEXTS, write_words_checkpoint(tmp_path / "bare"))
     embed(TEXTS, state_vectors(write_words_checkpoint(tmp_path / "cls"), "cls", normalize=False))
+    assert notices.messages == []
     stored = pickle.dumps(minibert.Embedder(stated))
-    notices()
+    notices.clear()
     module.note_stated.cache_clear()
     pickle.loads(stored)(TEXTS)
-    assert notices() == []
+    assert notices.messages == []
 
 
-def test_files_that_cannot_be_followed_are_a_notice_for_the_default_and_no_error(stated: Path, notices: Any) -> None:
+def test_files_that_cannot_be_followed_are_a_notice_for_the_default_and_no_error(
+    stated: Path, notices: pytest.LogCaptureFixture
+) -> None:
     (stated / "modules.json").write_text("{")
     embed(TEXTS, stated)
-    (line,) = notices()
+    (line,) = notices.messages
     assert "pooling 'auto' cannot follow" in line
 
 

@@ -16,7 +16,6 @@ from engine_helpers import (
     ENGINE,
     MIXED,
     RELATIVES,
-    D,
     L,
     Rows,
     V,
@@ -38,7 +37,6 @@ from minibert.vectors.engine import Engine
 from minibert.vectors.recipe import Recipe
 
 BOUND = 1e-5
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -61,10 +59,18 @@ def test_the_vectors_equal_the_readable_path(
     assert difference(got, readable(ENCODER, rows, pooling, layers, combine)) < BOUND
 
 
-def test_lengths_from_1_to_512_in_any_order_equal_the_readable_path() -> None:
-    lengths = [*range(1, 513, 23), 127, 128, 129, 511, 512]
-    rows = random_rows(random.Random(1).sample(lengths, len(lengths)))
-    assert difference(ENGINE.vectors(rows), readable(ENCODER, rows)) < BOUND
+LENGTHS = [*range(1, 513, 23), 127, 128, 129, 511, 512]
+MANY = [5] * 70  # whose first tokens are padded
+
+
+@pytest.mark.parametrize(
+    ("lengths", "pooling"),
+    [(random.Random(1).sample(LENGTHS, len(LENGTHS)), "cls"), (MANY, "cls"), (MANY, "pooler")],
+    ids=["1 to 512", "many", "many through the pooler"],
+)
+def test_lengths_in_any_order_and_many_texts_equal_the_readable_path(lengths: list[int], pooling: str) -> None:
+    rows = random_rows(lengths)
+    assert difference(ENGINE.vectors(rows, Recipe(pooling)), readable(ENCODER, rows, pooling)) < BOUND
 
 
 @pytest.mark.parametrize("changes", [{"hidden_act": name} for name in matmul.ONEDNN_ACTIVATION if name] + RELATIVES)
@@ -101,13 +107,6 @@ def test_real_weights_equal_the_readable_path_and_bfloat16_is_near(minilm: Path,
         got = Engine(encoder, "bfloat16").vectors(rows, Recipe(pooling))
         assert cosine(got, exact) > 0.9999
         assert difference(got, exact) > 1e-4  # it really is bfloat16
-
-
-def test_padding_ids_order_and_empty_requests() -> None:
-    rows = [[5, 0, 0, 7], [0], [9, 0]]  # the padding id inside a text is a token like any other
-    assert difference(ENGINE.vectors(rows), readable(ENCODER, rows)) < BOUND
-    assert difference(ENGINE.vectors(rows)[::-1], ENGINE.vectors(rows[::-1])) < BOUND
-    assert ENGINE.vectors([], Recipe(layers=(-1, -2))).shape == (0, 2 * D)
 
 
 def test_the_encoder_is_not_changed_and_its_dropout_never_applied() -> None:
@@ -187,28 +186,6 @@ def test_the_features_of_the_cpu_are_the_same_from_torch_and_from_linux(monkeypa
 # Batches, and what a GPU does as far as a CPU can show it
 
 
-def varlen_by_loop(query: Any, key: Any, value: Any, queries: Any, keys: Any, *longest: int) -> torch.Tensor:
-    """What torch's varlen_attn computes, text by text."""
-    assert queries.dtype == keys.dtype == torch.int32
-    assert longest == (int(queries.diff().max()), int(keys.diff().max()))
-    contexts = []
-    for (q0, q1), (k0, k1) in zip(queries.unfold(0, 2, 1).tolist(), keys.unfold(0, 2, 1).tolist(), strict=True):
-        q, k, v = (x.transpose(0, 1) for x in (query[q0:q1], key[k0:k1], value[k0:k1]))
-        contexts.append(torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(0, 1))
-    return torch.cat(contexts)
-
-
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_packed_sequences_with_their_bounds_equal_the_readable_path(
-    monkeypatch: pytest.MonkeyPatch, pooling: str
-) -> None:
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_by_loop)
-    monkeypatch.setattr(module, "choose_attention", lambda *machine: module.varlen_attention)
-    engine, rows = Engine(ENCODER), random_rows(MIXED)
-    assert engine.kernels.endswith("one kernel for all lengths")
-    assert difference(engine.vectors(rows, Recipe(pooling)), readable(ENCODER, rows, pooling)) < BOUND
-
-
 def limit_memory(monkeypatch: pytest.MonkeyPatch, engine: Engine, tokens: int = 10**9) -> list[int]:
     """Make every batch over `tokens` run out of memory; the list fills with the sizes that were tried."""
     forward, tried = engine.forward, []
@@ -246,10 +223,18 @@ def test_batches_hold_batch_tokens_and_large_ones_are_padded_to_few_sizes(
     assert tried == [20, 16, 16]  # a text longer than that alone
 
 
-@pytest.mark.parametrize("pooling", ["cls", "pooler"])
-def test_first_tokens_are_padded_and_the_vectors_of_the_padding_not_returned(pooling: str) -> None:
-    rows = random_rows([5] * 70)
-    assert difference(ENGINE.vectors(rows, Recipe(pooling)), readable(ENCODER, rows, pooling)) < BOUND
+@pytest.mark.parametrize("lengths", [MIXED, [5] * 70], ids=["all lengths", "one length, padded"])
+def test_the_token_at_its_place_is_read_in_place_of_the_first(lengths: list[int]) -> None:
+    rows, numbers = random_rows(lengths), random.Random(0)
+    places = [numbers.randrange(length) for length in lengths]
+    states = []
+    for row, place in zip(rows, places, strict=True):
+        ids = torch.tensor([row])
+        with torch.no_grad():
+            states.append(ENCODER(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0, place])
+    expected = torch.stack(states).numpy()
+    assert difference(ENGINE.vectors(rows, places=places), expected) < BOUND
+    assert difference(ENGINE.vectors(rows), expected) > 0.1
 
 
 # ---------------------------------------------------------------------------------------------------------------

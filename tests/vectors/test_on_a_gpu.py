@@ -12,15 +12,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from emulated_device import DeviceTensor, EmulatedDevice, emulated_device, one_launch
+from emulated_device import DeviceTensor, EmulatedDevice, emulated_device
 from engine_helpers import MIXED, RELATIVES, difference, random_encoder, random_rows
 from torch import Tensor
 
 from minibert import TextFeatures, embed
 from minibert import device as device_module
 from minibert.device import PendingCopy
-from minibert.kernels import attention
-from minibert.vectors import engine as module
+from minibert.kernels import matmul
 from minibert.vectors.engine import Engine
 from minibert.vectors.recipe import Recipe
 from minibert.vectors.stream import embed_stream
@@ -38,16 +37,8 @@ def gpu() -> Iterator[EmulatedDevice]:
 
 @pytest.fixture
 def bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device multiplies bfloat16 and has a kernel for texts of all lengths, of head widths that 8 divides."""
-
-    def varlen(query: Tensor, key: Tensor, value: Tensor, packed: Any) -> Tensor:
-        if query.shape[-1] % 8:
-            raise RuntimeError("head size must be a multiple of 8")
-        return one_launch("varlen", lambda: attention.padded_attention(query, key, value, packed))
-
+    """The device multiplies bfloat16."""
     monkeypatch.setattr(device_module, "has_bfloat16", lambda device: True)
-    for where in (attention, module):
-        monkeypatch.setattr(where, "varlen_attention", varlen)
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "pooler"])
@@ -66,29 +57,49 @@ def test_relatives_have_the_vectors_of_the_cpu(changes: dict[str, Any], gpu: Emu
     assert difference(Engine(encoder, device="gpu").vectors(ROWS, recipe), Engine(encoder).vectors(ROWS, recipe)) < 1e-5
 
 
+def test_without_a_way_to_wait_copies_are_no_late_ones(gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on MPS, see copies_ahead."""
+    monkeypatch.setattr(device_module, "copies_ahead", lambda device: device.type not in ("cpu", "gpu"))
+    assert (
+        difference(Engine(random_encoder(), device="gpu").vectors(ROWS), Engine(random_encoder()).vectors(ROWS)) < 1e-5
+    )
+    assert not gpu.late
+
+
 def test_vectors_that_are_not_waited_for_are_found(gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PendingCopy, "wait", lambda self: self.x)
     assert np.isnan(Engine(random_encoder(), device="gpu").vectors(ROWS)).any()
 
 
 @pytest.mark.usefixtures("bfloat16")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_a_forward_of_six_layers_is_at_most_75_launches(pooling: str, gpu: EmulatedDevice) -> None:
-    engine = Engine(random_encoder(num_hidden_layers=6), "bfloat16", "gpu")
+def test_a_forward_of_six_layers_is_at_most_75_launches(pooling: str, precision: str, gpu: EmulatedDevice) -> None:
+    engine = Engine(random_encoder(num_hidden_layers=6), precision, "gpu")
     gpu.reset()
     engine.vectors(ROWS, Recipe(pooling))
     assert sum(gpu.launches.values()) <= 75
 
 
 @pytest.mark.usefixtures("bfloat16", "gpu")
-def test_bfloat16_takes_one_kernel_for_all_lengths_where_the_heads_allow_it() -> None:
-    engine = Engine(random_encoder(), "bfloat16", "gpu")
-    assert engine.kernels == "bfloat16 on gpu; products: F.linear with GELU; attention: one kernel for all lengths"
+def test_one_kernel_takes_all_lengths_where_the_heads_allow_it() -> None:
+    for precision, product in (("float32", "F.linear"), ("bfloat16", "F.linear with GELU")):
+        found = Engine(random_encoder(), precision, "gpu").kernels
+        assert found == f"{precision} on gpu; products: {product}; attention: one kernel for all lengths"
     narrow = random_encoder(hidden_size=26, num_attention_heads=2)
     engine = Engine(narrow, "auto", "gpu")
     assert engine.kernels.endswith("attention: one padded kernel")
     cosine = F.cosine_similarity(*map(torch.from_numpy, (engine.vectors(ROWS), Engine(narrow).vectors(ROWS))))
     assert float(cosine.min()) > 0.999
+
+
+@pytest.mark.usefixtures("bfloat16", "gpu")
+@pytest.mark.parametrize(("precision", "bound"), [("float32", 1e-5), ("bfloat16", 0.1)])
+def test_the_token_at_its_place_is_that_of_the_cpu(precision: str, bound: float) -> None:
+    encoder, places = random_encoder(), [length // 2 for length in MIXED]
+    found = Engine(encoder, precision, "gpu").vectors(ROWS, places=places)
+    assert difference(found, Engine(encoder).vectors(ROWS, places=places)) < bound
+    assert difference(found, Engine(encoder).vectors(ROWS)) > 2 * bound
 
 
 def test_attention_never_takes_the_kernels_of_cudnn(gpu: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,22 +111,39 @@ def test_attention_never_takes_the_kernels_of_cudnn(gpu: EmulatedDevice, monkeyp
     assert allowed and not any(allowed) and torch.backends.cuda.cudnn_sdp_enabled()
 
 
-@pytest.mark.usefixtures("gpu")
-def test_float32_that_is_rounded_further_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def round_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the device compute float32 in fewer digits, as TF32 does."""
     linear = F.linear
 
     def tf32(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         rounded = (one.bfloat16().float() if isinstance(one, DeviceTensor) else one for one in (x, weight))
         return linear(*rounded, bias)
 
+    monkeypatch.setattr(F, "linear", tf32)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_float32_that_is_rounded_further_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = random_encoder()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Engine(encoder, device="gpu").precision == "float32"
-    monkeypatch.setattr(F, "linear", tf32)
+    round_products(monkeypatch)
     with pytest.warns(UserWarning, match="float32 products on gpu are computed in fewer digits"):
         engine = Engine(encoder, device="gpu")
     assert engine.precision == "reduced float32" and engine.kernels.startswith("reduced float32 on gpu")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_parity_refuses_float32_that_is_rounded_further(
+    folder: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "within the measured bounds" in run("parity", folder, "--device", "gpu")
+    round_products(monkeypatch)
+    error = run("parity", folder, "--device", "gpu", status=2)
+    assert "float32 products on gpu are computed in fewer digits" in error and "('highest')" in error
+    monkeypatch.setattr(matmul, "is_right", lambda *given: False)
+    assert "float32 products on cpu are computed in fewer digits" in run("parity", folder, status=2)
 
 
 def test_where_memory_runs_out_batches_become_smaller(gpu: EmulatedDevice) -> None:

@@ -26,10 +26,8 @@ from minibert.vectors import shards
 from minibert.vectors.ray import embed_shards
 from minibert.vectors.shards import embed_shard
 
-pytestmark = [
-    # Ray Data sets these settings of its own when it makes its context, and warns of them.
-    pytest.mark.filterwarnings("ignore:.use_\\w+. is deprecated:DeprecationWarning"),
-]
+# Ray Data sets these settings of its own when it makes its context, and warns of them.
+pytestmark = pytest.mark.filterwarnings("ignore:.use_\\w+. is deprecated:DeprecationWarning")
 LONG = 40  # times TEXTS in a shard that takes a while
 
 
@@ -51,7 +49,7 @@ def write_corpus(folder: Path, count: int = 3, times: int = 1) -> str:
     return f"{folder}/corpus/*.parquet"
 
 
-def assert_whole(folder: Path, checkpoint: str, count: int = 3, times: int = 1) -> None:
+def assert_whole(folder: Path, checkpoint: Path, count: int = 3, times: int = 1) -> None:
     """Every shard is there with all columns, rows and vectors, each once and in order, and nothing else."""
     names = [f"{number}.parquet" for number in range(count)]
     assert sorted(os.listdir(folder / "out")) == [*names, "manifest.json"]
@@ -68,7 +66,7 @@ def assert_whole(folder: Path, checkpoint: str, count: int = 3, times: int = 1) 
 @pytest.mark.slow
 @pytest.mark.usefixtures("running")
 def test_where_workers_are_killed_nothing_is_lost_or_doubled_and_a_second_run_has_nothing_to_do(
-    tmp_path: Path, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed: set[int] = set()
 
@@ -95,7 +93,7 @@ def test_where_workers_are_killed_nothing_is_lost_or_doubled_and_a_second_run_ha
 @pytest.mark.slow
 @pytest.mark.usefixtures("running")
 def test_what_only_a_worker_finds_is_one_clear_error_and_what_is_done_stays(
-    tmp_path: Path, checkpoint: str, request: pytest.FixtureRequest
+    tmp_path: Path, checkpoint: Path, request: pytest.FixtureRequest
 ) -> None:
     pattern = write_corpus(tmp_path)
     pq.write_table(pa.table({"body": ["good", None]}), tmp_path / "corpus" / "bad.parquet", write_statistics=False)
@@ -126,7 +124,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 def test_only_missing_and_changed_shards_are_computed_and_other_settings_refused(
-    tmp_path: Path, checkpoint: str, here: list[list[str]]
+    tmp_path: Path, checkpoint: Path, here: list[list[str]]
 ) -> None:
     pattern, out = write_corpus(tmp_path), tmp_path / "out"
     embed_shards(pattern, out, checkpoint, text="body")
@@ -145,7 +143,7 @@ def test_only_missing_and_changed_shards_are_computed_and_other_settings_refused
 
 
 @pytest.mark.slow
-def test_a_dataset_is_mapped_by_an_embedder(running: Any, checkpoint: str) -> None:
+def test_a_dataset_is_mapped_by_an_embedder(running: Any, checkpoint: Path) -> None:
     dataset, embedder = running.data.from_arrow(pa.table({"body": TEXTS})), minibert.Embedder(checkpoint)
     made = dataset.map_batches(lambda batch: batch | {"vector": embedder(batch["body"])})
     found = {row["body"]: row["vector"] for row in made.iter_rows()}
@@ -162,14 +160,19 @@ def test_workers_leave_a_core_for_those_that_read(running: Any, monkeypatch: pyt
         workers, threads, resources = module.share_of_cluster(device, *given)
         return workers, threads, resources["num_cpus"], resources["num_gpus"]
 
-    assert share([{"CPU": 1}]) == (1, 1, 0.0, 0)
-    assert share([{"CPU": 2}]) == (2, 1, 0.5, 0)
-    assert share([{"CPU": 2}], "cpu", None, 1) == (1, 2, 1.0, 0)
-    assert share([{"CPU": 8}, {"CPU": 8}, {"CPU": 0}]) == (16, 1, 0.875, 0)
-    assert share([{"CPU": 8}, {"CPU": 4}], "cpu", 3) == (3, 4, 3.0, 0)
-    assert share([{"CPU": 8, "GPU": 2}], "cuda") == share([{"CPU": 8, "GPU": 2}], "auto") == (2, 4, 3.5, 1)
-    assert share([{"CPU": 8, "GPU": 2}], "auto", 3) == (3, 2, 1.75, 0.5)  # a fraction of a GPU each
-    assert share([{"CPU": 2}], "auto") == share([{"CPU": 2}])
+    two_gpus = [{"CPU": 8, "GPU": 2}]
+    for given, expected in (
+        (([{"CPU": 1}],), (1, 1, 0.0, 0)),
+        (([{"CPU": 2}],), (2, 1, 0.5, 0)),
+        (([{"CPU": 2}], "auto"), (2, 1, 0.5, 0)),
+        (([{"CPU": 2}], "cpu", None, 1), (1, 2, 1.0, 0)),
+        (([{"CPU": 8}, {"CPU": 8}, {"CPU": 0}],), (16, 1, 0.875, 0)),
+        (([{"CPU": 8}, {"CPU": 4}], "cpu", 3), (3, 4, 3.0, 0)),
+        ((two_gpus, "cuda"), (2, 4, 3.5, 1)),
+        ((two_gpus, "auto"), (2, 4, 3.5, 1)),
+        ((two_gpus, "auto", 3), (3, 2, 1.75, 0.5)),  # a fraction of a GPU each
+    ):
+        assert share(*given) == expected, given
     for cores in (1, 2, 3, 7, 64):  # negative control: with a core for each worker none is left
         workers, _, num_cpus, _ = share([{"CPU": cores}])
         assert cores - workers * num_cpus >= 0.99
@@ -208,7 +211,7 @@ def test_without_the_extra_the_error_says_how_to_install_it(monkeypatch: pytest.
 )
 def test_the_command_refuses_what_is_wrong_before_ray_starts(
     tmp_path: Path,
-    checkpoint: str,
+    checkpoint: Path,
     monkeypatch: pytest.MonkeyPatch,
     run: Any,
     given: list[str],
@@ -222,7 +225,7 @@ def test_the_command_refuses_what_is_wrong_before_ray_starts(
 
 
 @pytest.mark.slow
-def test_the_command_works_on_a_cluster_that_runs(running: Any, tmp_path: Path, checkpoint: str) -> None:
+def test_the_command_works_on_a_cluster_that_runs(running: Any, tmp_path: Path, checkpoint: Path) -> None:
     from ray._private import state
 
     jobs, pattern = len(state.jobs()), write_corpus(tmp_path)

@@ -8,7 +8,6 @@ import torch
 from helpers import minilm_folder
 
 import minibert
-from minibert.vectors.pooling import POOLINGS, Pooling
 from minibert.vectors.readable import Matrix, readable_vectors
 
 NAME = "all-MiniLM-L6-v2"
@@ -48,15 +47,6 @@ def test_a_text_has_the_same_vector_alone_and_in_a_batch_and_beside_a_long_text(
     assert np.abs(alone - vectors(encoder, short, pooling=pooling)).max() <= TOLERANCE
     beside_the_long = vectors(encoder, [*short[:2], long], pooling=pooling)
     assert np.abs(alone[:2] - beside_the_long[:2]).max() <= TOLERANCE
-
-
-def test_a_mean_that_counts_padding_would_be_caught(
-    encoder: minibert.Encoder, ids: list[list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone = vectors(encoder, ids[:1], pooling="mean")
-    monkeypatch.setitem(POOLINGS, "mean", Pooling(lambda states, keep: states.mean(dim=1)))
-    beside_a_longer = vectors(encoder, ids[:2], pooling="mean")
-    assert np.abs(alone - beside_a_longer[:1]).max() > 1000 * TOLERANCE
 
 
 def test_vectors_equal_the_output_of_transformers_pooled_by_hand() -> None:

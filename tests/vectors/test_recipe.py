@@ -26,6 +26,8 @@ CONFIG = Config(hidden_size=8, num_hidden_layers=3, num_attention_heads=2, inter
         ({"long": "windows", "stride": 0}, ValueError, "stride is 0; it must be at least 1"),
         ({"long": "windows", "stride": 2.0}, TypeError, "stride is 2.0; it must be an int"),
         *[({"batch_tokens": wrong}, TypeError, "batch_tokens is .*; it must be an int") for wrong in (4.0, True)],
+        ({"normalize": "yes"}, TypeError, "normalize is "),
+        ({"max_length": 0}, ValueError, "max_length is "),
         ({"batch_tokens": 0}, ValueError, "batch_tokens is 0; it must be at least 1"),
         *[
             ({"layers": wrong}, TypeError, "layers is .*; it must be an integer or a list of them")

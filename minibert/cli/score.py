@@ -1,0 +1,72 @@
+"""`minibert score`: how likely a masked language model finds each text, or which of two it finds likelier."""
+
+import argparse
+from functools import partial
+from typing import Any
+
+from minibert.cli.predict import Row, add_rows, answer_rows, check_rows, rows_of
+from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_machine, add_options
+from minibert.vectors.recipe import Recipe
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    add_rows(parser)
+    add, head = parser.add_argument, "with a trained masked-LM head: a Hub name or a folder (%(default)s)"
+    add("--model", default=DEFAULT_MODEL, metavar="NAME", help=head)
+    add("--pairs", action="store_true", help="compare two texts a row, the better one first: columns --text and --pair")
+    add("--tokens", action="store_true", help="the score of each token too")
+    add_machine(parser)
+    add_options(parser, Recipe, only=["precision", "long"], long="error")
+
+
+def run(args: Arguments) -> Figures:
+    """A line for each text: its score, the number of its tokens, and the text, separated by tabs.
+
+    The score is the pseudo-log-likelihood: the sum of log p of each token where it alone is masked, in nats. With
+    --pairs a line has "text" or "pair", the better one of the two, both scores and both texts, the better one first.
+    """
+    pairs = args.pairs or args.pair is not None
+    if pairs and args.file is not None and args.pair is None:
+        raise ValueError("--pairs compares two columns of a file; name that of the second texts: --pair")
+    check_rows(args, args.model)
+    from minibert.tasks.scoring import Scorer
+
+    settings = {name: getattr(args, name) for name in ("device", "precision", "batch_tokens", "long")}
+    scorer = Scorer(args.model, **settings)
+    return answer_rows(args, rows_of(args, pairs), partial(answer, scorer, args.tokens), "scores")
+
+
+def answer(scorer: Any, tokens: bool, rows: list[Row], first: int) -> tuple[list[str], list[dict[str, Any]]]:
+    """The lines and the dicts of some texts or pairs, the first of which has this number."""
+    from minibert.text.writing import one_line
+
+    lines, dicts = [], []
+    texts, seconds, _ = zip(*rows, strict=True)
+    scores = scorer(texts, first)
+    others = [None] * len(rows) if seconds[0] is None else scorer(seconds, first)
+    for text, second, one, other in zip(texts, seconds, scores, others, strict=True):
+        if other is None:
+            ranked = [(one, text)]
+            dicts.append(figures_of(one, "", tokens))
+            lines.append(one_line(f"{one.score:.4f}", str(len(one.tokens)), text))
+        else:
+            ranked = sorted([(one, text), (other, second)], key=lambda each: -each[0].score)
+            better = "equal" if one.score == other.score else "text" if one.score > other.score else "pair"
+            dicts.append({"better": better} | figures_of(one, "", tokens) | figures_of(other, "pair_", tokens))
+            lines.append(one_line(better, *(f"{each.score:.4f}" for each, _ in ranked), *(each for _, each in ranked)))
+        if tokens:
+            lines += [f"  {p:.4f}  {token}" for each, _ in ranked for token, p in token_scores(each)]
+    return lines, dicts
+
+
+def figures_of(score: Any, prefix: str, tokens: bool) -> dict[str, Any]:
+    """The columns of a score, whose names begin with the prefix."""
+    found = {f"{prefix}score": score.score, f"{prefix}tokens": len(score.tokens)}
+    if tokens:
+        found[f"{prefix}token_scores"] = [{"token": token, "log_probability": p} for token, p in token_scores(score)]
+    return found
+
+
+def token_scores(score: Any) -> list[tuple[str, float]]:
+    """Each token with its log-probability."""
+    return list(zip(score.tokens, score.log_probabilities, strict=True))

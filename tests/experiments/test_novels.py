@@ -1,0 +1,53 @@
+import gzip
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+import minibert
+from minibert.cli import main as cli
+from minibert.experiments import novels
+
+SENTENCES = ["The old boat was slow.", "She never saw the harbour again.", "No one spoke of the storm.", ""] * 400
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A corpus of a few sentences, where the novels would be."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    text = "\n".join(SENTENCES).encode()
+    (folder / "train.txt.gz").write_bytes(gzip.compress(text))
+    (folder / "heldout.txt").write_bytes(text[:2000])
+    return folder
+
+
+def test_the_text_becomes_a_checkpoint_that_transformers_loads_bit_equal(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(novels, "command", lambda *words: cli.main([*map(str, words)]))
+    novels.run(data, tmp_path / "run", steps=2)
+    made = tmp_path / "run" / novels.NAME
+    assert AutoTokenizer.from_pretrained(made).mask_token == "[MASK]"
+    theirs = AutoModelForMaskedLM.from_pretrained(made, attn_implementation="eager")
+    ours = minibert.load(made, head="masked-lm")
+    ids = torch.tensor([[2, 9, 10, 3]])
+    with torch.no_grad():
+        logits = ours(ids).logits
+        assert logits.dtype == torch.float32 and torch.equal(logits, theirs(ids).logits)
+    assert (made / "model.safetensors").stat().st_size < 0.6 * (
+        tmp_path / "run" / "trained" / "model.safetensors"
+    ).stat().st_size
+    before = (made / "model.safetensors").read_bytes()
+    novels.run(data, tmp_path / "run", steps=2)  # nothing is left to do
+    assert (made / "model.safetensors").read_bytes() == before
+
+
+def test_without_the_text_the_request_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MINIBERT_DATA", str(tmp_path))
+    with pytest.raises(SystemExit) as error:
+        novels.main([])
+    assert error.value.code == 2 and "novels/train.txt.gz" in capsys.readouterr().err
