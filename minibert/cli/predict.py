@@ -13,13 +13,14 @@ from typing import Any
 
 from minibert.cli.shared import (
     COLUMNS,
-    DEFAULT_MODEL,
     Arguments,
     Figures,
     add_columns,
     add_data,
     add_machine,
+    add_masked_lm,
     add_overwrite,
+    masked_lm,
     standard_input,
 )
 from minibert.outputs import check_output
@@ -223,7 +224,7 @@ def joined(prediction: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 def fill_mask_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("text", metavar="TEXT", help='with one or more [MASK]: "The capital of France is [MASK]."')
-    parser.add_argument("--model", default=DEFAULT_MODEL, metavar="NAME", help="a Hub name or a folder (%(default)s)")
+    add_masked_lm(parser)
     parser.add_argument("--top-k", type=int, default=5, metavar="K", help="tokens for each mask (%(default)s)")
 
 
@@ -231,7 +232,7 @@ def fill_mask(args: Arguments) -> Figures:
     """The most probable tokens at each [MASK], with their probabilities."""
     from minibert.tasks import masked_text
 
-    masks = masked_text.fill_mask(args.text, args.model, args.top_k)
+    masks = masked_text.fill_mask(args.text, masked_lm(args), args.top_k)
     for number, guesses in enumerate(masks, start=1):
         print(f"mask {number}", *(f"  {p:.4f}  {token}" for token, p in guesses), sep="\n")
     return {"masks": [[guess._asdict() for guess in guesses] for guesses in masks]}

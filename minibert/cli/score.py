@@ -5,14 +5,14 @@ from functools import partial
 from typing import Any
 
 from minibert.cli.predict import Row, add_rows, answer_rows, check_rows, rows_of
-from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_machine, add_options
+from minibert.cli.shared import Arguments, Figures, add_machine, add_masked_lm, add_options, masked_lm
 from minibert.vectors.recipe import Recipe
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_rows(parser)
-    add, head = parser.add_argument, "with a trained masked-LM head: a Hub name or a folder (%(default)s)"
-    add("--model", default=DEFAULT_MODEL, metavar="NAME", help=head)
+    add_masked_lm(parser)
+    add = parser.add_argument
     add("--pairs", action="store_true", help="compare two texts a row, the better one first: columns --text and --pair")
     add("--tokens", action="store_true", help="the score of each token too")
     add_machine(parser)
@@ -28,11 +28,12 @@ def run(args: Arguments) -> Figures:
     pairs = args.pairs or args.pair is not None
     if pairs and args.file is not None and args.pair is None:
         raise ValueError("--pairs compares two columns of a file; name that of the second texts: --pair")
-    check_rows(args, args.model)
+    model = masked_lm(args)
+    check_rows(args, model)
     from minibert.tasks.scoring import Scorer
 
     settings = {name: getattr(args, name) for name in ("device", "precision", "batch_tokens", "long")}
-    scorer = Scorer(args.model, **settings)
+    scorer = Scorer(model, **settings)
     return answer_rows(args, rows_of(args, pairs), partial(answer, scorer, args.tokens), "scores")
 
 

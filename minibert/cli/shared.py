@@ -75,6 +75,14 @@ def add_features(parser: argparse.ArgumentParser) -> None:
     add_machine(parser)
 
 
+def add_masked_lm(parser: argparse.ArgumentParser) -> None:
+    """Add the checkpoint with a masked-LM head; find_masked_lm chooses it where it is not named."""
+    help = (
+        f"with a trained masked-LM head: a Hub name or a folder ({DEFAULT_MODEL}; if it is not here, minibert-novels)"
+    )
+    parser.add_argument("--model", metavar="NAME", help=help)
+
+
 def add_machine(parser: argparse.ArgumentParser) -> None:
     """Add the options for the device and the size of a batch."""
     parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps (%(default)s)")
@@ -98,6 +106,16 @@ def add_columns(parser: argparse.ArgumentParser, names: Collection[str]) -> None
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
     """Add the option that permits replacing an output."""
     parser.add_argument("--overwrite", action="store_true", help="replace files that minibert wrote, no others")
+
+
+def masked_lm(args: Arguments) -> str:
+    """The checkpoint of add_masked_lm; standard error names one that the user did not name."""
+    from minibert.checkpoints.hub import find_masked_lm
+
+    if args.model is None:
+        args.model = find_masked_lm()
+        print(f"minibert: computed by {args.model}; --model names another", file=sys.stderr)
+    return str(args.model)
 
 
 def features_settings(args: Arguments) -> dict[str, Any]:

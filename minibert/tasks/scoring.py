@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
+from minibert.checkpoints.hub import find_masked_lm
 from minibert.checkpoints.load import load
 from minibert.device import choose_device
 from minibert.heads import MaskedLM
@@ -129,7 +130,7 @@ class Scorer:
 
 def score(
     texts: object,
-    model: str | os.PathLike[str] | MaskedLM = "distilbert-base-uncased",
+    model: str | os.PathLike[str] | MaskedLM | None = None,
     *,
     tokens: bool = False,
     **how: Any,
@@ -137,9 +138,9 @@ def score(
     """The pseudo-log-likelihood of each text, in nats: the higher, the likelier (Salazar et al. 2020).
 
     texts: list, tuple, 1-D array, Series or generator. model: a checkpoint with a masked-LM head, by Hub name or
-    folder, or a loaded MaskedLM with tokenizer=. tokens: a Score for each text, which has those of its tokens, in place
-    of a number. how: device, precision, batch_tokens and long, as for Scorer. Each token more lowers the score, so
-    compare texts of about the same length. Raises what Scorer and its call raise.
+    folder, or a loaded MaskedLM with tokenizer=; None: as hub.find_masked_lm chooses. tokens: a Score for each text,
+    which has those of its tokens, in place of a number. how: device, precision, batch_tokens and long, as for Scorer.
+    Each token more lowers the score, so compare texts of about the same length. Raises what Scorer and its call raise.
     """
-    found = Scorer(model, **how)(texts)
+    found = Scorer(find_masked_lm() if model is None else model, **how)(texts)
     return list(found) if tokens else [one.score for one in found]

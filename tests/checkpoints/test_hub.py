@@ -310,3 +310,11 @@ def test_a_socket_that_a_test_opens_fails_it(no_network: list[Any]) -> None:
                 connect(("192.0.2.1", 9))
     assert len(no_network) == 2
     no_network.clear()
+
+
+def test_the_default_masked_lm_is_the_tutorials_model_where_it_is_here_else_the_one_that_ships(places: Path) -> None:
+    assert hub.find_masked_lm() == "distilbert-base-uncased"  # neither is here: the error names the better one
+    make(places / "weights" / hub.SHIPPED)
+    assert hub.find_masked_lm() == hub.SHIPPED
+    cached(places, "distilbert/distilbert-base-uncased")
+    assert hub.find_masked_lm() == "distilbert-base-uncased"
