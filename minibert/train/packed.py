@@ -216,7 +216,7 @@ def embed(embeddings: Embeddings, packed: PackedBatch) -> Tensor:
 
 
 def step_of(layer: nn.Module) -> Callable[..., Tensor]:
-    """layer_step of this layer; if its weights are sharded its own method, which first fetches them (distributed.py)."""
+    """layer_step of this layer; if it is sharded, its own method, which first fetches the weights (distributed.py)."""
     return getattr(layer, PACKED_STEP, None) or with_cast_weights(layer)
 
 
