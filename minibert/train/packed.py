@@ -251,7 +251,7 @@ class CastTogether(torch.autograd.Function):
         return None, *cast_together(gradients, ctx.dtype)
 
 
-def cast_together(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+def cast_together(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Copies in this dtype, by one kernel."""
     copies = tuple(torch.empty_like(x, dtype=dtype) for x in tensors)
     torch._foreach_copy_(copies, tensors)
