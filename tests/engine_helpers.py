@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from emulated_device import DeviceTensor
+from torch import Tensor
 
 from minibert import Config, Encoder, Recipe, device
 from minibert.kernels.int8 import is_exact
@@ -66,3 +69,14 @@ def cosine(a: Matrix, b: Matrix) -> float:
     """The smallest, of all rows."""
     x, y = torch.from_numpy(a).double(), torch.from_numpy(b).double()
     return float(torch.cosine_similarity(x, y, dim=1).min())
+
+
+def round_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the device compute float32 in fewer digits, as TF32 does."""
+    linear = F.linear
+
+    def tf32(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        rounded = (one.bfloat16().float() if isinstance(one, DeviceTensor) else one for one in (x, weight))
+        return linear(*rounded, bias)
+
+    monkeypatch.setattr(F, "linear", tf32)

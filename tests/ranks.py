@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import training
@@ -24,6 +25,7 @@ from minibert.config import Config
 from minibert.heads import HEAD_CLASSES, Head
 from minibert.losses import IGNORED
 from minibert.tasks.base import Example
+from minibert.train import packed
 from minibert.train.batches import Batches
 from minibert.train.checkpointer import Checkpointer
 from minibert.train.distillation import Distillation
@@ -150,11 +152,37 @@ class NeverSummed(DistributedContext):
         return super().no_sync(False)
 
 
+class LeftOut(DistributedContext):
+    """A mistake: gradients of a step in which a loss is left out are not summed."""
+
+    def sum_gradients(self, model: torch.nn.Module) -> None:
+        pass
+
+
 class OneState(DistributedContext):
     """A mistake: all ranks continue with the random state of the first."""
 
     def set_random_states(self, states: dict[str, Tensor], device: torch.device) -> None:
         torch.set_rng_state(states["random"])
+
+
+MISTAKES = {
+    "mean of means": ("classify", MeanOfMeans),
+    "never summed": ("classify", NeverSummed),
+    "left out": ("mlm+nsp", LeftOut),
+}
+
+
+def cast_weights(name: str, folder: Path) -> Iterator[tuple[str, Ended]]:
+    """A training in bfloat16 whose weights autocast casts, and one whose weights are cast together, as on CUDA."""
+    case = replace(CASES[name], settings=replace(CASES[name].settings, epochs=2, precision="bfloat16"))
+    for ending, devices in (("one by one", ["cpu"]), ("together", [])):
+        with (
+            mock.patch.object(packed, "CAST_ONE_BY_ONE", devices),
+            mock.patch.object(packed, "cast_together", wraps=packed.cast_together) as casts,
+        ):
+            yield f"{name}, {ending}", case.run(context(), folder / f"{name}, {ending}")
+        assert bool(casts.call_count) == (ending == "together")
 
 
 def resumed(name: str, folder: Path) -> Iterator[tuple[str, Ended]]:
@@ -192,8 +220,10 @@ def corpus_run(folder: Path) -> PretrainRun:
 def trainings(folder: Path) -> Iterator[tuple[str, Ended]]:
     for name, case in CASES.items():
         yield name, case.run(context(), folder / name)
-    for name, kind in (("mean of means", MeanOfMeans), ("never summed", NeverSummed)):
-        yield name, CASES["classify"].run(kind(context().rank, context().size), folder / name)
+    for name, (case, kind) in MISTAKES.items():
+        yield name, CASES[case].run(kind(context().rank, context().size), folder / name)
+    for name in ("mlm+nsp", "mlm+nsp, sharded"):
+        yield from cast_weights(name, folder)
     for name in ("classify", "classify, sharded"):
         yield from resumed(name, folder / f"{name}, saved")
     done = corpus_run(folder).train(folder / "run")

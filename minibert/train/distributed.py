@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from minibert.device import choose_device
 from minibert.model import Layer
-from minibert.train.packed import PACKED_STEP, layer_step
+from minibert.train.packed import PACKED_STEP, FunctionModule, with_cast_weights
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # environment variables that torchrun sets
 TIMEOUT = timedelta(days=1)  # of one rank waiting for another: the main process may evaluate for hours
@@ -71,9 +71,8 @@ class DistributedContext:
         """Wrap the model by DistributedDataParallel, or by fully_shard layer by layer; the optimizer comes after it."""
         self.sharded = self.size > 1 and shard == "full"
         if self.size > 1 and not self.sharded:
-            # Where no rank has a masked token the decoder gets no gradient, as in a single process.
-            module = FunctionModule(model, unused=True)
-            self.module = nn.parallel.DistributedDataParallel(module, find_unused_parameters=True)
+            # It waits for the gradient of each parameter that is not frozen: only a loss that is left out has none.
+            self.module = nn.parallel.DistributedDataParallel(FunctionModule(model))
         elif self.sharded:
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
@@ -81,7 +80,7 @@ class DistributedContext:
             self.module = FunctionModule(model)
             mesh = init_device_mesh(next(model.parameters()).device.type, (self.size,))
             for layer in [module for module in model.modules() if isinstance(module, Layer)]:
-                setattr(layer, PACKED_STEP, partial(layer_step, layer))
+                setattr(layer, PACKED_STEP, partial(sharded_step, layer))
                 fully_shard(layer, mesh=mesh)
                 register_fsdp_forward_method(layer, PACKED_STEP)
             fully_shard(self.module, mesh=mesh)
@@ -102,6 +101,12 @@ class DistributedContext:
         else:
             with self.module.no_sync():
                 yield
+
+    def sum_gradients(self, model: nn.Module) -> None:
+        """Sum the gradients of a step, all of which was inside no_sync; a parameter without one still has none."""
+        for parameter in model.parameters():
+            if self.size > 1 and parameter.grad is not None:
+                dist.all_reduce(parameter.grad.div_(self.size))  # the mean, as DistributedDataParallel has it
 
     def sum(self, values: Tensor) -> Tensor:
         """Each of the values, (n), summed over all ranks."""
@@ -192,18 +197,9 @@ def indexed(device: torch.device) -> list[torch.device]:
 SINGLE_PROCESS = DistributedContext()
 
 
-class FunctionModule(nn.Module):
-    """Functions of a model as a module, which is what DistributedDataParallel and fully_shard wrap."""
-
-    def __init__(self, model: nn.Module, unused: bool = False) -> None:
-        super().__init__()
-        self.model = model
-        if unused:  # a parameter that is never used: without one, torch warns that all are used
-            self.unused = nn.Parameter(next(model.parameters()).new_zeros(1))
-
-    def forward(self, function: Callable[..., Any], *args: Any) -> Any:
-        """function(model, ...)"""
-        return function(self.model, *args)
+def sharded_step(layer: nn.Module, *args: Any) -> Tensor:
+    """The step of a layer whose weights have been fetched."""
+    return with_cast_weights(layer)(*args)
 
 
 def context() -> DistributedContext:

@@ -186,14 +186,18 @@ def one_step(
     sizes = [sizes_of(part, loss_of) for part in parts]
     ours = torch.tensor([[one[over] for one in sizes] for over in sizes[0]], dtype=torch.float64).sum(dim=1)
     whole = dict(zip(sizes[0], context.sum(ours).tolist(), strict=True))
+    # Where no rank has a label, that loss is left out, and its own parameters, such as the decoder, have no gradient.
+    all_used = context.sharded or all(whole.values())
     for number, (part, own) in enumerate(zip(parts, sizes, strict=True), start=1):
         # All ranks must compute the same losses: one of which only this rank has no label adds zero.
         shares = {over: own[over] / whole[over] for over in own if own[over] or (context.size > 1 and whole[over])}
-        with Quick() if quick else nullcontext(), context.no_sync(unless=number == len(parts)):
+        with Quick() if quick else nullcontext(), context.no_sync(unless=all_used and number == len(parts)):
             losses = context.forward(model, part_losses, part, shares, loss_of, settings)
             if losses["loss"].requires_grad:
                 (losses["loss"] * context.size).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         totals |= {name: totals.get(name, 0) + loss.detach() for name, loss in losses.items()}
+    if not all_used:
+        context.sum_gradients(model)
     totals = dict(zip(totals, context.sum(torch.stack(list(totals.values()))), strict=True))
     totals["loss"] = totals["loss"] + 0 * context.clip(model, settings.clip)
     if device.type == "cpu":

@@ -24,6 +24,7 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from minibert.device import move, without_cudnn
 from minibert.heads import Head
@@ -35,6 +36,7 @@ GROUP_ROWS = 16  # rows of similar length in a group of attention on a CPU; on a
 # On a CPU oneDNN, which multiplies bfloat16, caches megabytes of kernels for each number of rows, and no two batches
 # have the same T. Rows of zeros round it up to a number with few significant binary digits, unless T is small.
 PADDED_FROM, SIGNIFICANT_DIGITS = 256, 5
+CAST_ONE_BY_ONE = ("cpu", "mps")  # devices with_cast_weights leaves to autocast
 PACKED_STEP = "packed_step"  # the name of layer_step as a method of a layer whose weights are sharded
 
 # A function that computes the output of a model for a batch, including its loss.
@@ -185,10 +187,11 @@ def pooled(model: Head, first: Tensor) -> Tensor | None:
 def encode(encoder: Encoder, packed: PackedBatch) -> Tensor:
     """The last states of the tokens that are read, (N,D), in the order of the batch."""
     x = pad_to_bucket(embed(encoder.embeddings, packed))  # (T) -> (T,D)
+    steps = [step_of(layer) for layer in encoder.layers]
     *lower, last = encoder.config.shared_layers
     for number in lower:
-        x = step_of(encoder.layers[number])(x, packed.groups, None)  # (T,D) -> (T,D)
-    x = step_of(encoder.layers[last])(x, packed.groups, packed.queries)  # (T,D) -> (N,D)
+        x = steps[number](x, packed.groups, None)  # (T,D) -> (T,D)
+    x = steps[last](x, packed.groups, packed.queries)  # (T,D) -> (N,D)
     return x.index_select(0, packed.order)
 
 
@@ -213,8 +216,58 @@ def embed(embeddings: Embeddings, packed: PackedBatch) -> Tensor:
 
 
 def step_of(layer: nn.Module) -> Callable[..., Tensor]:
-    """layer_step of this layer, or its own method, which first fetches sharded weights (distributed.py)."""
-    return getattr(layer, PACKED_STEP, partial(layer_step, cast(Layer, layer)))
+    """layer_step of this layer; if it is sharded, its own method, which first fetches the weights (distributed.py)."""
+    return getattr(layer, PACKED_STEP, None) or with_cast_weights(layer)
+
+
+def with_cast_weights(layer: nn.Module) -> Callable[..., Tensor]:
+    """layer_step of this layer; on a GPU under autocast with the present weights of its linear layers, cast together.
+
+    Autocast casts each weight, and each gradient, by a kernel of its own; on a GPU the launches take longer than the
+    work.
+    """
+    device = next(layer.parameters()).device
+    if device.type in CAST_ONE_BY_ONE or not torch.is_autocast_enabled(device.type):
+        return partial(layer_step, cast(Layer, layer))
+    linear = [name for name, module in layer.named_modules() if isinstance(module, nn.Linear)]
+    weights = {name: weight for name, weight in layer.named_parameters() if name.rpartition(".")[0] in linear}
+    found = CastTogether.apply(torch.get_autocast_dtype(device.type), *weights.values())  # type: ignore[no-untyped-call]
+    named = {f"model.{name}": weight for name, weight in zip(weights, found, strict=True)}
+    return lambda *given: cast(Tensor, functional_call(FunctionModule(layer), named, (layer_step, *given)))
+
+
+class CastTogether(torch.autograd.Function):
+    """Tensors in another dtype by one kernel, and their gradients back by another."""
+
+    @staticmethod
+    def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """To this dtype."""
+        ctx.dtype = tensors[0].dtype
+        return cast_together(tensors, dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """To that of the tensors."""
+        return None, *cast_together(gradients, ctx.dtype)
+
+
+def cast_together(tensors: tuple[Tensor, ...], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Copies in this dtype, by one kernel."""
+    copies = tuple(torch.empty_like(x, dtype=dtype) for x in tensors)
+    torch._foreach_copy_(copies, tensors)
+    return copies
+
+
+class FunctionModule(nn.Module):
+    """Functions of a model as a module: what functional_call, DistributedDataParallel and fully_shard work on."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, function: Callable[..., Any], *args: Any) -> Any:
+        """function(model, ...)"""
+        return function(self.model, *args)
 
 
 def layer_step(layer: Layer, x: Tensor, groups: Sequence[Group], queries: Queries) -> Tensor:

@@ -191,12 +191,14 @@ class Embedder:
         }
 
     @property
+    def method(self) -> str:
+        """How vectors are made, for a report."""
+        return f"pooling {self.recipe.how}, at most {self.tokenizer.max_length} tokens"
+
+    @property
     def description(self) -> str:
-        """How vectors are made, with the precision that was really chosen, for a report."""
-        return (
-            f"pooling {self.recipe.how}, at most {self.tokenizer.max_length} tokens, computed in "
-            f"{self.engine.precision} on {self.engine.device}"
-        )
+        """The same with the precision that was really chosen."""
+        return f"{self.method}, computed in {self.engine.precision} on {self.engine.device}"
 
     # -- texts to vectors
 

@@ -40,7 +40,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ from minibert.printing import progress_bar
 from minibert.text.tokenized import TokenStats
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.recipe import Recipe, with_settings
-from minibert.vectors.shards import Columns, Shard, embed_shard, find_shards, read_shard
+from minibert.vectors.shards import Columns, Shard, check_alike, embed_shard, find_shards, finished, read_shard
 from minibert.vectors.stream import Summary, summary, work_folder
 
 ENVIRONMENT = {  # of a Ray that is started here
@@ -100,7 +100,7 @@ def embed_shards(
     text, pair: the columns of texts and of second texts. format, delimiter, encoding: see text.formats.FileSettings.
     workers: models at work at once; None: one for each core, or each GPU; more workers than GPUs share them.
     keep_order: shards are computed in the order of their names, not the largest first, which ends sooner.
-    model is a Hub name or a folder; settings: those of a Recipe; precision "auto" is that of the machine that calls.
+    model is a Hub name or a folder; settings: those of a Recipe; precision "auto" is that of the worker.
     device: "auto" is CUDA if the cluster has GPUs, whatever the machine that calls has.
     Raises FileNotFoundError if no file matches; ValueError, with the file, the row or the column, for what is wrong
     with a shard, mostly before a worker starts; RuntimeError if Ray fails or `out` is in use; and what `embed` raises.
@@ -111,12 +111,12 @@ def embed_shards(
     shards = find_shards(os.fspath(pattern), folder)
     name = os.path.abspath(model) if os.path.isdir(model) else model  # which each worker loads, and checks its hashes
     on_gpu = str(device).startswith("cuda")  # of the workers: here the model is only identified
-    embedder = Embedder(name, recipe, "cpu" if on_gpu else device)
+    embedder = Embedder(name, replace(recipe, precision="float32"), "cpu") if on_gpu else Embedder(name, recipe, device)
     for shard in progress_bar(shards, "check", unit="shard"):
         next(read_shard(shard.source, columns))
-    identity = embedder.identity | asdict(columns)
+    identity = embedder.identity | {"precision": recipe.precision} | asdict(columns)  # as requested; see embed_shard
     with work_folder(folder.absolute(), identity, restart, [Path(shard.out) for shard in shards]):
-        done = {shard: stats for shard in shards if (stats := shard.stats(identity)) is not None}
+        done = finished(shards, identity)
         resumed = len(done)
         if resumed < len(shards):
             with session():
@@ -125,6 +125,7 @@ def embed_shards(
         for path in folder.rglob(".*.parquet.*"):  # of shards that killed workers were writing
             path.unlink()
     found = summary(out, sum(done.values(), TokenStats()), embedder)
+    found["description"] = f"{embedder.method}, computed in {shards[0].footer['precision'].removeprefix('torch.')}"
     return Embedded(**found, shards=len(shards), width=embedder.width, resumed_shards=resumed)
 
 
@@ -156,14 +157,21 @@ def run(
     try:
         with bar:
             for row in rows.iter_rows():
-                if row["error"]:
-                    raise ValueError(row["error"])
-                done[Shard(row["source"], row["out"])] = TokenStats(**json.loads(row["stats"]))
+                add_row(done, row)
                 bar.update()
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"{bar.n:,} of {bar.total:,} shards are kept; the same command continues") from None
     except exceptions.RayError as error:
         raise RuntimeError(f"Ray failed: {error}; finished shards are kept, the same command continues") from error
+
+
+def add_row(done: dict[Shard, TokenStats], row: dict[str, str]) -> None:
+    """Add a shard that a worker has finished. Raises ValueError for its error, and what check_alike raises."""
+    if row["error"]:
+        raise ValueError(row["error"])
+    shard = Shard(row["source"], row["out"])
+    done[shard] = TokenStats(**json.loads(row["stats"]))
+    check_alike([next(iter(done)), shard])
 
 
 class ShardWorker:
@@ -172,6 +180,8 @@ class ShardWorker:
     def __init__(self, embedder: Embedder, columns: Columns, settings: dict[str, Any], threads: int) -> None:
         torch.set_num_threads(threads)  # which OMP_NUM_THREADS, which Ray sets, does not limit
         os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # those of the tokenizers library
+        # With the precision that is requested: the machine that calls may have identified the model in another one.
+        embedder.recipe = replace(embedder.recipe, precision=settings["precision"])
         self.embedder, self.columns, self.settings = embedder, columns, settings
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:

@@ -10,7 +10,7 @@ all columns are kept; of other tables, and of lines, the texts. n rows of a chun
 import glob
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import chain, islice, takewhile, tee
@@ -46,10 +46,16 @@ class Shard:
         """Bytes and modification time: a source with another state has changed."""
         return [os.stat(self.source).st_size, os.stat(self.source).st_mtime_ns]
 
+    @property
+    def footer(self) -> dict[str, Any]:
+        """What embed_shard stated of a finished shard. Raises OSError, ValueError or KeyError for any other file."""
+        footer: dict[str, Any] = json.loads(parquet.read_metadata(self.out).metadata[FOOTER])
+        return footer
+
     def stats(self, settings: dict[str, Any]) -> TokenStats | None:
         """The token stats of a finished shard; None if it is missing, damaged or outdated."""
         try:
-            footer = json.loads(parquet.read_metadata(self.out).metadata[FOOTER])
+            footer = self.footer
             done = footer["settings"] == settings and footer["source"] == self.source_state
             return TokenStats(**footer["stats"]) if done else None
         except (OSError, ValueError, KeyError, TypeError):
@@ -165,8 +171,9 @@ def text_columns(schema: Any, columns: Columns, where: str) -> list[str]:
 def embed_shard(shard: Shard, columns: Columns, embedder: Embedder, settings: dict[str, Any]) -> TokenStats:
     """Write the vectors of a shard beside its columns, and return its token stats.
 
-    settings: everything that determines a vector except its text, for the footer. Raises ValueError, naming the file,
-    for what read_shard and `embed` refuse; OSError if the output cannot be written.
+    settings: everything that determines a vector except its text and the precision in which this device computes, which
+    stands beside them in the footer. Raises ValueError, naming the file, for what read_shard and `embed` refuse;
+    OSError if the output cannot be written.
     """
     source, stats = shard.source_state, TokenStats()
     Path(shard.out).parent.mkdir(parents=True, exist_ok=True)
@@ -180,9 +187,29 @@ def embed_shard(shard: Shard, columns: Columns, embedder: Embedder, settings: di
                 column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.ravel()), embedder.width)
                 writer.write_table(table.append_column(VECTOR, column))
                 stats += more
-            footer = {"settings": settings, "source": source, "stats": asdict(stats)}
+            footer = {"settings": settings, "precision": embedder.identity["precision"]}
+            footer |= {"source": source, "stats": asdict(stats)}
             writer.add_key_value_metadata({FOOTER: json.dumps(footer).encode()})
     return stats
+
+
+def finished(shards: Iterable[Shard], settings: dict[str, Any]) -> dict[Shard, TokenStats]:
+    """Those that earlier runs with these settings finished, with their token stats. Raises what check_alike raises."""
+    done = {shard: stats for shard in shards if (stats := shard.stats(settings)) is not None}
+    check_alike(list(done))
+    return done
+
+
+def check_alike(shards: Sequence[Shard]) -> None:
+    """Raise ValueError if finished shards were computed in several precisions, as by workers on unlike devices."""
+    for shard in shards[1:]:
+        one, other = shards[0].footer["precision"], shard.footer["precision"]
+        if one != other:
+            raise ValueError(
+                f"{shards[0].out} was computed in {one}, and {shard.out} in {other}, on another device or with other "
+                "settings of torch; let all workers compute alike, and remove the shards that differ, or start again "
+                "(--restart, restart=True)"
+            )
 
 
 def embedded(

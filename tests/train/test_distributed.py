@@ -200,10 +200,20 @@ def test_a_step_in_which_no_rank_has_a_label_is_left_out(launched: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mistake", "ranks_differ"), [("mean of means", False), ("never summed", True)])
+@pytest.mark.parametrize(
+    ("mistake", "ranks_differ"), [("mean of means", False), ("never summed", True), ("left out", True)]
+)
 def test_a_mistake_in_summing_is_caught(mistake: str, ranks_differ: bool, launched: Path, tmp_path: Path) -> None:
-    assert apart(weights(launched, mistake), alone("classify", tmp_path).weights) > FAR
+    assert apart(weights(launched, mistake), alone(ranks.MISTAKES[mistake][0], tmp_path).weights) > FAR
     assert (apart(weights(launched, mistake, 0), weights(launched, mistake, 1)) > FAR) == ranks_differ
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlm+nsp", "mlm+nsp, sharded"])
+def test_weights_cast_together_change_no_bit(name: str, launched: Path) -> None:
+    one, other = (weights(launched, f"{name}, {ending}") for ending in ("one by one", "together"))
+    assert_equal(one, other)
+    assert apart(one, weights(launched, "mlm+nsp")) > FAR  # it has learned for longer, and in float32
 
 
 class Interleaved:

@@ -188,6 +188,7 @@ def test_a_mistake_in_packing_and_labels_of_another_batch_are_caught(
     made, batch = model(family, head), batch_of(head, [3, 7, WIDTH, 5], family=family)
     right = Found.of(readable_loss, made, batch)
     assert max(Found.of(packed_loss, made, batch).apart(right).values()) < CLOSE
+    assert right.gradients.keys() == dict(made.named_parameters()).keys()  # DistributedDataParallel waits for each
     other = replace(batch, labels=batch_of(head, [3, 7, WIDTH, 5], 4, family=family).labels)
     assert max(Found.of(packed_loss, made, other).apart(right).values()) > CAUGHT
     for name, mistake in MISTAKES.items():

@@ -200,6 +200,16 @@ def batch(name: str) -> Batch:
     return rows_of(name).of_rows(range(6))
 
 
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_parameter_has_a_gradient_unless_a_loss_is_left_out(name: str) -> None:
+    """DistributedDataParallel waits for the gradient of each parameter; see loop.one_step."""
+    model = new_model(name)
+    names, objective = dict(model.named_parameters()).keys(), lambda *given: sum(OBJECTIVES[name]()(*given).values())
+    assert Found.of(objective, model, batch(name)).gradients.keys() == names
+    first = lambda *given: next(iter(OBJECTIVES[name]()(*given).values()))  # noqa: E731
+    assert (Found.of(first, model, batch(name)).gradients.keys() == names) == (name == "mlm")
+
+
 @objectives
 def test_the_packed_step_is_the_readable_one(name: str) -> None:
     model, given = new_model(name), batch(name)

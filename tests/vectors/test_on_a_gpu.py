@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from emulated_device import DeviceTensor, EmulatedDevice, emulated_device
-from engine_helpers import MIXED, RELATIVES, difference, random_encoder, random_rows
-from torch import Tensor
+from emulated_device import EmulatedDevice, emulated_device
+from engine_helpers import MIXED, RELATIVES, difference, random_encoder, random_rows, round_products
 
 from minibert import TextFeatures, embed
 from minibert import device as device_module
@@ -109,17 +108,6 @@ def test_attention_never_takes_the_kernels_of_cudnn(gpu: EmulatedDevice, monkeyp
     monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
     Engine(random_encoder(), device="gpu").vectors(ROWS)
     assert allowed and not any(allowed) and torch.backends.cuda.cudnn_sdp_enabled()
-
-
-def round_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the device compute float32 in fewer digits, as TF32 does."""
-    linear = F.linear
-
-    def tf32(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        rounded = (one.bfloat16().float() if isinstance(one, DeviceTensor) else one for one in (x, weight))
-        return linear(*rounded, bias)
-
-    monkeypatch.setattr(F, "linear", tf32)
 
 
 @pytest.mark.usefixtures("gpu")

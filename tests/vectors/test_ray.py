@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +19,19 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from emulated_device import emulated_device
+from engine_helpers import round_products
 from shards import TEXTS, matrix, write_shard
 
 import minibert
+from minibert import device as device_module
 from minibert.text.tokenized import TruncationWarning
 from minibert.vectors import ray as module
 from minibert.vectors import shards
-from minibert.vectors.ray import embed_shards
-from minibert.vectors.shards import embed_shard
+from minibert.vectors.embedder import load_folder
+from minibert.vectors.ray import ShardWorker, add_row, embed_shards
+from minibert.vectors.shards import Columns, Shard, find_shards, finished
 
 # Ray Data sets these settings of its own when it makes its context, and warns of them.
 pytestmark = pytest.mark.filterwarnings("ignore:.use_\\w+. is deprecated:DeprecationWarning")
@@ -108,15 +115,23 @@ def test_what_only_a_worker_finds_is_one_clear_error_and_what_is_done_stays(
     assert 0 < done.resumed_shards < 4
 
 
+def row_of(shard: Shard, embedder: minibert.Embedder, *given: Any) -> dict[str, str]:
+    """What a worker returns, which gets the embedder as Ray sends it."""
+    worker = ShardWorker(pickle.loads(pickle.dumps(embedder)), *given, torch.get_num_threads())
+    return {name: values[0] for name, values in worker({n: [x] for n, x in asdict(shard).items()}).items()}
+
+
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Shards are embedded in this process, without Ray; the names of the shards of each run."""
     ran: list[list[str]] = []
 
-    def run(shards: Any, done: Any, embedder: Any, columns: Any, settings: Any, *_: Any) -> None:
+    def run(shards: Any, done: Any, embedder: Any, *given: Any) -> None:
         left = [shard for shard in shards if shard not in done]
         ran.append([Path(shard.source).name for shard in left])
-        done |= {shard: embed_shard(shard, columns, embedder, settings) for shard in left}
+        embedder.device = "cpu" if embedder.device == "cuda" else embedder.device
+        for shard in left:
+            add_row(done, row_of(shard, embedder, *given[:2]))
 
     monkeypatch.setattr(module, "session", nullcontext)
     monkeypatch.setattr(module, "run", run)
@@ -140,6 +155,58 @@ def test_only_missing_and_changed_shards_are_computed_and_other_settings_refused
     assert len(here[-1]) == 3
     with pytest.raises(ValueError, match=r"is the same as, inside or around .*words"):
         embed_shards(pattern, Path(checkpoint) / "out", checkpoint, text="body")
+
+
+def test_the_precision_is_that_of_the_workers(
+    tmp_path: Path, checkpoint: Path, here: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device of the workers is faked: a CPU that multiplies bfloat16. This machine identifies the model alone."""
+    pattern, out = write_corpus(tmp_path), tmp_path / "out"
+    monkeypatch.setattr(device_module, "has_bfloat16", lambda device: True)
+    how: dict[str, Any] = {"text": "body", "device": "cuda", "precision": "auto"}
+    assert embed_shards(pattern, out, checkpoint, **how).description.endswith("computed in bfloat16")
+    for path in out.glob("*.parquet"):
+        footer = Shard("", str(path)).footer
+        assert (footer["precision"], footer["settings"]["precision"]) == ("torch.bfloat16", "auto")
+    (out / "2.parquet").unlink()
+    monkeypatch.setattr(device_module, "has_bfloat16", lambda device: False)
+    load_folder.cache_clear()
+    for _ in range(2):  # found when it arrives, and when it is there
+        with pytest.raises(
+            ValueError, match=r"0.parquet was computed in torch.bfloat16, and .*2.parquet in torch.float32"
+        ):
+            embed_shards(pattern, out, checkpoint, **how)
+    assert here == [["0.parquet", "1.parquet", "2.parquet"], ["2.parquet"]]
+    assert embed_shards(pattern, out, checkpoint, restart=True, **how).description.endswith("computed in float32")
+    with pytest.raises(ValueError, match="float16 needs a CUDA device"):  # the worker's error, which has none here
+        embed_shards(pattern, tmp_path / "other", checkpoint, **how | {"precision": "float16"})
+
+
+@pytest.mark.parametrize("stated_by", ["worker", "caller"])
+def test_shards_of_a_worker_that_rounds_further_are_not_alike(
+    stated_by: str, tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TF32 on the emulated device. Negative control: with the precision of the machine that calls they seem alike."""
+    write_corpus(tmp_path)
+    found = find_shards(f"{tmp_path}/corpus/*.parquet", tmp_path / "out")
+    embedder, columns, done = minibert.Embedder(checkpoint, device="cpu"), Columns("body"), dict[Shard, Any]()
+    settings = identity = embedder.identity | {"precision": "float32"}
+    embedder.device = "gpu"
+    if stated_by == "caller":
+        monkeypatch.setattr(minibert.Embedder, "identity", identity)
+    with emulated_device():
+        for shard in found[:2]:
+            add_row(done, row_of(shard, embedder, columns, settings))
+        round_products(monkeypatch)
+        load_folder.cache_clear()
+        with pytest.warns(UserWarning, match="computed in fewer digits"):
+            row = row_of(found[2], embedder, columns, settings)
+    refused = pytest.raises(ValueError, match=r"0.parquet was computed in torch.float32, .*2.parquet in torch.reduced")
+    with refused if stated_by == "worker" else nullcontext():
+        add_row(done, row)
+    assert done.keys() == set(found)
+    with refused if stated_by == "worker" else nullcontext():
+        finished(found, settings)
 
 
 @pytest.mark.slow
