@@ -104,7 +104,8 @@ class PretrainRun(Run):
     def summary(self) -> str:
         """The statistics of the corpus with notes on possible problems, and the loss without a model, for people."""
         lines = [
-            "{documents:,} documents, {sentences:,} sentences, {tokens:,} tokens, {rows:,} rows".format(**self.stats),
+            "in {examined:.0%} of it {documents:,} documents, {sentences:,} sentences, {tokens:,} tokens, {rows:,} "
+            "rows".format(**self.stats),
             "{single:.1%} of the documents have one sentence, {repeated:.1%} of the sentences are repeated, "
             "{unknown:.2%} of the tokens are unknown".format(**self.stats),
             self.computed_in,
@@ -191,6 +192,7 @@ def examine(corpus: Corpus, tokenizer: Tokenizer, packing: Packing) -> tuple[dic
     sentences = Counter(chain.from_iterable(texts))
     ids = [id for documents in tokenized.values() for document in documents for id in joined(document)]
     stats = {
+        "examined": len(windows) / max(1, corpus.windows),
         "documents": len(texts),
         "sentences": sentences.total(),
         "tokens": len(ids),
