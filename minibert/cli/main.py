@@ -74,7 +74,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self._negative_number_matcher = re.compile(r"-\d+(,-?\d+)*$|-\d*\.\d+$")
+        self._negative_number_matcher = re.compile(r"-\.?\d")  # what begins like a number
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and where to read more; exit with status 2."""
