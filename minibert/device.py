@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import fields, is_dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -91,11 +90,8 @@ def has_int8(device: torch.device) -> bool:
 
 
 def cpu_features() -> set[str]:
-    """The instruction sets of this CPU, as named by torch or else by Linux; empty if neither names them."""
-    if hasattr(torch.cpu, "get_capabilities"):
-        return {name for name, present in torch.cpu.get_capabilities().items() if present is True}
-    path = Path("/proc/cpuinfo")
-    return set(path.read_text(encoding="utf-8").split()) if path.exists() else set()
+    """The instruction sets of this CPU, as torch names them."""
+    return {name for name, present in torch.cpu.get_capabilities().items() if present is True}
 
 
 def batch_tokens_on(device: torch.device) -> int:

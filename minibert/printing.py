@@ -86,8 +86,7 @@ def require(extra: str, *packages: str) -> None:
 def install_hint(extra: str) -> str:
     """The command that installs an extra of pyproject.toml: in the source tree, or else its packages by their names."""
     if (CHECKOUT / "pyproject.toml").exists():
-        command = pip_install("-e", f".[{extra}]")
-        return command if Path.cwd() == CHECKOUT else f"cd {shlex.quote(str(CHECKOUT))} && {command}"
+        return pip_install("-e", f"{CHECKOUT}[{extra}]")
     required = [line.split(";") for line in importlib.metadata.requires(DISTRIBUTION) or []]
     return pip_install(*(package.strip() for package, *marker in required if f'"{extra}"' in "".join(marker)))
 

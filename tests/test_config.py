@@ -96,6 +96,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"vocab_size": 10, "pad_token_id": 10}, "pad_token_id, below vocab_size, is 10; .* at most 9"),
     ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key' is not implemented"),
     ({"is_decoder": True}, "is_decoder True is not implemented"),
+    ({"problem_type": "ranking"}, "problem_type is 'ranking'; choose from regression"),
     ({"pruned_heads": {"0": [1]}}, r"pruned_heads {'0': \[1\]}"),
     *(({"num_labels": count}, f"num_labels is {count}; .* at most {MOST_LABELS}") for count in (-1, 2**20 + 1)),
     *(({"num_labels": count}, f"num_labels is {count!r}; it must be an int") for count in (1.5, "3", True)),

@@ -247,10 +247,3 @@ def test_another_number_of_labels_is_refused_with_both_numbers_and_the_names(wri
 def test_a_request_that_cannot_be_is_refused(arguments, match, written):
     with pytest.raises(ValueError, match=match):
         minibert.load(written(BERT)[0], **arguments)
-
-
-def test_an_unknown_problem_type_is_refused(written, tmp_path):
-    original, _ = written(BERT, "sequence-classification")
-    folder = edited(original, tmp_path, lambda tensors: None, problem_type="ranking")
-    with pytest.raises(ValueError, match="problem_type is 'ranking'; choose from regression"):
-        minibert.load(folder, head="sequence-classification")

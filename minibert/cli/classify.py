@@ -14,7 +14,6 @@ from minibert.cli.shared import (
     add_overwrite,
     features_settings,
     read_options,
-    windows_text,
 )
 from minibert.files import regular
 from minibert.outputs import atomic_folder, check_output
@@ -66,7 +65,7 @@ def run(args: Arguments) -> Figures:
     print(block("features", f"{shape} by {args.model}, pooling {classifier.features.recipe_.how}, in {where}"))
     stats = getattr(classifier.features, "stats_", None)  # None: all vectors came from a cache
     if stats and stats.windowed:
-        print(block("windows", windows_text(stats.windowed, stats.texts, stats.windows)))
+        print(block("windows", f"{stats.windowed:,} of {stats.texts:,} texts in {stats.windows:,} windows"))
     print(score_table(classifier))
     [(usual, most)] = Counter(rows.known_labels).most_common(1)
     majority = most / len(rows)

@@ -13,7 +13,6 @@ from minibert.cli.shared import (
     add_overwrite,
     features_settings,
     standard_input,
-    windows_text,
 )
 from minibert.printing import require
 from minibert.text.formats import FileSettings
@@ -62,7 +61,7 @@ def run(args: Arguments) -> Figures:
     begin = time.perf_counter()
     figures = embed_many(args) if args.engine == "ray" else embed_one(args)
     if figures["windowed"]:
-        print(windows_text(figures["windowed"], figures["rows"], figures["windows"]))
+        print("{windowed:,} of {rows:,} texts in {windows:,} windows".format(**figures))
     seconds = round(time.perf_counter() - begin, 3)
     print(f"{seconds:.2f} s with loading")
     return figures | {"seconds": seconds}

@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from minibert import __version__
 from minibert.cli import checkpoints, classify, demo, embed, predict, score, serve, tools, train
@@ -70,7 +70,11 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], Callab
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that reports a wrong request in one line."""
+    """A parser that reports a wrong request in one line, and reads -4,-1 as a value, not as an option."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._negative_number_matcher = re.compile(r"-\.?\d")  # what begins like a number
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and where to read more; exit with status 2."""
@@ -110,24 +114,13 @@ def parse(argv: Sequence[str]) -> Arguments:
     return args
 
 
-def join_negatives(argv: Sequence[str]) -> list[str]:
-    """Turn `--layers -4,-1` into `--layers=-4,-1`: argparse takes a list that begins with a minus for an option."""
-    whole: list[str] = []
-    for argument in argv:
-        if whole and re.fullmatch(r"--\w[\w-]*", whole[-1]) and re.fullmatch(r"-\d+(,-?\d+)+", argument):
-            whole[-1] += f"={argument}"
-        else:
-            whole.append(argument)
-    return whole
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Names of files may be anything; a pipe gets each line at once, as a terminal does.
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
-    argv = join_negatives(sys.argv[1:] if argv is None else argv)
+    argv = sys.argv[1:] if argv is None else argv
     with warnings.catch_warnings(), terminable() as terminated:
         warnings.showwarning = show_warning
         try:

@@ -1,4 +1,4 @@
-"""What several commands share: flags made from settings, options, a phrase of their reports, and standard input."""
+"""What several commands share: flags made from settings, options, and standard input."""
 
 import argparse
 import sys
@@ -121,11 +121,6 @@ def masked_lm(args: Arguments) -> str:
 def features_settings(args: Arguments) -> dict[str, Any]:
     """The options of add_features, as the keyword arguments of TextFeatures. Raises what Recipe raises."""
     return {"model": args.model, "device": args.device, **asdict(read_options(args, Recipe))}
-
-
-def windows_text(windowed: int, texts: int, windows: int) -> str:
-    """How many texts were longer than the model allows and read in windows."""
-    return f"{windowed:,} of {texts:,} texts in {windows:,} windows"
 
 
 def standard_input() -> BinaryIO:

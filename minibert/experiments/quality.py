@@ -129,7 +129,7 @@ def compare(prepared: FinetuneRun, seeds: int) -> dict[str, Any]:
     for side, each in scores.items():
         deviation = statistics.stdev(each) if len(each) > 1 else 0.0
         found[side] = {"scores": each, "mean": statistics.mean(each), "std": deviation, "seconds": seconds[side]}
-    return found
+    return found | {"difference": found["minibert"]["mean"] - found["transformers"]["mean"]}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -141,14 +141,9 @@ def report(found: dict[str, dict[str, Any]]) -> str:
     lines: list[list[str]] = [["data", "training", "held out", "score", *SIDES, "difference", "standard error"]]
     for name, figures in found.items():
         scores = [f"{figures[side]['mean']:.4f}, std {figures[side]['std']:.4f}" for side in SIDES]
-        apart = [f"{difference(figures):+.4f}", f"{figures['standard_error']:.4f}"]
+        apart = [f"{figures['difference']:+.4f}", f"{figures['standard_error']:.4f}"]
         lines.append([name, *map(str, figures["rows"]), figures["main"], *scores, *apart])
     return table(lines)
-
-
-def difference(figures: dict[str, Any]) -> float:
-    """By how much minibert's score is above that of transformers."""
-    return float(figures["minibert"]["mean"] - figures["transformers"]["mean"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -170,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(report(found))
     if args.json:
         print(json.dumps(found | {"machine": machine(torch.get_num_threads())}))
-    return int(any(abs(difference(figures)) > figures["standard_error"] for figures in found.values()))
+    return int(any(abs(figures["difference"]) > figures["standard_error"] for figures in found.values()))
 
 
 if __name__ == "__main__":

@@ -74,12 +74,8 @@ class Quantization:
     error: float = 0.0  # |y' - y| / |y| of the results y' in int8 when calibrated, over all tokens
 
 
-@dataclass(frozen=True)
-class Quantized:
-    """Rows in bytes: x / c ≈ scale (values - zero point)."""
-
-    values: Tensor  # (T,in) uint8
-    scale: Tensor  # (T,1) float32
+# Rows in bytes: x / c ≈ scale (values - zero point); values (T,in) uint8, scale (T,1) float32.
+Quantized = tuple[Tensor, Tensor]
 
 
 class Int8Linear(Linear):
@@ -119,16 +115,17 @@ class Int8Linear(Linear):
         scale = torch.maximum(high / (HIGHEST - self.zero_point), low / -self.zero_point).clamp_(min=MIN_SCALE)  # (T,1)
         torch.addcmul(self.zeros, x.float(), 1 / scale, out=rounded)
         signed = self.workspace.buffer("int8", len(x), x.shape[1], torch.int8)  # copied faster than to uint8
-        return Quantized(signed.copy_(rounded.round_()).view(torch.uint8).bitwise_xor_(MIDDLE), scale)  # 128 more each
+        return signed.copy_(rounded.round_()).view(torch.uint8).bitwise_xor_(MIDDLE), scale  # 128 more each
 
     # The other kernels take a Tensor; this one takes what `prepare` made of it.
     def __call__(self, x: Quantized, residual: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """(T,in) -> (T,out)."""
+        values, scale = x
         scales = 1.0, self.zero_point, self.weight, self.scale, self.weight_zeros  # of the values, and of W
-        y: Tensor = torch.ops.onednn.qlinear_pointwise(x.values, *scales, None, 1.0, 0, torch.float32, "none", [], "")
+        y: Tensor = torch.ops.onednn.qlinear_pointwise(values, *scales, None, 1.0, 0, torch.float32, "none", [], "")
         if residual is not None:
-            return torch.addcmul(residual, y, x.scale, out=y).add_(self.bias)
-        torch.addcmul(self.bias, y, x.scale, out=y)
+            return torch.addcmul(residual, y, scale, out=y).add_(self.bias)
+        torch.addcmul(self.bias, y, scale, out=y)
         if self.activation == "gelu":
             torch.ops.aten.gelu_(y)  # in place; the public function allocates memory
             return y
@@ -160,7 +157,7 @@ def is_exact() -> bool:
             exact = (x.double() - zero_point) @ weight.double().T
             try:
                 layer = Int8Linear([linear_of(weight, torch.zeros(outputs))], Quantization(zero_point=zero_point))
-                y = layer(Quantized(x, torch.ones(tokens, 1)))
+                y = layer((x, torch.ones(tokens, 1)))
             except (AttributeError, RuntimeError, TypeError):  # no such operator, or with other arguments
                 return False
         if not torch.equal(y, exact.float()):

@@ -75,22 +75,6 @@ class Reader:
             raise ValueError(f"config.json has the label {twice[0][0]!r} twice in id2label; each needs its own name")
         return cls(task or task_of(found, model.config), model, tokenizer, labels, tokenizer.max_length, **more)
 
-    @classmethod
-    def load(cls, name: str | os.PathLike[str], device: str = "auto", batch_tokens: int | None = None) -> Reader:
-        """A checkpoint with a task head, by its folder or its name on the Hub.
-
-        Raises FileNotFoundError where there is none, ValueError where it has no task head or is damaged.
-        """
-        if (kind := folder_kind(name)) not in TASKS:
-            raise ValueError(
-                f"{name} holds {'a frozen classifier' if kind == 'frozen' else 'no task head'}; a folder of `minibert "
-                "finetune`, or of transformers, has one, and config.json names it in `architectures`"
-            )
-        folder = hub.locate(os.fspath(name)).folder
-        task, max_length = trained_task(folder, kind)
-        model = load(folder, head=task_class(kind).head, device=choose_device(device))
-        return cls.of(model, load_tokenizer(folder, max_length=max_length), task, batch_tokens=batch_tokens)
-
     @property
     def pairs(self) -> bool | None:
         """Whether a row is two texts; None: it may be either."""
@@ -144,11 +128,20 @@ def open_reader(
     """
     if batch_tokens is not None:
         check_number("batch_tokens", batch_tokens, int, minimum=1)
-    if folder_kind(name) == "frozen":
+    kind = folder_kind(name)
+    if kind == "frozen":
         return Classifier.load(Path(name), model=model, device=device, batch_tokens=batch_tokens)
     if model is not None:
         raise ValueError(f"model is {model!r}, and {name} holds its own model; leave it out")
-    return Reader.load(name, device, batch_tokens)
+    if kind not in TASKS:
+        raise ValueError(
+            f"{name} holds no task head; a folder of `minibert finetune`, or of transformers, has one, and config.json "
+            "names it in `architectures`"
+        )
+    folder = hub.locate(os.fspath(name)).folder
+    task, max_length = trained_task(folder, kind)
+    loaded = load(folder, head=task_class(kind).head, device=choose_device(device))
+    return Reader.of(loaded, load_tokenizer(folder, max_length=max_length), task, batch_tokens=batch_tokens)
 
 
 def with_given_words(reader: Classifier | Reader) -> Reader:

@@ -67,7 +67,7 @@ def test_every_tensor_is_printed_with_its_shape_and_both_names(minilm: Path, run
 def test_it_prints_what_the_files_state_of_vectors_and_why_they_cannot_be_followed(
     tmp_path: Path, figures: Figures
 ) -> None:
-    assert "\nvectors        pooling mean, normalized, at most 256" in checkpoint_text(figures)
+    assert "\nvectors        pooling mean, normalized, at most 256 tokens" in checkpoint_text(figures)
     folder = write_words_checkpoint(tmp_path / "words")
     assert "\nvectors" not in checkpoint_text(inspect(str(folder)))
     (state_vectors(folder) / "modules.json").write_text("[]")

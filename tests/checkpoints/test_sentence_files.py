@@ -21,10 +21,6 @@ def test_both_layouts_state_the_pooling_the_length_and_whether_it_is_normalized(
     assert read_stated(folder) == Stated(pooling, normalize, 9)
 
 
-def test_all_minilm_states_the_mean_normalized_of_at_most_256_tokens(minilm: Path) -> None:
-    assert str(read_stated(minilm)) == "pooling mean, normalized, at most 256 tokens"
-
-
 def test_without_a_named_pooling_it_is_the_mean_and_without_a_length_all_positions(folder: Path) -> None:
     state_vectors(folder, None)
     (folder / "sentence_bert_config.json").unlink()

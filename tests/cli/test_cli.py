@@ -149,18 +149,13 @@ def test_a_command_without_a_package_says_what_to_install_before_anything_is_ope
     assert re.search(f"needs {package}: .*pip install", complaint(run(*argv), 1))
 
 
-@pytest.mark.parametrize(
-    ("argv", "expected"),
-    [
-        (["embed", "x", "--layers", "-4,-1"], ["embed", "x", "--layers=-4,-1"]),
-        (["trace", "--layers", "0,1", "--heads", "-2,1"], ["trace", "--layers", "0,1", "--heads=-2,1"]),
-        (["embed", "--layers", "-1", "--layers=-4", "-4,-1"], ["embed", "--layers", "-1", "--layers=-4", "-4,-1"]),
-        (["predict", "--", "-4,-1"], ["predict", "--", "-4,-1"]),
-        (["-4,-1", "--json"], ["-4,-1", "--json"]),
-    ],
-)
-def test_a_list_that_begins_with_a_minus_belongs_to_the_option_before_it(argv: list[str], expected: list[str]) -> None:
-    assert main.join_negatives(argv) == expected
+def test_a_list_that_begins_with_a_minus_belongs_to_the_option_before_it(run: Any) -> None:
+    assert main.parse(["embed", "x", "--out", "y", "--layers", "-4,-1"]).layers == (-4, -1)
+    assert main.parse(["embed", "x", "--out", "y", "--layers", "-1", "--layers=-4"]).layers == (-4,)
+    traced = main.parse(["trace", "x", "--layers", "0,1", "--heads", "-2,1"])
+    assert (traced.layers, traced.heads) == ((0, 1), (-2, 1))
+    assert main.parse(["predict", "x", "--", "-4,-1"]).texts == ["-4,-1"]
+    assert "soak is -1.5" in run("bench", "--serve", "--soak", "-1.5")[2]
 
 
 def test_what_goes_wrong_in_the_work_has_its_own_status(

@@ -13,7 +13,6 @@ from minibert.kernels.int8 import (
     SMOOTHING,
     Int8Linear,
     Quantization,
-    Quantized,
     quantizations,
     smoothing,
 )
@@ -30,7 +29,7 @@ def test_int8_products_are_the_exact_integers(tokens: int, channels: int, output
     weight = torch.randint(-HIGHEST_WEIGHT, HIGHEST_WEIGHT + 1, (outputs, channels), generator=random)
     x[0], x[-1], weight[0], weight[:, 0] = 0, HIGHEST, HIGHEST_WEIGHT, HIGHEST_WEIGHT  # the largest sums; all scales 1
     layer = Int8Linear([linear_of(weight.float(), torch.zeros(outputs))], Quantization())
-    assert torch.equal(layer(Quantized(x, torch.ones(tokens, 1))), ((x.long() - 128) @ weight.T).float())
+    assert torch.equal(layer((x, torch.ones(tokens, 1))), ((x.long() - 128) @ weight.T).float())
 
 
 @settings(max_examples=50)
@@ -50,10 +49,10 @@ def test_every_number_is_rounded_to_within_half_a_step(
     x = size * torch.randn(tokens, channels, generator=random)
     c = 0.5 + torch.rand(channels, generator=random) if smooth else None
     source = linear_of(torch.randn(3, channels, generator=random), torch.zeros(3))
-    prepared = Int8Linear([source], Quantization(c, zero_point)).prepare(x)
-    used = prepared.values.float() - zero_point
-    away = (prepared.scale * used - (x if c is None else x / c)).abs()
-    assert bool((away <= prepared.scale * 0.501).all())
+    values, scale = Int8Linear([source], Quantization(c, zero_point)).prepare(x)
+    used = values.float() - zero_point
+    away = (scale * used - (x if c is None else x / c)).abs()
+    assert bool((away <= scale * 0.501).all())
     ends = torch.maximum(used.amax(1) / (HIGHEST - zero_point), used.amin(1) / -zero_point)
     assert bool((ends > 0.99).all())  # the largest or the smallest number of a row is at its end
 

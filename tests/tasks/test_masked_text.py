@@ -27,7 +27,7 @@ from minibert.train.batches import Batches
 from minibert.train.finetuning import FinetuneRun
 from minibert.train.loop import train
 from minibert.train.outputs import outputs
-from minibert.train.reader import Reader
+from minibert.train.reader import open_reader
 from minibert.train.settings import FinetuneSettings, TrainSettings
 
 TASK = MaskedText()
@@ -215,7 +215,7 @@ def test_the_commands_train_measure_and_fill(folders: dict[str, Path], corpus: P
     assert "starts with a new one" in " ".join(printed.split())
     assert "120 lines of 12 documents" in " ".join(printed.split())
     assert json.loads(run("evaluate", out, corpus, "--json").splitlines()[-1]) == dev  # the same tokens are masked
-    assert Reader.load(out).task == MaskedText(mask_rate=0.2, whole_words=True)
+    assert open_reader(out).task == MaskedText(mask_rate=0.2, whole_words=True)
     assert "the text has 0 [MASK]" in run("predict", out, "the [MASK] very good", "the film", status=2)
 
 
@@ -282,7 +282,7 @@ def test_what_cannot_be_filled_is_refused(
 def test_a_line_has_tokens_probabilities_and_the_text_in_which_the_best_one_continues_its_word(
     learned: tuple[Head, Path],
 ) -> None:
-    reader: Any = Reader.load(learned[1])
+    reader: Any = open_reader(learned[1])
     [guesses] = fill_mask("The film very [MASK]!", reader.model, 5, tokenizer=reader.tokenizer)
     answers, best = reader.answer(data := reader.task.from_texts(["The film very [MASK]!"])), guesses[0]
     filled = f"The film very {best.token}!"

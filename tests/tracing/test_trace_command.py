@@ -22,7 +22,7 @@ from minibert.tasks.frozen import Classifier, train
 from minibert.tracing import run as command
 from minibert.tracing.journey import strongest_units
 from minibert.tracing.run import Trace
-from minibert.train.reader import Reader
+from minibert.train.reader import open_reader
 
 TEXT = "the film very lovely it good"
 
@@ -282,7 +282,7 @@ def test_the_strongest_units_are_found_whatever_their_sign_and_of_zeros_there_ar
 def test_the_decision_of_a_task_head_adds_up_and_is_that_of_predict(family, labels, tmp_path):
     sizes = {"num_labels": labels, "max_position_embeddings": 40}
     write_words_checkpoint(tmp_path, family, "sequence-classification", **sizes)
-    reader = Reader.load(tmp_path, "cpu")
+    reader = open_reader(tmp_path, device="cpu")
     traced = minibert.trace(reader.model.encoder, reader.tokenizer, SHORT, classifier=reader)
     made, (expected,) = traced.decision, minibert.predict(reader, [SHORT])
     assert made.labels == list(expected["probabilities"])
@@ -300,12 +300,12 @@ def test_the_decision_of_a_task_head_adds_up_and_is_that_of_predict(family, labe
 @pytest.mark.parametrize("head", ["token-classification", "question-answering", "regression"])
 def test_what_has_no_label_for_a_text_is_refused_with_the_way_out(head, tmp_path):
     name, labels = ("sequence-classification", 1) if head == "regression" else (head, 2)
-    reader = Reader.load(write_words_checkpoint(tmp_path, head=name, num_labels=labels), "cpu")
+    reader = open_reader(write_words_checkpoint(tmp_path, head=name, num_labels=labels), device="cpu")
     with pytest.raises(ValueError, match="and this model answers otherwise; see its answers with `minibert predict`"):
         minibert.trace(reader.model.encoder, reader.tokenizer, SHORT, classifier=reader)
 
 
 def test_a_task_head_explains_its_own_encoder_alone(folder, tmp_path):
-    reader = Reader.load(write_words_checkpoint(tmp_path, head="sequence-classification"), "cpu")
+    reader = open_reader(write_words_checkpoint(tmp_path, head="sequence-classification"), device="cpu")
     with pytest.raises(ValueError, match="the encoder is not that of the classifier"):
         minibert.trace(minibert.load(folder), reader.tokenizer, SHORT, classifier=reader)

@@ -21,7 +21,7 @@ from minibert.tasks import task_class
 from minibert.tasks.answering import Answering
 from minibert.train import finetune
 from minibert.train.finetuning import FinetuneRun, freeze, new_model
-from minibert.train.reader import Reader
+from minibert.train.reader import open_reader
 from minibert.train.settings import FinetuneSettings
 
 pytestmark = [
@@ -35,7 +35,7 @@ def test_shuffled_labels_are_not_learned(checkpoint: Path, tmp_path: Path) -> No
     texts, labels = labelled(48)
     shuffled = np.random.default_rng(0).permutation(labels).tolist()
     finetune("classify", texts, shuffled, model=checkpoint, out=tmp_path / "out", **QUICK | {"epochs": 3})
-    reader = Reader.load(tmp_path / "out")
+    reader = open_reader(tmp_path / "out")
     assert reader.measure(reader.task.from_labels(*labelled(24))).score < 0.9  # type: ignore[attr-defined]
 
 
@@ -102,7 +102,7 @@ def test_a_folder_that_learned_that_there_may_be_no_answer_remembers_it(checkpoi
     (tmp_path / "squad.json").write_text(json.dumps(squad))
     how: dict[str, Any] = {"max_question": 3, "max_answer": 2, "n_best": 4, "stride": 2, "null_threshold": -99.0}
     finetune(Answering(**how), tmp_path / "squad.json", model=checkpoint, out=tmp_path / "out", epochs=1, max_length=12)
-    reader = Reader.load(tmp_path / "out")
+    reader = open_reader(tmp_path / "out")
     assert reader.task == Answering(**how, unanswerable=True)
     assert reader.answer(reader.task.from_texts(["the book"], [context]))[0]["answer"] == ""  # no answer scores better
 

@@ -171,17 +171,6 @@ def test_bfloat16_needs_the_hardware_and_auto_takes_it_where_it_is(monkeypatch: 
         assert Engine(ENCODER, "auto").dtype == torch.bfloat16
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux" or not hasattr(torch.cpu, "get_capabilities"),
-    reason="needs Linux and a torch that names the features",
-)
-def test_the_features_of_the_cpu_are_the_same_from_torch_and_from_linux(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {"avx512_bf16", "amx_bf16", "avx2"}
-    from_torch = device.cpu_features() & known
-    monkeypatch.delattr(torch.cpu, "get_capabilities")
-    assert device.cpu_features() & known == from_torch
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # Batches, and what a GPU does as far as a CPU can show it
 

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 import minibert
 from minibert import device, load, load_tokenizer
 from minibert.kernels import int8
-from minibert.kernels.int8 import MAX_ERROR, Int8Linear, Quantized
+from minibert.kernels.int8 import MAX_ERROR, Int8Linear
 from minibert.vectors.embedder import Embedder, samples
 from minibert.vectors.engine import Engine
 
@@ -135,11 +135,11 @@ def test_real_vectors_keep_their_meaning_and_three_mistakes_would_be_seen(
     assert cosine(engine.vectors(rows), exact) > 0.998
     expand, prepare = engine.layers[2].feed_forward.expand, Int8Linear.prepare
 
-    def one_scale(self: Int8Linear, x: Tensor) -> Quantized:
-        prepared = prepare(self, x)
-        largest = prepared.scale.max().expand_as(prepared.scale)
-        moved = (prepared.values.float() - self.zero_point) * (prepared.scale / largest)
-        return Quantized((moved.round() + self.zero_point).to(torch.uint8), largest.contiguous())
+    def one_scale(self: Int8Linear, x: Tensor) -> tuple[Tensor, Tensor]:
+        values, scale = prepare(self, x)
+        largest = scale.max().expand_as(scale)
+        moved = (values.float() - self.zero_point) * (scale / largest)
+        return (moved.round() + self.zero_point).to(torch.uint8), largest.contiguous()
 
     for target, name, mistake, bound in (
         (expand, "inverse", None, 0.99),  # smoothing forgotten
@@ -291,8 +291,3 @@ def test_the_command_reports_the_cosine_of_the_users_own_texts_to_float32(
     assert '"cosine": 0.99' in printed
     identities = [Embedder(minilm, minibert.Recipe(precision=one)).identity for one in ("int8", "float32")]
     assert len({str(identity["precision"]) for identity in identities}) == 2
-
-
-def test_training_in_int8_is_refused() -> None:
-    with pytest.raises(ValueError, match="precision 'int8' is not possible on cpu: int8 is for vectors, not for"):
-        device.choose_dtype("int8", CPU)
