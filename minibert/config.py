@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from minibert.families import family_of
 from minibert.families.base import Family
-from minibert.files import read_json
-from minibert.settings import check, check_number, setting
+from minibert.utils.files import read_json
+from minibert.utils.settings import check, check_number, setting
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")

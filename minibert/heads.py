@@ -26,7 +26,7 @@ from minibert.pretraining_heads import (
     TokenPrediction,
     classifier_dropout,
 )
-from minibert.printing import brief
+from minibert.utils.printing import brief
 
 __all__ = [  # what other modules import from here; heads of pretraining among them
     "HEAD_CLASSES",

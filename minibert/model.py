@@ -24,9 +24,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minibert.config import Config
-from minibert.device import without_cudnn
 from minibert.inputs import Fields, as_inputs, output
-from minibert.printing import brief
+from minibert.utils.device import without_cudnn
+from minibert.utils.printing import brief
 
 # How to compute attention: query, key, value, mask and dropout to the result and, if stored, the probabilities.
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, nn.Dropout], tuple[Tensor, Tensor | None]]

@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from emulated_device import DeviceTensor
 from torch import Tensor
 
-from minibert import Config, Encoder, Recipe, device
+from minibert import Config, Encoder, Recipe
 from minibert.kernels.int8 import is_exact
 from minibert.parity.checkpoints import randomise
+from minibert.utils import device
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import Matrix, readable_vectors
 

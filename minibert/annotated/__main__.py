@@ -13,9 +13,9 @@ from urllib.parse import quote
 from markupsafe import Markup, escape
 
 from minibert.annotated.notes import MODULES, NOTES, TITLES
-from minibert.files import write_text_atomically
-from minibert.outputs import atomic_folder
-from minibert.templates import asset, coloured, diagram, templates
+from minibert.utils.files import write_text_atomically
+from minibert.utils.outputs import atomic_folder
+from minibert.utils.templates import asset, coloured, diagram, templates
 
 FOLDER, PACKAGE = Path(__file__).parent, Path(__file__).parents[1]
 Definition = ast.ClassDef | ast.FunctionDef

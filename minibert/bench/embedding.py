@@ -28,9 +28,9 @@ from minibert.bench.harness import Row, Sample, Session, count_launches, do_job,
 from minibert.bench.settings import TURNS, Settings, cores
 from minibert.config import Config
 from minibert.kernels.matmul import Linear, choose_linear
-from minibert.printing import progress_bar
 from minibert.tasks.classification import Classification
 from minibert.text.tokenizer import Tokenizer
+from minibert.utils.printing import progress_bar
 from minibert.vectors.pooling import POOLINGS
 
 SENTENCE = "a visually stunning rumination on love"  # the one short sentence

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from minibert.device import device_count
-from minibert.files import write_text_atomically
+from minibert.utils.device import device_count
+from minibert.utils.files import write_text_atomically
 
 SECTIONS = (
     ("parity",),

@@ -23,9 +23,9 @@ import torch
 
 from minibert.bench.settings import Settings
 from minibert.config import Config
-from minibert.device import has_bfloat16, has_int8
-from minibert.printing import progress_bar
 from minibert.text.tokenizer import load_tokenizer
+from minibert.utils.device import has_bfloat16, has_int8
+from minibert.utils.printing import progress_bar
 
 # The machine is too busy when the rounds of minibert differ by a larger factor: ratios then move by more than they are
 # meant to show.

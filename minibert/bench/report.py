@@ -13,9 +13,9 @@ import torch
 from minibert import __version__
 from minibert.bench.harness import PROC, BenchResult, Row, read_field, spread, total_memory
 from minibert.bench.settings import Settings
-from minibert.device import cpu_features
-from minibert.plotting import pyplot, save_figure
-from minibert.printing import block, table
+from minibert.utils.device import cpu_features
+from minibert.utils.plotting import pyplot, save_figure
+from minibert.utils.printing import block, table
 
 PACKAGES = (
     *("torch", "transformers", "accelerate", "sentence-transformers", "onnxruntime", "openvino", "ctranslate2"),

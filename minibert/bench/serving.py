@@ -28,7 +28,7 @@ import numpy as np
 from minibert.bench import embedding, peers
 from minibert.bench.harness import BenchResult, Contestant, Context, Row, Session
 from minibert.bench.settings import Settings
-from minibert.printing import progress_bar
+from minibert.utils.printing import progress_bar
 
 MODEL = "checkpoint"  # its name in requests
 READY = 180  # seconds within which a server must answer

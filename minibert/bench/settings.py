@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 
-from minibert.settings import check, setting
+from minibert.utils.settings import check, setting
 
 MINILM, DISTILBERT = "all-MiniLM-L6-v2", "distilbert-shape"  # the latter gets random weights
 # Sentences and rounds of each benchmark, by size.

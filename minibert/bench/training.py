@@ -34,13 +34,13 @@ from minibert.kernels.training import Quick, onednn_is_float32
 from minibert.parity import compare
 from minibert.parity.checkpoints import quiet, upstream_class
 from minibert.parity.stages import Place
-from minibert.printing import progress_bar
 from minibert.tasks.base import Example
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train import batches, loop
 from minibert.train.batches import Packing, masked
 from minibert.train.settings import TrainSettings
+from minibert.utils.printing import progress_bar
 
 HEADS = {"classify": "sequence-classification", "mlm": "masked-lm"}  # by objective
 BATCH = 32  # rows in a step

@@ -30,9 +30,9 @@ from minibert.checkpoints.tensor_files import (
     write_tensors,
 )
 from minibert.config import Config
-from minibert.files import listing, read_json, regular, write_text_atomically
-from minibert.outputs import atomic_folder, check_output
-from minibert.printing import brief
+from minibert.utils.files import listing, read_json, regular, write_text_atomically
+from minibert.utils.outputs import atomic_folder, check_output
+from minibert.utils.printing import brief
 
 COPIED = (*TOKENIZER_FILES, *sentence_files.PATTERNS)
 FILES = (WEIGHTS_FILE, "config.json", *TOKENIZER_FILES)  # of the new folder, among others

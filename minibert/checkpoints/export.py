@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from minibert.checkpoints.load import head_of, load
-from minibert.files import atomic_write
 from minibert.heads import Head, MultipleChoice, QuestionAnswering, SequenceClassification, TokenClassification
 from minibert.model import Encoder
-from minibert.outputs import check_output
-from minibert.printing import require
+from minibert.utils.files import atomic_write
+from minibert.utils.outputs import check_output
+from minibert.utils.printing import require
 
 SHAPES = ((1, 2), (3, 17), (2, 64), (5, 9))  # texts, tokens: inputs at which the file is compared with the model
 ENCODER = "encoder"  # the `head` of a model without one

@@ -20,8 +20,8 @@ from huggingface_hub import constants
 
 from minibert.checkpoints import sentence_files
 from minibert.checkpoints.tensor_files import INDEX_FILE, PICKLES, WEIGHTS_FILE, list_tensors
-from minibert.files import listing, read_small, sha256
-from minibert.printing import CHECKOUT, pip_install
+from minibert.utils.files import listing, read_small, sha256
+from minibert.utils.printing import CHECKOUT, pip_install
 
 log = logging.getLogger("minibert")
 TOKENIZER_FILES = [

@@ -10,7 +10,7 @@ from minibert.checkpoints import hub
 from minibert.checkpoints.load import load
 from minibert.checkpoints.sentence_files import read_stated
 from minibert.checkpoints.tensor_files import list_tensors, weights_sha256
-from minibert.printing import block, table
+from minibert.utils.printing import block, table
 
 Figures = dict[str, Any]
 SHOWN = 5  # names of tensors in one group

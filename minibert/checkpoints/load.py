@@ -24,13 +24,13 @@ from torch.overrides import TorchFunctionMode
 from minibert.checkpoints import hub
 from minibert.checkpoints.tensor_files import WEIGHTS_FILE, StoredTensor, list_tensors, read_weight, write_tensors
 from minibert.config import Config
-from minibert.device import check_device
 from minibert.families import FAMILIES
 from minibert.families.base import Family
-from minibert.files import atomic_write, regular, write_text_atomically
 from minibert.heads import HEAD_CLASSES, Head, TokenPrediction, head_class, with_num_labels
 from minibert.model import Encoder, initialise
-from minibert.printing import brief
+from minibert.utils.device import check_device
+from minibert.utils.files import atomic_write, regular, write_text_atomically
+from minibert.utils.printing import brief
 
 if TYPE_CHECKING:
     from minibert.text.tokenizer import Tokenizer

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from minibert.config import Config
-from minibert.files import parse_json, read_json, read_small
-from minibert.printing import brief
-from minibert.settings import check_number
+from minibert.utils.files import parse_json, read_json, read_small
+from minibert.utils.printing import brief
+from minibert.utils.settings import check_number
 
 PATTERNS = ("modules.json", "*_Pooling/config.json", "sentence_*_config.json", "config_sentence_transformers.json")
 TYPES = "sentence_transformers."  # the package of the types of steps

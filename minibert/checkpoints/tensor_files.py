@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from minibert.files import atomic_write, listing, read_json, regular, sha256
+from minibert.utils.files import atomic_write, listing, read_json, regular, sha256
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_overwrite
-from minibert.printing import block
+from minibert.utils.printing import block
 
 
 def download_arguments(parser: argparse.ArgumentParser) -> None:

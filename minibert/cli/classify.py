@@ -15,8 +15,8 @@ from minibert.cli.shared import (
     features_settings,
     read_options,
 )
-from minibert.files import regular
-from minibert.outputs import atomic_folder, check_output
+from minibert.utils.files import regular
+from minibert.utils.outputs import atomic_folder, check_output
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,9 +34,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: Arguments) -> Figures:
     """Train logistic regression on features of labelled texts and save it."""
-    from minibert.printing import block
     from minibert.tasks.classification import Classification
     from minibert.tasks.frozen import CLASSIFIER_FILE, score_table, train
+    from minibert.utils.printing import block
 
     check_output(args.out, args.overwrite, files=(CLASSIFIER_FILE, "classifier.json"), apart=[args.model])
     if args.features and args.cache:

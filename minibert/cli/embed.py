@@ -14,8 +14,8 @@ from minibert.cli.shared import (
     features_settings,
     standard_input,
 )
-from minibert.printing import require
 from minibert.text.formats import FileSettings
+from minibert.utils.printing import require
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 from minibert import __version__
 from minibert.cli import checkpoints, classify, demo, embed, predict, score, serve, tools, train
 from minibert.cli.shared import Arguments, Figures
-from minibert.printing import is_main_process
 from minibert.tasks import TASKS
+from minibert.utils.printing import is_main_process
 
 WRONG_REQUEST = (ValueError, TypeError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 FAILURE = (OSError, RuntimeError, MemoryError, ImportError)

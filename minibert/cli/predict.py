@@ -23,8 +23,8 @@ from minibert.cli.shared import (
     masked_lm,
     standard_input,
 )
-from minibert.outputs import check_output
-from minibert.printing import block, require
+from minibert.utils.outputs import check_output
+from minibert.utils.printing import block, require
 
 TEXTS_AT_ONCE = 64  # texts in a batch
 Row = tuple[str, str | None, dict[str, Any]]  # a text, its second text, and all columns of its row

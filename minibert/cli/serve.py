@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_options, read_options
-from minibert.printing import require
 from minibert.serving import ServerSettings
+from minibert.utils.printing import require
 from minibert.vectors.recipe import Recipe
 
 API_KEY = "MINIBERT_API_KEY"
@@ -31,10 +31,10 @@ def run(args: Arguments) -> Figures:
     require("serve", "uvicorn", "httptools", "starlette", "msgspec", "prometheus_client")
     import torch
 
-    from minibert.device import choose_device
     from minibert.serving.app import Server, listen, serve
     from minibert.serving.models import Masks, Vectors, load_labels
     from minibert.train.reader import folder_kind
+    from minibert.utils.device import choose_device
     from minibert.vectors.embedder import Embedder
 
     settings, key = read_options(args, ServerSettings), os.environ.get(API_KEY)

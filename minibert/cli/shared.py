@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, fields
 from typing import Any, BinaryIO, TypeVar
 
-from minibert.settings import type_of
+from minibert.utils.settings import type_of
 from minibert.vectors.recipe import Recipe
 
 Arguments = argparse.Namespace

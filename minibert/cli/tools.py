@@ -7,8 +7,8 @@ from pathlib import Path
 
 from minibert.bench.settings import Settings
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_options, add_overwrite, read_options
-from minibert.printing import block, require
-from minibert.settings import integers
+from minibert.utils.printing import block, require
+from minibert.utils.settings import integers
 
 
 def trace_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,8 +73,8 @@ def bench(args: Arguments) -> Figures:
     settings = read_options(args, Settings, models=tuple(args.model or ()))
     require("bench", *("transformers", "accelerate")[: 1 + settings.train])  # the Trainer needs accelerate
     from minibert.bench import harness, report
-    from minibert.device import check_device
-    from minibert.plotting import check_picture
+    from minibert.utils.device import check_device
+    from minibert.utils.plotting import check_picture
 
     check_device(settings.device)
     if settings.plot:

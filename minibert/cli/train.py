@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from minibert.cli.shared import COLUMNS, Arguments, Figures, add_options, add_overwrite, read_options
-from minibert.printing import block
 from minibert.tasks import task_class
 from minibert.train.settings import (
     DistillClassifierSettings,
@@ -17,6 +16,7 @@ from minibert.train.settings import (
     PretrainSettings,
     VocabularySettings,
 )
+from minibert.utils.printing import block
 
 SKIP = ("config", "init", "dev", "objective", "phrases", "model", "freeze", "class_weight")  # no flags of distill
 LANGUAGE = {one.name for one in fields(DistillSettings) if "help" in one.metadata} - {*SKIP, "epochs"}
@@ -81,12 +81,12 @@ def finetune_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 
 def finetune(args: Arguments, name: str) -> Figures:
     """Train with one seed or several, write the folder of the best, and report the scores."""
-    from minibert.plotting import check_picture
-    from minibert.settings import check_number
     from minibert.train import distributed
     from minibert.train.checkpointer import remove_run, reported
     from minibert.train.finetuning import FinetuneRun
     from minibert.train.run import plot_runs, write
+    from minibert.utils.plotting import check_picture
+    from minibert.utils.settings import check_number
 
     check_request(args, args.model)
     check_number("--seeds", args.seeds, int, minimum=1, maximum=1000)
@@ -194,8 +194,8 @@ def vocab_arguments(parser: argparse.ArgumentParser) -> None:
 
 def vocab(args: Arguments) -> Figures:
     """Learn the tokens of a corpus: letters first, then again and again the most frequent pair, joined."""
-    from minibert.outputs import check_output
     from minibert.train.vocabulary import FILES, learn_vocabulary
+    from minibert.utils.outputs import check_output
 
     check_output(args.out, args.overwrite, files=FILES)
     begin, settings = time.perf_counter(), asdict(read_options(args, VocabularySettings))

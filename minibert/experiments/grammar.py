@@ -31,10 +31,10 @@ from typing import Any
 
 import torch
 
-from minibert.plotting import check_picture, pyplot, save_figure
-from minibert.printing import block, table
 from minibert.tasks.metrics import standard_error
 from minibert.tasks.scoring import Scorer
+from minibert.utils.plotting import check_picture, pyplot, save_figure
+from minibert.utils.printing import block, table
 
 COLUMNS = ("accuracy", "standard_error")
 Paradigms = Mapping[str, Sequence[tuple[str, str]]]  # by name the pairs: the wrong sentence and the right one

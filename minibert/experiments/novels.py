@@ -24,9 +24,9 @@ from pathlib import Path
 import torch
 
 from minibert.checkpoints.load import load, save
-from minibert.files import atomic_write, read_json, write_text_atomically
-from minibert.outputs import atomic_folder
 from minibert.text.tokenizer import load_tokenizer
+from minibert.utils.files import atomic_write, read_json, write_text_atomically
+from minibert.utils.outputs import atomic_folder
 
 NAME = "minibert-novels"
 VOCABULARY = 8192

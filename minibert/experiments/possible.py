@@ -24,8 +24,6 @@ from minibert.checkpoints.load import load
 from minibert.experiments.toy_language import BestPredictions, Language, Procedure, bounds
 from minibert.heads import Head
 from minibert.inputs import inference
-from minibert.outputs import atomic_folder
-from minibert.printing import block, table
 from minibert.tasks.base import Example
 from minibert.train.batches import collate
 from minibert.train.distillation import DistillRun
@@ -34,6 +32,8 @@ from minibert.train.pretraining import PretrainRun
 from minibert.train.run import check_out
 from minibert.train.settings import DistillSettings, PretrainSettings
 from minibert.train.vocabulary import learn_vocabulary
+from minibert.utils.outputs import atomic_folder
+from minibert.utils.printing import block, table
 
 DOCUMENTS, HELD_OUT = 20_000, 800
 LENGTH = 64  # tokens of a row

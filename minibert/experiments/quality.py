@@ -27,7 +27,6 @@ import torch
 from minibert.bench.report import machine
 from minibert.checkpoints.load import load, save
 from minibert.heads import Head
-from minibert.printing import progress_bar, table
 from minibert.tasks.answering import Answering
 from minibert.tasks.base import Task
 from minibert.tasks.classification import Classification
@@ -35,6 +34,7 @@ from minibert.tasks.tagging import Tagging
 from minibert.train.finetuning import FinetuneRun, new_model
 from minibert.train.loop import learning_rate_at, new_optimizer, set_learning_rate, train
 from minibert.train.settings import FinetuneSettings
+from minibert.utils.printing import progress_bar, table
 
 TRAINING_ROWS = {"mrpc": 3276, "xquad": 800}  # of data that comes in one file; the rest is held out
 

@@ -30,11 +30,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from minibert.files import atomic_write
 from minibert.losses import IGNORED
-from minibert.printing import progress_bar
 from minibert.text.masking import MASKED, RATE, REPLACED
 from minibert.text.wordpiece import SPECIAL_TOKENS
+from minibert.utils.files import atomic_write
+from minibert.utils.printing import progress_bar
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -14,7 +14,7 @@ from typing import Any
 
 from minibert.families.base import Family
 from minibert.families.bert import CLASSIFIER
-from minibert.settings import check_number
+from minibert.utils.settings import check_number
 
 LAYER = "encoder.albert_layer_groups.{}.albert_layers.{}"
 ENCODER = {

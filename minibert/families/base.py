@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from minibert.printing import brief
-from minibert.settings import check_number
+from minibert.utils.printing import brief
+from minibert.utils.settings import check_number
 
 # Fields of Config that no config.json has, unless the relative has a key for them.
 BEHAVIOUR = frozenset(

@@ -21,9 +21,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minibert.device import without_cudnn
 from minibert.kernels.matmul import MAX_ERROR, Workspace, is_x86, relative_error
 from minibert.kernels.packing import Packed, pack
+from minibert.utils.device import without_cudnn
 
 # Attention in a packed batch: query, key, value and the batch to the result; see model.Attend for padded batches.
 PackedAttend = Callable[[Tensor, Tensor, Tensor, Packed], Tensor]

@@ -42,11 +42,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from minibert.checkpoints.tensor_files import write_tensors
-from minibert.device import has_int8
 from minibert.kernels.attention import grouped_attention
 from minibert.kernels.matmul import Linear, Workspace, joined, linear_of
 from minibert.kernels.packing import Packed
 from minibert.model import ACTIVATION, Encoder
+from minibert.utils.device import has_int8
 
 HIGHEST, HIGHEST_WEIGHT = 255, 127  # the largest byte of x, and of W
 MIDDLE = 128  # the zero point of numbers on both sides of 0

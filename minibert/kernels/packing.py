@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from minibert.config import Config
-from minibert.device import move
+from minibert.utils.device import move
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

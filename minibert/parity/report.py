@@ -16,15 +16,15 @@ from tqdm import tqdm
 
 from minibert import __version__
 from minibert.checkpoints.hub import locate
-from minibert.device import check_device
-from minibert.files import write_text_atomically
 from minibert.kernels.matmul import reduced_float32
-from minibert.outputs import check_output
 from minibert.parity.checkpoints import BASE, LARGER, TINY
 from minibert.parity.compare import DROPOUT, NEWEST, OLDEST, RUNGS, TENSORS, Comparison
 from minibert.parity.ladder import Result, climb_checkpoint, climb_path, climb_random
-from minibert.printing import install_hint, progress_bar, require, table
-from minibert.templates import templates
+from minibert.utils.device import check_device
+from minibert.utils.files import write_text_atomically
+from minibert.utils.outputs import check_output
+from minibert.utils.printing import install_hint, progress_bar, require, table
+from minibert.utils.templates import templates
 
 CHECKPOINT = "all-MiniLM-L6-v2"
 HEADER = ("step", "shape", "tensors", "values", "largest difference", "ulp", "")

@@ -44,7 +44,7 @@ rate limits, and limits on the size of headers and on slow clients.
 
 from dataclasses import dataclass
 
-from minibert.settings import check, setting
+from minibert.utils.settings import check, setting
 
 
 @dataclass(frozen=True)

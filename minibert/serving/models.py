@@ -19,7 +19,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from minibert.checkpoints.load import load
-from minibert.device import choose_device
 from minibert.heads import MaskedLM
 from minibert.serving import ServerSettings
 from minibert.tasks.base import Encoded
@@ -30,6 +29,7 @@ from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.outputs import outputs
 from minibert.train.reader import Reader, open_reader
+from minibert.utils.device import choose_device
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
 

@@ -24,9 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from minibert.files import parse_json
-from minibert.printing import brief, progress_bar, table
-from minibert.settings import check, setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.metrics import f1
 from minibert.text.formats import decompressed, opened
@@ -34,6 +31,9 @@ from minibert.text.texts import as_columns
 from minibert.text.tokenized import in_windows
 from minibert.text.tokenizer import Tokenizer, TokenStats
 from minibert.text.writing import one_line
+from minibert.utils.files import parse_json
+from minibert.utils.printing import brief, progress_bar, table
+from minibert.utils.settings import check, setting
 
 NOWHERE = {"start_positions": 0, "end_positions": 0}  # [CLS]: the label where the answer is not in the window
 

@@ -18,9 +18,6 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
-from minibert.files import parse_json
-from minibert.printing import brief, progress_bar
-from minibert.settings import setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.labels import check_finite
 from minibert.tasks.metrics import accuracy_text, standard_error
@@ -30,6 +27,9 @@ from minibert.text.texts import as_texts
 from minibert.text.tokenized import shares
 from minibert.text.tokenizer import Tokenizer
 from minibert.text.writing import one_line
+from minibert.utils.files import parse_json
+from minibert.utils.printing import brief, progress_bar
+from minibert.utils.settings import setting
 
 EXAMPLE = '{"question": "The sky is", "choices": ["blue.", "a fish."], "label": 0}'
 

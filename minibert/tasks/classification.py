@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from minibert.settings import setting
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, as_labels, check_finite
 from minibert.text.formats import FileSettings
@@ -22,6 +21,7 @@ from minibert.text.tables import Column, Table
 from minibert.text.texts import TextOrPair, as_columns, as_texts_or_pairs
 from minibert.text.tokenizer import Tokenizer, TokenStats
 from minibert.text.writing import one_line
+from minibert.utils.settings import setting
 
 
 @dataclass(frozen=True)

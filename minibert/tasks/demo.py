@@ -24,13 +24,13 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import Pipeline
 
 from minibert.checkpoints import hub
-from minibert.files import atomic_write
-from minibert.printing import beside, block, named, table
 from minibert.tasks.classification import Classification
 from minibert.tasks.frozen import new_head
 from minibert.tasks.labels import check_classes
 from minibert.tasks.metrics import accuracy_text, compare, confusion_table
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.utils.files import atomic_write
+from minibert.utils.printing import beside, block, named, table
 from minibert.vectors.features import TextFeatures
 
 TUTORIAL_MODEL = "distilbert-base-uncased"

@@ -29,12 +29,12 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import minibert
-from minibert.files import atomic_write, parse_json, regular
-from minibert.printing import beside, block, brief, progress_bar, table
 from minibert.tasks.base import Measure, Prediction
 from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.labels import as_labels, best_label, check_classes, label_number
 from minibert.text.texts import TextOrPair, as_texts_or_pairs, table_of
+from minibert.utils.files import atomic_write, parse_json, regular
+from minibert.utils.printing import beside, block, brief, progress_bar, table
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.features import TextFeatures
 from minibert.vectors.readable import Matrix

@@ -26,12 +26,9 @@ import torch
 from torch import Tensor
 
 from minibert.checkpoints.load import load
-from minibert.device import move
 from minibert.heads import MaskedLM
 from minibert.inputs import inference
 from minibert.losses import IGNORED
-from minibert.printing import block, progress_bar
-from minibert.settings import setting
 from minibert.tasks.base import Augmentation, Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.metrics import standard_error
 from minibert.text.formats import FileSettings
@@ -40,6 +37,9 @@ from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, TokenStats, load_tokenizer
 from minibert.text.writing import one_line
+from minibert.utils.device import move
+from minibert.utils.printing import block, progress_bar
+from minibert.utils.settings import setting
 
 # ---------------------------------------------------------------------------------------------------------------
 # Filling masks

@@ -17,7 +17,7 @@ from typing import Self, TypeVar
 import numpy as np
 from sklearn.metrics import confusion_matrix
 
-from minibert.printing import beside, block, table
+from minibert.utils.printing import beside, block, table
 
 Item = TypeVar("Item")
 

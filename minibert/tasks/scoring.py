@@ -19,14 +19,14 @@ import torch.nn.functional as F
 
 from minibert.checkpoints.hub import find_masked_lm
 from minibert.checkpoints.load import load
-from minibert.device import choose_device
 from minibert.heads import MaskedLM
 from minibert.kernels.packing import TEXT_BUCKET, batches
 from minibert.kernels.training import Quick
 from minibert.model import EncoderOutput
-from minibert.printing import progress_bar
 from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.utils.device import choose_device
+from minibert.utils.printing import progress_bar
 from minibert.vectors.engine import Engine
 from minibert.vectors.recipe import Recipe
 

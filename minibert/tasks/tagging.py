@@ -32,7 +32,6 @@ import numpy as np
 from scipy.special import softmax
 
 from minibert.losses import IGNORED
-from minibert.printing import progress_bar
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.labels import label_number
 from minibert.tasks.metrics import ClassScore, class_scores, class_table
@@ -41,6 +40,7 @@ from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, TokenStats
 from minibert.text.wordpiece import CHINESE
+from minibert.utils.printing import progress_bar
 
 DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL files; not a word
 OUTSIDE = "O"

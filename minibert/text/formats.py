@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from minibert.files import regular
-from minibert.printing import brief
-from minibert.settings import check, setting
+from minibert.utils.files import regular
+from minibert.utils.printing import brief
+from minibert.utils.settings import check, setting
 
 DELIMITERS = {"tsv": "\t", "csv": ","}  # that the format implies
 ROW_LIMIT = 64_000_000  # bytes of a line: a thousand times what BERT reads of a text

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minibert.losses import IGNORED
-from minibert.settings import check_number
 from minibert.text.tokenizer import Tokenizer
+from minibert.utils.settings import check_number
 
 RATE = 0.15  # of the tokens are chosen
 MASKED, REPLACED = 0.8, 0.1  # of the chosen ones become [MASK], or any token; the others stay

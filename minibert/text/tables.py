@@ -26,8 +26,6 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, BinaryIO, Self
 
-from minibert.files import parse_json
-from minibert.printing import brief, install_hint
 from minibert.text.formats import (
     CANDIDATES,
     DELIMITERS,
@@ -42,6 +40,8 @@ from minibert.text.formats import (
     whole_text,
 )
 from minibert.text.texts import TextOrPair
+from minibert.utils.files import parse_json
+from minibert.utils.printing import brief, install_hint
 
 DEFAULT = FileSettings()
 TEXT_COLUMNS = ("sentence", "text")  # the usual names of a column of texts

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from minibert.printing import brief
+from minibert.utils.printing import brief
 
 TextOrPair = str | tuple[str, str]
 AnyText = TypeVar("AnyText", str, tuple[str, str], TextOrPair)

@@ -17,7 +17,7 @@ import tokenizers
 import torch
 from torch import Tensor
 
-from minibert.printing import brief
+from minibert.utils.printing import brief
 
 # ---------------------------------------------------------------------------------------------------------------
 # Special tokens

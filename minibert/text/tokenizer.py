@@ -24,9 +24,6 @@ from torch import Tensor
 
 from minibert.checkpoints import hub
 from minibert.config import Config
-from minibert.files import write_text_atomically
-from minibert.printing import brief
-from minibert.settings import check_number
 from minibert.text.texts import TEXTS, TextOrPair, are_pairs, as_columns, as_texts, chunked
 from minibert.text.tokenized import (
     Batch,
@@ -50,6 +47,9 @@ from minibert.text.tokenizer_files import (
     special_tokens,
     with_prefix_space,
 )
+from minibert.utils.files import write_text_atomically
+from minibert.utils.printing import brief
+from minibert.utils.settings import check_number
 
 __all__ = ["Batch", "TokenStats", "Tokenizer", "TruncationWarning", "UnknownTokensWarning", "load_tokenizer"]
 

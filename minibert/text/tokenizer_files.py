@@ -20,9 +20,9 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from minibert.files import listing, read_json, read_small
-from minibert.printing import brief
-from minibert.settings import check_number
+from minibert.utils.files import listing, read_json, read_small
+from minibert.utils.printing import brief
+from minibert.utils.settings import check_number
 
 DEFAULT_MAX_LENGTH = 512
 # The special tokens by role, and their default names: BERT's, RoBERTa's.

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from minibert.files import atomic_write
+from minibert.utils.files import atomic_write
 
 ENDINGS = (".tsv", ".csv", ".jsonl", ".parquet")
 Rows = Sequence[Mapping[str, Any]]

@@ -33,9 +33,9 @@ import minibert
 from minibert import heads as task_heads
 from minibert import model
 from minibert.tasks.frozen import Classifier
-from minibert.templates import asset, coloured, diagram, templates
 from minibert.text import tokenizer
 from minibert.tracing.journey import Decision, Journey, Units, quadrants, rollout
+from minibert.utils.templates import asset, coloured, diagram, templates
 from minibert.vectors import readable
 
 FOLDER, PACKAGE = Path(__file__).parent, Path(minibert.__file__).parent

@@ -12,14 +12,10 @@ from markupsafe import Markup
 from torch import Tensor
 
 from minibert.checkpoints.load import load
-from minibert.files import write_text_atomically
 from minibert.heads import MaskedLM
 from minibert.inputs import inference
 from minibert.model import Encoder
-from minibert.outputs import check_output
 from minibert.parity.stages import Inputs, Place, Tensors, forward, recording
-from minibert.plotting import heat_map, pyplot, save_figure
-from minibert.printing import block
 from minibert.tasks.classification import Classification
 from minibert.tasks.frozen import Classifier
 from minibert.tasks.labels import SingleLabel
@@ -28,6 +24,10 @@ from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.tracing.journey import Journey, Prediction, decide, mask_in_turn, strongest_units
 from minibert.tracing.page import choose, page
 from minibert.train.reader import Reader, folder_kind, open_reader
+from minibert.utils.files import write_text_atomically
+from minibert.utils.outputs import check_output
+from minibert.utils.plotting import heat_map, pyplot, save_figure
+from minibert.utils.printing import block
 
 EMBEDDINGS = {name: Place(f"{name} embeddings") for name in ("token", "segment", "position")} | {
     "sum": Place("embedding sum")

@@ -35,7 +35,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from minibert.files import write_text_atomically
 from minibert.kernels.packing import map_ahead
 from minibert.losses import IGNORED
 from minibert.tasks.base import Augmentation, Example
@@ -43,6 +42,7 @@ from minibert.text.masking import Masking
 from minibert.text.tokenized import SpecialTokenTemplate
 from minibert.text.tokenizer import Tokenizer
 from minibert.train.corpus import Corpus, Document
+from minibert.utils.files import write_text_atomically
 
 SHORT = 0.1  # of the rows of a corpus are made for a random shorter length
 SHORTEST = 2  # tokens of text

@@ -24,11 +24,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from minibert.checkpoints.tensor_files import write_tensors
-from minibert.files import listing, lock_file, read_json, write_text_atomically
-from minibert.outputs import OTHER
 from minibert.train import distributed
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.loop import Progress
+from minibert.utils.files import listing, lock_file, read_json, write_text_atomically
+from minibert.utils.outputs import OTHER
 
 RUN_CONFIG, LOCK, STATES, BEST, WINDOWS = (
     "run_config.json",

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from minibert.files import regular
 from minibert.text.tokenizer import Tokenizer
+from minibert.utils.files import regular
 
 WINDOW = 2 * 2**20  # bytes
 LONGEST_LINE = 2**20  # bytes: no sentence is that long, but a file without line ends is

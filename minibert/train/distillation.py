@@ -44,7 +44,6 @@ from torch.utils.checkpoint import checkpoint, noop_context_fn
 from minibert.checkpoints import hub
 from minibert.checkpoints.load import has_head, load
 from minibert.config import Config
-from minibert.device import choose_device, move
 from minibert.heads import HEAD_CLASSES, Head
 from minibert.kernels.training import Quick
 from minibert.losses import IGNORED, cross_entropy
@@ -62,6 +61,7 @@ from minibert.train.packed import OutputFunction, PackedBatch, encode
 from minibert.train.pretraining import PretrainRun
 from minibert.train.run import check_out
 from minibert.train.settings import DistillClassifierSettings, DistillSettings
+from minibert.utils.device import choose_device, move
 
 AT_ONCE = 256  # tokens whose logits (N,V) are in memory at a time; on a CPU fewer or more are slower
 CARRIED = (  # from the teacher's config to the student's

@@ -30,9 +30,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from minibert.device import choose_device
 from minibert.model import Layer
 from minibert.train.packed import PACKED_STEP, FunctionModule, with_cast_weights
+from minibert.utils.device import choose_device
 
 TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # environment variables that torchrun sets
 TIMEOUT = timedelta(days=1)  # of one rank waiting for another: the main process may evaluate for hours

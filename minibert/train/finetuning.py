@@ -28,9 +28,7 @@ from minibert.checkpoints import hub
 from minibert.checkpoints.load import has_head, load
 from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.config import Config
-from minibert.device import choose_device
 from minibert.heads import Head
-from minibert.printing import block
 from minibert.tasks import task_class
 from minibert.tasks.base import Encoded, Measure, Task
 from minibert.tasks.classification import Classification
@@ -47,6 +45,8 @@ from minibert.train.packed import OutputFunction, packed_output
 from minibert.train.reader import Reader, predict
 from minibert.train.run import Run, check_out, resolve_precision
 from minibert.train.settings import FinetuneSettings
+from minibert.utils.device import choose_device
+from minibert.utils.printing import block
 
 TINY = torch.finfo(torch.float32).tiny  # the least sum of weights in a batch
 

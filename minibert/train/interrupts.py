@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from minibert.printing import is_main_process
+from minibert.utils.printing import is_main_process
 
 NOTICE = b"minibert: stopping after this step; a second signal stops at once\n"
 

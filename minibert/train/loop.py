@@ -23,19 +23,19 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from minibert.device import move
 from minibert.heads import Head
 from minibert.inputs import unchecked
 from minibert.kernels.matmul import keep_freed_memory
 from minibert.kernels.packing import iterate_ahead
 from minibert.kernels.training import Quick
 from minibert.losses import IGNORED
-from minibert.printing import progress_bar
 from minibert.train.batches import Batch, Batches, Stream
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.interrupts import delayed_signals
 from minibert.train.packed import OutputFunction, packed_output
 from minibert.train.settings import TrainSettings
+from minibert.utils.device import move
+from minibert.utils.printing import progress_bar
 
 # The loss of a batch, a mean over its texts or labelled tokens; of several objectives by name. A loss function may have
 # attributes: `over` says over which of "texts", "tokens" and "labels" (the default) the loss of each name is a mean,

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from minibert.checkpoints.load import has_head, load
 from minibert.config import Config
-from minibert.device import move
 from minibert.heads import HEAD_CLASSES, Head, MaskedLM, ReplacedTokenDetection
 from minibert.inputs import inference, unchecked
 from minibert.losses import IGNORED, token_cross_entropy
@@ -32,6 +31,7 @@ from minibert.train.batches import Batch
 from minibert.train.loop import autocast, readable_output
 from minibert.train.outputs import batches_by_length
 from minibert.train.packed import PackedBatch, encode, packed_states
+from minibert.utils.device import move
 
 DISCRIMINATOR_SCALE = 50.0  # of ELECTRA's discriminator loss, which is small: section 3.2
 GENERATOR = 4  # ELECTRA's generator has 1/4 of the width and of the attention heads

@@ -26,11 +26,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from minibert.device import move, without_cudnn
 from minibert.heads import Head
 from minibert.losses import IGNORED
 from minibert.model import Embeddings, Encoder, EncoderOutput, Layer, SelfAttention
 from minibert.train.batches import Batch
+from minibert.utils.device import move, without_cudnn
 
 GROUP_ROWS = 16  # rows of similar length in a group of attention on a CPU; on a GPU one group has them all
 # On a CPU oneDNN, which multiplies bfloat16, caches megabytes of kernels for each number of rows, and no two batches

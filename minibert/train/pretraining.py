@@ -20,10 +20,8 @@ from typing import Any, Self
 from minibert.checkpoints import hub
 from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.config import Config
-from minibert.files import read_json, regular
 from minibert.heads import Head
 from minibert.losses import IGNORED
-from minibert.printing import block
 from minibert.tasks.base import Example, Measure
 from minibert.text.masking import Masking
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
@@ -34,6 +32,8 @@ from minibert.train.loop import Loss
 from minibert.train.objectives import OBJECTIVES, Electra, MaskedLanguageModel
 from minibert.train.run import Run, check_out, resolve_precision
 from minibert.train.settings import PretrainSettings
+from minibert.utils.files import read_json, regular
+from minibert.utils.printing import block
 
 HELD_OUT_ROWS = 512
 EXAMINED_WINDOWS = 4  # of the corpus, for its statistics

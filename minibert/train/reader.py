@@ -18,10 +18,7 @@ from typing import Any
 from minibert.checkpoints import hub
 from minibert.checkpoints.load import has_head, head_of, load
 from minibert.config import Config
-from minibert.device import choose_device
-from minibert.files import read_json
 from minibert.heads import Head, MaskedLM
-from minibert.settings import check_number
 from minibert.tasks import TASKS, task_class
 from minibert.tasks.base import Measure, Task
 from minibert.tasks.classification import Classification
@@ -31,6 +28,9 @@ from minibert.tasks.tagging import Tagging
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.outputs import outputs
 from minibert.train.run import REPORT
+from minibert.utils.device import choose_device
+from minibert.utils.files import read_json
+from minibert.utils.settings import check_number
 
 
 def folder_kind(name: str | os.PathLike[str]) -> str:

@@ -26,11 +26,6 @@ from tqdm import tqdm
 from minibert import __version__
 from minibert.checkpoints.load import save
 from minibert.checkpoints.tensor_files import WEIGHTS_FILE
-from minibert.device import choose_device, choose_dtype
-from minibert.files import write_text_atomically
-from minibert.outputs import atomic_folder, check_output
-from minibert.plotting import pyplot, save_figure
-from minibert.printing import block
 from minibert.tasks.base import Measure
 from minibert.text.tokenizer import Tokenizer
 from minibert.train import distributed
@@ -38,6 +33,11 @@ from minibert.train.batches import Batches, Stream
 from minibert.train.checkpointer import Checkpointer, remove_run, reported
 from minibert.train.loop import Loss, Progress, new_optimizer, train
 from minibert.train.settings import TrainSettings
+from minibert.utils.device import choose_device, choose_dtype
+from minibert.utils.files import write_text_atomically
+from minibert.utils.outputs import atomic_folder, check_output
+from minibert.utils.plotting import pyplot, save_figure
+from minibert.utils.printing import block
 
 REPORT = "training.json"
 FILES = (WEIGHTS_FILE, "config.json", "tokenizer.json", "tokenizer_config.json", REPORT)  # of a result

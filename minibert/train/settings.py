@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from minibert.settings import check, integers, setting
 from minibert.text.formats import FileSettings
+from minibert.utils.settings import check, integers, setting
 
 ROWS = ("full", "sentence")  # how rows are made of a corpus
 OBJECTIVES = ("mlm", "mlm+nsp", "mlm+sop", "electra")  # the keys of train.objectives.OBJECTIVES

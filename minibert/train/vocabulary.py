@@ -26,14 +26,14 @@ from typing import Any
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from minibert.files import write_text_atomically
-from minibert.outputs import atomic_folder
-from minibert.printing import progress_bar
 from minibert.text.formats import FileSettings
 from minibert.text.tables import DEFAULT, Column, Table
 from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import MAX_WORD_LENGTH, SPECIAL_TOKENS
 from minibert.train.settings import VocabularySettings
+from minibert.utils.files import write_text_atomically
+from minibert.utils.outputs import atomic_folder
+from minibert.utils.printing import progress_bar
 
 FILES = ("vocab.txt", "config.json", "tokenizer.json", "tokenizer_config.json")  # that `save` writes
 MOST_WORDS = 5_000_000  # different ones in memory, about 600 MB; beyond that the rarest are dropped

@@ -27,15 +27,15 @@ from minibert.checkpoints import hub
 from minibert.checkpoints.load import load
 from minibert.checkpoints.sentence_files import Stated, read_stated
 from minibert.checkpoints.tensor_files import weights_sha256
-from minibert.device import choose_device
 from minibert.kernels.int8 import VERSION
 from minibert.kernels.matmul import release_memory
 from minibert.kernels.packing import map_ahead
 from minibert.model import Encoder
-from minibert.printing import brief, progress_bar
 from minibert.text.texts import TEXTS, TextOrPair, as_texts_or_pairs, chunked
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.utils.device import choose_device
+from minibert.utils.printing import brief, progress_bar
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import DEFAULT, Recipe, with_settings

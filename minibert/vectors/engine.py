@@ -31,7 +31,6 @@ from torch import Tensor, nn
 
 from minibert import model
 from minibert.config import Config
-from minibert.device import PendingCopy, batch_tokens_on, check_device, choose_dtype
 from minibert.kernels import int8 as int8_kernels
 from minibert.kernels.attention import (
     BatchedAttention,
@@ -43,7 +42,8 @@ from minibert.kernels.attention import (
 from minibert.kernels.int8 import Calibration, Int8Linear, Quantization, can_multiply
 from minibert.kernels.matmul import Linear, Workspace, choose_linear, linear_of, reduced_float32
 from minibert.kernels.packing import TOKEN_BUCKET, Packed, check_rows, last_bucket, pack, padding_texts
-from minibert.printing import progress_bar
+from minibert.utils.device import PendingCopy, batch_tokens_on, check_device, choose_dtype
+from minibert.utils.printing import progress_bar
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS, Pooling
 from minibert.vectors.recipe import DEFAULT, Recipe
 

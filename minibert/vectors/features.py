@@ -22,8 +22,8 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
-from minibert.printing import progress_bar
 from minibert.text.texts import TEXTS, TextOrPair, are_pairs, as_texts_or_pairs, columns_of
+from minibert.utils.printing import progress_bar
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import Recipe, with_settings

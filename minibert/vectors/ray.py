@@ -46,9 +46,9 @@ from typing import Any
 
 import torch
 
-from minibert.outputs import check_place
-from minibert.printing import progress_bar
 from minibert.text.tokenized import TokenStats
+from minibert.utils.outputs import check_place
+from minibert.utils.printing import progress_bar
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.recipe import Recipe, with_settings
 from minibert.vectors.shards import Columns, Shard, check_alike, embed_shard, find_shards, finished, read_shard

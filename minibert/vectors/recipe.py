@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeVar
 
-from minibert.printing import brief
-from minibert.settings import check, integers, setting
+from minibert.utils.printing import brief
+from minibert.utils.settings import check, integers, setting
 from minibert.vectors.pooling import COMBINATIONS, POOLINGS
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from itertools import chain, islice, takewhile, tee
 from pathlib import Path
 from typing import Any
 
-from minibert.files import atomic_write, matching_files
-from minibert.printing import require
 from minibert.text.formats import FileSettings
 from minibert.text.tables import Column, TextFile, find_columns, open_parquet
 from minibert.text.texts import TEXTS, TextOrPair, chunked
 from minibert.text.tokenized import TokenStats
+from minibert.utils.files import atomic_write, matching_files
+from minibert.utils.printing import require
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
 

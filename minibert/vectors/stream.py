@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from minibert.files import atomic_write, lock_file, matching_files, read_json, write_text_atomically
-from minibert.outputs import NPY_HEADER, NPY_START, check_output
-from minibert.printing import brief, progress_bar
 from minibert.text.tables import TextFile
 from minibert.text.texts import CHARACTERS, TEXTS, TextOrPair, as_text, chunked
 from minibert.text.tokenized import TokenStats
+from minibert.utils.files import atomic_write, lock_file, matching_files, read_json, write_text_atomically
+from minibert.utils.outputs import NPY_HEADER, NPY_START, check_output
+from minibert.utils.printing import brief, progress_bar
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import Recipe, with_settings

@@ -24,7 +24,7 @@ from minibert.annotated.__main__ import (
     tutorial_link,
 )
 from minibert.annotated.notes import MODULES, NOTES, TITLES, Note
-from minibert.templates import DIAGRAMS, coloured
+from minibert.utils.templates import DIAGRAMS, coloured
 
 TUTORIALS = Path(__file__).parents[2] / "tutorials"
 

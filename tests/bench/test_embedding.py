@@ -207,7 +207,7 @@ def test_on_a_gpu_the_sweep_has_bfloat16_the_roofline_and_our_launches(
 def test_on_a_gpu_every_pooling_is_compared_with_the_cpu(
     checkpoint: Path, result: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minibert.device.has_bfloat16", lambda device: True)
+    monkeypatch.setattr("minibert.utils.device.has_bfloat16", lambda device: True)
     config = minibert.Config.from_file(checkpoint / "config.json")
     session = session_on(
         "gpu", folder=checkpoint, work=["the film is very good", "good"] * 9, result=result(config=config)

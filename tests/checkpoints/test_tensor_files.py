@@ -21,7 +21,7 @@ from minibert.checkpoints.tensor_files import (
     weights_sha256,
     write_tensors,
 )
-from minibert.files import sha256
+from minibert.utils.files import sha256
 
 TENSORS = {"a": torch.arange(6.0).view(2, 3), "b": torch.tensor([0.5, 2.0]).half(), "c": torch.ones(4).bfloat16()}
 HEADER: dict[str, Any] = {

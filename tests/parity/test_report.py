@@ -16,7 +16,7 @@ from minibert.parity import ladder, report
 from minibert.parity.checkpoints import TINY, make
 from minibert.parity.compare import Comparison, compare_tensor
 from minibert.parity.stages import Place
-from minibert.printing import install_hint
+from minibert.utils.printing import install_hint
 
 
 def test_the_command_reports_one_checkpoint(tmp_path: Path, run: Any) -> None:

@@ -14,9 +14,9 @@ from small_tokenizers import CLASSES, write_saved
 from words import OTHER, write_words_checkpoint
 
 import minibert
-from minibert.device import has_bfloat16
 from minibert.tasks import scoring
 from minibert.tasks.scoring import Score, Scorer
+from minibert.utils.device import has_bfloat16
 
 TEXTS = ["the good film", "very", "a dull play, the awful meal", "the lovely book very very bad", "the good film"]
 BOUND = 1e-4

@@ -17,10 +17,10 @@ import torch
 from words import write_words_checkpoint
 
 import minibert
-from minibert import templates
 from minibert.tasks.masked_text import fill_mask
 from minibert.tracing import page as pages
 from minibert.tracing.journey import Journey, merge_words, quadrants, rollout
+from minibert.utils import templates
 
 TEXT = "the film very lovely it good"  # "it" is two pieces
 PAIR = ("the film", "a very dull play")

@@ -15,7 +15,6 @@ from emulated_device import emulated_device
 from torch import Tensor, nn
 from training import EPOCHS, KINDS, OF_STEPS, STEPS, WIDTH, batch_of, examples, write_home
 
-from minibert import device
 from minibert.checkpoints.load import load
 from minibert.families.albert import ALBERT
 from minibert.families.base import Family
@@ -33,6 +32,7 @@ from minibert.train.objectives import MaskedLanguageModel
 from minibert.train.outputs import States, outputs
 from minibert.train.packed import Group, layer_step
 from minibert.train.settings import TrainSettings
+from minibert.utils import device
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

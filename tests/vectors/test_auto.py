@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from words import labelled, state_vectors, write_words_checkpoint
 
 import minibert
-from minibert import TextFeatures, device, embed
+from minibert import TextFeatures, embed
 from minibert.tasks.frozen import Classifier, train
+from minibert.utils import device
 from minibert.vectors import embedder as module
 
 TEXTS = ["a very good film", "the awful meal", "", "good book " * 9]  # the last has more than 12 tokens

@@ -28,10 +28,11 @@ from engine_helpers import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minibert import device, load
-from minibert.device import PendingCopy
+from minibert import load
 from minibert.kernels import matmul
 from minibert.kernels.packing import PADDED_FROM, Packed, pack
+from minibert.utils import device
+from minibert.utils.device import PendingCopy
 from minibert.vectors import engine as module
 from minibert.vectors.engine import Engine
 from minibert.vectors.recipe import Recipe

@@ -28,9 +28,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import minibert
-from minibert import device, load, load_tokenizer
+from minibert import load, load_tokenizer
 from minibert.kernels import int8
 from minibert.kernels.int8 import MAX_ERROR, Int8Linear
+from minibert.utils import device
 from minibert.vectors.embedder import Embedder, samples
 from minibert.vectors.engine import Engine
 

@@ -16,9 +16,9 @@ from emulated_device import EmulatedDevice, emulated_device
 from engine_helpers import MIXED, RELATIVES, difference, random_encoder, random_rows, round_products
 
 from minibert import TextFeatures, embed
-from minibert import device as device_module
-from minibert.device import PendingCopy
 from minibert.kernels import matmul
+from minibert.utils import device as device_module
+from minibert.utils.device import PendingCopy
 from minibert.vectors.engine import Engine
 from minibert.vectors.recipe import Recipe
 from minibert.vectors.stream import embed_stream

@@ -25,8 +25,8 @@ from engine_helpers import round_products
 from shards import TEXTS, matrix, write_shard
 
 import minibert
-from minibert import device as device_module
 from minibert.text.tokenized import TruncationWarning
+from minibert.utils import device as device_module
 from minibert.vectors import ray as module
 from minibert.vectors import shards
 from minibert.vectors.embedder import load_folder

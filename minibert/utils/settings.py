@@ -11,7 +11,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any
 
-from minibert.printing import brief
+from minibert.utils.printing import brief
 
 WITHIN = {"at least": operator.ge, "at most": operator.le, "above": operator.gt, "below": operator.lt}
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from minibert.files import listing, naming, read_json, regular, sha256, write_text_atomically
+from minibert.utils.files import listing, naming, read_json, regular, sha256, write_text_atomically
 
 LIST_FILE = "minibert.json"  # {"files": {name: SHA-256}}; two of them, old and new, while a file is being replaced
 OTHER = "name another --out"

@@ -5,7 +5,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-DIAGRAMS = Path(__file__).parent / "data" / "diagrams"
+DIAGRAMS = Path(__file__).parents[1] / "data" / "diagrams"
 
 
 def templates(folder: Path) -> Environment:

@@ -4,7 +4,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from minibert.plotting import DIVERGING, SEQUENTIAL, head_grid, heat_map
+from minibert.utils.plotting import DIVERGING, SEQUENTIAL, head_grid, heat_map
 
 matplotlib.use("Agg")
 

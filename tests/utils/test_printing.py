@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tqdm
 
-from minibert import printing
+from minibert.utils import printing
 
 REQUIRES = ["torch>=2.10", 'alpha<3,>=2; extra == "test"', 'numpy; extra == "test"', 'beta; extra == "bench"']
 PIP = f"{sys.executable} -m pip install"

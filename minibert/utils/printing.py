@@ -17,7 +17,7 @@ WIDTH = 96  # columns of a report
 LONGEST = 80  # characters of a value in an error message
 BAR_AFTER, LINE_EVERY = 2, 60  # seconds: progress is shown on a terminal, or as lines
 DISTRIBUTION = "minibert-annotated"  # the name of this project for pip; on PyPI, minibert is another project
-CHECKOUT = Path(__file__).resolve().parents[1]  # the source tree, if minibert runs from one
+CHECKOUT = Path(__file__).resolve().parents[2]  # the source tree, if minibert runs from one
 
 
 def brief(value: object) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minibert.files import MOST_BYTES, atomic_write, read_json, write_text_atomically
+from minibert.utils.files import MOST_BYTES, atomic_write, read_json, write_text_atomically
 
 
 def test_an_object_is_read_with_and_without_a_byte_order_mark(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from minibert.printing import brief
+from minibert.utils.printing import brief
 
 PRECISIONS = {
     "float32": torch.float32,

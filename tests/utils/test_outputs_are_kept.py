@@ -17,8 +17,8 @@ from training import write_home
 from words import write_words_checkpoint
 
 from minibert.cli import main as cli
-from minibert.outputs import LIST_FILE, atomic_folder, check_output
 from minibert.train import finetune
+from minibert.utils.outputs import LIST_FILE, atomic_folder, check_output
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:degenerate", "ignore:.* words of the corpus", "ignore:.*has one value"),

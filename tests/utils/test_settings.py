@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from minibert.cli.shared import add_options, read_options
-from minibert.settings import check, setting
+from minibert.utils.settings import check, setting
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from minibert.files import atomic_write
-from minibert.outputs import check_output
-from minibert.printing import require
+from minibert.utils.files import atomic_write
+from minibert.utils.outputs import check_output
+from minibert.utils.printing import require
 
 SEQUENTIAL, DIVERGING = "Blues", "RdBu_r"  # for numbers from 0 up, and for numbers of both signs
 

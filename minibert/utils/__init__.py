@@ -1,0 +1,12 @@
+"""What every package uses and nobody needs to read first.
+
+In reading order:
+
+    printing   values in messages, reports, progress, how to install an extra
+    files      untrusted input is read within limits, output appears whole
+    outputs    no file that minibert did not write is replaced
+    settings   a dataclass of settings with limits and help texts
+    plotting   heat maps and pictures
+    templates  HTML pages
+    device     devices, dtypes, and what the hardware computes fast
+"""
