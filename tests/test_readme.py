@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from words import labelled, write_tsv
 
+from minibert.checkpoints.hub import SHIPPED
 from minibert.cli import main as cli
 
 README = Path(__file__).parent.parent / "README.md"
@@ -45,7 +46,7 @@ SHELL = [(code, runs) for language, code, runs in ALL if language == "sh"]
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files that examples read, in the folder where they run; no weights but the wheel's."""
+    """The files that examples read, in the folder where they run; no weights but the wheel's and those that ship."""
     for name in ("train.tsv", "dev.tsv"):
         write_tsv(tmp_path / name)
     texts = labelled()[0][:5]
@@ -54,6 +55,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "reviews.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
     for name in ("MINIBERT_WEIGHTS", "HF_HUB_CACHE"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
+        (tmp_path / name.lower()).mkdir()
+    (tmp_path / "minibert_weights" / SHIPPED).symlink_to(README.parent / "weights" / SHIPPED)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

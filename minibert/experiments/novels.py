@@ -23,12 +23,12 @@ from pathlib import Path
 
 import torch
 
+from minibert.checkpoints.hub import SHIPPED
 from minibert.checkpoints.load import load, save
 from minibert.text.tokenizer import load_tokenizer
 from minibert.utils.files import atomic_write, read_json, write_text_atomically
 from minibert.utils.outputs import atomic_folder
 
-NAME = "minibert-novels"
 VOCABULARY = 8192
 CONFIG = {
     "hidden_size": 256,
@@ -39,17 +39,16 @@ CONFIG = {
     "hidden_dropout_prob": 0.0,  # hardly a sentence is seen twice
     "attention_probs_dropout_prob": 0.0,
 }
-# In runs of 3.5 million tokens, one seed each, held-out sentences cost 6.6 nats a word with a sentence a row, 8.7 with
-# full rows; 6.1 with batches of 42 sentences in place of 170. The batch of 64 is a guess between the two.
+# weights/minibert-novels/README.md has the runs by which these were chosen, and what was not tried.
 RECIPE = "--objective mlm --rows sentence --batch-size 64 --learning-rate 1e-3 --warmup 0.05 --precision auto"
-STEPS = 20_000  # 31 million tokens: more than an hour of two cores
+STEPS = 10_000  # 15 million tokens: less than an epoch
 
 
 def run(data: Path, folder: Path, steps: int) -> None:
     """Do each step that is not done yet. Raises CalledProcessError where a command fails."""
     folder.mkdir(parents=True, exist_ok=True)
     text, vocabulary, config = folder / "novels.txt", folder / "vocabulary", folder / "sizes.json"
-    trained, out = folder / "trained", folder / NAME
+    trained, out = folder / "trained", folder / SHIPPED
     if not text.exists():
         with atomic_write(text) as new, gzip.open(data / "train.txt.gz") as source, new.open("wb") as target:
             shutil.copyfileobj(source, target)

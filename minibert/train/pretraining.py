@@ -104,8 +104,8 @@ class PretrainRun(Run):
     def summary(self) -> str:
         """The statistics of the corpus with notes on possible problems, and the loss without a model, for people."""
         lines = [
-            "in {examined:.0%} of it {documents:,} documents, {sentences:,} sentences, {tokens:,} tokens, {rows:,} "
-            "rows".format(**self.stats),
+            "{documents:,} documents, {sentences:,} sentences, {tokens:,} tokens, {rows:,} rows, in {examined:.0%} of "
+            "it".format(**self.stats),
             "{single:.1%} of the documents have one sentence, {repeated:.1%} of the sentences are repeated, "
             "{unknown:.2%} of the tokens are unknown".format(**self.stats),
             self.computed_in,

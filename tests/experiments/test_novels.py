@@ -6,6 +6,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import minibert
+from minibert.checkpoints import hub
 from minibert.cli import main as cli
 from minibert.experiments import novels
 
@@ -28,7 +29,7 @@ def test_the_text_becomes_a_checkpoint_that_transformers_loads_bit_equal(
 ) -> None:
     monkeypatch.setattr(novels, "command", lambda *words: cli.main([*map(str, words)]))
     novels.run(data, tmp_path / "run", steps=2)
-    made = tmp_path / "run" / novels.NAME
+    made = tmp_path / "run" / hub.SHIPPED
     assert AutoTokenizer.from_pretrained(made).mask_token == "[MASK]"
     theirs = AutoModelForMaskedLM.from_pretrained(made, attn_implementation="eager")
     ours = minibert.load(made, head="masked-lm")
