@@ -76,6 +76,7 @@ ELSEWHERE = {
         "86.9": "DistilBERT on SQuAD 1.1, as BERT-base's 88.5, README of DistilBERT",
         "2,500": "Wang et al. 2018, table 1",
     },
+    "11_pretraining.ipynb": {"15 %": "section 1 of the notebook"},
 }
 
 
