@@ -66,8 +66,10 @@ def fill_mask(
         model = load(model, head=MaskedLM.name)  # type: ignore[assignment]  # a MaskedLM
     if not isinstance(text, str) or not isinstance(model, MaskedLM) or tokenizer is None:
         raise TypeError("fill_mask takes one str, and a checkpoint or a loaded MaskedLM with tokenizer=")
-    if not model.head_is_trained or not 1 <= top_k <= model.config.vocab_size:
-        raise ValueError(f"top_k is {top_k}; it must be 1 to {model.config.vocab_size}, for a trained head 'masked-lm'")
+    if not model.head_is_trained:
+        raise ValueError("the head 'masked-lm' was never trained, so its guesses would mean nothing; train it first")
+    if not 1 <= top_k <= model.config.vocab_size:
+        raise ValueError(f"top_k is {top_k}; it must be 1 to {model.config.vocab_size}, the size of the vocabulary")
     batch, mask = tokenizer(text), mask_token(tokenizer)
     places = (batch.input_ids[0] == tokenizer.mask_id).nonzero().flatten().tolist()
     if not places or len(places) < text.count(mask):
