@@ -231,6 +231,7 @@ def with_cast_weights(layer: nn.Module) -> Callable[..., Tensor]:
         return partial(layer_step, cast(Layer, layer))
     linear = [name for name, module in layer.named_modules() if isinstance(module, nn.Linear)]
     weights = {name: weight for name, weight in layer.named_parameters() if name.rpartition(".")[0] in linear}
+    # torch leaves Function.apply untyped.
     found = CastTogether.apply(torch.get_autocast_dtype(device.type), *weights.values())  # type: ignore[no-untyped-call]
     named = {f"model.{name}": weight for name, weight in zip(weights, found, strict=True)}
     return lambda *given: cast(Tensor, functional_call(FunctionModule(layer), named, (layer_step, *given)))
