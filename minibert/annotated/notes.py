@@ -15,10 +15,10 @@ TITLES = {
     "6_what_is_in_a_vector": "6. What is in a vector",
     "7_reading_attention": "7. Reading attention",
     "8_making_it_fast": "8. Making it fast",
-    "9_fine_tuning": "9. Fine-tuning",
-    "10_the_family": "10. The family",
-    "11_pretraining": "11. Pretraining",
-    "12_distillation": "12. Distillation",
+    "10_fine_tuning": "10. Fine-tuning",
+    "11_the_family": "11. The family",
+    "12_pretraining": "12. Pretraining",
+    "14_distillation": "14. Distillation",
 }
 
 
@@ -33,7 +33,7 @@ class Note(NamedTuple):
 
 ENCODER, FAST = "2_through_the_encoder", "8_making_it_fast"
 WEIGHTS, VECTORS = "4_official_weights", "6_what_is_in_a_vector"
-TUNING, FAMILY, PRETRAINING, DISTILLATION = "9_fine_tuning", "10_the_family", "11_pretraining", "12_distillation"
+TUNING, FAMILY, PRETRAINING, DISTILLATION = "10_fine_tuning", "11_the_family", "12_pretraining", "14_distillation"
 
 # The modules that have a page, in reading order, and the tutorials that take each apart.
 MODULES: dict[str, tuple[str, ...]] = {

@@ -52,7 +52,7 @@ ELSEWHERE = {
         "96.4": "Devlin et al. 2018, table 7",
     },
     "8_making_it_fast.ipynb": {"2,000": "the tutorial's number of sentences"},
-    "9_fine_tuning.ipynb": {
+    "10_fine_tuning.ipynb": {
         "2e-5": "Devlin et al. 2018, appendix A.3",
         "5e-5": "Devlin et al. 2018, appendix A.3",
         "0.808": "README, minibert classify on all of SST-2",
@@ -61,7 +61,7 @@ ELSEWHERE = {
         **dict.fromkeys(("8,500", "67,000", "3,700"), "Wang et al. 2018, table 1"),
         **dict.fromkeys(("364,000", "393,000", "108,000", "2,500"), "Wang et al. 2018, table 1"),
     },
-    "10_the_family.ipynb": {
+    "11_the_family.ipynb": {
         **dict.fromkeys(("52.1", "93.5", "90.5", "66.4"), "BERT-base, README of ERNIE"),
         **dict.fromkeys(("55.2", "95.0", "89.8", "86.1", "74.8"), "ERNIE 2.0 base, README of ERNIE"),
         **dict.fromkeys(("56.3", "92.7", "89.6", "84.7", "91.8", "69.3"), "BERT-base, README of DistilBERT"),
@@ -76,7 +76,7 @@ ELSEWHERE = {
         "86.9": "DistilBERT on SQuAD 1.1, as BERT-base's 88.5, README of DistilBERT",
         "2,500": "Wang et al. 2018, table 1",
     },
-    "11_pretraining.ipynb": {"15 %": "section 1 of the notebook"},
+    "12_pretraining.ipynb": {"15 %": "section 1 of the notebook"},
 }
 
 
