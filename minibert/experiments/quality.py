@@ -39,17 +39,21 @@ from minibert.utils.printing import progress_bar, table
 TRAINING_ROWS = {"mrpc": 3276, "xquad": 800}  # of data that comes in one file; the rest is held out
 
 
-def prepare(name: str, folder: Path, settings: FinetuneSettings) -> FinetuneRun:
-    """One of DATA, from its files: the task with its training rows and its held-out rows."""
+def read_data(name: str, folder: Path) -> tuple[Task, Any, Any]:
+    """One of DATA, from its files: the task, its training rows and its held-out rows."""
     task, (first, *second) = DATA[name]
     training = task.read(folder / name / first)
     if second:
-        return FinetuneRun.of(task, training, task.read(folder / name / second[0]), settings)
+        return task, training, task.read(folder / name / second[0])
     fields = ("rows",) if name == "xquad" else ("texts", "pairs", "labels")
     parts = slice(TRAINING_ROWS[name]), slice(TRAINING_ROWS[name], None)
     columns = [{field: getattr(training, field)[part] for field in fields} for part in parts]
-    training, held_out = (replace(training, **column) for column in columns)
-    return FinetuneRun.of(task, training, held_out, settings)
+    return task, *(replace(training, **column) for column in columns)
+
+
+def prepare(name: str, folder: Path, settings: FinetuneSettings) -> FinetuneRun:
+    """One of DATA, ready to be learned."""
+    return FinetuneRun.of(*read_data(name, folder), settings)
 
 
 DATA: dict[str, tuple[Task, tuple[str, ...]]] = {

@@ -1,7 +1,7 @@
 """The tutorials: each notebook and its solutions run top to bottom without a network, and are kept as they ran.
 
 The figures in their prose are read against the outputs that are kept, so that text and output cannot part. Each word of
-the glossary is taught where it says, and each of its twelve questions is answered in one place.
+the glossary is taught where it says, and each of the fifteen questions of the course page is answered in one place.
 """
 
 import re
@@ -23,6 +23,8 @@ def refuse(self, address):
     raise AssertionError(f"the notebook connects to {address}")
 socket.socket.connect = socket.socket.connect_ex = refuse
 """
+
+CORE = {1, 2, 6, 7, 9, 10, 12, 13}  # the track that answers why; the others are engineering
 
 # What is not prose, and numbers in prose that are addresses in papers.
 NOT_PROSE = re.compile(r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|\]\([^)]*\)", re.DOTALL)
@@ -129,9 +131,18 @@ def unstated_figures(cells: list[Cell]) -> Iterator[tuple[str, str]]:
                     yield figure, cell["id"]
 
 
-def test_there_are_twelve_notebooks_each_with_its_solutions() -> None:
-    assert [path.name.partition("_")[0] for path in NOTEBOOKS] == [str(number) for number in range(1, 13)]
-    assert set((TUTORIALS / "solutions").glob("*.ipynb")) == set(ALL[12:])
+def test_there_are_fourteen_notebooks_each_with_its_solutions() -> None:
+    assert [path.name.partition("_")[0] for path in NOTEBOOKS] == [str(number) for number in range(1, 15)]
+    assert set((TUTORIALS / "solutions").glob("*.ipynb")) == set(ALL[14:])
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES[: len(NOTEBOOKS)])
+def test_a_notebook_has_at_most_sixty_cells_and_in_the_core_track_three_predictions(path: Path) -> None:
+    cells = cells_of(path)
+    assert len(cells) <= 60
+    predicted = [place for place, cell in enumerate(cells) if cell["source"].startswith("**Predict.** ")]
+    assert len(predicted) >= 3 * (int(path.name.partition("_")[0]) in CORE)
+    assert all("?" in cells[place]["source"] and "reveal(" in cells[place + 1]["source"] for place in predicted)
 
 
 @pytest.mark.slow
@@ -211,10 +222,10 @@ def test_links_lead_to_files_that_exist(path: Path) -> None:
     assert [one for one in lost if not one.startswith("#") and "build/" not in one] == []  # `make annotated`
 
 
-# -- the glossary
+# -- the glossary, and the questions of the course page
 
-PAGE = (TUTORIALS / "GLOSSARY.md").read_text("utf-8")
-WORDS, _, QUESTIONS = PAGE.partition("## Twelve questions")
+WORDS = (TUTORIALS / "GLOSSARY.md").read_text("utf-8")
+QUESTIONS = (TUTORIALS / "README.md").read_text("utf-8").partition("## Fifteen questions")[2]
 
 HEADING = re.compile(r"(?m)^#{1,4} (.+)$")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -266,19 +277,19 @@ def answers(question: str, found: tuple[Section, ...]) -> list[str]:
     return [section.place for section in found if f"**{question}**" in " ".join(section.prose.split())]
 
 
-def test_sixty_words_in_the_order_of_the_alphabet_twelve_questions_and_no_link_that_leads_nowhere() -> None:
+def test_sixty_words_in_the_order_of_the_alphabet_fifteen_questions_and_no_link_that_leads_nowhere() -> None:
     words = [re.sub(r"\W", "", word).lower() for word in ENTRIES]
     assert 60 <= len(words) == len(re.findall(r"(?m)^\*\*", WORDS)) and words == sorted(words)
-    assert len(ASKED) == 12 and broken(PAGE) == []
+    assert len(ASKED) == 15 and broken(WORDS + QUESTIONS) == []
 
 
 @pytest.mark.parametrize(
-    "link", ["13_nothing.ipynb", "2_through_the_encoder.ipynb#Poolers", "../minibert/modal.py", "#thirteen-questions"]
+    "link", ["15_nothing.ipynb", "2_through_the_encoder.ipynb#Poolers", "../minibert/modal.py", "#sixteen-questions"]
 )
 def test_a_link_that_leads_nowhere_would_be_found(link: str) -> None:
     assert broken(f"[a word]({link})") == [link]
 
 
 @pytest.mark.parametrize("question", list(ASKED))
-def test_a_question_is_answered_in_one_place_and_the_glossary_links_it(question: str) -> None:
+def test_a_question_is_answered_in_one_place_and_the_course_page_links_it(question: str) -> None:
     assert answers(question, taught()) == [ASKED[question]]
