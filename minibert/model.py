@@ -1,8 +1,8 @@
 """The forward pass of BERT and its relatives, from token ids to one vector per token, in the order of computation.
 
-A text arrives as tokens, words or pieces of words, each as its number in the vocabulary (wordpiece.py): [CLS] first,
-[SEP] after each text, [PAD] to fill short rows. Every token becomes a vector, and the vectors pass L layers: in each,
-every token gathers from the others (attention), then is transformed by itself (feed-forward).
+A text arrives as tokens, words or pieces of words, each as its index in the vocabulary (text/wordpiece.py): [CLS]
+first, [SEP] after each text, [PAD] to fill short rows. Every token becomes a vector, and the vectors pass L layers: in
+each, every token takes in the others (self-attention), then is transformed separately (feed-forward).
 
 Letters for shapes, here and in every module:
 
@@ -11,8 +11,8 @@ Letters for shapes, here and in every module:
     L  layers                    W  width of a head, D / H
 
 The equations are those of "BERT" (Devlin et al. 2018), whose layers are the encoder layers of "Attention Is All
-You Need" (Vaswani et al. 2017). Every operation stands in the order of transformers 5.23's eager path, so that
-in float32 on a CPU the two are equal bit for bit.
+You Need" (Vaswani et al. 2017). The operations follow the order of transformers 5.23's eager path, so that in float32
+on a CPU the two are equal bit for bit.
 """
 
 import math
@@ -45,9 +45,9 @@ class EncoderOutput(Fields):
 class Embeddings(nn.Module):
     """x = LayerNorm(token + segment + position). Mirrors BertEmbeddings and those of its relatives.
 
-    An embedding is a table with a learned vector for each id. Three are added: those of the token, of its segment (0
-    for the first text of a pair, 1 for the second) and of its position. Section 3. Relatives may lack segments, add a
-    task, give [PAD] no position, or project the sum to D.
+    An embedding is a table with a learned vector for each id. The vectors of the token, of its segment (0 for the first
+    text of a pair, 1 for the second) and of its position are added (section 3). Relatives may lack segments, add
+    a task, give [PAD] no position, or project the sum to D.
     """
 
     def __init__(self, config: Config) -> None:
@@ -88,9 +88,9 @@ def eager_attention(
 ) -> tuple[Tensor, Tensor]:
     """Attention(Q, K, V) = softmax(Q Kᵀ / √W) V, written out (Vaswani et al. 2017, equation 1).
 
-    A score is the query of one token times the key of another, over √W so that wide heads do not score higher; softmax
-    turns the scores of a query into weights of the values. `keep`, the mask (B,1,1,S), is False for padding; its score
-    becomes the lowest number of the dtype: softmax makes it 0, and a row of padding stays finite, unlike with -inf.
+    A score is the dot product of a query and a key, divided by √W so that it does not grow with the width; softmax
+    turns the scores of a query into weights of the values. `keep`, the mask (B,1,1,S), is False for padding, whose
+    score becomes the dtype's lowest number: softmax makes it 0, and unlike with -inf an all-padding row stays finite.
     """
     scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5  # (B,H,S,W) @ (B,H,W,S) -> (B,H,S,S)
     scores = scores.masked_fill(~keep, torch.finfo(scores.dtype).min)
@@ -132,7 +132,7 @@ class SelfAttention(nn.Module):
         return x.view(B, S, D // self.head_size, self.head_size).transpose(1, 2)
 
     def forward(self, x: Tensor, keep: Tensor, attend: Attend) -> tuple[Tensor, Tensor | None]:
-        """Tokens (B,S,D) to what each gathered from the others (B,S,D), and probabilities if `attend` stores them."""
+        """(B,S,D) -> (B,S,D), and the attention probabilities (B,H,S,S) if `attend` stores them."""
         query, key, value = (self.split_heads(linear(x)) for linear in (self.query, self.key, self.value))  # (B,H,S,W)
         context, probs = attend(query, key, value, keep, self.dropout)  # (B,H,S,W), (B,H,S,S)
         context = context.transpose(1, 2).flatten(2)  # (B,H,S,W) -> (B,S,H,W) -> (B,S,D)
@@ -140,11 +140,11 @@ class SelfAttention(nn.Module):
 
 
 def gelu_new(x: Tensor) -> Tensor:
-    """GELU, a smooth max(x, 0), by tanh as Google's BERT wrote it; torch's gelu_pytorch_tanh rounds differently."""
+    """GELU by tanh, as in Google's BERT since February 2019; torch's gelu_pytorch_tanh rounds differently."""
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
 
 
-# Between the two matrices of the feed-forward, which without it would be equal to one matrix.
+# Between the two matrices of the feed-forward; without it they would reduce to one matrix.
 ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,  # x Φ(x), Φ the normal distribution function, by the error function: BERT's default
     "gelu_new": gelu_new,
@@ -172,8 +172,8 @@ class FeedForward(nn.Module):
 class Layer(nn.Module):
     """x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x)). Mirrors BertLayer and TransformerBlock.
 
-    `x +` is the residual: a step adds to a token's vector and does not replace it. The norm follows the sum
-    ("post-norm"), as in 2017. Dropout precedes each sum.
+    `x +` is the residual connection: attention and feed-forward add to a token's vector instead of replacing it. The
+    norm follows the sum ("post-norm"), as in 2017. Dropout precedes each sum.
     """
 
     def __init__(self, config: Config) -> None:
@@ -194,7 +194,7 @@ class Layer(nn.Module):
 
 
 class Pooler(nn.Module):
-    """pooled = tanh(W x[CLS] + b), trained by next sentence prediction if at all. Mirrors BertPooler."""
+    """pooled = tanh(W x[CLS] + b), trained by next sentence prediction. Mirrors BertPooler."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
