@@ -62,7 +62,7 @@ NOTES: dict[str, dict[str, Note]] = {
                 "LayerNorm(x)_d = γ_d (x_d − μ) / √(σ² + ε) + β_d",
             ),
             """They are added, not concatenated: a matrix reads both parts of a sum, (a + b) W = a W + b W, and
-            training gives them different directions, so that nothing is lost and the vectors stay D wide.
+            training can give them different directions. The vectors stay D wide.
 
             Nothing after this step sees the order: attention treats its tokens as a set. Without P, “love on
             rumination” would get the same vectors as “rumination on love”. μ and σ² are computed over the numbers of
@@ -77,8 +77,8 @@ NOTES: dict[str, dict[str, Note]] = {
                 "context_{hs} = Σ_t p_{hst} v_{ht}",
             ),
             """A soft dictionary look-up: a query is compared with all keys, and the result is a mean of the
-            values, weighted by how well each key fits. A sum of W products has W times the variance of one; divided
-            by √W it stays where softmax still has a slope.
+            values, weighted by how well each key matches. A sum of W independent products with mean 0 has W times
+            the variance of one; divided by √W, the spread of the scores does not depend on the width.
 
             The mask is the same for every query: each token sees all others, before and after it. A left-to-right
             model such as GPT has a mask (S,S) here, which hides from each token what follows it. The keys' bias
@@ -102,8 +102,8 @@ NOTES: dict[str, dict[str, Note]] = {
                 "head_h = Attention(x W^Q_h + b^Q_h, x W^K_h + b^K_h, x W^V_h + b^V_h)",
                 "out = [head_1 … head_H] W^O + b^O = Σ_h head_h W^O_h + b^O",
             ),
-            """Heads are nearly free: H heads of width W need as many multiplications as one of width D, and one
-            softmax can point at one thing, H at H things. The second form shows what W^O does: each head has W rows
+            """H heads of width W need as many multiplications as one of width D, and each has a softmax of its own,
+            so a token can attend to H places for H reasons. The second form shows what W^O does: each head has W rows
             of it and writes into the token's vector on its own; the heads only add up.
 
             So a head is two small maps: W^Q_h (W^K_h)^T, of rank W, decides which token attends to which, and
@@ -130,10 +130,10 @@ NOTES: dict[str, dict[str, Note]] = {
         ),
         "Layer": Note(
             ("y = LayerNorm(x + Attention(x))", "x′ = LayerNorm(y + FFN(y))"),
-            """The residual turns each step into a correction: a layer that has nothing to add writes nearly 0,
-            and the gradient has a short path back, along the sums. BERT normalises after each sum (post-norm), that
-            is, on this path, which is why its learning rate must warm up; most models since 2019 normalise before
-            the step instead.""",
+            """With the residual each block is a correction: a block that has nothing to add writes nearly 0, and
+            the gradient has a short path back, along the sums. BERT normalises after each sum (post-norm), on this
+            path, which makes the first steps of training delicate (Xiong et al. 2020); most models since 2019
+            normalise the input of the block instead (pre-norm).""",
             ("layer",),
             (f"{ENCODER}#Residual and LayerNorm",),
         ),
@@ -170,7 +170,7 @@ NOTES: dict[str, dict[str, Note]] = {
 
             E is the embedding table again: the vector that represents a token in the input is the vector that a
             prediction must resemble. Next sentence prediction was added in the hope that tasks on pairs of texts
-            would profit. RoBERTa left it out and lost nothing; ALBERT predicts the order of the two instead.""",
+            would benefit. RoBERTa dropped it without a loss; ALBERT predicts the order of the two texts instead.""",
             ("pretraining",),
             (f"{PRETRAINING}#4. A BERT learns the language",),
         )

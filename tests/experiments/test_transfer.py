@@ -1,0 +1,53 @@
+"""What pretraining is worth: a checkpoint that knows the labels beats random weights of its shape."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from words import labelled, write_words_checkpoint
+
+from minibert.experiments import transfer
+from minibert.tasks.classification import Classification
+from minibert.train.finetuning import FinetuneRun
+from minibert.train.settings import FinetuneSettings
+
+pytestmark = pytest.mark.filterwarnings("ignore:all .* texts were predicted")  # models that have hardly begun
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    task = Classification()
+    data = (task, task.from_labels(*labelled(24)), task.from_labels(*labelled(12)))
+    monkeypatch.setattr(transfer, "read_data", lambda name, folder: data)
+    return write_words_checkpoint(tmp_path / "checkpoint")
+
+
+def test_the_table_has_every_way_with_its_standard_error(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MINIBERT_DATA", str(checkpoint))
+    assert transfer.main(["sst2", "--model", str(checkpoint), "--seeds", "2", "--epochs", "1", "--json"]) == 0
+    header, row = capsys.readouterr().out.splitlines()[:2]
+    assert header.split() == ["data", "training", "held", "out", "majority", "fine-tuned", "random", "frozen", "gain"]
+    assert row.split()[:4] == ["sst2", "24", "12", "0.500"] and row.count("±") == 4
+
+
+def test_random_weights_have_the_shape_of_the_checkpoint_and_none_of_its_numbers(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+    monkeypatch.setattr(transfer, "train", lambda model, *args: started.append(model.state_dict()))
+    run = FinetuneRun.of(*transfer.read_data("", checkpoint), FinetuneSettings(model=str(checkpoint), device="cpu"))
+    for pretrained in (True, False):
+        transfer.fine_tune(run, 0, pretrained=pretrained)
+    tuned, random = started
+    name = "encoder.layers.0.attention.query.weight"
+    assert tuned[name].shape == random[name].shape and not torch.equal(tuned[name], random[name])
+    assert torch.equal(tuned[name], run.new_model().state_dict()[name])
+
+
+def test_data_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("MINIBERT_DATA", raising=False)
+    with pytest.raises(SystemExit, match="2"):
+        transfer.main([])
+    assert "one of sst2, mrpc" in " ".join(capsys.readouterr().err.split())
