@@ -1,6 +1,7 @@
 # make demo   the main job: sentences, [CLS] vectors, logistic regression
 # make test        style, types and the quick tests
 # make test-slow   the second tier: notebooks, several processes, ONNX, a browser
+# make test-notebooks   the notebooks and their solutions, a part of test-slow
 # make pretrain      a BERT and a DistilBERT from nothing, measured against what is possible: 20 minutes of one core
 # make bert        a BERT of our own from the novels of MINIBERT_DATA: more than an hour of two cores
 # make quality        fine-tuning beside that of transformers, on the data of MINIBERT_DATA: an hour or two
@@ -18,7 +19,7 @@ ifneq ($(wildcard ../shared/data/README.md),)
 export MINIBERT_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo pretrain bert quality test test-slow test-all check tutorials annotated bench bench-gpu parity-oldest clean
+.PHONY: demo pretrain bert quality test test-slow test-notebooks test-all check tutorials annotated bench bench-gpu parity-oldest clean
 
 demo: .venv/installed
 	$(BIN)/minibert demo
@@ -46,6 +47,9 @@ export MINIBERT_SOAK ?= 40
 test-slow: .venv/installed-for-tests
 	$(PYTEST) --dist loadgroup --no-loadscope-reorder -m slow --ignore tests/vectors/test_ray.py
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m slow tests/vectors/test_ray.py
+
+test-notebooks: .venv/installed-for-tests
+	$(PYTEST) --dist loadgroup --no-loadscope-reorder -m slow tests/tutorials
 
 test-all: check
 	$(PYTEST) -m "slow or not slow"

@@ -31,6 +31,9 @@ from typing import Any
 
 import torch
 
+from minibert.bench.embedding import PRODUCT_TOKENS, product_rates, text_flops
+from minibert.checkpoints.hub import locate
+from minibert.config import Config
 from minibert.tasks.metrics import standard_error
 from minibert.tasks.scoring import Scorer
 from minibert.utils.plotting import check_picture, pyplot, save_figure
@@ -83,11 +86,11 @@ def measure(paradigms: Paradigms, scores: Mapping[str, float]) -> dict[str, dict
     return found | {"mean": {"accuracy": statistics.mean(shares), "standard_error": error, "pairs": sum(counts)}}
 
 
-def plain_scorer(model: str) -> Callable[[Sequence[str]], list[float]]:
+def plain_scorer(folder: Path) -> Callable[[Sequence[str]], list[float]]:
     """Sentences to scores by transformers, as people write it: the masked copies of one sentence after the other."""
     library: Any = importlib.import_module("transformers")
-    tokenizer = library.AutoTokenizer.from_pretrained(model)
-    reader = library.AutoModelForMaskedLM.from_pretrained(model).eval()
+    tokenizer = library.AutoTokenizer.from_pretrained(folder)
+    reader = library.AutoModelForMaskedLM.from_pretrained(folder).eval()
 
     @torch.inference_mode()
     def score(sentence: str) -> float:
@@ -99,6 +102,12 @@ def plain_scorer(model: str) -> Callable[[Sequence[str]], list[float]]:
         return float(logits.log_softmax(dim=-1)[copy, ids[place]].sum())
 
     return lambda sentences: [score(sentence) for sentence in sentences]
+
+
+def flops(tokens: int, config: Config) -> int:
+    """Operations of the score of a sentence of so many tokens: its masked copies, each with one prediction."""
+    D, V = config.hidden_size, config.vocab_size
+    return tokens * (text_flops(tokens + 2, config) + 2 * D * (D + V))
 
 
 def draw(found: Mapping[str, Mapping[str, float]], title: str, path: Path) -> None:
@@ -148,15 +157,21 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     paradigms = read_pairs(args.folder, args.pairs, args.seed)
     sentences = [sentence for pairs in paradigms.values() for pair in pairs for sentence in pair]
     scorer = Scorer(args.model, precision=args.precision, device=args.device)
-    scores, seconds = timed(lambda: [one.score for one in scorer(sentences)])
+    scored, seconds = timed(lambda: scorer(sentences))
+    scores = [one.score for one in scored]
     found = measure(paradigms, dict(zip(sentences, scores, strict=True)))
     figures: dict[str, Any] = {"accuracy": found, "sentences": len(sentences), "seconds": seconds}
     rows = [(name, *(f"{one[key]:.3f}" for key in COLUMNS), f"{one['pairs']:,}") for name, one in found.items()]
     print(table([("paradigm", "accuracy", "standard error", "pairs"), *rows]))
     speed = f"{len(sentences):,} sentences in {seconds:.1f} s, {len(sentences) / seconds:,.0f} a second"
     print(block("speed", f"{speed}, {torch.get_num_threads()} threads, {scorer.engine.kernels}"))
+    config, precision = scorer.model.config, str(scorer.engine.dtype).removeprefix("torch.")
+    if (device := scorer.model.encoder.device.type) in PRODUCT_TOKENS:
+        rate = max(product_rates(config, [precision], device).values())
+        figures["roofline"] = sum(flops(len(one.tokens), config) for one in scored) / rate / seconds
+        print(block("roofline", f"{figures['roofline']:.0%} of the rate of this machine's matrix products"))
     if args.plain:
-        plain = plain_scorer(args.model)
+        plain = plain_scorer(locate(args.model).folder)
         theirs, longer = timed(lambda: plain(sentences))
         figures |= {"plain_seconds": longer, "plain_difference": difference(scores, theirs)}
         apart = f"the largest difference is {figures['plain_difference']:.1e}"
@@ -172,7 +187,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
-def timed(function: Callable[[], list[float]]) -> tuple[list[float], float]:
+def timed(function: Callable[[], Any]) -> tuple[Any, float]:
     """What a function returns, and the seconds it took."""
     began = time.perf_counter()
     return function(), time.perf_counter() - began

@@ -60,7 +60,7 @@ def test_the_command_prints_what_the_scores_say_beside_a_plain_loop_with_transfo
         right = [b > a for a, b in (minibert.score(pair, model) for pair in each)]
         assert figures["accuracy"][name]["accuracy"] == pytest.approx(sum(right) / len(right))
     assert "mean" in text and "8 sentences in" in text and figures["sentences"] == 8
-    assert figures["plain_difference"] < 1e-4 and figures["plain_seconds"] > 0
+    assert figures["plain_difference"] < 1e-4 and figures["plain_seconds"] > 0 and 0 < figures["roofline"] < 1
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
     class Unmasked(Scorer):
