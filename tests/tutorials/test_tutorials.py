@@ -47,7 +47,6 @@ ELSEWHERE = {
         "1e-8": "the last cell of section 2, by its power of ten",
     },
     "6_what_is_in_a_vector.ipynb": {
-        "0.8": "a threshold as people choose it",
         "94.9": "Devlin et al. 2018, table 7",
         "95.6": "Devlin et al. 2018, table 7",
         "96.1": "Devlin et al. 2018, table 7",
