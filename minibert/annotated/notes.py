@@ -15,6 +15,7 @@ TITLES = {
     "6_what_is_in_a_vector": "6. What is in a vector",
     "7_reading_attention": "7. Reading attention",
     "8_making_it_fast": "8. Making it fast",
+    "9_gradients": "9. Gradients",
     "10_fine_tuning": "10. Fine-tuning",
     "11_the_family": "11. The family",
     "12_pretraining": "12. Pretraining",

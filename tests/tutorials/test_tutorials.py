@@ -53,6 +53,7 @@ ELSEWHERE = {
         "96.4": "Devlin et al. 2018, table 7",
     },
     "8_making_it_fast.ipynb": {"2,000": "the tutorial's number of sentences"},
+    "9_gradients.ipynb": {"1e-4": "Devlin et al. 2018, appendix A.2"},
     "10_fine_tuning.ipynb": {
         "2e-5": "Devlin et al. 2018, appendix A.3",
         "5e-5": "Devlin et al. 2018, appendix A.3",
