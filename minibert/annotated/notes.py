@@ -19,6 +19,7 @@ TITLES = {
     "10_fine_tuning": "10. Fine-tuning",
     "11_the_family": "11. The family",
     "12_pretraining": "12. Pretraining",
+    "13_ablation": "13. Remove each part",
     "14_distillation": "14. Distillation",
 }
 
