@@ -44,7 +44,7 @@ extensions = ["myst_nb"]
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb", ".py": "python"}
 include_patterns = ["README.md", "tutorials/**", "minibert/**", "weights/**", "tests/*.py"]
 exclude_patterns = [".*", "build", "tutorials/site/conf.py", "**/.ipynb_checkpoints"]
-suppress_warnings = ["toc.not_included"]
+suppress_warnings = ["toc.not_included", "myst.header", "misc.highlighting_failure"]
 nb_execution_mode = "off"
 nb_merge_streams = True
 myst_enable_extensions = ["dollarmath", "html_image"]
@@ -205,15 +205,16 @@ def complete(_: Sphinx, docname: str, source: list[str]) -> None:
 def contents() -> str:
     """The modules that are annotated, each with the first sentence of its docstring, and all other files."""
 
-    def link(path: Path) -> str:
-        return f"[{path.relative_to(PACKAGE).as_posix()}](../../{path.relative_to(ROOT).as_posix()})"
+    def link(path: Path, folder: Path = PACKAGE) -> str:
+        name = path.relative_to(folder).as_posix().replace("_", r"\_")
+        return f"[{name}](../../{path.relative_to(ROOT).as_posix()})"
 
     paths = [PACKAGE / f"{module}.py" for module in MODULES]
     lines = [f"1. {link(path)}: {summary(path)}" for path in paths]
     bar = "\n".join(f"../../minibert/{module}" for module in MODULES)
     lines += [f"\n```{{toctree}}\n:hidden:\n{bar}\n```\n", "## All files"]
     for package in sorted(path.parent for path in PACKAGE.rglob("__init__.py")):
-        files = " · ".join(map(link, sorted(package.glob("*.py"))))
+        files = " · ".join(link(path, package) for path in sorted(package.glob("*.py")))
         lines.append(f"\n**{package.relative_to(ROOT).as_posix()}/** {summary(package / '__init__.py')}\n{files}")
     return "\n".join(lines)
 
