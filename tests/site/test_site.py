@@ -34,7 +34,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     options = ["-q", "-W", "-c", str(TUTORIALS / "site"), "-d", str(folder / "cache")]
     command = [sys.executable, "-m", "sphinx", *options, str(ROOT), str(folder / "site")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-4000:]
     return folder / "site"
 
