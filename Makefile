@@ -7,6 +7,7 @@
 # make quality        fine-tuning beside that of transformers, on the data of MINIBERT_DATA: an hour or two
 # make tutorials      the notebooks in the browser
 # make annotated      the source as pages, explanation beside code, in build/annotated
+# make site           the course as static pages, to be read without a network, in build/site
 # make bench          speed against Hugging Face and other peers, in an environment of its own
 # make bench-gpu      all checks and figures that are due on a GPU, in build/bench-gpu.txt
 # make parity-oldest   the proof against the oldest transformers for which it holds
@@ -19,7 +20,8 @@ ifneq ($(wildcard ../shared/data/README.md),)
 export MINIBERT_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo pretrain bert quality test test-slow test-notebooks test-all check tutorials annotated bench bench-gpu parity-oldest clean
+.PHONY: demo pretrain bert quality test test-slow test-notebooks test-all check tutorials annotated site bench bench-gpu \
+	parity-oldest clean
 
 demo: .venv/installed
 	$(BIN)/minibert demo
@@ -84,6 +86,17 @@ tutorials: .venv/installed-for-tutorials
 
 annotated: .venv/installed-for-tests
 	$(BIN)/python -m minibert.annotated build/annotated
+
+# A warning, such as a link that leads nowhere, is an error.
+site: .venv/installed-for-site
+	rm -rf build/site
+	$(BIN)/python -m sphinx -q -E -W -c tutorials/site -d build/site-cache . build/site
+	@echo "site           build/site/index.html"
+
+.venv/installed-for-site: .venv/installed
+	@echo "installing what the pages need into .venv (pyproject.toml: site): about a minute"
+	$(BIN)/pip install --quiet --editable ".[site]"
+	touch $@
 
 bench: .venv-bench/installed
 	.venv-bench/bin/minibert bench
