@@ -37,20 +37,20 @@ def draw_cube(cube: Matrix, mask: NDArray[np.int64], tokens: Sequence[str], hidd
     outline(axes, back, back + token, corner + token, corner)
     outline(axes, corner, corner + token, corner + token + below, corner + below)
 
-    left, wide = np.array([S + 3.0, B]), np.array([7.0, 0.0])  # the slice, pulled out
+    left, wide = np.array([S + 4.4, B]), np.array([7.0, 0.0])  # the slice, pulled out
     face(axes, numbers[:, 0], left, wide, below, limit)
     outline(axes, left, left + wide, left + wide + below, left + below)
-    axes.annotate("", (S + 2.7, B / 2), (S + 0.4, B / 2), arrowprops={"arrowstyle": "->", "color": ORANGE})
+    axes.annotate("", (S + 4.1, B / 2), (S + 2.5, B / 2), arrowprops={"arrowstyle": "->", "color": ORANGE})
 
     for b in range(B):
-        axes.text(back[0] - 0.15, back[1] - 0.5 - b, f"text {b}", ha="right", va="center", fontsize=8)
+        axes.text(S + 0.3, B - 0.5 - b, f"text {b}", ha="left", va="center", fontsize=8)  # level with both its rows
     for s, name in enumerate(tokens):
         axes.text(back[0] + s + 0.5, back[1] + 0.15, name, ha="left", va="bottom", fontsize=7, rotation=45)
     axes.text(S / 2, -0.3, f"last_hidden_state {cube.shape}", ha="center", va="top")
     axes.text(left[0] + 3.5, -0.3, f"last_hidden_state[:, 0] {(B, D)}", ha="center", va="top")
     axes.text(DEPTH[0] / 2 - 0.2, 0.8, f"hidden\n(first {hidden} of {D})", ha="right", va="center", fontsize=8)
     axes.text(left[0] + 3.5, B + 0.2, f"hidden (first {hidden} of {D})", ha="center", fontsize=8)
-    axes.set(xlim=(-6.0, S + 10.6), ylim=(-0.9, B + 4.6), aspect="equal")
+    axes.set(xlim=(-5.6, S + 12.0), ylim=(-0.9, B + 4.6), aspect="equal")
     axes.axis("off")
 
 
