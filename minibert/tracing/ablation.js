@@ -79,6 +79,8 @@ function outcome() {
 function drawAblation(place) {
   $("#masked").value = state.mask;
   $("#switched-off").value = state.off ?? "";
+  if (state.off) cellRead.set("heads", state.off.split(".").map(Number));
+  else cellRead.delete("heads");
   const [sentence, tables] = outcome();
   renew(place, node("p", { class: "outcome" }, sentence), node("div", { class: "views" }, ...tables),
     ...(ablation.heads.length ? [headMap()] : []));

@@ -41,7 +41,7 @@ from minibert.utils.templates import asset, coloured, diagram, templates
 from minibert.vectors import readable
 
 FOLDER, PACKAGE = Path(__file__).parent, Path(minibert.__file__).parent
-SCRIPTS = ("numbers", "vectors", "attention", "pair", "units", "ablation", "address", "page")  # .js, one function in this order
+SCRIPTS = ("numbers", "vectors", "attention", "pair", "units", "ablation", "address", "page")  # .js, in this order
 INVISIBLE = ("Cc", "Cf", "Co", "Cn", "Zl", "Zp")  # Unicode categories that show nothing or steer the text around them
 JOINERS = "\u200c\u200d"  # hold emoji and Arabic or Indic letters together, and are left in place
 TOP = 12  # dimensions of a decision that are listed
