@@ -236,7 +236,7 @@ def test_no_table_is_cut_off(name, width, visit):
     page.locator("details").evaluate_all("all => all.forEach((one) => { one.open = true })")
     assert page.evaluate(CUT_OFF) == []
     assert page.locator(".norms >> nth=0 >> tbody tr").count() == len(traced.tokens)
-    page.add_style_tag(content=".wide { max-height: 24rem }")  # a cut would be seen
+    page.add_style_tag(content=".wide { max-height: 8rem }")  # a cut would be seen
     assert page.evaluate(CUT_OFF) != []
 
 
@@ -309,12 +309,12 @@ def test_a_head_that_is_switched_off_turns_the_vectors_as_the_page_says(visit):
 def test_a_masked_word_is_guessed_with_all_heads_and_without_one(visit):
     page, traced = visit("novel", where="#mask=2", **PHONE)
     with_all = traced.ablation.filled[2]
-    assert [row[0] for row in cells(page, ".ablation table >> nth=0")] == [guess.token for guess in with_all.guesses]
+    assert [row[0] for row in cells(page, ".ablation .wide >> nth=0 >> table")] == [guess.token for guess in with_all.guesses]
     canvas = page.locator(".ablation canvas")
     size = canvas.bounding_box()["width"] / 4
     canvas.tap(position={"x": 1.5 * size, "y": 0.5 * size})  # layer 0, head 1
     without = traced.ablation.filled_without[2][0][1]
-    shown = cells(page, ".ablation table >> nth=1")
+    shown = cells(page, ".ablation .wide >> nth=1 >> table")
     assert [row[0] for row in shown] == [guess.token for guess in without.guesses]
     assert [number(row[1]) for row in shown] == approx([guess.probability for guess in without.guesses], 6e-5)
     assert page.evaluate("location.hash") == "#mask=2&off=0.1"
