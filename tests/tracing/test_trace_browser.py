@@ -309,7 +309,9 @@ def test_a_head_that_is_switched_off_turns_the_vectors_as_the_page_says(visit):
 def test_a_masked_word_is_guessed_with_all_heads_and_without_one(visit):
     page, traced = visit("novel", where="#mask=2", **PHONE)
     with_all = traced.ablation.filled[2]
-    assert [row[0] for row in cells(page, ".ablation .wide >> nth=0 >> table")] == [guess.token for guess in with_all.guesses]
+    assert [row[0] for row in cells(page, ".ablation .wide >> nth=0 >> table")] == [
+        guess.token for guess in with_all.guesses
+    ]
     canvas = page.locator(".ablation canvas")
     size = canvas.bounding_box()["width"] / 4
     canvas.tap(position={"x": 1.5 * size, "y": 0.5 * size})  # layer 0, head 1
