@@ -1,6 +1,6 @@
-/* What is chosen, in the address: #layer=1&head=8&token=4&pair=4,5, so that a link shows it. */
+/* What is chosen, in the address: #layer=1&head=8&token=4&pair=4,5&off=2.3, so that a link shows it. */
 
-const FIELDS = ["layer", "head", "token", "pair", "merge", "part"];
+const FIELDS = ["layer", "head", "token", "pair", "merge", "part", "mask", "off"];
 
 /** The state as the address writes it: only what differs from how the page opens. */
 function written() {
@@ -20,6 +20,8 @@ function stateIn(hash) {
     pair: pair.length === 2 && pair.every((i) => i >= 0 && i < data.pair_tokens) ? pair : undefined,
     merge: among("merge", [true]),
     part: among("part", $$("input[name=part]").map((input) => input.value)),
+    mask: among("mask", maskable()),
+    off: among("off", allHeads()),
   };
   const kept = Object.fromEntries(Object.entries(found).filter(([, value]) => value !== undefined));
   if (kept.pair && kept.token === undefined) kept.token = kept.pair[0];
@@ -37,7 +39,9 @@ function recall() {
     input.parentElement.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
   $("#merge").checked = state.merge;
+  if (state.mask >= 0 && state.off && !data.ablation.filled_without[state.mask]) state.off = null;
   if (kept.pair) return "pair";
+  if (state.mask >= 0 || state.off) return "ablation";
   return "layer" in kept || "head" in kept ? "attention" : "text";
 }
 /** Writes what is chosen into the address, without a new entry in the history. */

@@ -2,7 +2,6 @@
 
 /** The heads of the layer as small pictures to choose from. */
 function drawHeads(place) {
-  const kept = place.contains(document.activeElement);
   const heads = ["mean", ...data.heads.map(String), "rollout"];
   const options = heads.map((head) => {
     const input = node("input", { type: "radio", name: "head", value: head });
@@ -11,9 +10,8 @@ function drawHeads(place) {
     const canvas = paint(node("canvas", { "aria-hidden": "true" }), data.S, data.S, (i) => palette.share(matrix[i] / largest));
     return node("label", {}, input, node("span", {}, canvas, /\d/.test(head) ? `head ${head}` : head));
   });
-  place.replaceChildren(node("fieldset", { class: "pick heads" }, node("legend", {}, `Head of layer ${state.layer}`),
+  renew(place, node("fieldset", { class: "pick heads" }, node("legend", {}, `Head of layer ${state.layer}`),
     node("div", { class: "row" }, ...options)));
-  if (kept) $("input:checked", place).focus();
 }
 /** Chooses two units of a view: the first token of one to follow, that of the other as the key of the steps. */
 function chooseKey(from, to, v) {
@@ -68,13 +66,16 @@ function drawArcs(place) {
   v.columns.forEach((unit, order) => svg.append(label(unit, order, true)));
   svg.addEventListener("pointerleave", () => hover(-1));
   place.replaceChildren(svg);
-  place.classList.toggle("tall", tall > 900);
+  place.classList.toggle("tall", many);
+  place.closest(".views").classList.toggle("many", v.list.length > 24);
 }
+const LABELLED = 128; // most columns of a matrix with labels
 function drawMatrix(place) {
   const v = view(), from = focusedUnit(v), R = v.rows.length, C = v.columns.length;
-  const space = Math.min(place.clientWidth || 460, 620);
-  const cell = Math.max(1, Math.min(34, Math.floor((space - 100) / C)));
-  const labelled = cell >= 8;
+  const space = Math.min(place.clientWidth || 460, R > 24 ? 1200 : 620);
+  // A matrix that is too wide scrolls, and keeps its labels; beyond LABELLED columns it is an overview without them.
+  const labelled = C <= LABELLED;
+  const cell = Math.max(labelled ? 12 : 1, Math.min(34, Math.floor((space - 100) / C)));
   const canvas = paint(node("canvas", { role: "img", style: `width:${C * cell}px;height:${R * cell}px`,
     "aria-label": `Attention as a matrix of ${R} rows and ${C} columns, ${where()}; the table below has the numbers` }),
     R, C, (i) => palette.share(v.at(v.rows[Math.floor(i / C)], v.columns[i % C]) / v.largest));
@@ -86,20 +87,17 @@ function drawMatrix(place) {
   const split = (list) => list.findIndex((unit, i) => i > 0 && v.list[unit].b && !v.list[list[i - 1]].b);
   if (split(v.rows) > 0) marks.push(node("i", { class: "cut", style: `top:${split(v.rows) * cell}px;left:0;right:0;height:0` }));
   if (split(v.columns) > 0) marks.push(node("i", { class: "cut", style: `left:${split(v.columns) * cell}px;top:0;bottom:0;width:0` }));
-  const readout = node("p", { class: "soft readout" }, `Strongest colour: ${fixed(v.largest)}. Point at a cell for its number.`);
-  canvas.addEventListener("pointermove", (event) => {
-    const q = v.rows[Math.max(0, Math.min(R - 1, Math.floor(event.offsetY / cell)))];
-    const k = v.columns[Math.max(0, Math.min(C - 1, Math.floor(event.offsetX / cell)))];
+  const readout = readoutLine();
+  explore(canvas, "matrix", R, C, (row, column) => {
+    const q = v.rows[row], k = v.columns[column];
     readout.replaceChildren(bdi(v.list[q].name), " → ", bdi(v.list[k].name), `: ${fixed(v.at(q, k), 4)}`);
-  });
-  canvas.addEventListener("click", (event) => {
-    const [row, column] = [event.offsetY, event.offsetX].map((place) => Math.max(0, Math.floor(place / cell)));
-    chooseKey(v.rows[Math.min(R - 1, row)], v.columns[Math.min(C - 1, column)], v);
-  });
+  }, (row, column) => chooseKey(v.rows[row], v.columns[column], v));
   const font = Math.min(12.5, cell - 1);
-  place.replaceChildren(node("div", { class: labelled ? "grid" : "grid bare", style: `--cell:${cell}px;--font:${font}px` },
-    node("div", { class: "columns" }, ...names(v.columns)), node("div", { class: "labels" }, ...names(v.rows)),
-    node("div", { class: "cells" }, canvas, ...marks)), readout);
+  const cue = C * cell + 100 > place.clientWidth ? " The matrix is wider than its place: scroll it sideways." : "";
+  renew(place, node("p", { class: "soft hint" }, `Strongest colour: ${fixed(v.largest)}. ${HOW}${cue}`), readout,
+    node("div", { class: "scroll" }, node("div", { class: labelled ? "grid" : "grid bare", style: `--cell:${cell}px;--font:${font}px` },
+      node("div", { class: "columns" }, ...names(v.columns)), node("div", { class: "labels" }, ...names(v.rows)),
+      node("div", { class: "cells" }, canvas, ...marks))));
 }
 /** How much of each text's attention goes to each text. */
 function drawQuadrants(place) {
@@ -126,7 +124,7 @@ function drawWeights(place) {
     node("thead", {}, node("tr", {}, node("th", { scope: "col" }, "from → to"), node("th", { scope: "col" }, "weight"), node("td"))),
     node("tbody", {}, ...rows)));
   const looks = $("#looks");
-  if (from < 0) looks.replaceChildren("Choose a token, here or in the row at the top of the page, to see only what it looks at.");
+  if (from < 0) looks.replaceChildren("Choose a token here or in the row at the top of the page to see its attention alone.");
   else if (!v.rows.includes(from)) looks.replaceChildren(name(from), " is not in the text that looks here.");
   else looks.replaceChildren(name(from), " looks at ", ...top.slice(0, 3).flatMap(([, k, weight], i) =>
     [i ? ", " : "", name(k), ` ${fixed(weight)}`]), `; ${where()}.`);

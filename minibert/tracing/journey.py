@@ -56,6 +56,32 @@ class Masked(NamedTuple):
     change: float  # of that probability, from the whole text to this
 
 
+class Effect(NamedTuple):
+    """What one change of the model or of the text does: a head switched off, or a token masked."""
+
+    cosines: list[float]  # (S) of each token's last vector with the whole model's
+    mean: float  # the same of the mean of the last vectors
+    probability: float | None  # of the label that the classifier gives the unchanged text; None without a classifier
+
+
+class Filled(NamedTuple):
+    """What a masked language model says at one masked token."""
+
+    id: int  # of the token of the text; where the text itself has [MASK], of the likeliest token with all heads
+    token: str  # the same, written out
+    probability: float  # of this token
+    guesses: list[Guess]  # the likeliest first
+
+
+class Ablation(NamedTuple):
+    """The text with one change at a time. Places and heads that would take too long are left out."""
+
+    heads: list[list[Effect]]  # L of H: the head switched off; empty for a long text
+    masked: dict[int, Effect]  # by place: the token masked
+    filled: dict[int, Filled]  # by place: the token masked, all heads; empty without a masked language model's head
+    filled_without: dict[int, list[list[Filled]]]  # by place, L of H: the token masked and the head switched off
+
+
 class Units(NamedTuple):
     """For each token the K units with the largest shares, of either sign, and the rest of the sum."""
 
@@ -116,6 +142,7 @@ class Journey:
     predictions: list[Prediction] = field(default_factory=list)
     decision: Decision | None = None
     masked: list[Masked] = field(default_factory=list)
+    ablation: Ablation | None = None
     notes: list[str] = field(default_factory=list)  # what a reader of the page should know
 
     @property

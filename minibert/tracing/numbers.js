@@ -1,6 +1,6 @@
 /* Draws the numbers of the page and follows the chosen token.
 
-   These files are one function: numbers, vectors, attention, pair, units, address, and page, which says what happens when.
+   These files are one function: numbers, vectors, attention, pair, units, ablation, address, and page, which says what happens when.
 
    data (from page.py):
      S, E, D, H, L      sizes; tokens, ids, sides (0: A, 1: B), words (the word that each token belongs to)
@@ -10,10 +10,14 @@
      pairs[layer]       queries, keys (heads,P,W) float16 in base64, P = pair_tokens; log_sums[head][query]: ln Σ e^score, or null
      units[layer][token] unit, activation, share: of the strongest; rest, bias: the shares of all others and of b₂
      norms[name]        (S) length of each vector; cosines[name]: of before and after a step
+     decided            the label that a classifier gives the text, and its probability; null without a classifier
+     ablation           heads[layer][head] and masked[token]: [cosines (S), cosine of the mean, probability or null];
+                        filled[token] and filled_without[token][layer][head]: [id, token, its probability, guesses]
 
    Every change of the state ends in draw(), which draws what depends on it. */
 const data = JSON.parse(document.getElementById("trace-data").textContent);
-const START = { token: -1, hover: -1, layer: data.layers[0], head: "mean", merge: false, part: "all", pair: null };
+const START = { token: -1, hover: -1, layer: data.layers[0], head: "mean", merge: false, part: "all", pair: null,
+  mask: -1, off: null };
 const state = { ...START };
 const MANY = 64; // tokens from which arcs are drawn finer and labels left out
 const $ = (selector, root = document) => root.querySelector(selector);
@@ -139,6 +143,46 @@ function paint(canvas, rows, columns, colour) {
   context.putImageData(image, 0, 0);
   return canvas;
 }
+/** Replaces what is drawn in a place; the keyboard stays where it was. */
+function renew(place, ...children) {
+  const kept = place.contains(document.activeElement);
+  place.replaceChildren(...children);
+  if (kept) $("input:checked, canvas[tabindex]", place)?.focus({ preventScroll: true });
+}
+const cellRead = new Map(); // by picture: the row and column that was read last, by a tap or a key
+const KEYS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
+/** Lets a reader read a picture cell by cell, with a mouse, by touch or with the arrow keys; a click or Enter chooses. */
+function explore(canvas, key, rows, columns, show, choose = () => {}) {
+  const within = (x, end) => Math.max(0, Math.min(end - 1, Math.floor(x)));
+  const cell = (event) => [within(event.offsetY / canvas.clientHeight * rows, rows),
+    within(event.offsetX / canvas.clientWidth * columns, columns)];
+  const box = node("i", { class: "mark" });
+  function read(row, column) {
+    cellRead.set(key, [row, column]);
+    show(row, column);
+    if (!canvas.parentElement?.matches(".cells")) return;
+    box.style.cssText = `inset:${100 * row / rows}% ${100 - 100 * (column + 1) / columns}% ${100 - 100 * (row + 1) / rows}% ${100 * column / columns}%`;
+    canvas.after(box);
+  }
+  canvas.tabIndex = 0;
+  canvas.setAttribute("role", "application");
+  canvas.addEventListener("pointermove", (event) => show(...cell(event)));
+  canvas.addEventListener("click", (event) => { read(...cell(event)); choose(...cell(event)); });
+  canvas.addEventListener("keydown", (event) => {
+    const [row, column] = cellRead.get(key) ?? [0, 0], step = KEYS[event.key];
+    if (step) {
+      read(within(row + step[0], rows), within(column + step[1], columns));
+      box.scrollIntoView({ block: "nearest", inline: "nearest" });
+    } else if (event.key === "Enter") choose(row, column);
+    else return;
+    event.preventDefault();
+  });
+  const [row, column] = cellRead.get(key) ?? [rows, 0];
+  if (row < rows && column < columns) queueMicrotask(() => read(row, column));
+}
+/** A line under a picture that says what was read in it. */
+const readoutLine = (...parts) => node("p", { class: "readout", "aria-live": "polite" }, ...parts);
+const HOW = "Point at a cell, tap it, or use the arrow keys to read its number.";
 /** The number at which colours end: 99 of 100 numbers are below it. */
 function extent(...lists) {
   const sizes = lists.flatMap((list) => Array.from(list, Math.abs)).sort((a, b) => a - b);

@@ -1,7 +1,8 @@
 /* What is drawn, and what happens when. */
 
 const drawers = { strips: drawStrips, field: drawField, norms: drawNorms, heads: drawHeads, arcs: drawArcs,
-  matrix: drawMatrix, quadrants: drawQuadrants, weights: drawWeights, pair: drawPair, units: drawUnits, cube: drawCube };
+  matrix: drawMatrix, quadrants: drawQuadrants, weights: drawWeights, pair: drawPair, units: drawUnits, cube: drawCube,
+  ablation: drawAblation };
 // What a change of the state concerns; the rest stays as it is.
 const ofPointer = ["strips", "arcs", "matrix", "weights", "units"];
 const ofToken = [...ofPointer, "pair"];
@@ -39,6 +40,7 @@ document.addEventListener("change", ({ target }) => {
     pair[target.id === "from" ? 0 : 1] = Number(target.value);
     return choose(pair[0], pair);
   }
+  if (["masked", "switched-off"].includes(target.id)) return change(target.id === "masked" ? "mask" : "off", target.value);
   if (target.name === "layer") state.layer = Number(target.value);
   else if (target.name === "head") state.head = target.value;
   else if (target.name === "part") state.part = target.value;
@@ -72,7 +74,7 @@ const seen = new IntersectionObserver((entries) => {
 $$("section.stop").forEach((section) => seen.observe(section));
 
 // Tests look at what is drawn through this.
-window.trace = { data, state, view, probs, vector, steps };
+window.trace = { data, state, view, probs, vector, steps, measure };
 
 /** Shows the state in the address, if there is one, at its stop. */
 function follow() {

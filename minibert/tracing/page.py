@@ -12,6 +12,7 @@ The scripts draw the numbers of the chosen layers and heads, rounded and packed:
     vectors     float16, 11 bits            (T,D), T the first tokens, at most VECTOR_TOKENS; embeddings (T,E)
     queries     float16, 11 bits            (heads,P,W), P the first tokens, at most PAIR_TOKENS; keys alike
     norms       decimal, 5 digits           (S) computed in the model's own precision; units of the feed-forward alike
+    ablation    decimal, 6 decimals         the effects of a head switched off and of a token masked, see journey.py
 
 Packed numbers are little-endian, row by row, in base64.
 """
@@ -34,12 +35,13 @@ from minibert import heads as task_heads
 from minibert import model
 from minibert.tasks.frozen import Classifier
 from minibert.text import tokenizer
+from minibert.tracing.ablation import as_data
 from minibert.tracing.journey import Decision, Journey, Units, quadrants, rollout
 from minibert.utils.templates import asset, coloured, diagram, templates
 from minibert.vectors import readable
 
 FOLDER, PACKAGE = Path(__file__).parent, Path(minibert.__file__).parent
-SCRIPTS = ("numbers", "vectors", "attention", "pair", "units", "address", "page")  # .js, one function in this order
+SCRIPTS = ("numbers", "vectors", "attention", "pair", "units", "ablation", "address", "page")  # .js, in this order
 INVISIBLE = ("Cc", "Cf", "Co", "Cn", "Zl", "Zp")  # Unicode categories that show nothing or steer the text around them
 JOINERS = "\u200c\u200d"  # hold emoji and Arabic or Indic letters together, and are left in place
 TOP = 12  # dimensions of a decision that are listed
@@ -294,7 +296,7 @@ def rounded(values: Tensor) -> Any:
 
 def page_data(journey: Journey, choice: Choice) -> dict[str, Any]:
     """Everything that the script of the page draws; each name is explained at the top of numbers.js."""
-    config, S = journey.config, len(journey.tokens)
+    config, S, decision = journey.config, len(journey.tokens), journey.decision
     kept = vectors(journey, choice)
     return {
         "S": S,
@@ -317,6 +319,8 @@ def page_data(journey: Journey, choice: Choice) -> dict[str, Any]:
         "units": {str(layer): units(journey.units[layer]) for layer in choice.layers},
         "norms": norms(journey, choice, kept),
         "cosines": cosines(journey, choice),
+        "decided": decision and [decision.labels[decision.decided], round(float(decision.probabilities.max()), 6)],
+        "ablation": as_data(journey.ablation and journey.ablation._asdict()),
     }
 
 

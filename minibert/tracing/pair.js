@@ -88,16 +88,16 @@ function drawPair(place) {
   for (const [i, name] of ["from", "to"].entries()) $(`#${name}`).value = pair ? String(pair[i]) : "";
   if (!pair) {
     return place.replaceChildren(node("p", { class: "soft" },
-      `Queries and keys are kept of the first ${data.pair_tokens} tokens; choose two of them.`));
+      `Queries and keys are kept of the first ${data.pair_tokens} tokens. Choose two of them.`));
   }
   const [from, to] = pair, s = steps(head, from, to), W = s.q.length;
-  const stands = /^\d+$/.test(state.head) ? "" : `; the ${state.head} has no queries, so head ${head} stands in: choose another above`;
+  const stands = /^\d+$/.test(state.head) ? "" : `; the ${state.head} has no queries, so this is head ${head}. Choose another head above`;
   place.replaceChildren(
     node("p", { class: "of" }, token(from), " looks at ", token(to), `, layer ${state.layer}, head ${head}${stands}`),
-    step(1, `Multiply and add up: q · k = ${fixed(s.dot)}.`), ...pairStrips(s), productTable(s),
+    step(1, `Multiply and add: q · k = ${fixed(s.dot)}.`), ...pairStrips(s), productTable(s),
     step(2, `Scale: score = ${fixed(s.dot)} / √${W} = ${fixed(s.dot)} / ${fixed(s.root)} = `, node("b", {}, fixed(s.dot / s.root)), "."),
     step(3, `Softmax: e^(${fixed(s.scores[to])} − ${fixed(s.largest)}) / ${fixed(s.total, 3)} = ${fixed(s.powers[to], 3)} / ${fixed(s.total, 3)} = `,
-      node("b", {}, fixed(s.weight, 3)), ". (The largest score is taken from all: the weights stay as they are, and no power grows too large.)"),
+      node("b", {}, fixed(s.weight, 3)), ". (The largest score is subtracted from every score. This leaves the weights unchanged and avoids overflow.)"),
     softmaxTable(s, to));
 }
 /** What the steps come to, in words, for those who hear the page. */

@@ -5,6 +5,7 @@ The run uses the hooks of parity/stages.py, so the tensors are the model's own.
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from minibert.tasks.frozen import Classifier
 from minibert.tasks.labels import SingleLabel
 from minibert.tasks.masked_text import best_tokens
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
+from minibert.tracing.ablation import ablate
 from minibert.tracing.journey import Journey, Prediction, decide, mask_in_turn, strongest_units
 from minibert.tracing.page import choose, page
 from minibert.train.reader import Reader, folder_kind, open_reader
@@ -79,7 +81,7 @@ def trace(
     layers = [below.layers[own] for own in encoder.config.shared_layers]
     stages = [{place.stage: x for place, x in tensors.items() if place.layer == i} for i in range(len(layers))]
     words = [place for place, word in enumerate(row.word_ids[0]) if word is not None]
-    return Trace(
+    traced = Trace(
         text=text,
         text_b=text_b,
         model=model,
@@ -92,16 +94,14 @@ def trace(
         embeddings={name: tensors[place] for name, place in EMBEDDINGS.items() if place in tensors},
         hidden_states=states,
         layers=stages,
-        units=[
-            strongest_units(stage["activation"], layer.feed_forward.contract)
-            for stage, layer in zip(stages, layers, strict=True)
-        ],
+        units=list(map(strongest_units, (x["activation"] for x in stages), (x.feed_forward.contract for x in layers))),
         pooled=pooled,
         predictions=predictions(tensors, ids, tokenizer),
         decision=None if classifier is None else decide(classifier, encoder.config, states, pooled),
         masked=mask_in_turn(classifier, below, ids, words[:MASKED], tokenizer.mask_id) if classifier else [],
         notes=notes(encoder, tokenizer, row, text, text_b, classifier),
     )
+    return replace(traced, ablation=ablate(encoder, tokenizer, traced, classifier))
 
 
 def check_input(encoder: object, text: object, text_b: object, classifier: Classifier | Reader | None) -> None:

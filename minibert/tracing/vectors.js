@@ -43,11 +43,10 @@ function drawStrips(place) {
     const canvas = node("canvas", { role: "img", "aria-label": `${row.face}: ${row.values.length} numbers, the first ${first}` });
     paint(canvas, 1, row.values.length, (d) => palette.signed(row.values[d] / limit));
     const numbers = node("span", { class: "numbers" }, caption);
-    canvas.addEventListener("pointermove", (event) => {
-      const d = Math.min(row.values.length - 1, Math.floor(event.offsetX / canvas.clientWidth * row.values.length));
+    explore(canvas, canvas, 1, row.values.length, (_, d) => {
       numbers.textContent = `dimension ${d}: ${fixed(row.values[d], 3)}`;
     });
-    canvas.addEventListener("pointerleave", () => { numbers.textContent = caption; });
+    for (const event of ["pointerleave", "blur"]) canvas.addEventListener(event, () => { numbers.textContent = caption; });
     return node("div", { class: "strip" }, name, canvas, length, numbers);
   }));
 }
@@ -62,14 +61,12 @@ function drawField(place) {
   paint(canvas, T, data.D, (i) => palette.signed(all[i] / limit));
   const labels = node("div", { class: "labels" }, ...data.tokens.slice(0, T).map((token, i) =>
     node("span", { class: data.sides[i] ? "b" : "a", "data-token": i }, bdi(token))));
-  const readout = node("p", { class: "soft readout" }, `Blue is negative, orange positive; colours end at ±${fixed(limit)}.`);
-  canvas.addEventListener("pointermove", (event) => {
-    const d = Math.min(data.D - 1, Math.floor(event.offsetX / canvas.clientWidth * data.D));
-    const i = Math.max(0, Math.min(T - 1, Math.floor(event.offsetY / canvas.clientHeight * T)));
-    readout.replaceChildren(bdi(data.tokens[i]), `, dimension ${d}: ${fixed(all[i * data.D + d], 3)}`);
-  });
-  place.replaceChildren(node("figure", {}, node("figcaption", {}, place.dataset.caption),
-    node("div", { class: "rows", style: `--rows:${T}` }, labels, canvas), readout));
+  const readout = readoutLine();
+  explore(canvas, place, T, data.D, (i, d) =>
+    readout.replaceChildren(bdi(data.tokens[i]), `, dimension ${d}: ${fixed(all[i * data.D + d], 3)}`));
+  const hint = `Blue is negative, orange positive; colours end at ±${fixed(limit)}. ${HOW}`;
+  renew(place, node("figure", {}, node("figcaption", {}, place.dataset.caption),
+    node("div", { class: "rows", style: `--rows:${T}` }, labels, canvas), node("p", { class: "soft hint" }, hint), readout));
 }
 /** Lengths before and after a step, and how far it turned each vector. */
 function drawNorms(place) {
@@ -87,9 +84,10 @@ function drawNorms(place) {
     node("th", { scope: "row" }, node("code", {}, bdi(token))),
     ...columns.map(([, values]) => node("td", {}, fixed(values[i])))));
   const caption = `Length of the vectors around the ${first ? "attention" : "feed-forward"} of layer ${l}`;
-  place.replaceChildren(node("details", place.firstChild && !place.firstChild.open ? {} : { open: "" },
-    node("summary", {}, "Length and direction, token by token"),
-    node("div", { class: "wide tall", tabindex: "0", role: "region", "aria-label": caption },
+  const open = place.firstChild ? place.firstChild.open : data.S <= 24;
+  place.replaceChildren(node("details", open ? { open: "" } : {},
+    node("summary", {}, `Length and direction, token by token: ${data.S} rows`),
+    node("div", { class: "wide", tabindex: "0", role: "region", "aria-label": caption },
       node("table", {}, node("caption", {}, caption), node("thead", {}, head), node("tbody", {}, ...body)))));
 }
 

@@ -13,6 +13,9 @@ from minibert.tracing.run import Trace
 
 pytestmark = pytest.mark.slow
 TEXT = "a visually stunning rumination on love"
+WORD = "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft"
+NOVEL = "she looked at him and smiled ."
+PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "reduced_motion": "reduce"}
 PAIR = ("A man is eating food.", "Someone's having a </script><b>meal</b> مرحبا")
 
 
@@ -21,9 +24,12 @@ def traces(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     """Each with the address of its page."""
     encoder, tokenizer = minibert.load(minilm), minibert.load_tokenizer(minilm)
     folder, found = tmp_path_factory.mktemp("pages"), {}
-    for name, texts in {"one": (TEXT,), "pair": PAIR, "long": (" ".join([TEXT] * 4),)}.items():
+    for name, texts in {"one": (TEXT,), "pair": PAIR, "long": (" ".join([TEXT] * 8),), "word": (WORD,)}.items():
         found[name] = minibert.trace(encoder, tokenizer, *texts), (folder / f"{name}.html").as_uri()
-        found[name][0].save(folder / f"{name}.html")
+    masked_lm = minibert.load("minibert-novels", head="masked-lm"), minibert.load_tokenizer("minibert-novels")
+    found["novel"] = minibert.trace(*masked_lm, NOVEL), (folder / "novel.html").as_uri()
+    for name, (traced, _) in found.items():
+        traced.save(folder / f"{name}.html")
     return found
 
 
@@ -67,7 +73,7 @@ def approx(values: Any, abs: float = 0.0105) -> Any:
 
 def test_it_draws_every_stop(visit):
     page, _ = visit()
-    assert page.title() == f"{TEXT} · minibert trace" and page.locator("section.stop").count() == 13
+    assert page.title() == f"{TEXT} · minibert trace" and page.locator("section.stop").count() == 14
     for selector in (".strips canvas", ".field canvas", ".heads canvas", ".matrix canvas", ".cube canvas", "path"):
         assert page.locator(selector).count() > 0
     assert page.locator(".draw:empty").count() == 0
@@ -207,10 +213,112 @@ def test_nonsense_in_the_address_is_ignored(where, visit):
     assert (page.evaluate(STATE), page.evaluate("scrollY")) == ([0, "mean", -1, None, False, "all"], 0)
 
 
-@pytest.mark.parametrize("name", ["one", "pair"])
+# -- a phone, and no mouse
+
+
+@pytest.mark.parametrize("name", ["one", "pair", "word", "novel"])
 def test_a_phone_scrolls_down_only_and_a_tap_chooses_a_token(name, visit):
-    page, _ = visit(name, viewport={"width": 390, "height": 844}, has_touch=True, reduced_motion="reduce")
+    page, _ = visit(name, **PHONE)
     assert not page.locator("#map").evaluate("map => map.open")
     page.locator(".arcs .unit").nth(3).tap()
     assert page.evaluate("trace.state.token") == 3 and page.locator('input[name=token][value="3"]').is_checked()
     assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+CUT_OFF = """[...document.querySelectorAll(".wide")].filter(
+  (one) => one.scrollWidth > one.clientWidth || one.scrollHeight > one.clientHeight).map((one) => one.ariaLabel)"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("name", ["one", "pair", "word"])
+def test_no_table_is_cut_off(name, width, visit):
+    page, traced = visit(name, viewport={"width": width, "height": 844})
+    page.locator("details").evaluate_all("all => all.forEach((one) => { one.open = true })")
+    assert page.evaluate(CUT_OFF) == []
+    assert page.locator(".norms >> nth=0 >> tbody tr").count() == len(traced.tokens)
+    page.add_style_tag(content=".wide { max-height: 8rem }")  # a cut would be seen
+    assert page.evaluate(CUT_OFF) != []
+
+
+def test_a_long_texts_tables_of_lengths_are_folded_and_say_how_many_rows_they_have(visit):
+    page, traced = visit("long")
+    assert not page.locator(".norms details").first.evaluate("one => one.open")
+    assert f"{len(traced.tokens)} rows" in page.locator(".norms summary").first.inner_text()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_matrix_of_58_tokens_has_labels_which_stay_when_it_is_scrolled(width, visit):
+    page, traced = visit("long", viewport={"width": width, "height": 844})
+    labels = page.locator(".matrix .labels span")
+    assert labels.all_text_contents() == page.locator(".matrix .columns span").all_text_contents() == traced.tokens
+    assert len(traced.tokens) == 58 and labels.nth(4).bounding_box()["height"] >= 12
+    page.locator(".matrix .scroll").evaluate("one => one.scrollBy(400, 0)")
+    left = labels.nth(4).bounding_box()["x"] - page.locator(".matrix").bounding_box()["x"]
+    assert 0 <= left < 10 and labels.nth(4).bounding_box()["width"] > 40
+    scrolls = page.locator(".matrix .scroll").evaluate("one => one.scrollLeft") > 0
+    assert scrolls == ("scroll it sideways" in page.locator(".matrix .hint").inner_text()) == (width == 390)
+
+
+def test_a_cell_of_the_matrix_is_read_by_tap_and_by_keyboard(visit):
+    page, traced = visit(**PHONE)
+    weights, canvas = traced.attention(0, "mean"), page.locator(".matrix canvas")
+
+    def read() -> str:
+        return re.sub(r"\s+", " ", page.locator(".matrix .readout").inner_text())
+
+    size = canvas.bounding_box()["width"] / 9
+    canvas.tap(position={"x": 4.5 * size, "y": 2.5 * size})
+    assert read() == f"visually → rum: {weights[2, 4]:.4f}" and page.evaluate("trace.state.pair") == [2, 4]
+    canvas.focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowLeft", "Tab"):
+        page.keyboard.press(key)
+    assert read() == f"rum → stunning: {weights[4, 3]:.4f}"
+    canvas.focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("[trace.state.pair, document.activeElement.tagName]") == [[4, 3], "CANVAS"]
+    assert "tap it, or use the arrow keys" in page.locator(".matrix .hint").inner_text()
+
+
+def test_a_number_of_a_vector_is_read_by_keyboard(visit):
+    page, traced = visit()
+    page.locator(".strips canvas").first.focus()
+    page.keyboard.press("ArrowRight")
+    assert (
+        f"dimension 1: {traced.embeddings['token'][0, 1]:.3f}".replace("-", "−")
+        in page.locator(".strips").first.inner_text()
+    )
+
+
+# -- a head switched off, a token masked
+
+
+def test_a_head_that_is_switched_off_turns_the_vectors_as_the_page_says(visit):
+    page, traced = visit(where="#off=5.11")
+    effect = traced.ablation.heads[5][11]
+    rows = [number(row[1]) for row in cells(page, ".ablation table")]
+    assert rows == approx([*effect.cosines, effect.mean], 6e-5) and min(effect.cosines) < 0.99
+    assert f"layer 5, head 11 is switched off: the cosine with the original is {effect.cosines[0]:.4f}" in (
+        page.locator(".outcome").inner_text()
+    )
+    page.locator("#masked").select_option("3")  # one change at a time without guesses
+    masked = traced.ablation.masked[3]
+    assert [number(row[1]) for row in cells(page, ".ablation table")] == approx([*masked.cosines, masked.mean], 6e-5)
+    assert page.evaluate("[trace.state.off, location.hash]") == [None, "#mask=3"]
+
+
+def test_a_masked_word_is_guessed_with_all_heads_and_without_one(visit):
+    page, traced = visit("novel", where="#mask=2", **PHONE)
+    with_all = traced.ablation.filled[2]
+    assert [row[0] for row in cells(page, ".ablation .wide >> nth=0 >> table")] == [
+        guess.token for guess in with_all.guesses
+    ]
+    canvas = page.locator(".ablation canvas")
+    size = canvas.bounding_box()["width"] / 4
+    canvas.tap(position={"x": 1.5 * size, "y": 0.5 * size})  # layer 0, head 1
+    without = traced.ablation.filled_without[2][0][1]
+    shown = cells(page, ".ablation .wide >> nth=1 >> table")
+    assert [row[0] for row in shown] == [guess.token for guess in without.guesses]
+    assert [number(row[1]) for row in shown] == approx([guess.probability for guess in without.guesses], 6e-5)
+    assert page.evaluate("location.hash") == "#mask=2&off=0.1"
+    drop = f"{without.probability - with_all.probability:.4f}".replace("-", "−")
+    assert page.locator(".ablation .readout").inner_text() == f"layer 0, head 1 switched off: {drop}"
