@@ -1,4 +1,4 @@
-"""int8 linear layers: x Wᵀ at twice the rate of bfloat16, and what keeps the vectors' meaning.
+"""int8 linear layers: x Wᵀ in integers, faster than bfloat16, and what keeps the vectors' meaning.
 
 A number x is stored as a byte q, from 0 to 255, and a scale s that many numbers share: x ≈ s (q - z), with a zero
 point z; a weight as a signed byte, from -127 to 127, without a zero point. The product of two such rows is an exact
@@ -7,8 +7,8 @@ number that shares it determines the step size of all others:
 
     a scale per row   Each token (row of x) has its own, computed on the fly, and each output channel (row of W) too:
                       neither takes part in the sum over input channels, so the product stays an integer product.
-    smoothing         BERTs have a few outlier dimensions, channels of x that are ten times as large as the others in
-                      every token and therefore determine every token's scale. x Wᵀ = (x / c) (c W)ᵀ for any c (in):
+    smoothing         BERTs have a few outlier dimensions, channels of x that are far larger than the others in most
+                      tokens, or in [CLS], and so determine the scale there. x Wᵀ = (x / c) (c W)ᵀ for any c (in):
                       c = max|x|^a / max|w|^(1-a) of each channel moves part of the range from x to W (Xiao et al. 2022,
                       SmoothQuant). a = 0.6, since x loses more than W.
     a zero point      GELU returns hardly anything below 0: with z = 128 half of the 256 values would stay unused.
