@@ -219,7 +219,7 @@ def test_a_notebook_asks_three_questions_and_its_solutions_answer_them(path: Pat
 @pytest.mark.parametrize("path", [*ALL, TUTORIALS / "README.md"], ids=[*NAMES, "README.md"])
 def test_links_lead_to_files_that_exist(path: Path) -> None:
     lost = broken(prose_of(path), path.parent)
-    assert [one for one in lost if not one.startswith("#") and "build/" not in one] == []  # `make annotated`
+    assert [one for one in lost if not one.startswith("#")] == []
 
 
 # -- the glossary, and the questions of the course page
