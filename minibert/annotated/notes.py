@@ -35,12 +35,13 @@ class Note(NamedTuple):
 
 ENCODER, FAST = "2_through_the_encoder", "8_making_it_fast"
 WEIGHTS, VECTORS = "4_official_weights", "6_what_is_in_a_vector"
+GRADIENTS, ABLATION = "9_gradients", "13_ablation"
 TUNING, FAMILY, PRETRAINING, DISTILLATION = "10_fine_tuning", "11_the_family", "12_pretraining", "14_distillation"
 
 # The modules that have a page, in reading order, and the tutorials that take each apart.
 MODULES: dict[str, tuple[str, ...]] = {
     "config": (WEIGHTS, FAMILY),
-    "model": (ENCODER, "5_is_it_right", "7_reading_attention"),
+    "model": (ENCODER, "5_is_it_right", "7_reading_attention", ABLATION),
     "pretraining_heads": (PRETRAINING, FAMILY),
     "heads": (VECTORS, TUNING),
     "families/bert": (FAMILY, WEIGHTS),
@@ -51,7 +52,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "vectors/pooling": ("1_first_contact", VECTORS),
     "kernels/matmul": (FAST,),
     "vectors/engine": (FAST,),
-    "train/loop": (TUNING, PRETRAINING),
+    "train/loop": (GRADIENTS, TUNING, PRETRAINING),
     "train/distillation": (DISTILLATION,),
 }
 
@@ -137,7 +138,7 @@ NOTES: dict[str, dict[str, Note]] = {
             path, which makes the first steps of training delicate (Xiong et al. 2020); most models since 2019
             normalise the input of the block instead (pre-norm).""",
             ("layer",),
-            (f"{ENCODER}#Residual and LayerNorm",),
+            (f"{ENCODER}#Residual and LayerNorm", f"{ABLATION}#3. Without a residual"),
         ),
         "Pooler": Note(
             ("pooled_e = tanh(b_e + Σ_d W_{ed} x_{[CLS] d})",),

@@ -84,9 +84,9 @@ def compare(name: str, folder: Path, settings: FinetuneSettings, seeds: int) -> 
 def report(found: dict[str, dict[str, Any]]) -> str:
     """A row for each task."""
     columns = ["fine-tuned", "random", "frozen", "gain"]
-    lines = [["data", "training", "held out", "majority", *columns]]
+    lines = [["data", "training", "held out", "majority", *(f"{way}, standard error" for way in columns)]]
     for name, figures in found.items():
-        scores = [f"{figures[way]['mean']:.3f} ± {figures[way]['standard_error']:.3f}" for way in columns]
+        scores = [f"{figures[way]['mean']:.3f}, {figures[way]['standard_error']:.3f}" for way in columns]
         lines.append([name, *map(str, figures["rows"]), f"{figures['majority']:.3f}", *scores])
     return table(lines)
 

@@ -28,8 +28,8 @@ def test_the_table_has_every_way_with_its_standard_error(
     monkeypatch.setenv("MINIBERT_DATA", str(checkpoint))
     assert transfer.main(["sst2", "--model", str(checkpoint), "--seeds", "2", "--epochs", "1", "--json"]) == 0
     header, row = capsys.readouterr().out.splitlines()[:2]
-    assert header.split() == ["data", "training", "held", "out", "majority", "fine-tuned", "random", "frozen", "gain"]
-    assert row.split()[:4] == ["sst2", "24", "12", "0.500"] and row.count("±") == 4
+    assert header.count("standard error") == len(("fine-tuned", "random", "frozen", "gain"))
+    assert row.split()[:4] == ["sst2", "24", "12", "0.500"] and row.count(",") == 4
 
 
 def test_random_weights_have_the_shape_of_the_checkpoint_and_none_of_its_numbers(
