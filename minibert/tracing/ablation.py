@@ -80,7 +80,8 @@ def heads_off(encoder: Encoder, layer: int) -> Iterator[None]:
         context = given[0].view(*given[0].shape[:2], H, -1)  # (H,S,D) -> (H,S,H,W)
         return ((context * keep.to(context)).flatten(2),)
 
-    hook = encoder.layers[own[layer]].attention.output.register_forward_pre_hook(zero)  # type: ignore[union-attr]
+    attention: Any = encoder.layers[own[layer]].attention
+    hook = attention.output.register_forward_pre_hook(zero)
     try:
         yield
     finally:
