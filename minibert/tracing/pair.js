@@ -91,9 +91,9 @@ function drawPair(place) {
       `Queries and keys are kept of the first ${data.pair_tokens} tokens. Choose two of them.`));
   }
   const [from, to] = pair, s = steps(head, from, to), W = s.q.length;
-  const stands = /^\d+$/.test(state.head) ? "" : `; the ${state.head} has no queries, so this is head ${head}. Choose another head above`;
+  const stands = /^\d+$/.test(state.head) ? "" : `; the ${state.head} has no queries, so this is head ${head}. You can choose one above`;
   place.replaceChildren(
-    node("p", { class: "of" }, token(from), " looks at ", token(to), `, layer ${state.layer}, head ${head}${stands}`),
+    node("p", { class: "of" }, token(from), " looks at ", token(to), `, layer ${state.layer}, head ${head}${stands}.`),
     step(1, `Multiply and add: q · k = ${fixed(s.dot)}.`), ...pairStrips(s), productTable(s),
     step(2, `Scale: score = ${fixed(s.dot)} / √${W} = ${fixed(s.dot)} / ${fixed(s.root)} = `, node("b", {}, fixed(s.dot / s.root)), "."),
     step(3, `Softmax: e^(${fixed(s.scores[to])} − ${fixed(s.largest)}) / ${fixed(s.total, 3)} = ${fixed(s.powers[to], 3)} / ${fixed(s.total, 3)} = `,

@@ -4,6 +4,7 @@ import html
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -92,6 +93,20 @@ def test_a_notebook_shows_the_outputs_that_are_stored_in_it(path: Path, site: Pa
     printed = [" ".join("".join(output.get("text", "")).split()) for output in outputs]
     assert [one for one in printed if one not in shown] == []
     assert text.count("<img") >= sum("image/png" in output.get("data", {}) for output in outputs)
+
+
+@pytest.mark.parametrize("path", BOOKS, ids=lambda path: path.relative_to(TUTORIALS).as_posix())
+def test_no_word_of_the_prose_is_lost(path: Path, site: Path) -> None:
+    """Such as the rest of a paragraph, whose next line begins with %."""
+    source = "\n".join("".join(cell["source"]) for cell in cells_of(path) if cell["cell_type"] == "markdown")
+    prose = re.sub(r"\]\([^)]*\)|<[^>]*>|\$+[^$]*\$+", " ", source)
+    shown = (site / path.relative_to(ROOT)).with_suffix(".html").read_text("utf-8")
+    shown = html.unescape(re.sub("<[^>]*>", "", shown))
+    assert words_of(prose) - words_of(shown) == Counter()
+
+
+def words_of(text: str) -> Counter[str]:
+    return Counter(re.findall("[a-z]{3,}", text.lower()))
 
 
 def test_links_to_the_source_lead_to_annotated_pages_and_every_diagram_is_shown(site: Path) -> None:

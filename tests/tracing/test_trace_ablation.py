@@ -116,6 +116,7 @@ def test_a_long_text_is_changed_in_part_and_the_page_says_so_with_six_decimals(f
     assert (len(traced.ablation.masked), list(traced.ablation.filled_without)) == (7, [1, 2])
     page = traced.to_html()
     assert "can be chosen together for the first 2 tokens of the list" in page
+    assert "tokens of this long text can be masked" not in page  # all can
     data = json.loads(re.findall(r'id="trace-data">(.*?)</script>', page, re.DOTALL)[0])["ablation"]
     effect = traced.ablation.heads[1][2]
     assert data["heads"][1][2] == [
@@ -124,4 +125,7 @@ def test_a_long_text_is_changed_in_part_and_the_page_says_so_with_six_decimals(f
         None,
     ]
     monkeypatch.setattr("minibert.tracing.ablation.MOST", 50)
-    assert "its heads were not switched off" in minibert.trace(model, tokenizer, TEXT).to_html()
+    page = minibert.trace(model, tokenizer, TEXT).to_html()
+    assert "its heads were not switched off" in page and '<select id="switched-off" disabled>' in page
+    assert "Only the first 5 of the 7 tokens of this long text can be masked" in page
+    assert "too long to choose a token and a head together" in page

@@ -49,6 +49,9 @@ nb_execution_mode = "off"
 nb_merge_streams = True
 myst_enable_extensions = ["dollarmath", "html_image"]
 myst_heading_anchors = 4
+myst_disable_syntax = ["myst_line_comment", "myst_block_break", "myst_target"]  # a line may begin with "% of"
+highlight_language = "none"
+html_show_copyright = False
 smartquotes = False  # the text is the one that GitHub shows
 pygments_dark_style = "github-dark"
 html_theme = "furo"
@@ -64,6 +67,7 @@ html_theme_options = {
         "color-brand-visited": "#1259b0",
         "mystnb-source-border-color": "var(--color-background-border)",
         "mystnb-source-margin-color": "var(--color-brand-primary)",
+        "sidebar-item-spacing-vertical": ".3rem",  # so that most of the list fits a screen
     },
     "dark_css_variables": {
         "color-brand-primary": "#7db8ff",
