@@ -41,7 +41,8 @@ CONFIG = {
 }
 # weights/minibert-novels/README.md has the runs by which these were chosen, and what was not tried.
 RECIPE = (
-    "--objective mlm --rows sentence --mask-rate 0.4 --batch-size 64 --learning-rate 1e-3 --warmup 0.05 --precision auto"
+    "--objective mlm --rows sentence --mask-rate 0.4 --batch-size 64 "
+    "--learning-rate 1e-3 --warmup 0.05 --precision auto"
 )
 STEPS = 13_000  # 21.6 million tokens: a little more than an epoch
 
