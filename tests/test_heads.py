@@ -209,7 +209,7 @@ def test_a_pooler_that_the_checkpoint_lacks_comes_with_the_new_head(written):
 def test_a_lost_encoder_tensor_is_an_error_with_a_new_head_too(written, tmp_path):
     lost = "bert.embeddings.LayerNorm.bias"
     folder = edited(written(BERT, "masked-lm")[0], tmp_path, lambda tensors: tensors.pop(lost))
-    with pytest.raises(ValueError, match=r"lacks 1 tensors of BERT, such as encoder\.embeddings\.norm\.bias$"):
+    with pytest.raises(ValueError, match=r"lacks 1 tensor of BERT, such as encoder\.embeddings\.norm\.bias$"):
         minibert.load(folder, head="masked-lm", new_head=True)
 
 

@@ -218,12 +218,13 @@ def check_complete(report: LoadReport, config: Config, head: str, new_head: bool
     only_head = all(map(in_head, missing)) and all(name.startswith(modules) for name in report.wrong_shape)
     if missing or report.wrong_shape:
         problems = [f"tensor {name} has shape {shapes}" for name, shapes in report.wrong_shape.items()]
-        problems += [f"it lacks {len(missing)} tensors of {config.family.title}, such as {', '.join(missing[:3])}"]
+        tensors = "tensor" if len(missing) == 1 else "tensors"
+        problems += [f"it lacks {len(missing)} {tensors} of {config.family.title}, such as {', '.join(missing[:3])}"]
         hint = f"; head {head!r} is not in it, new_head=True makes a fresh one" if head and only_head else ""
         raise ValueError(f"{report.source}: {problems[0]}{hint}")
     if unknown := [name for name, why in report.ignored.items() if why == UNKNOWN]:
         warnings.warn(
-            f"{report.source}: {len(unknown)} tensors are unknown to minibert and were not loaded: "
+            f"{report.source}: tensors unknown to minibert were not loaded ({len(unknown)}): "
             f"{', '.join(unknown[:5])}",
             UnknownTensors,
             stacklevel=4,
