@@ -224,8 +224,7 @@ def check_complete(report: LoadReport, config: Config, head: str, new_head: bool
         raise ValueError(f"{report.source}: {problems[0]}{hint}")
     if unknown := [name for name, why in report.ignored.items() if why == UNKNOWN]:
         warnings.warn(
-            f"{report.source}: tensors unknown to minibert were not loaded ({len(unknown)}): "
-            f"{', '.join(unknown[:5])}",
+            f"{report.source}: tensors unknown to minibert were not loaded ({len(unknown)}): {', '.join(unknown[:5])}",
             UnknownTensors,
             stacklevel=4,
         )

@@ -135,7 +135,9 @@ def test_any_missing_encoder_tensor_is_an_error(bert: Path, monkeypatch: pytest.
 
 def test_unknown_tensors_are_listed_and_warned_of_once(bert: Path, written: Written, tmp_path: Path) -> None:
     extra = {"adapter.down.weight": torch.ones(2, 2), "encoder.layer.7.output.dense.bias": torch.ones(D)}
-    with pytest.warns(UnknownTensors, match=r"unknown to minibert were not loaded \(2\): adapter\.down\.weight") as caught:
+    with pytest.warns(
+        UnknownTensors, match=r"unknown to minibert were not loaded \(2\): adapter\.down\.weight"
+    ) as caught:
         _, report = load(edited(bert, tmp_path / "bert", lambda tensors: tensors | extra))
     assert len(caught) == 1
     assert report.ignored == dict.fromkeys(extra, "unknown to minibert")
