@@ -152,12 +152,16 @@ class FinetuneRun(Run):
         """The loss function, from the output of the model."""
         return partial(own_loss, output_of) if self.weights is None else WeightedLoss(self.weights, output_of)
 
-    def measure(self, model: Head, states: States | None = None) -> Measure:
-        """The score on dev; states: of its encoder, where that is frozen."""
+    def predict(self, model: Head, states: States | None = None) -> list[Any]:
+        """The predictions for dev; states: of its encoder, where that is frozen."""
         task, encoded = self.task, self.held_out
         assert encoded is not None
         logits = states.logits(model) if states else outputs(model, encoded, self.settings.precision, task.reduce)
-        return task.measure(task.decode(logits, encoded, self.dev, self.labels), self.dev, self.labels)
+        return task.decode(logits, encoded, self.dev, self.labels)
+
+    def measure(self, model: Head, states: States | None = None) -> Measure:
+        """The score of these predictions."""
+        return self.task.measure(self.predict(model, states), self.dev, self.labels)
 
 
 def sha256_of(encoded: Encoded | None) -> str | None:

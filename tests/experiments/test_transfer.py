@@ -46,6 +46,17 @@ def test_random_weights_have_the_shape_of_the_checkpoint_and_none_of_its_numbers
     assert torch.equal(tuned[name], run.new_model().state_dict()[name])
 
 
+@pytest.mark.parametrize(("random", "error"), [([True] * 6 + [False] * 6, 0.0), ([False] * 6 + [True] * 6, 0.3015)])
+def test_the_error_of_the_gain_is_that_of_paired_rows(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, random: list[bool], error: float
+) -> None:
+    """Both ways have half of the rows right: the same rows, or the others."""
+    right = {True: [True] * 6 + [False] * 6, False: random}
+    monkeypatch.setattr(transfer, "fine_tune", lambda run, seed, pretrained: right[pretrained])
+    found = transfer.compare("", checkpoint, FinetuneSettings(model=str(checkpoint), device="cpu"), seeds=2)
+    assert found["gain"] == {"mean": 0.0, "standard_error": pytest.approx(error, abs=1e-4)}
+
+
 def test_data_that_are_not_there_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("MINIBERT_DATA", raising=False)
     with pytest.raises(SystemExit, match="2"):
