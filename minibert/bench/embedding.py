@@ -75,10 +75,15 @@ print(time.time())
 
 
 def find_texts(session: Session) -> None:
-    """Make the first sentences of SST-2 the work if $MINIBERT_DATA has them, else drawn ones."""
-    count, path = session.settings.sentences, Path(os.environ.get("MINIBERT_DATA", ""), "sst2", "train.tsv")
-    texts = Classification().read(path).texts[:count] if path.is_file() else []
-    origin = "the first training sentences of SST-2"
+    """Make sentences of $MINIBERT_DATA the work: of SST-2, or of novels for masked LM; without them, drawn ones."""
+    count, data, texts = session.settings.sentences, Path(os.environ.get("MINIBERT_DATA", "")), list[str]()
+    novels, reviews = data / "novels" / "heldout.txt", data / "sst2" / "train.tsv"
+    if session.settings.objective == "mlm":
+        origin = "the first sentences of held-out novels"
+        texts = [line for line in novels.read_text("utf-8").splitlines() if line][:count] if novels.is_file() else []
+    else:
+        origin = "the first training sentences of SST-2"
+        texts = Classification().read(reviews).texts[:count] if reviews.is_file() else []
     if len(texts) < count:
         texts, origin = draw_texts(count, session.tokenizer), "random words, with the sentence lengths of SST-2"
     session.work, session.result.origin = texts, origin

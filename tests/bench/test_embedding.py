@@ -38,6 +38,28 @@ def test_drawn_texts_have_the_lengths_of_sst2(minilm: Path) -> None:
     assert {len(ids) for ids in tokenizer.ids(embedding.draw_texts(3, tokenizer, {512: 1}))} == {512}
 
 
+@pytest.mark.parametrize(("objective", "origin"), [("classify", "SST-2"), ("mlm", "novels")])
+def test_the_work_is_text_of_the_objective(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minilm: Path, objective: str, origin: str
+) -> None:
+    monkeypatch.setenv("MINIBERT_DATA", str(tmp_path))
+    files = {"novels/heldout.txt": "An old town.\n\nIt slept.\n", "sst2/train.tsv": "a fine film\t1\na dull film\t0\n"}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    session: Any = SimpleNamespace(
+        settings=Settings(train=True, objective=objective, sentences=2),
+        tokenizer=minibert.load_tokenizer(minilm),
+        result=SimpleNamespace(),
+    )
+    embedding.find_texts(session)
+    expected = {"classify": ["a fine film", "a dull film"], "mlm": ["An old town.", "It slept."]}
+    assert session.work == expected[objective] and origin in session.result.origin
+    session.settings = Settings(train=True, objective=objective, sentences=3)  # more than the file has
+    embedding.find_texts(session)
+    assert len(session.work) == 3 and "random words" in session.result.origin
+
+
 def test_the_stored_lengths_are_those_of_the_tutorial_whose_work_is_three_and_a_half_teraflops() -> None:
     lengths = [tokens for tokens, count in embedding.SST2_LENGTHS.items() for _ in range(count)]
     assert (len(lengths), sum(lengths), max(embedding.SST2_LENGTHS)) == (2000, 47_646, 59)
