@@ -36,6 +36,7 @@ class TrainSettings:
     warmup: float = setting(0.1, "warmup ratio: fraction of the steps in which the rate rises", minimum=0, below=1)
     weight_decay: float = setting(0.01, "weight decay of matrices, not of biases and LayerNorm", minimum=0, maximum=1)
     clip: float = setting(1.0, "maximum gradient norm", above=0)
+    beta2: float = setting(0.999, "Adam's second-moment decay", minimum=0, below=1)
     accumulate: int = setting(1, "batches whose gradients are accumulated in one step", minimum=1, maximum=MILLION)
     seed: int = setting(0, "random seed of fresh weights, row order and dropout", minimum=0, maximum=2**32 - 1)
     precision: str = setting("auto", "{choices}: of matrix products", choices=("float32", "bfloat16", "auto"))
@@ -49,7 +50,6 @@ class TrainSettings:
     save_every: int | None = setting(
         None, "steps between two checkpoints of the run (default: every 5 minutes)", minimum=1
     )
-    beta2: float = 0.999  # Adam's second-moment decay
     epsilon: float = 1e-8  # Adam's, added to the root of the second moment
     fused: bool = True  # torch's fused AdamW, which differs from the plain one in rounding
     exact: bool = True  # False: some operations run in a faster way that differs in rounding (kernels/training.py)
@@ -122,7 +122,7 @@ class DistillSettings(StudentSettings, PretrainSettings):
     warmup: float = redefault(TrainSettings, "warmup", 0.05)
     weight_decay: float = redefault(TrainSettings, "weight_decay", 0.0)
     clip: float = redefault(TrainSettings, "clip", 5.0)
-    beta2: float = 0.98
+    beta2: float = redefault(TrainSettings, "beta2", 0.98)
     epsilon: float = 1e-6
     weights: tuple[float, ...] = setting(
         (5.0, 2.0, 1.0), "weights of the losses: distillation, masked LM, cosine", metavar="X,X", parse=floats

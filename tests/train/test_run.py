@@ -183,6 +183,7 @@ LIMITS: list[tuple[str, Any, str]] = [
     ("batch_size", 10**30, "it must be at least 1 and at most 1000000"),
     ("accumulate", 10**30, "it must be at least 1 and at most 1000000"),
     ("warmup", 5, "it must be at least 0 and below 1"),
+    ("beta2", 1, "it must be at least 0 and below 1"),
     ("warmup", 1.0, "it must be at least 0 and below 1"),
     ("clip", -1, "it must be above 0"),
     ("clip", 0.0, "it must be above 0"),
