@@ -79,10 +79,10 @@ def test_transformers_loads_it_bit_equal(model: MaskedLM, tokenizer: Tokenizer) 
 
 
 def test_it_names_the_words_that_the_model_card_says_and_no_others(model: MaskedLM, tokenizer: Tokenizer) -> None:
-    """Among its first five guesses. The other four of the ten are failures, and the card says so."""
+    """Among its first five guesses. The other one of the ten is a failure, and the card says so."""
     found = {text: [guess.token for guess in fill_mask(text, model, 5, tokenizer=tokenizer)[0]] for text in EASY}
     named = [EASY[text] for text, tokens in found.items() if EASY[text] in tokens]
-    assert named == ["door", "window", "road", "hat", "night", "eyes"]
+    assert named == [word for word in EASY.values() if word != "queen"]
 
 
 @pytest.mark.slow
