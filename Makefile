@@ -3,7 +3,7 @@
 # make test-slow   the second tier: notebooks, several processes, ONNX, a browser
 # make test-notebooks   the notebooks and their solutions, a part of test-slow
 # make pretrain      a BERT and a DistilBERT from nothing, measured against what is possible: 20 minutes of one core
-# make bert        a BERT of our own from the novels of MINIBERT_DATA: two to three hours of two cores
+# make bert        a BERT of our own from the novels of MINIBERT_DATA: an hour of two cores with bfloat16
 # make quality        fine-tuning beside that of transformers, on the data of MINIBERT_DATA: an hour or two
 # make tutorials      the notebooks in the browser
 # make annotated      the source as pages, explanation beside code, in build/annotated

@@ -36,15 +36,15 @@ CONFIG = {
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "max_position_embeddings": 128,
-    "hidden_dropout_prob": 0.0,  # a sentence is seen two or three times, masked anew each time
+    "hidden_dropout_prob": 0.0,  # a sentence is seen two or three times, each time with other masks
     "attention_probs_dropout_prob": 0.0,
 }
-# weights/minibert-novels/README.md has the runs by which these were chosen, and what was not tried.
+# weights/minibert-novels/README.md has the runs by which these were chosen.
 RECIPE = (
     "--objective mlm --rows sentence --mask-rate 0.4 --batch-size 128 "
     "--learning-rate 2e-3 --warmup 0.1 --beta2 0.98 --weight-decay 0.1 --precision auto"
 )
-STEPS = 14_500  # 48 million tokens, two and a quarter epochs: an hour of two cores with bfloat16
+STEPS = 14_500  # 48 million tokens, 2.4 epochs: an hour of two cores with bfloat16
 
 
 def run(data: Path, folder: Path, steps: int) -> None:
