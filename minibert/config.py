@@ -1,4 +1,4 @@
-"""Sizes and behaviour of a checkpoint, which is a folder of trained weights: one frozen dataclass from config.json."""
+"""Sizes and behaviour of a checkpoint (a folder of trained weights): one frozen dataclass, read from config.json."""
 
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -14,7 +14,7 @@ ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 # Variants of BERT that the encoder does not compute: key of config.json -> the value without it.
 ABSENT = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
-# A file may claim any size, and it would be allocated: the maximum is far beyond any BERT.
+# A file could claim any size, and that much memory would be allocated: the maximum is far above that of any BERT.
 size = partial(setting, help="", minimum=1, maximum=2**24)
 fraction = partial(setting, help="", minimum=0.0, maximum=1.0)
 
@@ -27,7 +27,7 @@ class Config:
     value that no BERT can have or that minibert does not implement.
     """
 
-    model_type: str = "bert"  # which relative (families/); code after this file reads its behaviour instead
+    model_type: str = "bert"  # which relative (families/); later modules read the fields below instead
     vocab_size: int = size(30522)  # V
     hidden_size: int = size(768)  # D
     num_hidden_layers: int = size(12, maximum=2**12)  # L
@@ -48,15 +48,15 @@ class Config:
     first_position: int = size(0, minimum=0)  # position of the first token
     padding_has_position: bool = True  # False: positions count real tokens; [PAD] has the row before the first
     task_vocab_size: int = size(0, minimum=0)  # task types; 0: the model has none
-    layers_in_group: int = size(1)  # of distinct layers, as the names in files count them
+    layers_in_group: int = size(1)  # distinct layers in a group (ALBERT's files name layers by group)
     shared_layers: tuple[int, ...] = ()  # the distinct layer that computes each step; (): 0 1 2 ...
     dropout_after_attention: bool = True
     dropout_after_feed_forward: bool = True
     # Of the task heads (pretraining_heads.py, heads.py).
     prediction_act: str = ""  # the activation before tokens are predicted; "": hidden_act
     text_head: str = "pooler"  # first layer of a text head: the pooler, or its own linear layer with this activation
-    dropout_before_text_head: bool = False  # before that layer, besides after it
-    choice_head: str = ""  # the same for multiple choice; "": text_head
+    dropout_before_text_head: bool = False  # dropout before that layer too, not only after it
+    choice_head: str = ""  # text_head of multiple choice; "": as text_head
     choice_dropout: float | None = fraction(None)  # None: classifier_dropout
     id2label: dict[int, str] = field(default_factory=lambda: {0: "LABEL_0", 1: "LABEL_1"})
     problem_type: str | None = setting(None, "", choices=PROBLEM_TYPES)  # which loss; None: chosen by the labels
@@ -106,7 +106,7 @@ class Config:
 
     @classmethod
     def from_file(cls, path: Path, model_type: str | None = None) -> Self:
-        """Read config.json; model_type: for older ones that have none. Raises ValueError with the path."""
+        """Read config.json; model_type: for older files that name none. Raises ValueError with the path."""
         raw = read_json(path)
         stated = raw.get("model_type") or model_type
         try:

@@ -1,7 +1,7 @@
 """The task heads of fine-tuning, and the list of all heads.
 
 pretraining_heads.py explains task heads and has those of pretraining. Sections are those of "BERT" (Devlin et al.
-2018). Beside the letters of model.py:
+2018). Besides the letters of model.py:
 
     K  labels of a classifier        C  choices of a multiple-choice question
 """
@@ -28,7 +28,7 @@ from minibert.pretraining_heads import (
 )
 from minibert.utils.printing import brief
 
-__all__ = [  # what other modules import from here; heads of pretraining among them
+__all__ = [  # what other modules import from here, pretraining heads included
     "HEAD_CLASSES",
     "Head",
     "MaskedLM",
@@ -62,14 +62,14 @@ class TextClassifier(Head):
     """scores = Dropout(c) W + b, c one vector for the whole text: what the next two heads share.
 
     In BERT c is the pooler's output, tanh(x[CLS] V + a). A relative may have its own first layer instead,
-    `pre_classifier`, with ReLU in DistilBERT, tanh in RoBERTa, GELU in ELECTRA; where texts are classified, the latter
-    two have dropout before it too.
+    `pre_classifier`, with ReLU in DistilBERT, tanh in RoBERTa, GELU in ELECTRA; for text classification, the
+    latter two also apply dropout before it.
     """
 
     reads = ("first",)
 
     def build(self, config: Config) -> None:
-        """Create the first layer, unless that is the pooler, and the scores."""
+        """Create the first layer, unless that is the pooler, and the layer of scores."""
         D, first = config.hidden_size, self.first_layer(config)
         self.pre_classifier = None if first == "pooler" else nn.Linear(D, D)
         self.activation = TEXT_ACTIVATION.get(first)
@@ -89,8 +89,8 @@ class TextClassifier(Head):
 class SequenceClassification(TextClassifier):
     """p(label | text) = softmax(Dropout(c) W + b) (section 4.1). Mirrors BertForSequenceClassification and kin.
 
-    labels: (B) integers for one label a text; (B, K) floats for several; (B) floats for a regression, when there is one
-    output. config.problem_type overrides that choice (losses.text_loss).
+    labels: (B) integers for one label per text; (B, K) floats for several; (B) floats for a regression, where there is
+    one output. config.problem_type overrides that choice (losses.text_loss).
     """
 
     name, upstream, has_labels = "sequence-classification", "ForSequenceClassification", True
@@ -112,7 +112,7 @@ class MultipleChoice(TextClassifier):
     name, upstream = "multiple-choice", "ForMultipleChoice"
 
     def build(self, config: Config) -> None:
-        """As for a classification, but for the dropout of some relatives."""
+        """As for classification, except for the dropout of some relatives."""
         super().build(config)
         self.dropout.p = self.dropout.p if config.choice_dropout is None else config.choice_dropout
 
@@ -157,11 +157,12 @@ class TokenClassification(Head):
 
 
 class QuestionAnswering(Head):
-    """p(answer begins at i) = exp(s·x_i) / Σ_j exp(s·x_j), and with e for s where it ends (sections 4.2, 4.3).
+    """p(answer begins at i) = exp(s·x_i) / Σ_j exp(s·x_j); its end likewise, with e for s (sections 4.2, 4.3).
 
     The answer is a span of the text, which follows the question in the same row. start_positions and end_positions:
-    (B), both or neither; the loss is the mean of both, over padding too. A position past the last token does not count.
-    Only DistilBERT has dropout here. Mirrors BertForQuestionAnswering and those of its relatives.
+    (B), both or neither; the loss is the mean of the two cross entropies, whose softmax includes padding. A position
+    past the row does not count. Only DistilBERT has dropout here. Mirrors BertForQuestionAnswering and those of its
+    relatives.
     """
 
     name, upstream, reads = "question-answering", "ForQuestionAnswering", ("all",)

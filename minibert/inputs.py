@@ -1,9 +1,9 @@
 """The checks of a batch of token ids when it enters a model, and the base class of what models return.
 
-An id out of range fails deep inside an embedding table, and on a GPU it breaks the whole process; here it is one
-sentence with the value, its place and the limit. The checks read values, which makes a GPU synchronise: code that knows
-its batches, such as a training loop, switches them off with `unchecked`. A graph that torch compiles or exports
-contains no checks.
+An id out of range fails deep inside an embedding table, and on a GPU it breaks the whole process; here the error
+is one sentence with the value, its position and the limit. The checks read values, which makes a GPU synchronise: code
+that knows its batches, such as a training loop, switches them off with `unchecked`. A graph that torch compiles or
+exports contains no checks.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ def checking() -> bool:
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Inside, switch the checks off for all threads of the process: a wrong id then fails as torch fails."""
+    """Switch the checks off inside the block, for all threads of the process: a wrong id then fails inside torch."""
     global enabled
     before, enabled = enabled, False
     try:
@@ -39,7 +39,7 @@ def unchecked() -> Iterator[None]:
 
 @contextmanager
 def inference(model: nn.Module) -> Iterator[None]:
-    """Eval mode and no gradients inside; afterwards each module has its own mode again."""
+    """Eval mode and no gradients inside the block; afterwards each module is back in its own mode."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -57,7 +57,7 @@ def as_inputs(
     token_type_ids: Tensor | None,
     task_type_ids: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Token ids, mask (True: a real token), segments and tasks as the encoder computes with them, each (B, S).
+    """Token ids, mask (True: a real token), segments and tasks as the encoder uses them, each (B, S).
 
     Without a mask, every position whose id is pad_token_id counts as padding; without segments or tasks, all are 0. A
     model that has no segments or tasks ignores them. Raises what check_inputs raises.
@@ -123,7 +123,7 @@ def refuse_where(wrong: Tensor, name: str, values: Tensor, reason: str) -> None:
 
 
 class Fields:
-    """A dataclass that is read as the outputs of transformers are: by name, out["logits"], and by index, out[0].
+    """A dataclass that reads like the outputs of transformers: by name, out["logits"], and by index, out[0].
 
     The index counts the fields that are not None, the loss first where there is one.
     """

@@ -1,8 +1,8 @@
 """The losses of the task heads, with a check of their labels.
 
-A label out of range fails deep in a loss kernel, and on a GPU it breaks the whole process; here it is one sentence with
-the value, its place and the limit (inputs.unchecked switches that off). In range, every loss is computed as
-transformers 5.23 computes it.
+A label out of range fails deep in a loss kernel, and on a GPU it breaks the whole process; here the error is one
+sentence with the value, its position and the limit (inputs.unchecked switches the check off). In range, every loss is
+computed as transformers 5.23 computes it.
 
     B texts     S tokens     V vocabulary     K labels of a classifier
 """
@@ -17,7 +17,7 @@ IGNORED = -100  # the label of a token at which there is nothing to predict
 
 
 def as_classes(name: str, labels: Tensor, shape: torch.Size) -> Tensor:
-    """The labels as int64 in this shape; one more axis of length 1 is dropped. Raises ValueError for other labels."""
+    """The labels as int64 in this shape; an extra axis of length 1 is dropped. Raises ValueError for other labels."""
     if checking() and (labels.dtype not in INTEGERS or labels.shape not in (shape, (*shape, 1))):
         raise ValueError(
             f"{name} are {labels.dtype} with shape {tuple(labels.shape)}; cross entropy needs integers (torch.int64) "
@@ -29,7 +29,8 @@ def as_classes(name: str, labels: Tensor, shape: torch.Size) -> Tensor:
 def cross_entropy(logits: Tensor, labels: Tensor, name: str = "labels", ignored: str = "") -> Tensor:
     """Mean of -log softmax(logits)[label], (B, K) and (B) -> (), or (B, S, K) and (B, S) -> ().
 
-    ignored: in the error message, the label that does not count. Raises ValueError for a label outside 0 .. K-1.
+    ignored: if given, labels of -100 do not count, and the error message says so in these words. Raises ValueError for
+    any other label outside 0 .. K-1.
     """
     labels, K = as_classes(name, labels, logits.shape[:-1]), logits.shape[-1]
     outside = ((labels < 0) | (labels >= K)) & (labels != IGNORED if ignored else True)

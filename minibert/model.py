@@ -1,8 +1,8 @@
 """The forward pass of BERT and its relatives, from token ids to one vector per token, in the order of computation.
 
-A text arrives as tokens, words or pieces of words, each as its index in the vocabulary (text/wordpiece.py): [CLS]
-first, [SEP] after each text, [PAD] to fill short rows. Every token becomes a vector, and the vectors pass L layers: in
-each, every token takes in the others (self-attention), then is transformed separately (feed-forward).
+A text arrives as tokens (words or pieces of words), each as its index in the vocabulary (text/wordpiece.py): [CLS]
+first, [SEP] after each text, [PAD] to fill short rows. Every token becomes a vector. The vectors pass through L layers:
+in each, a token takes in information from all tokens (self-attention), then is transformed alone (feed-forward).
 
 Letters for shapes, here and in every module:
 
@@ -28,7 +28,7 @@ from minibert.inputs import Fields, as_inputs, output
 from minibert.utils.device import without_cudnn
 from minibert.utils.printing import brief
 
-# How to compute attention: query, key, value, mask and dropout to the result and, if stored, the probabilities.
+# How to compute attention: from query, key, value, mask and dropout to the result and, if stored, the probabilities.
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, nn.Dropout], tuple[Tensor, Tensor | None]]
 
 
@@ -47,7 +47,7 @@ class Embeddings(nn.Module):
 
     An embedding is a table with a learned vector for each id. The vectors of the token, of its segment (0 for the first
     text of a pair, 1 for the second) and of its position are added (section 3). Relatives may lack segments, add
-    a task, give [PAD] no position, or project the sum to D.
+    a task embedding, give [PAD] no position, or project the sum to D.
     """
 
     def __init__(self, config: Config) -> None:
@@ -64,7 +64,7 @@ class Embeddings(nn.Module):
         self.first_position, self.pad_token_id = config.first_position, config.pad_token_id
 
     def positions(self, input_ids: Tensor) -> Tensor:
-        """Positions of a row, (S), or where [PAD] has none and only real tokens count, of each token, (B,S)."""
+        """Positions: (S), the same in every row; or (B,S), where [PAD] has no position and only real tokens count."""
         if self.position.padding_idx is None:
             return self.first_position + torch.arange(input_ids.shape[1], device=input_ids.device)
         real = input_ids != self.pad_token_id
@@ -90,7 +90,7 @@ def eager_attention(
 
     A score is the dot product of a query and a key, divided by √W so that it does not grow with the width; softmax
     turns the scores of a query into weights of the values. `keep`, the mask (B,1,1,S), is False for padding, whose
-    score becomes the dtype's lowest number: softmax makes it 0, and unlike with -inf an all-padding row stays finite.
+    score becomes the dtype's lowest number: softmax makes it 0 and, unlike -inf, keeps an all-padding row finite.
     """
     scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5  # (B,H,S,W) @ (B,H,W,S) -> (B,H,S,S)
     scores = scores.masked_fill(~keep, torch.finfo(scores.dtype).min)
@@ -155,7 +155,7 @@ ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class FeedForward(nn.Module):
-    """FFN(x) = activation(x W₁ + b₁) W₂ + b₂, each token by itself. Mirrors BertIntermediate and BertOutput; FFN."""
+    """FFN(x) = activation(x W₁ + b₁) W₂ + b₂, each token by itself. Mirrors BertIntermediate + BertOutput, and FFN."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ class Layer(nn.Module):
     """x = LayerNorm(x + Attention(x)); x = LayerNorm(x + FFN(x)). Mirrors BertLayer and TransformerBlock.
 
     `x +` is the residual connection: attention and feed-forward add to a token's vector instead of replacing it. The
-    norm follows the sum ("post-norm"), as in 2017. Dropout precedes each sum.
+    norm follows the sum ("post-norm"), as in Vaswani et al. Dropout precedes each sum.
     """
 
     def __init__(self, config: Config) -> None:
@@ -256,8 +256,8 @@ class Encoder(nn.Module):
     ) -> EncoderOutput:
         """Encode (B, S) token ids; arguments and fields are named as in transformers. Raises what inputs.py raises.
 
-        Without attention_mask, padding is recognised by pad_token_id. output_attentions=True computes the attention
-        written out, even where "sdpa" is set.
+        Without attention_mask, padding is recognised by pad_token_id. output_attentions=True uses the written-out
+        attention, even where "sdpa" is set.
         """
         ids, keep, segments, tasks = as_inputs(self.config, input_ids, attention_mask, token_type_ids, task_type_ids)
         keep = keep[:, None, None, :]  # (B,S) -> (B,1,1,S): the same keys for every head and every query

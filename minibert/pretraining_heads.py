@@ -1,10 +1,10 @@
 """The task heads of pretraining: one class for each objective of BERT and its relatives.
 
 The encoder gives each token a vector; a task head turns vectors into an answer: a label, a masked token, a position in
-the text. (A head alone is an attention head.) Each class here is a complete model: the encoder under `.encoder`, and
+the text. (It is not an attention head.) Each class here is a complete model: the encoder under `.encoder`, and
 the few layers that read its output. This file has what all of them share, and the objectives whose labels come from the
 text itself; heads.py has those of fine-tuning. Arguments, fields and losses have the names of transformers 5.23; the
-losses are in losses.py. Sections are those of "BERT" (Devlin et al. 2018). Beside the letters of model.py:
+losses are in losses.py. Sections are those of "BERT" (Devlin et al. 2018). Besides the letters of model.py:
 
     K  labels of a classifier        C  choices of a multiple-choice question
 """
@@ -48,20 +48,20 @@ class PretrainingOutput(Fields):
 class Head(nn.Module):
     """An encoder with a task head, all weights fresh. Raises ValueError where the relative has no such head.
 
-    `head_is_trained` is False until a checkpoint or a training has filled the task head; prediction with a False one is
+    `head_is_trained` is False until the task head is read from a checkpoint or trained; until then, prediction is
     refused.
     """
 
     name: ClassVar[str]  # as in minibert.load(..., head=name)
     upstream: ClassVar[str]  # the class in transformers, after the name of the relative
     has_labels: ClassVar[bool] = False  # whether num_labels counts the outputs of this head
-    # Which tokens of a row the head reads: the "first", those that are "labelled", the "real" ones, or "all", that is
-    # padding too. Training computes the last layer for no others.
+    # Which tokens of a row the head reads: the "first", those that are "labelled", the "real" ones, or "all", padding
+    # included. Training computes the last layer only for these.
     reads: ClassVar[tuple[str, ...]]
     build: Callable[[Config], None]  # creates the modules on top of the encoder
     read: Callable[..., Any]  # from the encoder's output, and labels, to the output of the head
     tokenizer: Any = None  # that of a trained model, see train.finetune
-    predict: Callable[..., list[dict[str, Any]]]  # of such a model: minibert.predict without the model, (texts, pairs)
+    predict: Callable[..., list[dict[str, Any]]]  # minibert.predict for such a model, called with (texts, pairs)
 
     def __init__(self, config: Config, attention: str = "eager") -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class Pretraining(TokenPrediction):
     name, upstream, reads = "pretraining", "ForPreTraining", ("first", "labelled")
 
     def build(self, config: Config) -> None:
-        """Create the layers of both objectives; only the order of sentences has dropout."""
+        """Create the layers of both objectives; only sentence order has dropout."""
         super().build(config)
         predicts_order = "sentence_order" in config.family.heads[self.name]
         self.dropout = nn.Dropout(classifier_dropout(config) if predicts_order else 0.0)
@@ -261,5 +261,5 @@ class ReplacedTokenDetection(Head):
 
 
 def classifier_dropout(config: Config) -> float:
-    """The dropout before a classifier: the encoder's where the checkpoint names none."""
+    """The dropout before a classifier: the encoder's if the checkpoint states none."""
     return config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout

@@ -1,7 +1,7 @@
 """What the code cannot say: for each definition its equation, number by number, the reason for it, diagrams, tutorials.
 
-In equations `_x` and `_{...}` stand low, `^x` and `^{...}` high. Indices: s, t tokens; d, f numbers of a vector;
-h heads; l layers.
+In equations `_x` and `_{...}` are subscripts, `^x` and `^{...}` superscripts. Indices: s, t tokens; d, f numbers of a
+vector; h heads; l layers.
 """
 
 from typing import NamedTuple
@@ -64,8 +64,8 @@ NOTES: dict[str, dict[str, Note]] = {
                 "x_s = LayerNorm(E[id_s] + G[segment_s] + P[s])",
                 "LayerNorm(x)_d = γ_d (x_d − μ) / √(σ² + ε) + β_d",
             ),
-            """They are added, not concatenated: a matrix reads both parts of a sum, (a + b) W = a W + b W, and
-            training can give them different directions. The vectors stay D wide.
+            """The three vectors are added, not concatenated: a matrix still reads each part of a sum,
+            (a + b) W = a W + b W, and training can give the parts different directions. The vectors stay D wide.
 
             Nothing after this step sees the order: attention treats its tokens as a set. Without P, “love on
             rumination” would get the same vectors as “rumination on love”. μ and σ² are computed over the numbers of
@@ -81,7 +81,7 @@ NOTES: dict[str, dict[str, Note]] = {
             ),
             """A soft dictionary look-up: a query is compared with all keys, and the result is a mean of the
             values, weighted by how well each key matches. A sum of W independent products with mean 0 has W times
-            the variance of one; divided by √W, the spread of the scores does not depend on the width.
+            the variance of one; after the division by √W, the spread of the scores does not depend on the width.
 
             The mask is the same for every query: each token sees all others, before and after it. A left-to-right
             model such as GPT has a mask (S,S) here, which hides from each token what follows it. The keys' bias
@@ -107,7 +107,7 @@ NOTES: dict[str, dict[str, Note]] = {
             ),
             """H heads of width W need as many multiplications as one of width D, and each has a softmax of its own,
             so a token can attend to H places for H reasons. The second form shows what W^O does: each head has W rows
-            of it and writes into the token's vector on its own; the heads only add up.
+            of it and adds its own part to the token's vector.
 
             So a head is two small maps: W^Q_h (W^K_h)^T, of rank W, decides which token attends to which, and
             W^V_h W^O_h, of rank W, what is copied. To remove a head is to leave its term out of the sum.""",
@@ -149,8 +149,8 @@ NOTES: dict[str, dict[str, Note]] = {
             (f"{ENCODER}#Pooler", "6_what_is_in_a_vector#Is this weight trained?"),
         ),
         "initialise": Note(
-            text="""Norms are 1 and 0, biases 0: a fresh layer adds little to its input, and a mistake in a norm or a
-            bias changes nothing. A test on fresh weights misses such mistakes, so the parity tests randomise every
+            text="""A fresh LayerNorm has scale 1 and shift 0, and a fresh bias is 0, so swapping or omitting them
+            changes nothing. A test on fresh weights misses such mistakes, so the parity tests randomise every
             weight.""",
             tutorials=("5_is_it_right#4. Why fresh weights hide mistakes",),
         ),
@@ -169,7 +169,8 @@ NOTES: dict[str, dict[str, Note]] = {
                 "loss = −mean over the masked s of log p_s[token_s]",
             ),
             """Why tokens are masked: an encoder that sees both sides sees the token itself too, and could copy
-            it. A left-to-right model needs no [MASK], since it has not seen what follows; but it cannot use it either.
+            it. A left-to-right model needs no [MASK], since it has not seen what follows, but it cannot use
+            what follows either.
 
             E is the embedding table again: the vector that represents a token in the input is the vector that a
             prediction must resemble. Next sentence prediction was added in the hope that tasks on pairs of texts
@@ -182,7 +183,7 @@ NOTES: dict[str, dict[str, Note]] = {
         "": Note(
             ("p = softmax(c W + b), W (D,K)",),
             """A task head is small: two labels take 2 D + 2 numbers. The classes must already lie on the two
-            sides of a plane; that is the encoder's work. With a frozen encoder, the plane is fitted to vectors that
+            sides of a plane; that is the encoder's job. With a frozen encoder, the plane is fitted to vectors that
             were made for another purpose; fine-tuning moves the texts to the right sides of it.
 
             Every task works this way: a plane for the whole text (classification), one for each token (tagging),
@@ -237,8 +238,8 @@ NOTES: dict[str, dict[str, Note]] = {
                 "q = softmax(z / τ) of the student, p = softmax(u / τ) of the teacher",
                 "∂ (τ² KL) / ∂ z_i = τ (q_i − p_i)",
             ),
-            """For large τ, this approaches (z_i − u_i) / V, with both centred: the student then matches the
-            teacher's logits themselves, also for very improbable tokens. At τ = 1 only the probable tokens count.
+            """For large τ, this approaches (z_i − u_i) / V, with both centred (mean 0): the student then matches
+            the teacher's logits themselves, even for very improbable tokens. At τ = 1 only the probable tokens count.
             Without τ² the gradient would shrink with the square of τ, and the weights of the three losses would
             depend on τ.
 

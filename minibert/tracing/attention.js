@@ -93,7 +93,7 @@ function drawMatrix(place) {
     readout.replaceChildren(bdi(v.list[q].name), " → ", bdi(v.list[k].name), `: ${fixed(v.at(q, k), 4)}`);
   }, (row, column) => chooseKey(v.rows[row], v.columns[column], v));
   const font = Math.min(12.5, cell - 1);
-  const cue = C * cell + 100 > place.clientWidth ? " The matrix is wider than its place: scroll it sideways." : "";
+  const cue = C * cell + 100 > place.clientWidth ? " The matrix is wider than its frame: scroll it sideways." : "";
   renew(place, node("p", { class: "soft hint" }, `Strongest colour: ${fixed(v.largest)}. ${HOW}${cue}`), readout,
     node("div", { class: "scroll" }, node("div", { class: labelled ? "grid" : "grid bare", style: `--cell:${cell}px;--font:${font}px` },
       node("div", { class: "columns" }, ...names(v.columns)), node("div", { class: "labels" }, ...names(v.rows)),
@@ -125,7 +125,7 @@ function drawWeights(place) {
     node("tbody", {}, ...rows)));
   const looks = $("#looks");
   if (from < 0) looks.replaceChildren("Choose a token here or in the row at the top of the page to see its attention alone.");
-  else if (!v.rows.includes(from)) looks.replaceChildren(name(from), " is not in the text that looks here.");
+  else if (!v.rows.includes(from)) looks.replaceChildren(name(from), " is not in the text whose attention is shown.");
   else looks.replaceChildren(name(from), " looks at ", ...top.slice(0, 3).flatMap(([, k, weight], i) =>
     [i ? ", " : "", name(k), ` ${fixed(weight)}`]), `; ${where()}.`);
 }

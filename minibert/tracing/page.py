@@ -58,7 +58,7 @@ STEPS: dict[str, tuple[Callable[..., Any], str]] = {
     "segment embeddings": (model.Embeddings.forward, "self.segment(segments)"),
     "position embeddings": (model.Embeddings.forward, "self.position("),
     "embeddings": (model.Embeddings.forward, "self.norm("),
-    "wider embeddings": (model.Embeddings.forward, "self.embedding_projection("),
+    "projected embeddings": (model.Embeddings.forward, "self.embedding_projection("),
     "layers": (model.Encoder.forward, "self.layers[number]("),
     "query, key, value": (model.SelfAttention.forward, "self.query"),
     "scores": (model.eager_attention, "scores = query"),
@@ -86,7 +86,7 @@ def page(
     choice = choose(journey, layers, heads)
     absent = {
         "segment embeddings": "segment" not in journey.embeddings,
-        "wider embeddings": journey.embeddings["token"].shape == journey.hidden_states[0].shape,
+        "projected embeddings": journey.embeddings["token"].shape == journey.hidden_states[0].shape,
         "pooler": journey.pooled is None,
         "masked-lm": not journey.predictions,
     }

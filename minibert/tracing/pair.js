@@ -88,7 +88,7 @@ function drawPair(place) {
   for (const [i, name] of ["from", "to"].entries()) $(`#${name}`).value = pair ? String(pair[i]) : "";
   if (!pair) {
     return place.replaceChildren(node("p", { class: "soft" },
-      `Queries and keys are kept of the first ${data.pair_tokens} tokens. Choose two of them.`));
+      `This page has queries and keys only for the first ${data.pair_tokens} tokens. Choose two of them.`));
   }
   const [from, to] = pair, s = steps(head, from, to), W = s.q.length;
   const stands = /^\d+$/.test(state.head) ? "" : `; the ${state.head} has no queries, so this is head ${head}. You can choose one above`;
@@ -100,7 +100,7 @@ function drawPair(place) {
       node("b", {}, fixed(s.weight, 3)), ". (The largest score is subtracted from every score. This leaves the weights unchanged and avoids overflow.)"),
     softmaxTable(s, to));
 }
-/** What the steps come to, in words, for those who hear the page. */
+/** The result of the steps in words, for screen readers. */
 function pairText() {
   const pair = pairShown();
   if (!pair) return "";

@@ -3,7 +3,7 @@
 function drawUnits(place) {
   const i = shownToken(), one = data.units[state.layer][i];
   const title = node("p", { class: "of" }, "Units for ", token(i), `, layer ${state.layer}`);
-  if (!one) return place.replaceChildren(title, node("p", { class: "soft" }, "Not kept for this token."));
+  if (!one) return place.replaceChildren(title, node("p", { class: "soft" }, "Not stored for this token."));
   const percent = (share) => `${fixed(100 * share, 1)}\u00a0%`;
   const largest = Math.max(...one.share.map(Math.abs)) || 1;
   const rows = one.unit.map((unit, n) => cells(`${unit}`, fixed(one.activation[n]), percent(one.share[n]),

@@ -9,7 +9,7 @@ function strips(stage) {
   if (stage === "embeddings") {
     const signs = { token: "", segment: "+", position: "+", sum: "=" };
     return [...LOOKED_UP.filter((name) => data.vectors[name]).map((name) => row(signs[name], name, name)),
-      row("→", data.E === data.D ? "LayerNorm" : "widened", "hidden0", 1)];
+      row("→", data.E === data.D ? "LayerNorm" : "projected", "hidden0", 1)];
   }
   if (stage === "way")
     return Object.keys(data.vectors).filter((name) => /^hidden\d/.test(name))
@@ -35,7 +35,7 @@ function drawStrips(place) {
   place.replaceChildren(title, ...rows.map((row) => {
     const name = node("span", { class: "name" }, node("b", {}, row.sign), row.face);
     const length = node("span", { class: "norm" }, `length ${fixed(row.norm)}`);
-    if (!row.values) return node("div", { class: "strip" }, name, node("span", { class: "soft" }, "not kept for this token"), length);
+    if (!row.values) return node("div", { class: "strip" }, name, node("span", { class: "soft" }, "not stored for this token"), length);
     const limit = scales.get(row.scale);
     const first = Array.from(row.values.slice(0, 6), (x) => fixed(x)).join(", ");
     const top = row.values.reduce((best, x, d) => (Math.abs(x) > Math.abs(row.values[best]) ? d : best), 0);

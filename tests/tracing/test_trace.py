@@ -231,7 +231,7 @@ def test_every_link_leads_to_the_line_that_computes_the_step(folder, tokenizer, 
     pooled = minibert.trace(minibert.load(write_words_checkpoint(tmp_path)), tokenizer, TEXT)
     masked = minibert.trace(minibert.load(folder, head="masked-lm"), tokenizer, "[MASK]")
     for traced, absent in ((pooled, "masked-lm"), (masked, "pooler")):
-        check_links(traced.to_html(), {absent, "wider embeddings"})
+        check_links(traced.to_html(), {absent, "projected embeddings"})
     address = f'href="../built%20here/model.html#L{pages.line_of("softmax")[1]}"'
     assert address in pooled.to_html(annotated="../built here") and "model.html" not in pooled.to_html()
 
@@ -253,7 +253,7 @@ def test_a_family_without_segments_is_traced_and_a_pair_of_it_says_so(tmp_path):
     page = traced.to_html()
     assert "no segments" in traced.notes[0] and 'scope="col">segment' not in page
     assert sum(data_of(page)["attention"]["0"]["quadrants"]["mean"].values()) == pytest.approx(2)
-    check_links(page, {"wider embeddings", "segment embeddings", "pooler", "masked-lm"})
+    check_links(page, {"projected embeddings", "segment embeddings", "pooler", "masked-lm"})
 
 
 def test_narrow_embeddings_and_shared_layers_are_traced(tokenizer):

@@ -129,7 +129,7 @@ def test_the_quadrants_of_a_pair_show_a_part_of_it(visit):
     assert torch.allclose(torch.tensor(drawn), traced.attention(0, "mean")[:A, A:], atol=1e-4)
     assert sum(number(cell.inner_text()) for cell in page.locator(".quadrants tbody td").all()[:2]) == approx(1, 0.002)
     choose(page, "token", A + 1)
-    assert "is not in the text that looks here" in page.locator("#looks").inner_text()
+    assert "is not in the text whose attention is shown" in page.locator("#looks").inner_text()
 
 
 PRODUCTS, SOFTMAX = ".pair .wide >> nth=0 >> table", ".pair .wide >> nth=1 >> table"
@@ -165,7 +165,7 @@ def test_of_a_long_text_the_first_tokens_have_steps_and_their_weights_count_all(
         float(of_kept[head, query, key] - probs[head, query, key]) > 0.01 and page.locator("#to option").count() == 24
     )
     choose(page, "token", 28)
-    assert "Queries and keys are kept of the first 24 tokens" in page.locator(".pair").inner_text()
+    assert "This page has queries and keys only for the first 24 tokens" in page.locator(".pair").inner_text()
 
 
 def test_the_strongest_units_are_those_of_the_token_and_their_shares_add_up(visit):

@@ -174,7 +174,7 @@ def test_dimensions_and_for_a_mean_tokens_add_up_to_the_logits_of_the_classifier
     if made.by_token is not None:
         assert made.by_token.shape == (logits, 6)
         assert np.allclose(made.by_token.sum(axis=1) + made.intercepts, made.logits)
-    assert traced.to_html().count("What makes the logit of") == logits
+    assert traced.to_html().count("What makes up the logit of") == logits
 
 
 def test_the_page_lists_the_largest_dimensions_with_their_coefficients_and_their_sum(folder):
@@ -292,7 +292,7 @@ def test_the_decision_of_a_task_head_adds_up_and_is_that_of_predict(family, labe
     (masked,) = minibert.predict(reader, ["the film [MASK] good"])
     assert traced.masked[2].probability == pytest.approx(masked["probabilities"][expected["label"]], abs=1e-6)
     html = traced.to_html()
-    assert html.count("What makes the logit of") == labels
+    assert html.count("What makes up the logit of") == labels
     assert "The task head reads a vector" in html and "SequenceClassification in minibert/heads.py" in html
     assert "× standardised" not in html and "Logistic regression" not in html
 
