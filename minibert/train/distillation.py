@@ -22,7 +22,7 @@ The student begins with some layers of its teacher:
 
 A layer changes the vector of a token by adding to it, so the layers fit each other well enough to begin with. Segments
 and the pooler are dropped; all else is as wide as in the teacher, whose weights fit unchanged.
-Beside the letters of model.py:
+Besides the letters of model.py:
 
     T  tokens of all texts in the batch        N  tokens whose logits are needed
 """
