@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from packaging.version import Version  # a dependency of huggingface-hub
+from packaging.version import Version
 from tqdm import tqdm
 
 from minibert import __version__
