@@ -23,6 +23,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 from unittest import mock
 
@@ -36,7 +37,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.backend_registration import _DummyPrivateUse1Hook, _setup_privateuseone_for_python_backend
 
+import minibert
+
 NAME = "gpu"
+PACKAGE = Path(minibert.__file__).parent
 ATTENTION = F.scaled_dot_product_attention
 Result = TypeVar("Result")
 # Operators whose result the host reads, or whose shape depends on values; beside them, indexing by bool tensors.
@@ -132,8 +136,8 @@ class EmulatedDevice(TorchDispatchMode):
 
     def wait(self, why: str) -> None:
         """The host waits for the device: late copies have arrived."""
-        frames = [frame for frame in traceback.extract_stack() if "/minibert/" in frame.filename]
-        places = [f"{frame.filename.rsplit('/minibert/')[-1]}:{frame.lineno}" for frame in frames]
+        frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_stack()]
+        places = [f"{path.relative_to(PACKAGE)}:{line}" for path, line in frames if path.is_relative_to(PACKAGE)]
         self.waits.append(f"{why} at {places[-1]}" if places else why)
         for result, values in self.late:
             result.copy_(values)
