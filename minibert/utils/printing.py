@@ -20,8 +20,17 @@ DISTRIBUTION = "minibert-annotated"  # the name of this project for pip; on PyPI
 CHECKOUT = Path(__file__).resolve().parents[2]  # the source tree, if minibert runs from one
 
 
+def cut(text: str, most: int = LONGEST) -> str:
+    """Return a text of at most about `most` characters: where it is longer, its beginning and its length."""
+    return text if len(text) <= most else f"{text[: most // 2]}... ({len(text):,} characters)"
+
+
 def brief(value: object) -> str:
-    """A value for an error message: its repr where that is short, else its type."""
+    """Return a value for an error message: its repr where that is short, else how a text begins, or the type."""
+    if isinstance(value, str) and len(value) > LONGEST:
+        return f"{value[: LONGEST // 2]!r}... ({len(value):,} characters)"
+    if isinstance(value, int) and abs(value) >= 10**LONGEST:  # Python refuses to write thousands of digits
+        return f"a number of more than {LONGEST} digits"
     text = repr(value)
     return text if len(text) <= LONGEST and "\n" not in text else f"of type {type(value).__name__}"
 

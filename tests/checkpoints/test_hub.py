@@ -7,7 +7,6 @@ import os
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,15 +25,13 @@ KNOWN = "all-MiniLM-L6-v2"
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Nothing of this machine but the wheel: weights/ and the Hugging Face cache are empty folders of the test."""
     monkeypatch.setenv("MINIBERT_WEIGHTS", str(tmp_path / "weights"))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
     monkeypatch.chdir(tmp_path)
-    hub.answers.cache_clear()
-    yield tmp_path
-    hub.answers.cache_clear()
+    return tmp_path
 
 
 @pytest.fixture
@@ -98,6 +95,63 @@ def test_a_name_is_found_with_and_without_its_owner_and_a_path_as_text_or_path(p
     assert hub.locate(folder).folder == hub.locate(str(folder)).folder == folder
 
 
+# two owners of one name
+
+
+@pytest.mark.parametrize(
+    "place", ["weights/alice/bert-x", "weights/bert-x", "cache/models--alice--bert-x", "cache/models--bert-x"]
+)
+def test_another_owners_checkpoint_of_the_same_name_is_never_taken(place: str, places: Path) -> None:
+    if place.startswith("cache"):
+        cached(places, place.removeprefix("cache/models--").replace("--", "/"))
+    else:
+        make(places / place)
+    assert "bob/bert-x" in not_found("bob/bert-x")
+    owner = "alice/" if "alice" in place else ""
+    assert hub.locate(f"{owner}bert-x").folder.is_relative_to(places / place)
+
+
+def test_a_name_without_owner_is_the_only_one_in_weights_and_refused_if_there_are_two(places: Path) -> None:
+    folder = make(places / "weights" / "alice" / "bert-x")
+    make(places / "weights" / "own" / "1_Pooling")
+    make(places / "weights" / "own")
+    make(places / "weights" / "carol" / "bert-x.partial")
+    assert hub.locate("bert-x").folder == folder
+    assert "1_Pooling is no folder" in not_found("1_Pooling")
+    make(places / "weights" / "bob" / "bert-x")
+    with pytest.raises(ValueError, match="alice/bert-x and bob/bert-x"):
+        hub.locate("bert-x")
+    folder = make(places / "weights" / "bert-x")  # the user's own, or downloaded by an earlier version
+    assert hub.locate("bert-x").folder == folder
+
+
+def test_a_known_name_without_owner_is_never_another_owners(places: Path) -> None:
+    make(places / "weights" / "alice" / KNOWN)
+    cached(places, f"alice/{KNOWN}")
+    assert hub.locate(KNOWN).origin.startswith("the installed wheel")
+    make(places / "weights" / KNOWN)
+    assert f"bob/{KNOWN}" in not_found(f"bob/{KNOWN}")
+
+
+def test_a_folder_that_does_not_say_its_owner_is_named_with_what_to_do(places: Path) -> None:
+    """Earlier versions downloaded alice/bert-x into weights/bert-x."""
+    folder = make(places / "weights" / "bert-x")
+    message = not_found("alice/bert-x")
+    assert f"{folder} does not say whose it is: move it to {places / 'weights' / 'alice' / 'bert-x'}" in message
+    (folder.parent / "alice").mkdir()
+    folder.rename(places / "weights" / "alice" / "bert-x")
+    assert hub.locate("alice/bert-x").origin == "weights/"
+
+
+def test_a_second_owners_download_leaves_the_first(places: Path, download: Mock) -> None:
+    for owner in ("alice", "bob"):
+        source = hub.locate(f"{owner}/bert-x")
+        assert source.folder == places / "weights" / owner / "bert-x"
+        assert source.origin == "the Hugging Face Hub"
+    assert hub.locate("alice/bert-x").folder == places / "weights" / "alice" / "bert-x"
+    assert download.call_count == 2
+
+
 def test_without_minibert_weights_the_checkouts_weights_or_the_users_cache_are_used(
     places: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +172,9 @@ def test_a_models_folder_resolves_to_the_snapshot_of_main_or_to_its_only_one(pla
         assert hub.locate(name).folder == folder / "snapshots" / "new"
     cached(places, "someone/their-bert", "new", main="gone")
     assert "snapshots/gone has no config.json" in not_found(folder)
+    cached(places, "someone/their-bert", "new", main="../../../someone-elses")
+    with pytest.raises(ValueError, match=r"refs/main names '\.\./\.\./\.\./someone-elses', which leads out"):
+        hub.locate(folder)
 
 
 def test_a_cache_with_only_a_config_and_a_tokenizer_does_not_count_as_found(places: Path) -> None:
@@ -143,8 +200,9 @@ def test_the_weights_of_a_wheel_are_compared_with_the_manifest(places: Path, mon
     checkpoint = replace(hub.KNOWN[KNOWN], hub_id="owner/carried", sha256=digest, wheel_folder="carried_bert/model")
     monkeypatch.setitem(hub.KNOWN, "carried", checkpoint)
     assert hub.locate("owner/carried").folder == folder
-    hub.verify.cache_clear()
-    save_file({"w": torch.zeros(2)}, folder / "model.safetensors")
+    (folder / "model.safetensors").rename(folder / "before")
+    save_file({"w": torch.zeros(2)}, folder / "model.safetensors")  # of the same size
+    os.utime(folder / "model.safetensors", ns=(0, (folder / "before").stat().st_mtime_ns))
     found = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     with pytest.raises(ValueError, match=rf"is not owner/carried: its sha256 is {found}, expected"):
         hub.locate("owner/carried")
@@ -162,6 +220,7 @@ def test_the_weights_of_a_wheel_are_compared_with_the_manifest(places: Path, mon
         ("distilbert/distilbert-base-uncasd", ["did you mean distilbert-base-uncased"]),
         ("distilbert-base-uncased", [f"--model {KNOWN} is installed", "copy config.json"]),
         ("my-own-brt", ["did you mean my-own-bert?"]),
+        ("someone/uncomn", ["did you mean someone/uncommon?"]),
         ("a-file", ["checkpoint a-file is no folder"]),
         ("no-config", ["config.json", "tokenizer.json", "it holds: model.safetensors, notes.txt"]),
         ("empty", ["it holds: nothing"]),
@@ -170,6 +229,7 @@ def test_the_weights_of_a_wheel_are_compared_with_the_manifest(places: Path, mon
 def test_a_checkpoint_that_is_not_found_is_named_with_the_way_out(name: str, words: list[str], places: Path) -> None:
     make(places / "weights" / "my-own-bert")
     make(places / "weights" / "my-own-bart.partial")
+    make(places / "weights" / "someone" / "uncommon")
     make(places / "no-config", "model.safetensors", "notes.txt")
     (places / "empty").mkdir()
     (places / "a-file").touch()
@@ -204,11 +264,11 @@ def test_a_path_is_never_requested_from_the_hub(path: str, online: Mock) -> None
     online.assert_not_called()
 
 
-def test_the_hub_and_its_mirror_are_tried_once_and_the_way_out_names_proxy_and_certificates(
+def test_the_hub_and_its_mirror_are_tried_and_the_way_out_names_proxy_and_certificates(
     online: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     online.side_effect = urllib.error.HTTPError("", 403, "Forbidden", None, None)  # type: ignore[arg-type]  # no headers
-    assert hub.hub_is_reachable() and hub.hub_is_reachable()  # a server that refuses the page answers too
+    assert hub.hub_is_reachable()  # a server that refuses the page answers too
     monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example/")
     online.side_effect = urllib.error.URLError("certificate verify failed: self-signed certificate")
     for call in (hub.locate, hub.fetch):
@@ -218,7 +278,14 @@ def test_the_hub_and_its_mirror_are_tried_once_and_the_way_out_names_proxy_and_c
         ):
             call("distilbert-base-uncased")
     requested = [call.args[0].full_url for call in online.call_args_list]
-    assert requested == ["https://huggingface.co", "https://mirror.example"]
+    assert requested == ["https://huggingface.co", "https://mirror.example", "https://mirror.example"]
+
+
+def test_a_network_that_failed_is_asked_again(online: Mock) -> None:
+    online.side_effect = urllib.error.URLError("no route")
+    assert not hub.hub_is_reachable()
+    online.side_effect = None
+    assert hub.hub_is_reachable()
 
 
 # downloads, with huggingface_hub replaced
@@ -239,9 +306,11 @@ def download(online: Mock, monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 def test_a_download_requests_the_needed_files_only_and_appears_when_complete(places: Path, download: Mock) -> None:
     source = hub.locate("someone/their-bert")
-    assert source == hub.Source("someone/their-bert", places / "weights" / "their-bert", "the Hugging Face Hub")
+    assert source == hub.Source(
+        "someone/their-bert", places / "weights" / "someone" / "their-bert", "the Hugging Face Hub"
+    )
     assert sorted(path.name for path in source.folder.iterdir()) == ["config.json", "model.safetensors"]
-    assert [path.name for path in (places / "weights").iterdir()] == ["their-bert"]
+    assert [path.name for path in source.folder.parent.iterdir()] == ["their-bert"]
     assert hub.locate("someone/their-bert").origin == "weights/"
     download.assert_called_once()
     (hub_id,), how = download.call_args
@@ -280,15 +349,16 @@ def test_a_download_that_fails_never_gets_its_name_and_the_next_one_resumes(
     download.side_effect = write
     with pytest.raises(error, match=message):
         hub.locate("someone/their-bert")
-    assert not (places / "weights" / "their-bert").exists()
-    first = set((places / "weights" / "their-bert.partial").glob("*"))
+    folder = places / "weights" / "someone" / "their-bert"
+    assert not folder.exists()
+    first = set(folder.with_name("their-bert.partial").glob("*"))
 
     def resumes(hub_id: str, local_dir: Path, **_: Any) -> None:
         assert set(local_dir.glob("*")) == first
         make(local_dir)
 
     download.side_effect = resumes
-    assert hub.locate("someone/their-bert").folder == places / "weights" / "their-bert"
+    assert hub.locate("someone/their-bert").folder == folder
     assert download.call_count == 2
 
 
