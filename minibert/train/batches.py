@@ -15,7 +15,8 @@ sentences as fit:
 Devlin et al. 2018, appendix A.2, and the authors' script: a row is filled with sentences up to max_length, except for
 10 % of the rows, which are shorter, so that the model sees short texts too; half of all second texts come from another
 document; pairs that are too long lose tokens of the longer text, at its beginning or its end. Sentence order is that
-of ALBERT (Lan et al. 2019, section 3.1).
+of ALBERT (Lan et al. 2019, section 3.1); its script pairs a single sentence with a text of another document, whose
+label then tells the topic, not the order: here it is cut in two.
 
 Every window of the corpus is read once in a pass, in an order that the seed determines, and its rows are shuffled. A
 thread prepares the rows of the next window while the model computes. The number of rows of each window is written to a
@@ -187,11 +188,14 @@ class Packing:
         while first < len(document):
             target = random.randint(min(SHORTEST, most), most) if random.random() < SHORT else most
             after = end_of_text(document, first, target)
+            if self.pairing == "sentence-order" and list(map(len, document[after : after + 2])) == [1]:
+                after += 1  # a last sentence of one token has no room for two texts
             if self.pairing is None:
                 ids = joined(document[first:after])
                 yield Example(self.template.row(ids), self.template.segments(len(ids)))
             elif self.pairing == "sentence-order":
-                yield self.ordered_or_swapped(document[first:after], random)
+                if after - first > 1 or len(document[first]) > 1:  # else the document is one token: left out
+                    yield self.ordered_or_swapped(document[first:after], random)
             elif len(documents) > 1 or after - first > 1:
                 row, after = self.next_or_random(documents, number, first, after, target, random)
                 yield row
@@ -212,12 +216,12 @@ class Packing:
         return self.pair(a, b, 1, random), cut  # the sentences after the cut are used in the next row
 
     def ordered_or_swapped(self, sentences: Sequence[list[int]], random: Random) -> Example:
-        """Two consecutive texts, in order or swapped; a single sentence is cut in two."""
+        """Two consecutive texts, in order or swapped; a single sentence, of two tokens or more, is cut in two."""
         if len(sentences) > 1:
             cut = random.randint(1, len(sentences) - 1)
             a, b = joined(sentences[:cut]), joined(sentences[cut:])
         else:
-            cut = random.randint(1, max(1, len(sentences[0]) - 1))
+            cut = random.randint(1, len(sentences[0]) - 1)
             a, b = sentences[0][:cut], sentences[0][cut:]
         return self.pair(b, a, 1, random) if random.random() < 0.5 else self.pair(a, b, 0, random)
 

@@ -114,6 +114,9 @@ class PretrainRun(Run):
             "many sentences are repeated: they will be memorized": self.stats["repeated"] > MANY_REPEATED,
             "many documents have one sentence, so no sentence follows it: is there an empty line after each sentence, "
             "instead of after each document?": self.packing.pairing and self.stats["single"] > MANY_SINGLE,
+            "{one_token:,} documents have one token and are left out: two texts need two".format(**self.stats): (
+                self.packing.pairing == "sentence-order" and self.stats["one_token"]
+            ),
         }
         losses = ", ".join(f"{name} {loss:.3f}" for name, loss in self.baselines.items())
         without = block("without model", f"loss of the masked tokens of held-out text: {losses}")
@@ -199,6 +202,7 @@ def examine(corpus: Corpus, tokenizer: Tokenizer, packing: Packing) -> tuple[dic
         "rows": len(rows),
         "single": sum(len(document) == 1 for document in texts) / max(1, len(texts)),
         "repeated": 1 - len(sentences) / max(1, sentences.total()),
+        "one_token": sum(len(joined(document)) == 1 for documents in tokenized.values() for document in documents),
         "unknown": ids.count(tokenizer.unk_id) / max(1, len(ids)),
     }
     labels = [label for row in rows for label in row.labels.values()]  # of pairs: 1 for a random second text

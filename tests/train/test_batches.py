@@ -144,7 +144,7 @@ def test_rows_fit_and_have_special_tokens(
 ) -> None:
     for row in packing(pairing, most).rows(given, Random(seed)):
         parts = texts(row)
-        assert len(row.ids) <= most and len(parts) == (1 if pairing is None else 2)
+        assert len(row.ids) <= most and len(parts) == (1 if pairing is None else 2) and all(parts)
         expected = [0] * (len(parts[0]) + 2) + ([1] * (len(parts[1]) + 1) if len(parts) > 1 else [])
         assert list(row.segments) == expected
 
@@ -188,6 +188,22 @@ def test_sentences_of_the_same_document_are_in_order_or_swapped() -> None:
         a, b = texts(row)
         assert a[0] // 10_000 == b[0] // 10_000
         assert (a[0] > b[0]) == bool(label)
+
+
+@pytest.mark.parametrize(
+    ("given", "pairs"),
+    [
+        ([[[11]], [[21], [22]]], [[[21], [22]]]),  # a document of one token has no second text
+        ([[[11] * 37, [12]]], [[[11] * 36, [12]]]),  # the last token goes with the text before it, which is cut
+        ([[[11, 12]]], [[[11], [12]]]),  # a single sentence is cut in two
+        ([[[11]]], []),
+    ],
+)
+def test_both_texts_of_a_pair_in_order_or_swapped_have_a_token(
+    given: list[list[list[int]]], pairs: list[list[list[int]]]
+) -> None:
+    rows = packing("sentence-order").rows(given, Random(0))
+    assert [texts(row)[:: -1 if row.labels["sentence_order_label"] else 1] for row in rows] == pairs
 
 
 @pytest.mark.parametrize(("a", "b"), [(30, 3), (3, 30), (20, 20), (5, 5)])

@@ -107,6 +107,9 @@ def test_possible_problems_are_noted(home: Path, tmp_path: Path) -> None:
     summary = " ".join(run.summary.split())
     assert "75.0% of the documents have one sentence, 94.0% of the sentences are repeated" in summary
     assert "note many sentences are repeated" in summary and "note many documents have one sentence" in summary
+    (tmp_path / "c.txt").write_text("the\n\n" * 3 + "the book\nvery bad\n\n" * 10)
+    run = new_run(home, tmp_path / "c.txt", dev=str(tmp_path / "c.txt"), objective="mlm+sop")
+    assert "note 3 documents have one token and are left out" in " ".join(run.summary.split())
 
 
 @pytest.mark.parametrize("always", [False, True])
