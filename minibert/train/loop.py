@@ -13,6 +13,7 @@ The recipe is that of BERT (Devlin et al. 2018, appendix A.3), with Adam's bias 
 """
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -229,6 +230,12 @@ def train(
     flush_every, prepared = (1, iter) if next(model.parameters()).is_cpu else (20, iterate_ahead)
     progress, optimizer = progress or Progress(), optimizer or new_optimizer(model, settings)
     steps, before = settings.epochs * -(-batches.batches_per_epoch // settings.accumulate), progress.tokens
+    if not learning_rate_at(steps - 1, steps, settings):  # a single step, the first of the warmup, as in transformers
+        warnings.warn(
+            f"this run has one step, and with warmup {settings.warmup:g} its learning rate is 0: "
+            "nothing is learned; give it more steps (epochs, steps, a smaller batch_size) or warmup 0",
+            stacklevel=2,
+        )
     bar = progress_bar(name="training", total=steps, initial=progress.step, unit="step")
     with bar, unchecked(), keep_freed_memory(), delayed_signals() as signals:  # unchecked: the batches are valid
         while progress.epoch < settings.epochs:

@@ -288,7 +288,7 @@ def test_evaluate_remembers_the_columns_of_the_training_data(home: Path, run: An
     model = ["--model", home / "encoder"]
     out = run("classify", "train", data, *columns, "--out", tmp_path / "frozen", *model, "--folds", 0)
     assert "0.5000, the accuracy of always saying 'pos', the majority class" in " ".join(out.split())
-    run("finetune", "classify", data, *columns, "--out", tmp_path / "tuned", *model, "--epochs", 1)
+    run("finetune", "classify", data, *columns, "--out", tmp_path / "tuned", *model, "--epochs", 2)
     others = write_table(tmp_path / "dev.jsonl", rows)  # no delimiter, UTF-8
     for name in ("frozen", "tuned"):
         assert "24 rows" in run("evaluate", tmp_path / name, data)
@@ -344,7 +344,7 @@ def test_a_model_that_was_trained_on_pairs_remembers_both_columns(home: Path, ru
     data = write_table(tmp_path / "train.csv", rows)
     columns = ["--text", "a", "--pair", "b", "--label", "kind", "--model", home / "encoder"]
     run("classify", "train", data, *columns, "--out", tmp_path / "frozen", "--folds", 0)
-    run("finetune", "classify", data, *columns, "--out", tmp_path / "tuned", "--epochs", 1)
+    run("finetune", "classify", data, *columns, "--out", tmp_path / "tuned", "--epochs", 2)
     for name in ("frozen", "tuned"):
         assert "24 rows" in run("evaluate", tmp_path / name, data)
         lines = run("predict", tmp_path / name, "--file", data).splitlines()

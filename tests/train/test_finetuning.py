@@ -61,7 +61,7 @@ def test_what_is_frozen_keeps_its_bits(what: str, parts: int, checkpoint: Path) 
 
 
 def test_a_head_that_fits_is_kept_and_another_is_fresh(checkpoint: Path, tmp_path: Path) -> None:
-    first: Any = finetune("classify", *labelled(24), model=checkpoint, out=tmp_path, epochs=1)
+    first: Any = finetune("classify", *labelled(24), model=checkpoint, out=tmp_path, epochs=2)
     task = task_class("classify")()
     kept, fresh = (new_model(tmp_path, task, labels) for labels in (["neg", "pos"], ["a", "b", "c"]))
     assert torch.equal(kept.classifier.weight, first.classifier.weight)
@@ -101,7 +101,7 @@ def test_a_folder_that_learned_that_there_may_be_no_answer_remembers_it(checkpoi
     squad = {"version": "v2.0", "data": [{"paragraphs": [{"context": context, "qas": [known, none]}]}]}
     (tmp_path / "squad.json").write_text(json.dumps(squad))
     how: dict[str, Any] = {"max_question": 3, "max_answer": 2, "n_best": 4, "stride": 2, "null_threshold": -99.0}
-    finetune(Answering(**how), tmp_path / "squad.json", model=checkpoint, out=tmp_path / "out", epochs=1, max_length=12)
+    finetune(Answering(**how), tmp_path / "squad.json", model=checkpoint, out=tmp_path / "out", epochs=2, max_length=12)
     reader = open_reader(tmp_path / "out")
     assert reader.task == Answering(**how, unanswerable=True)
     assert reader.answer(reader.task.from_texts(["the book"], [context]))[0]["answer"] == ""  # no answer scores better
@@ -137,13 +137,13 @@ def test_a_data_frame_a_dict_and_a_file_give_the_same_model_which_answers_texts(
 
 def test_a_missing_text_is_refused_with_its_row_or_is_empty_as_the_message_says(checkpoint: Path) -> None:
     texts, labels = labelled(8)
-    nothing, how = pd.NA, {"model": checkpoint, "epochs": 1}
+    nothing, how = pd.NA, {"model": checkpoint, "epochs": 2}
     gaps: list[Any] = [*texts[:3], nothing, *texts[4:]]
     with pytest.raises(TypeError, match=r"row 3 is .*, not a text; use missing='empty'"):
         finetune("classify", {"text": gaps, "label": labels}, **how)
     one: Any = finetune("classify", {"text": gaps, "label": labels}, missing="empty", **how)
     assert one.predict([nothing, "the film"]) == one.predict(["", "the film"])
-    fitted = classifier(checkpoint, epochs=1, missing="empty").fit(gaps, labels)
+    fitted = classifier(checkpoint, epochs=2, missing="empty").fit(gaps, labels)
     assert fitted.predict([nothing]).tolist() == fitted.predict([""]).tolist()
     with pytest.raises(TypeError, match="row 3 is"):
         classifier(checkpoint).fit(gaps, labels)

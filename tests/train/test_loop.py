@@ -4,6 +4,7 @@ Gradients, losses and weights are bit for bit those of a plain loop with transfo
 same is shown by tests/bench/test_training.py.
 """
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -125,6 +126,17 @@ def test_progress_counts_steps_epochs_tokens_and_losses_and_training_ends_in_eva
     assert model.head_is_trained
     assert not any(module.training for module in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_run_of_one_step_with_warmup_changes_no_weight_and_warns(made: Make) -> None:
+    model, batches, settings = made(), batches_of(HEAD, 4, 4), TrainSettings(epochs=1)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.warns(UserWarning, match=r"one step.* warmup 0\.1 .*rate is 0.*epochs.*batch_size.*warmup 0"):
+        train(model, batches, settings)
+    assert_equal(model.state_dict(), before)
+    train(model, batches, replace(settings, warmup=0.0))  # which learns, without a warning
+    assert any(not torch.equal(x, before[name]) for name, x in model.state_dict().items())
+    train(model, batches, replace(settings, epochs=2, warmup=0.99))  # two steps, the first at a rate of 0
 
 
 # ---------------------------------------------------------------------------------------------------------------

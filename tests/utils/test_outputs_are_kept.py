@@ -279,7 +279,7 @@ def test_a_damaged_list_permits_nothing(tmp_path: Path, content: str) -> None:
 
 
 def test_other_files_beside_the_state_of_a_run_stay(home: Path, tmp_path: Path) -> None:
-    how: dict[str, Any] = {"model": home / "words", "out": tmp_path / "out", "epochs": 1, "max_length": 16}
+    how: dict[str, Any] = {"model": home / "words", "out": tmp_path / "out", "epochs": 2, "max_length": 16}
     state = tmp_path / "out.training"
     state.mkdir()
     (state / "thesis.txt").write_text("my life")
