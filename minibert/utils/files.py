@@ -1,16 +1,21 @@
 """Files: untrusted input is read within limits, and output is written atomically.
 
 Input is a regular file of bounded size, and JSON is one object. Output is written under a temporary name, then renamed,
-so that no reader ever sees half a file. outputs.py decides what may be replaced.
+so that no reader ever sees half a file, even after a power cut. outputs.py decides what may be replaced.
+
+A process that is killed leaves its temporary file: .NAME.XXXXXXXX beside NAME, with random hexadecimal digits. No later
+run stumbles over it. The next run removes it from a folder of unfinished work; elsewhere it may be deleted by hand.
 """
 
 import glob
 import hashlib
 import json
 import os
+import re
+import secrets
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path, PureWindowsPath
 from typing import IO, Any
 
@@ -115,18 +120,45 @@ def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
         raise
 
 
+def temporary_path(path: Path) -> Path:
+    """Return a hidden path beside `path` that no other process or thread uses."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+
+
+def final_name(path: Path) -> str:
+    """Return the name that a temporary path was to get: a.txt of .a.txt.1f0c52d9; any other path's own name.
+
+    Earlier versions ended a temporary name with the number of the process.
+    """
+    temporary = re.fullmatch(r"\.(.+)\.([0-9a-f]{8}|\d+)", path.name, re.DOTALL)
+    return temporary[1] if temporary else path.name
+
+
+def sync(path: Path) -> None:
+    """Wait until a file's content, or a folder's names, are on the disk, where they survive a power cut."""
+    with suppress(OSError) if path.is_dir() else nullcontext():  # not every system can sync a folder
+        # Windows syncs only what is open for writing.
+        descriptor = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`: renamed to it when all is written, removed when writing fails."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Yield a temporary path beside `path`: renamed to it when all is written, removed when writing fails."""
+    temporary = temporary_path(path)
     try:
         with naming(path, temporary):
-            temporary.touch()
+            temporary.touch(exist_ok=False)
             mode = temporary.stat().st_mode  # by the user's umask; safetensors writes for the owner alone
             yield temporary
             if temporary.stat().st_mode != mode:
                 temporary.chmod(mode)
+            sync(temporary)  # before its name: after a power cut, a name without its content would be half a file
             os.replace(temporary, path)
+            sync(path.parent)
     finally:
         with suppress(OSError):  # it was never created, or its folder is gone
             temporary.unlink()

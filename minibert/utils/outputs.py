@@ -14,7 +14,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from minibert.utils.files import listing, naming, read_json, regular, sha256, write_text_atomically
+from minibert.utils.files import (
+    listing,
+    naming,
+    read_json,
+    regular,
+    sha256,
+    sync,
+    temporary_path,
+    write_text_atomically,
+)
 
 LIST_FILE = "minibert.json"  # {"files": {name: SHA-256}}; two of them, old and new, while a file is being replaced
 OTHER = "name another --out"
@@ -117,7 +126,7 @@ def atomic_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
 
     Raises what check_output raises where `out` has been filled since it was checked.
     """
-    temporary = out.with_name(f".{out.name}.{os.getpid()}")
+    temporary = temporary_path(out)
     try:
         with naming(out, temporary):
             temporary.mkdir(parents=True)
@@ -126,12 +135,15 @@ def atomic_folder(out: Path, overwrite: bool = False) -> Iterator[Path]:
         files = {path.relative_to(temporary).as_posix(): sha256(path) for path in paths}
         check_output(out, overwrite, files=files)
         write_list(temporary, files)
+        for path in (*temporary.rglob("*"), temporary):
+            sync(path)
         with suppress(OSError):
             out.rmdir()  # only an empty folder can be removed
         if out.exists():
             replace_files(out, temporary, files)
         else:
             os.rename(temporary, out)
+        sync(out.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -144,9 +156,11 @@ def replace_files(out: Path, temporary: Path, new: Mapping[str, str]) -> None:
     for name in new:
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         os.replace(temporary / name, out / name)
+        sync((out / name).parent)
     for name in old.keys() - new.keys():
         (out / name).unlink()
     os.replace(temporary / LIST_FILE, out / LIST_FILE)
+    sync(out)
 
 
 def write_list(folder: Path, files: Mapping[str, object]) -> None:

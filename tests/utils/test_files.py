@@ -3,11 +3,20 @@
 import errno
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
-from minibert.utils.files import MOST_BYTES, atomic_write, read_json, write_text_atomically
+from minibert.utils.files import (
+    MOST_BYTES,
+    atomic_write,
+    final_name,
+    read_json,
+    temporary_path,
+    write_text_atomically,
+)
 
 
 def test_an_object_is_read_with_and_without_a_byte_order_mark(tmp_path: Path) -> None:
@@ -73,3 +82,50 @@ def test_a_file_has_the_permissions_of_the_umask_whatever_wrote_it(tmp_path: Pat
         temporary.unlink()
         os.close(os.open(temporary, os.O_CREAT | os.O_WRONLY, 0o600))  # as the writer of safetensors does
     assert stat.S_IMODE((tmp_path / "a.bin").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
+
+
+def test_many_threads_write_one_file_at_once_and_it_is_whole(tmp_path: Path) -> None:
+    """All have the number of one process."""
+    together = Barrier(4)
+
+    def write(text: str) -> None:
+        with atomic_write(tmp_path / "a.txt") as temporary:
+            together.wait()
+            temporary.write_text(text)
+
+    texts = [letter * 1000 for letter in "abcd"]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, texts))
+    assert (tmp_path / "a.txt").read_text() in texts
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_file_is_on_the_disk_before_its_name_and_its_name_before_it_counts_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, replace, fsync = list[str](), os.replace, os.fsync
+
+    def named_fsync(descriptor: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", named_fsync)
+    monkeypatch.setattr(os, "replace", lambda old, new: (done.append("renamed"), replace(old, new)))
+    write_text_atomically(tmp_path / "a.txt", "a")
+    assert done == ["file", "renamed", "folder"]
+
+
+@pytest.mark.parametrize(
+    ("name", "final"),
+    [
+        (".a.txt.0123abcd", "a.txt"),
+        (".a.txt.4711", "a.txt"),  # the number of a process, of earlier versions
+        (".a.txt.bak", ".a.txt.bak"),
+        (".a.txt.beef", ".a.txt.beef"),
+        ("a.txt", "a.txt"),
+        (".hidden", ".hidden"),
+    ],
+)
+def test_a_temporary_name_tells_the_final_one(name: str, final: str) -> None:
+    assert final_name(Path("folder") / name) == final
+    assert final_name(temporary_path(Path("folder") / name)) == name

@@ -18,6 +18,7 @@ from words import write_words_checkpoint
 
 from minibert.cli import main as cli
 from minibert.train import finetune
+from minibert.utils import outputs
 from minibert.utils.outputs import LIST_FILE, atomic_folder, check_output
 
 pytestmark = [
@@ -164,15 +165,12 @@ def test_a_place_that_cannot_be_written_to_is_refused_and_named(
     assert {path.name for path in tmp_path.iterdir()} == {"here", "place"}
 
 
-def test_of_two_runs_with_one_output_the_second_to_end_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_runs_with_one_output_the_second_to_end_is_refused(tmp_path: Path) -> None:
     with (
         pytest.raises(ValueError, match=r"out is there already and holds a\.txt"),
         atomic_folder(tmp_path / "out") as second,
     ):
         (second / "a.txt").write_text("second")
-        monkeypatch.setattr(os, "getpid", lambda: 1)  # another process
         write_two(tmp_path / "out", "first", ("a.txt",))
     assert contents(tmp_path, "*.txt") == {"out/a.txt": b"first"}
 
@@ -252,6 +250,24 @@ def test_a_kill_between_two_files_leaves_each_whole_and_the_next_run_goes_on(
     assert contents(out, "*.txt") == {"a.txt": b"newer", "sub/b.txt": b"newer", "thesis.txt": b"my life"}
     write_two(out, "newest", ("a.txt",))  # what is no longer written goes
     assert contents(out, "*.txt") == {"a.txt": b"newest", "thesis.txt": b"my life"}
+
+
+def test_what_a_killed_process_of_the_same_number_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    """In a container each process may have the same number."""
+    (tmp_path / f".out.{os.getpid()}").mkdir()
+    write_two(tmp_path / "out", "new")
+    assert contents(tmp_path, "*.txt") == {"out/a.txt": b"new", "out/sub/b.txt": b"new"}
+
+
+def test_all_files_are_on_the_disk_before_their_folder_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, rename = list[str](), os.rename
+    monkeypatch.setattr(outputs, "sync", lambda path: done.append(path.name.removeprefix(".").partition(".")[0]))
+    monkeypatch.setattr(os, "rename", lambda old, new: (done.append("renamed"), rename(old, new)))
+    write_two(tmp_path / "out", "new")
+    assert sorted(done[:-2]) == ["a", "b", "minibert", "out", "sub"]
+    assert done[-2:] == ["renamed", tmp_path.name]
 
 
 def test_a_file_behind_a_link_and_one_that_the_list_names_elsewhere_are_kept(tmp_path: Path) -> None:
