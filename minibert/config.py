@@ -6,14 +6,24 @@ from pathlib import Path
 from typing import Any, Self
 
 from minibert.families import family_of
-from minibert.families.base import Family
+from minibert.families.base import Family, Unstated
 from minibert.utils.files import read_json
+from minibert.utils.printing import brief
 from minibert.utils.settings import check, check_number, setting
 
 ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
-# Variants of BERT that the encoder does not compute: key of config.json -> the value without it.
-ABSENT = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
+# Keys of config.json that change what transformers computes and that minibert does not implement: key -> the value
+# without effect. tests/test_config_keys.py lists every key of transformers, and why the others need no row here.
+ABSENT = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "pruned_heads": {},
+    "chunk_size_feed_forward": 0,  # products of fewer rows round differently
+    "per_layer_config": {},
+    "quantization_config": {},
+}
 # A file could claim any size, and that much memory would be allocated: the maximum is far above that of any BERT.
 size = partial(setting, help="", minimum=1, maximum=2**24)
 fraction = partial(setting, help="", minimum=0.0, maximum=1.0)
@@ -23,8 +33,9 @@ fraction = partial(setting, help="", minimum=0.0, maximum=1.0)
 class Config:
     """Sizes and behaviour of one checkpoint; sizes have the names of transformers 5.23 BertConfig.
 
-    The defaults are BERT-base (Devlin et al. 2018, section 3). Raises ValueError or TypeError, naming the field, for a
-    value that no BERT can have or that minibert does not implement.
+    The defaults are BERT-base (Devlin et al. 2018, section 3). dataclasses.replace changes a field and everything that
+    follows from it. Raises ValueError or TypeError, naming the field, for a value that no BERT can have, that this
+    relative cannot have or that minibert does not implement.
     """
 
     model_type: str = "bert"  # which relative (families/); later modules read the fields below instead
@@ -34,7 +45,7 @@ class Config:
     num_attention_heads: int = size(12)  # H
     intermediate_size: int = size(3072)  # F
     max_position_embeddings: int = size(512)  # rows of the table of positions
-    type_vocab_size: int = size(2, minimum=0)  # segments; 0: the model has none
+    type_vocab_size: int = size(Unstated(2), minimum=0)  # segments; 0: the model has none
     hidden_act: str = setting("gelu", "", choices=ACTIVATIONS)  # the activation of the feed-forward
     layer_norm_eps: float = fraction(1e-12)  # added to a variance before dividing by its root
     hidden_dropout_prob: float = fraction(0.1)  # the fraction of values that training sets to 0
@@ -42,45 +53,55 @@ class Config:
     initializer_range: float = fraction(0.02)  # standard deviation of fresh weights
     pad_token_id: int = size(0, minimum=0)  # [PAD], which fills short rows
     tie_word_embeddings: bool = True  # tokens are predicted with the matrix that embeds them
-    # What the relatives of BERT changed.
-    embedding_size: int = size(0, minimum=0)  # width of the tables; 0: hidden_size
-    always_projected: bool = False  # a linear map to hidden_size, even where embedding_size equals it
-    first_position: int = size(0, minimum=0)  # position of the first token
-    padding_has_position: bool = True  # False: positions count real tokens; [PAD] has the row before the first
-    task_vocab_size: int = size(0, minimum=0)  # task types; 0: the model has none
-    layers_in_group: int = size(1)  # distinct layers in a group (ALBERT's files name layers by group)
-    shared_layers: tuple[int, ...] = ()  # the distinct layer that computes each step; (): 0 1 2 ...
-    dropout_after_attention: bool = True
-    dropout_after_feed_forward: bool = True
     # Of the task heads (pretraining_heads.py, heads.py).
-    prediction_act: str = ""  # the activation before tokens are predicted; "": hidden_act
-    text_head: str = "pooler"  # first layer of a text head: the pooler, or its own linear layer with this activation
-    dropout_before_text_head: bool = False  # dropout before that layer too, not only after it
-    choice_head: str = ""  # text_head of multiple choice; "": as text_head
-    choice_dropout: float | None = fraction(None)  # None: classifier_dropout
     id2label: dict[int, str] = field(default_factory=lambda: {0: "LABEL_0", 1: "LABEL_1"})
     problem_type: str | None = setting(None, "", choices=PROBLEM_TYPES)  # which loss; None: chosen by the labels
     classifier_dropout: float | None = fraction(None)  # None: hidden_dropout_prob
-    classifier_dropout_on_tokens: bool = True  # False: token classification uses hidden_dropout_prob
+    # Settings of some relatives; the others cannot change them.
+    embedding_size: int = size(Unstated(768))  # width of the tables; hidden_size unless stated
+    num_hidden_groups: int = size(1)  # groups of layers that share their weights
+    inner_group_num: int = size(1, maximum=64)  # distinct layers in a group
+    use_task_id: bool = setting(False, "")  # whether an embedding of the task is added to each token
+    task_type_vocab_size: int = size(3, minimum=0)  # tasks
+    choice_dropout: float | None = fraction(None)  # before the score of a choice; None: as the relative has it
     qa_dropout: float = fraction(0.0)  # before the start and end logits of an answer
     extra: dict[str, Any] = field(default_factory=dict, repr=False)  # every other key of config.json, written back
+    # What follows from the relative and the fields above (Family.decided).
+    always_projected: bool = field(init=False)  # a linear map to hidden_size, even where embedding_size equals it
+    first_position: int = field(init=False)  # position of the first token
+    padding_has_position: bool = field(init=False)  # False: only real tokens count; [PAD] has the row before the first
+    task_vocab_size: int = field(init=False)  # task types; 0: the model has none
+    layers_in_group: int = field(init=False)  # distinct layers in a group (ALBERT's files name layers by group)
+    shared_layers: tuple[int, ...] = field(init=False)  # the distinct layer that computes each step
+    dropout_after_attention: bool = field(init=False)
+    dropout_after_feed_forward: bool = field(init=False)
+    prediction_act: str = field(init=False)  # the activation before tokens are predicted; "": hidden_act
+    text_head: str = field(init=False)  # first layer of a text head: the pooler, or a linear layer with this activation
+    dropout_before_text_head: bool = field(init=False)  # dropout before that layer too, not only after it
+    choice_head: str = field(init=False)  # text_head of multiple choice; "": as text_head
+    classifier_dropout_on_choices: bool = field(init=False)  # False: multiple choice uses hidden_dropout_prob
+    classifier_dropout_on_tokens: bool = field(init=False)  # False: token classification uses hidden_dropout_prob
 
     def __post_init__(self) -> None:
-        self.check()  # the functions below may trust each value
-        for name, value in self.family.behaviour.items():
-            object.__setattr__(self, name, value(self) if callable(value) else value)
+        check(self)  # the functions of the family may trust each value
+        if isinstance(self.embedding_size, Unstated):
+            object.__setattr__(self, "embedding_size", Unstated(self.hidden_size))
+        for name, value in self.family.decided(self).items():
+            given = vars(self).get(name, value)
+            if given != value and not isinstance(given, Unstated):
+                raise ValueError(f"{name} is {brief(given)}; {self.family.title} cannot change it from {brief(value)}")
+            object.__setattr__(self, name, value)
         self.check()
-        object.__setattr__(self, "embedding_size", self.embedding_size or self.hidden_size)
-        object.__setattr__(self, "shared_layers", tuple(self.shared_layers) or tuple(range(self.num_hidden_layers)))
 
     def check(self) -> None:
-        """Raise ValueError or TypeError for an impossible or unsupported value, or two that contradict each other."""
-        check(self)
+        """Raise ValueError or TypeError for an unsupported value, or two that contradict each other."""
         for name, accepted in ABSENT.items():
             if self.extra.get(name) not in (None, accepted):
                 raise ValueError(f"{name} {self.extra[name]!r} is not implemented; only {accepted!r} is")
         if self.hidden_size % (H := self.num_attention_heads):
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {H}")
+        if self.problem_type == "single_label_classification" and self.num_labels == 1:
+            raise ValueError(f"problem_type is {self.problem_type!r} and id2label has 1 label; a class needs another")
         for value, limit in (("pad_token_id", "vocab_size"), ("first_position", "max_position_embeddings")):
             check_number(f"{value}, below {limit},", getattr(self, value), int, 0, getattr(self, limit) - 1)
 

@@ -114,7 +114,8 @@ class MultipleChoice(TextClassifier):
     def build(self, config: Config) -> None:
         """As for classification, except for the dropout of some relatives."""
         super().build(config)
-        self.dropout.p = self.dropout.p if config.choice_dropout is None else config.choice_dropout
+        usual = self.dropout.p if config.classifier_dropout_on_choices else config.hidden_dropout_prob
+        self.dropout.p = usual if config.choice_dropout is None else config.choice_dropout
 
     def forward(self, input_ids: Tensor, **given: Any) -> Any:
         """Encode (B, C, S) token ids. Raises ValueError for inputs of other shapes."""

@@ -8,22 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import every_family
+from helpers import every_family, small_config
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minibert.checkpoints.load import full_name
 from minibert.config import ACTIVATIONS, Config
-from minibert.families.base import BEHAVIOUR, MOST_LABELS, Family
-from minibert.families.bert import BERT
+from minibert.families.albert import ALBERT
+from minibert.families.base import DECIDED, MOST_LABELS, Family
+from minibert.families.bert import BERT, ERNIE
 from minibert.families.distilbert import DISTILBERT
-from minibert.model import ACTIVATION
+from minibert.families.roberta import ROBERTA
+from minibert.model import ACTIVATION, Encoder
 
 FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 LIMITED = {
     name: f.metadata["limits"]["maximum"] for name, f in FIELDS.items() if "maximum" in f.metadata.get("limits", {})
 }
-SIZES = [name for name, maximum in LIMITED.items() if maximum > 1 and name not in BEHAVIOUR]
-FRACTIONS = [name for name, maximum in LIMITED.items() if maximum == 1 and name not in BEHAVIOUR]
+SIZES = [name for name, maximum in LIMITED.items() if maximum > 1 and name not in DECIDED]
+FRACTIONS = [name for name, maximum in LIMITED.items() if maximum == 1 and name not in DECIDED]
 
 
 def upstream(family: Family, **values: Any) -> Any:
@@ -97,6 +100,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key' is not implemented"),
     ({"is_decoder": True}, "is_decoder True is not implemented"),
     ({"problem_type": "ranking"}, "problem_type is 'ranking'; choose from regression"),
+    (
+        {"problem_type": "single_label_classification", "num_labels": 1},
+        "problem_type is 'single_label_classification' and id2label has 1 label",
+    ),
     ({"pruned_heads": {"0": [1]}}, r"pruned_heads {'0': \[1\]}"),
     *(({"num_labels": count}, f"num_labels is {count}; .* at most {MOST_LABELS}") for count in (-1, 2**20 + 1)),
     *(({"num_labels": count}, f"num_labels is {count!r}; it must be an int") for count in (1.5, "3", True)),
@@ -115,7 +122,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 MADE: list[tuple[dict[str, Any], str]] = [  # in Python: in a file, None is no value and a position is another key
     ({"hidden_dropout_prob": None}, "hidden_dropout_prob is None"),
     ({"hidden_size": None}, "hidden_size is None"),
-    ({"max_position_embeddings": 2, "first_position": 2}, "first_position, below max_position_embeddings, is 2"),
+    ({"max_position_embeddings": 2, "model_type": "roberta", "pad_token_id": 1}, "max_position_embeddings, is 2"),
 ]
 
 
@@ -131,7 +138,87 @@ def test_the_limits_themselves_are_taken() -> None:
     assert bert(vocab_size=2**24, num_hidden_layers=2**12).num_hidden_layers == 2**12
     assert all(getattr(bert(**{name: value}), name) == value for name in FRACTIONS for value in (0, 1.0))
     assert bert().classifier_dropout is None
-    assert Config(max_position_embeddings=514, first_position=2).max_tokens == 512
+    assert Config(model_type="roberta", max_position_embeddings=514, pad_token_id=1).max_tokens == 512
+
+
+# Every field that Config takes, with another value than that of small_config and of every default.
+CHANGES: dict[str, Any] = {
+    "vocab_size": 77,
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "intermediate_size": 19,
+    "max_position_embeddings": 23,
+    "type_vocab_size": 5,
+    "hidden_act": "relu",
+    "layer_norm_eps": 1e-3,
+    "hidden_dropout_prob": 0.25,
+    "attention_probs_dropout_prob": 0.35,
+    "initializer_range": 0.5,
+    "pad_token_id": 4,
+    "tie_word_embeddings": False,
+    "embedding_size": 7,
+    "num_hidden_groups": 2,
+    "inner_group_num": 2,
+    "use_task_id": False,
+    "task_type_vocab_size": 6,
+    "choice_dropout": 0.45,
+    "id2label": {0: "a", 1: "b", 2: "c", 3: "d"},
+    "problem_type": "regression",
+    "classifier_dropout": 0.55,
+    "qa_dropout": 0.65,
+    "extra": {"my own key": 1},
+}
+KEPT = {"model_type"}  # changed below: it says which of the others exist
+DERIVED = [name for name, one in FIELDS.items() if not one.init]
+
+
+@every_family
+def test_replace_of_any_field_gives_the_config_that_its_file_gives(family: Family) -> None:
+    assert CHANGES.keys() == {name for name, one in FIELDS.items() if one.init} - KEPT
+    config = small_config(family)
+    for name, value in (CHANGES | {"use_task_id": not config.use_task_id}).items():
+        if name in family.decides:
+            with pytest.raises(ValueError, match=rf"^{name} is {value}; {family.title} "):
+                dataclasses.replace(config, **{name: value})
+            continue
+        changed = dataclasses.replace(config, **{name: value})
+        raw = config.to_dict() | ({family.keys.get(name, name): value} if name != "extra" else value)
+        assert changed == Config.from_dict(json.loads(json.dumps(raw))), name
+        assert Config.from_dict(json.loads(json.dumps(changed.to_dict()))) == changed, name
+
+
+@every_family
+def test_a_replaced_config_makes_the_model_that_transformers_makes(family: Family) -> None:
+    """One after the other, so that nothing that was derived before may stay."""
+    config = small_config(family)
+    for change in ({"num_hidden_layers": 3}, {"hidden_size": 48}, {"num_attention_heads": 4}, {"pad_token_id": 2}):
+        config = dataclasses.replace(config, **change)
+    theirs = getattr(importlib.import_module("transformers"), family.upstream + "Model")(
+        upstream(family, **config.to_dict())
+    )
+    ours = Encoder(config)
+    sizes = {full_name(family, name, "", config.layers_in_group): x.shape for name, x in ours.state_dict().items()}
+    assert sizes == {name: x.shape for name, x in theirs.state_dict().items()}
+
+
+def test_replaced_groups_and_tasks_change_what_follows_from_them() -> None:
+    config = dataclasses.replace(small_config(ALBERT), num_hidden_layers=5, num_hidden_groups=2, inner_group_num=2)
+    assert config.shared_layers == (0, 1, 0, 1, 0, 1, 2, 3, 2, 3)
+    assert dataclasses.replace(config, num_hidden_layers=2).shared_layers == (0, 1, 2, 3)
+    with pytest.raises(ValueError, match=r"num_hidden_groups, at most num_hidden_layers, is 2; .* at most 1"):
+        dataclasses.replace(config, num_hidden_layers=1)
+    assert dataclasses.replace(small_config(ERNIE), use_task_id=False).task_vocab_size == 0
+    assert dataclasses.replace(small_config(ROBERTA), pad_token_id=5).first_position == 6
+
+
+def test_what_a_relative_decides_cannot_be_replaced_and_another_relative_decides_anew() -> None:
+    config = Config(hidden_size=24, num_attention_heads=3)
+    for name in DERIVED:
+        with pytest.raises(ValueError, match=f"field {name} "):
+            dataclasses.replace(config, **{name: getattr(config, name)})
+    distilbert = dataclasses.replace(config, model_type="distilbert", hidden_size=48)
+    assert (distilbert.type_vocab_size, distilbert.embedding_size, distilbert.text_head) == (0, 48, "relu")
 
 
 ANYTHING = st.recursive(

@@ -40,18 +40,14 @@ TOKENS = {
 }
 
 
-def layers_in_group(config: Any) -> int:
-    """How many layers a group has; every step uses a whole group."""
-    check_number("num_hidden_groups", config.extra["num_hidden_groups"], int, 1, config.num_hidden_layers)
-    inner: int = config.extra["inner_group_num"]
-    check_number("inner_group_num", inner, int, 1, 64)
-    return inner
-
-
 def shared_layers(config: Any) -> tuple[int, ...]:
-    """Which layer computes each step: step i uses group int(i / (L / groups)), all of its layers in turn."""
-    L, inner = config.num_hidden_layers, config.layers_in_group
-    steps_per_group = L / config.extra["num_hidden_groups"]  # a fraction is rounded where upstream rounds it
+    """Which layer computes each step: step i uses group int(i / (L / groups)), all of its layers in turn.
+
+    Raises ValueError for more groups than steps.
+    """
+    L, inner = config.num_hidden_layers, config.inner_group_num
+    check_number("num_hidden_groups, at most num_hidden_layers,", config.num_hidden_groups, int, 1, L)
+    steps_per_group = L / config.num_hidden_groups  # a fraction is rounded where upstream rounds it
     groups = [int(step / steps_per_group) for step in range(L)]
     return tuple(group * inner + layer for group in groups for layer in range(inner))
 
@@ -71,7 +67,12 @@ ALBERT = Family(
         "multiple-choice": CLASSIFIER,
     },
     lacks={"next-sentence": "ALBERT predicts the order of sentences instead; see pretraining"},
-    keys={"embedding_size": "embedding_size", "classifier_dropout": "classifier_dropout_prob"},
+    keys={
+        "embedding_size": "embedding_size",
+        "num_hidden_groups": "num_hidden_groups",
+        "inner_group_num": "inner_group_num",
+        "classifier_dropout": "classifier_dropout_prob",
+    },
     defaults={
         "vocab_size": 30000,
         "embedding_size": 128,
@@ -82,12 +83,10 @@ ALBERT = Family(
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
         "classifier_dropout": 0.1,
-        "num_hidden_groups": 1,
-        "inner_group_num": 1,
     },
     behaviour={
         "always_projected": True,
-        "layers_in_group": layers_in_group,
+        "layers_in_group": lambda config: config.inner_group_num,
         "shared_layers": shared_layers,
         "dropout_after_feed_forward": False,
     },

@@ -12,28 +12,38 @@ from typing import Any
 from minibert.utils.printing import brief
 from minibert.utils.settings import check_number
 
-# Fields of Config that no config.json has, unless the relative has a key for them.
-BEHAVIOUR = frozenset(
-    {
-        "embedding_size",
-        "always_projected",
-        "first_position",
-        "padding_has_position",
-        "task_vocab_size",
-        "shared_layers",
-        "layers_in_group",
-        "dropout_after_attention",
-        "dropout_after_feed_forward",
-        "prediction_act",
-        "text_head",
-        "dropout_before_text_head",
-        "choice_head",
-        "choice_dropout",
-        "classifier_dropout_on_tokens",
-        "qa_dropout",
-    }
-)
 MOST_LABELS = 2**20
+
+
+class Unstated(int):
+    """A size that nobody has stated: the relative decides it, and decides again after dataclasses.replace."""
+
+
+# Fields of Config that the relative decides, unless its config.json has a key for them: BERT's value, or a function of
+# the Config.
+DECIDED: Mapping[str, Any] = {
+    "embedding_size": lambda config: Unstated(config.hidden_size),
+    "num_hidden_groups": 1,
+    "inner_group_num": 1,
+    "use_task_id": False,
+    "task_type_vocab_size": 3,
+    "choice_dropout": None,
+    "qa_dropout": 0.0,
+    "always_projected": False,
+    "first_position": 0,
+    "padding_has_position": True,
+    "task_vocab_size": 0,
+    "layers_in_group": 1,
+    "shared_layers": lambda config: tuple(range(config.num_hidden_layers)),
+    "dropout_after_attention": True,
+    "dropout_after_feed_forward": True,
+    "prediction_act": "",
+    "text_head": "pooler",
+    "dropout_before_text_head": False,
+    "choice_head": "",
+    "classifier_dropout_on_choices": True,
+    "classifier_dropout_on_tokens": True,
+}
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,7 @@ class Family:
     lacks: Mapping[str, str] = field(default_factory=dict)  # task head that does not exist -> why
     keys: Mapping[str, str] = field(default_factory=dict)  # field of Config -> key of config.json, where they differ
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of fields that its config.json may leave out
-    # Fields of Config that the relative decides and config.json does not: a value, or a function of the Config.
+    # Fields of Config that the relative decides in another way than BERT (DECIDED).
     behaviour: Mapping[str, Any] = field(default_factory=dict)
     # Tensors that official files may hold a second time: the second name -> the name above.
     second_names: Mapping[str, str] = field(default_factory=dict)
@@ -64,6 +74,15 @@ class Family:
     outputs: Mapping[str, str] = field(default_factory=dict)
     # Task head -> keys of config.json that it reads, each with the only implemented value.
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def decides(self) -> Mapping[str, Any]:
+        """Return the fields of Config that no config.json of the relative can set, as DECIDED has them."""
+        return {name: value for name, value in {**DECIDED, **self.behaviour}.items() if name not in self.keys}
+
+    def decided(self, config: Any) -> dict[str, Any]:
+        """Return the values of these fields."""
+        return {name: value(config) if callable(value) else value for name, value in self.decides.items()}
 
     @property
     def has_segments(self) -> bool:
@@ -102,14 +121,14 @@ class Family:
         values = {key: value for key, value in raw.items() if key not in ("num_labels", "label2id", "id2label")}
         values |= {name: values.pop(key) for name, key in self.keys.items() if key in values}
         values |= {name: value for name, value in self.defaults.items() if values.get(name) is None}
-        names = set(fields) - (BEHAVIOUR - set(self.keys)) - {"extra"}
+        names = set(fields) - self.decides.keys() - {"extra"}
         extra = {name: value for name, value in values.items() if name not in names}
         known = {name: value for name, value in values.items() if name in names and value is not None}
         return known | {"id2label": read_labels(raw), "extra": extra}
 
     def write(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The config.json of these values of Config's fields."""
-        left_out = {"extra", *BEHAVIOUR, *self.behaviour} - set(self.keys)
+        left_out = {"extra", *self.decides}
         written = {self.keys.get(name, name): value for name, value in values.items() if name not in left_out}
         return {**values["extra"], **written, "label2id": {label: i for i, label in values["id2label"].items()}}
 

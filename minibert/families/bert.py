@@ -72,10 +72,6 @@ ERNIE = replace(
     upstream="Ernie",
     prefix="ernie.",
     modules={**ENCODER, "embeddings.task": "embeddings.task_type_embeddings"},
-    defaults={"use_task_id": False, "task_type_vocab_size": 3},
-    behaviour={
-        "task_vocab_size": lambda config: (
-            int(config.extra["task_type_vocab_size"]) if config.extra.get("use_task_id") is True else 0
-        )
-    },
+    keys={"use_task_id": "use_task_id", "task_type_vocab_size": "task_type_vocab_size"},
+    behaviour={"task_vocab_size": lambda config: config.task_type_vocab_size if config.use_task_id else 0},
 )

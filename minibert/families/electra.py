@@ -55,6 +55,7 @@ ELECTRA = Family(
             "summary_type": "first",
             "summary_use_proj": True,
             "summary_activation": "gelu",
+            "summary_proj_to_labels": False,
             "summary_first_dropout": 0,
         }
     },

@@ -43,7 +43,7 @@ ROBERTA = Family(
         "text_head": "tanh",
         "dropout_before_text_head": True,
         "choice_head": "pooler",
-        "choice_dropout": lambda config: config.hidden_dropout_prob,
+        "classifier_dropout_on_choices": False,
     },
     second_names={
         "lm_head.bias": "lm_head.decoder.bias",

@@ -115,7 +115,8 @@ class Electra(nn.Module):
         self.config = config
         self.discriminator = ReplacedTokenDetection(config)
         widths = ("hidden_size", "num_attention_heads", "intermediate_size")
-        self.generator = MaskedLM(replace(config, **{name: getattr(config, name) // GENERATOR for name in widths}))
+        smaller: dict[str, Any] = {name: getattr(config, name) // GENERATOR for name in widths}
+        self.generator = MaskedLM(replace(config, embedding_size=int(config.embedding_size), **smaller))
         for name in ("token", "position", "segment", "norm"):
             setattr(self.generator.encoder.embeddings, name, getattr(self.discriminator.encoder.embeddings, name))
         self.saved = {"": self.discriminator, "generator": self.generator}  # in these folders of the result

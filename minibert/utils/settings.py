@@ -53,7 +53,7 @@ def type_of(settings: type, name: str) -> tuple[type, bool]:
 
 def check(settings: Any) -> None:
     """Raise ValueError or TypeError, naming the setting, its value and its limits, for a value outside them."""
-    for one in fields(settings):
+    for one in [one for one in fields(settings) if one.init]:
         kind, optional = type_of(settings.__class__, one.name)
         value, choices = getattr(settings, one.name), one.metadata.get("choices")
         if optional and value is None:

@@ -117,7 +117,7 @@ def test_a_group_is_stored_once_and_hidden_states_begin_after_the_map(written: W
             {"embedding_size": 12},
             r"word_embeddings.weight has shape \(101, 13\) in the file, \(101, 12\) by config.json",
         ),
-        ({"num_hidden_groups": 9}, "num_hidden_groups is 9; it must be .* at most 4"),
+        ({"num_hidden_groups": 9}, "num_hidden_groups, .*, is 9; it must be .* at most 4"),
         ({"num_hidden_groups": 0}, "num_hidden_groups is 0; it must be at least 1"),
         ({"inner_group_num": "2"}, "inner_group_num is '2'; it must be"),
     ],
