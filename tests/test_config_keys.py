@@ -1,4 +1,4 @@
-"""Every key that transformers 5.23 has for a relative is implemented, refused, or without effect for a reason given here.
+"""Every key that transformers 5.23 has for a relative is implemented, refused, or without effect, for a given reason.
 
 A version of transformers that adds a key fails here.
 """
