@@ -3,9 +3,10 @@
 import argparse
 import json
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -141,8 +142,11 @@ def check_rows(args: Arguments, model: str) -> None:
         require("parquet", *["pyarrow"] * (args.out.suffix.lower() == ".parquet"))
 
 
-def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str) -> Figures:
-    """Answer the rows, some at a time: print a line for each, or write the table. name: of the answers in --json."""
+def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str, texts: int = 1) -> Figures:
+    """Answer the rows, some at a time: print a line for each, or write the table. Warn once of texts that were cut.
+
+    name: of the answers in --json. texts: in a row, of which each may be cut by itself.
+    """
     from minibert.text.writing import table_writer
 
     begin = time.perf_counter()
@@ -150,7 +154,7 @@ def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str)
     counts: Counter[str] = Counter()
     found: list[Any] = []
     total = 0
-    with table_writer(args.out) if args.out else nullcontext() as write:
+    with kept_cuts() as cuts, table_writer(args.out) if args.out else nullcontext() as write:
         while portion := list(islice(rows, 1 if typed else TEXTS_AT_ONCE)):
             lines, answers = answer(portion, total)
             table = [joined(one, given) for one, (_, _, given) in zip(answers, portion, strict=True)]
@@ -161,12 +165,36 @@ def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str)
                 write(table)
             total += len(table)
             counts.update(one["label"] for one in answers if "label" in one)
+    if cuts:
+        truncated, longest = sum(one.truncated for one in cuts), max(one.longest for one in cuts)
+        at_least = any(one.at_least for one in cuts)
+        whole = replace(cuts[0], truncated=truncated, texts=texts * total, longest=longest, at_least=at_least)
+        warnings.warn(whole, stacklevel=2)
     if args.out is None:
         return {name: found}
     seconds, labels = round(time.perf_counter() - begin, 3), dict(sorted(counts.items()))
     shown = ", ".join(f"{count:,} {label}" for label, count in labels.items())
     print(block("saved in", f"{args.out}: {total:,} rows{f' ({shown})' if shown else ''}, {seconds:.1f} s"))
     return {"out": str(args.out), "rows": total, "labels": labels, "seconds": seconds}
+
+
+@contextmanager
+def kept_cuts() -> Iterator[list[Any]]:
+    """Within the block, collect warnings of texts that were cut, a TruncationWarning each, and show all others."""
+    from minibert.text.tokenized import TruncationWarning
+
+    kept, show = list[Any](), warnings.showwarning
+
+    def keep(message: Warning | str, *more: Any, **named: Any) -> None:
+        if isinstance(message, TruncationWarning):
+            kept.append(message)
+        else:
+            show(message, *more, **named)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", TruncationWarning)
+        warnings.showwarning = keep
+        yield kept
 
 
 def rows_of(args: Arguments, pairs: bool | None, task: Any = None) -> Iterator[Row]:

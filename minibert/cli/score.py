@@ -34,7 +34,7 @@ def run(args: Arguments) -> Figures:
 
     settings = {name: getattr(args, name) for name in ("device", "precision", "batch_tokens", "long")}
     scorer = Scorer(model, **settings)
-    return answer_rows(args, rows_of(args, pairs), partial(answer, scorer, args.tokens), "scores")
+    return answer_rows(args, rows_of(args, pairs), partial(answer, scorer, args.tokens), "scores", 1 + pairs)
 
 
 def answer(scorer: Any, tokens: bool, rows: list[Row], first: int) -> tuple[list[str], list[dict[str, Any]]]:

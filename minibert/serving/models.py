@@ -256,7 +256,7 @@ class FrozenLabels(Model):
 class TaskLabels(Model):
     """POST /classify by a checkpoint with a task head: labels, entities, or answers from passages.
 
-    Long texts are cut as they were in training; passages are read in windows.
+    Texts to classify are cut as they were in training; passages and texts to tag are read in windows.
     """
 
     body, kind = ClassifyBody, "label"
@@ -274,7 +274,7 @@ class TaskLabels(Model):
             data = reader.task.from_texts(*([text] for text in texts))
             items.append((data, reader.task.encode(data, reader.tokenizer, reader.labels, reader.max_length)))
         tokens = [sum(len(one.ids) for one in encoded.examples) for _, encoded in items]
-        return items, tokens, sum(encoded.truncated for _, encoded in items)
+        return items, tokens, sum(encoded.cut.truncated for _, encoded in items if encoded.cut)
 
     def compute(self, items: list[tuple[Any, Encoded]]) -> list[dict[str, Any]]:
         """What `minibert.predict` says of each."""

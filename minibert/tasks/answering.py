@@ -29,7 +29,7 @@ from minibert.tasks.metrics import f1
 from minibert.text.formats import decompressed, opened
 from minibert.text.texts import as_columns
 from minibert.text.tokenized import in_windows
-from minibert.text.tokenizer import Tokenizer, TokenStats
+from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
 from minibert.text.writing import one_line
 from minibert.utils.files import parse_json
 from minibert.utils.printing import brief, progress_bar, table
@@ -190,7 +190,7 @@ class Answering(Task):
         contexts = dict(zip(texts, tokenizer.encode_each(texts), strict=True))
         examples: list[Example] = []
         back: list[Passage] = []
-        split = truncated = lost = 0
+        split = truncated = longest = lost = 0
         questions = tokenizer.encode_each([question.question for question in data.rows])
         bar = progress_bar(questions, "encoding", len(data), unit="text")
         for row, pieces in zip(data.rows, bar, strict=True):
@@ -205,18 +205,19 @@ class Answering(Task):
                 examples.append(Example(ids, segments, known if data.known else {}))
             back.append(Passage(windows, first, context.offsets))
             split += len(windows) > 1
-            truncated += len(pieces.ids) > self.max_question
+            truncated, longest = truncated + (len(pieces) > self.max_question), max(longest, len(pieces))
             too_long = answer is not None and answer[1] - answer[0] >= self.max_answer
             lost += bool(row.answers) and (too_long or all(one == NOWHERE for one in found))
         tokens = [id for one in contexts.values() for id in one.ids]
         tokenizer.warn(TokenStats(len(data), len(tokens), tokens.count(tokenizer.unk_id)), max_length)
         counts = [
             (split, f"of {len(data):,} questions are split into windows, {len(examples):,} in all"),
-            (truncated, f"of {len(data):,} questions were truncated to max_question, {self.max_question} tokens"),
             (lost, f"answers are in no window or over max_answer, {self.max_answer} tokens: they cannot be found"),
             (data.repaired, "answers were not at their start in the file: the nearest place was taken"),
         ]
-        return Encoded(examples, notes=tuple(f"{count:,} {text}" for count, text in counts if count), back=back)
+        notes = tuple(f"{count:,} {text}" for count, text in counts if count)
+        cut = TruncationWarning(truncated, len(data), self.max_question, longest, what="questions")
+        return Encoded(examples, notes=notes, cut=cut if truncated else None, back=back)
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Questions, labels: Sequence[str]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from minibert.text.tokenizer import Tokenizer
+from minibert.text.tokenizer import Tokenizer, TruncationWarning
 
 # What `minibert.predict` returns for one row: see train.reader.
 Prediction = dict[str, Any]
@@ -44,8 +44,8 @@ class Encoded:
 
     examples: list[Example]
     choices: int = 0  # examples per question in multiple choice; 0 in other tasks
-    notes: tuple[str, ...] = ()  # warnings for the user: texts truncated, words without tokens, windows
-    truncated: int = 0  # rows of the data that lost their end
+    notes: tuple[str, ...] = ()  # for the user: words without tokens, windows
+    cut: TruncationWarning | None = None  # how many texts lost tokens, if any did; the caller of `encode` warns
     back: Any = None  # what `decode` needs to map logits back to the data
 
 

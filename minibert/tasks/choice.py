@@ -25,7 +25,7 @@ from minibert.text.formats import FileSettings, TextSettings
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
 from minibert.text.tokenized import shares
-from minibert.text.tokenizer import Tokenizer
+from minibert.text.tokenizer import Tokenizer, TruncationWarning
 from minibert.text.writing import one_line
 from minibert.utils.files import parse_json
 from minibert.utils.printing import brief, progress_bar
@@ -108,22 +108,20 @@ class Choice(TextSettings, Task):
         template = tokenizer.template
         room = tokenizer.resolve_max_length(max_length, pairs=True) - template.specials(pairs=True)
         examples: list[Example] = []
-        cut = 0
+        cut = longest = 0
         firsts = tokenizer.encode_each([" ".join(filter(None, (one.context, one.question))) for one in data])
         seconds = tokenizer.encode_each([choice for one in data for choice in one.choices])
         for question in progress_bar(data, "encoding", unit="question"):
             known = {} if question.label is None else {"labels": question.label}
-            first = next(firsts).ids
-            for _ in question.choices:
-                choice = next(seconds).ids
+            first, choices = next(firsts).ids, [next(seconds).ids for _ in question.choices]
+            for choice in choices:
                 n, m = shares(len(first), len(choice), room)
-                cut += n < len(first) or m < len(choice)
                 ids = template.row(first[len(first) - n :], choice[:m])
                 examples.append(Example(ids, template.segments(n, m), known))
-        note = (
-            f"{cut:,} of {len(examples):,} choices with their questions are longer than {max_length} tokens: truncated"
-        )
-        return Encoded(examples, choices=len(data[0].choices) if data else 0, notes=(note,) if cut else ())
+            tokens = len(first) + max(map(len, choices))
+            cut, longest = cut + (tokens > room), max(longest, tokens + max_length - room)
+        warning = TruncationWarning(cut, len(data), max_length, longest, what="questions with a choice")
+        return Encoded(examples, choices=len(data[0].choices) if data else 0, cut=warning if cut else None)
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Sequence[ChoiceQuestion], labels: Sequence[str]

@@ -19,7 +19,7 @@ from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel
 from minibert.text.formats import FileSettings
 from minibert.text.tables import Column, Table
 from minibert.text.texts import TextOrPair, as_columns, as_texts_or_pairs
-from minibert.text.tokenizer import Tokenizer, TokenStats
+from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
 from minibert.text.writing import one_line
 from minibert.utils.settings import setting
 
@@ -150,11 +150,8 @@ class Classification(FileSettings, Task):
             for ids, begin, target in zip(tokens.ids, second, targets, strict=True)
         ]
         tokenizer.warn(TokenStats(len(data), stats.tokens - stats.special, stats.unknown), max_length)
-        note = (
-            f"{stats.truncated:,} of {len(data):,} texts are longer than {max_length} tokens (the longest has "
-            f"{'at least ' * bool(stats.uncounted)}{stats.longest:,}) and were truncated"
-        )
-        return Encoded(examples, notes=(note,) if stats.truncated else (), truncated=stats.truncated)
+        cut = TruncationWarning(stats.truncated, len(data), max_length, stats.longest, stats.uncounted > 0)
+        return Encoded(examples, cut=cut if stats.truncated else None)
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Texts, labels: Sequence[str]

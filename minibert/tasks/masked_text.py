@@ -70,16 +70,23 @@ def fill_mask(
         raise ValueError("the head 'masked-lm' was never trained, so its guesses would mean nothing; train it first")
     if not 1 <= top_k <= model.config.vocab_size:
         raise ValueError(f"top_k is {top_k}; it must be 1 to {model.config.vocab_size}, the size of the vocabulary")
-    batch, mask = tokenizer(text), mask_token(tokenizer)
-    places = (batch.input_ids[0] == tokenizer.mask_id).nonzero().flatten().tolist()
+    tokens = tokenizer.encode_texts(as_texts([text]))
+    tokenizer.warn(tokens.stats, tokenizer.max_length)
+    return guesses_in(text, tokens.ids[0], model, tokenizer, top_k)
+
+
+def guesses_in(text: str, ids: Sequence[int], model: MaskedLM, tokenizer: Tokenizer, top_k: int) -> list[list[Guess]]:
+    """The guesses at each [MASK] of a text with these ids. Raises ValueError where a mask, or each, is not in them."""
+    mask, places = mask_token(tokenizer), [place for place, id in enumerate(ids) if id == tokenizer.mask_id]
     if not places or len(places) < text.count(mask):
         raise ValueError(
-            f"the text has {text.count(mask)} {mask}, {len(places)} of them in the first {batch.input_ids.shape[1]} "
-            f"tokens, which are read; write {mask} for each token to predict, within this length"
+            f"the text has {text.count(mask)} {mask}, {len(places)} of them in the first {len(ids)} tokens, which "
+            f"are read; write {mask} for each token to predict, within this length"
         )
+    row = move(torch.tensor([ids], dtype=torch.long), model.device)  # (1,S)
     with inference(model):
-        logits = model(**batch.to(model.device)).logits
-    return best_tokens(torch.stack([logits[0, place] for place in places]).cpu(), tokenizer, top_k)
+        logits = model(row, attention_mask=torch.ones_like(row), token_type_ids=torch.zeros_like(row)).logits
+    return best_tokens(logits[0, places].cpu(), tokenizer, top_k)
 
 
 def best_tokens(logits: Tensor, tokenizer: Tokenizer, top_k: int) -> list[list[Guess]]:
@@ -105,14 +112,17 @@ def fill_text(text: str, guesses: Sequence[Guess], tokenizer: Tokenizer) -> str:
     return whole
 
 
-def filled(text: str, model: MaskedLM, tokenizer: Tokenizer) -> Prediction:
-    """Five guesses at each [MASK], the likeliest first, and the text with the likeliest in their places.
+def filled(texts: Sequence[str], model: MaskedLM, tokenizer: Tokenizer) -> Iterator[Prediction]:
+    """Yield five guesses at each [MASK] of each text, the likeliest first, and the text with the likeliest in place.
 
-    Raises what fill_mask raises.
+    Warns once of texts that were cut. Raises what fill_mask raises.
     """
-    masks = fill_mask(text, model, min(5, model.config.vocab_size), tokenizer=tokenizer)
-    best = fill_text(text, [guesses[0] for guesses in masks], tokenizer)
-    return {"masks": [[guess._asdict() for guess in guesses] for guesses in masks], "filled": best}
+    tokens, top_k = tokenizer.encode_texts(texts), min(5, model.config.vocab_size)
+    tokenizer.warn(tokens.stats, tokenizer.max_length)
+    for text, ids in zip(texts, tokens.ids, strict=True):
+        masks = guesses_in(text, ids, model, tokenizer, top_k)
+        best = fill_text(text, [guesses[0] for guesses in masks], tokenizer)
+        yield {"masks": [[guess._asdict() for guess in guesses] for guesses in masks], "filled": best}
 
 
 # ---------------------------------------------------------------------------------------------------------------

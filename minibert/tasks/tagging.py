@@ -6,9 +6,18 @@
     labels    0    -100   -100  1            1  -100  -100
 
 A file has a word and its tag on each line and an empty line between sentences. A word is labelled, and its prediction
-read, at its first token. Every word gets a tag: a word without tokens, because it is invisible or the sentence was
-truncated, gets O. The words of a file are those of its lines. Raw text is split as such files are: at spaces and at
-punctuation, which is a word of its own, but not inside of O'Brien, U.S or 3.5; a Chinese character is a word.
+read, at its first token. A word without tokens, because it is invisible, gets O. The words of a file are those of its
+lines. Raw text is split as such files are: at spaces and at punctuation, which is a word of its own, but not inside of
+O'Brien, U.S or 3.5; a Chinese character is a word.
+
+A sentence of more tokens than the model reads at once is split into windows that overlap by half, for training too, so
+that no word is lost. A word is labelled and read where its first token is farthest from an end of the window:
+
+    1 2 3 4            windows of four tokens: 1 to 3 are read in the first, 4 and 5 in the second, 6 to 8 in the third
+        3 4 5 6        (at equal distance the earlier window counts)
+            5 6 7 8
+
+Of a word that is longer than a window, its first token is read with as many of the others as fit.
 
 The metric counts entities, as the CoNLL shared tasks do: the spans of words that tags mark.
 
@@ -26,7 +35,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import softmax
@@ -38,6 +47,7 @@ from minibert.tasks.metrics import ClassScore, class_scores, class_table
 from minibert.text.formats import FileSettings, TextSettings
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
+from minibert.text.tokenized import in_windows
 from minibert.text.tokenizer import Tokenizer, TokenStats
 from minibert.text.wordpiece import CHINESE
 from minibert.utils.printing import progress_bar
@@ -71,6 +81,13 @@ class Sentences:
         if self.tags is None:
             raise ValueError("these sentences have no tags; training and evaluation need one for each word")
         return self.tags
+
+
+class Place(NamedTuple):
+    """Where a word is read: the window of its sentence, from 0, and the position in that row, after [CLS]."""
+
+    window: int
+    position: int
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -128,38 +145,41 @@ class Tagging(TextSettings, Task):
         return found
 
     def encode(self, data: Sentences, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
-        """An example for each sentence that has a token, truncated to max_length tokens.
+        """An example for each window of each sentence; a sentence without a token has none.
 
-        `back` has for each sentence the position of each word's first token, None for a word without one.
+        `back` has for each sentence the Place of each word's first token, None for a word without one.
         """
-        room = tokenizer.resolve_max_length(max_length, pairs=False) - 2  # [CLS] and [SEP]
+        template = tokenizer.template
+        room = tokenizer.resolve_max_length(max_length, pairs=False) - template.specials(pairs=False)
         numbers = {label: number for number, label in enumerate(labels)}
         examples: list[Example] = []
-        back: list[list[int | None]] = []
-        longest = tokens = unknown = 0
+        back: list[list[Place | None]] = []
+        split = longest = tokens = unknown = 0
         encodings = tokenizer.encode_each(data.words, words=True)
         for row, text in enumerate(progress_bar(encodings, "encoding", len(data), unit="text")):
-            ids = tokenizer.template.row(text.ids[:room])
-            first: dict[int | None, int] = {}
-            for place, word in enumerate(text.word_ids[:room], 1):
-                first.setdefault(word, place)
-            back.append([first.get(word) for word in range(len(data.words[row]))])
-            known = [IGNORED] * len(ids)  # the label of a word at its first token, -100 elsewhere
+            windows, places = as_windows(text.word_ids, room)
+            back.append([places.get(word) for word in range(len(data.words[row]))])
+            ids = [template.row(text.ids[window.start : window.stop]) for window in windows]
+            known = [[IGNORED] * len(one) for one in ids]  # the label of a word at its first token, -100 elsewhere
             for word, tag in enumerate(data.tags[row] if data.tags else ()):
-                number, at = label_number(tag, numbers, f"row {row}, word {word},"), back[-1][word]
-                if at is not None:
-                    known[at] = number
-            if first:
-                examples.append(Example(ids, [0] * len(ids), {"labels": known} if data.tags else {}))
-            longest, tokens = max(longest, len(text) + 2), tokens + len(text)
-            unknown += text.ids.count(tokenizer.unk_id)
+                number, place = label_number(tag, numbers, f"row {row}, word {word},"), back[-1][word]
+                if place is not None:
+                    known[place.window][place.position] = number
+            targets = [{"labels": one} if data.tags else {} for one in known]
+            examples += [Example(one, [0] * len(one), target) for one, target in zip(ids, targets, strict=True)]
+            split, longest = split + (len(text) > room), max(longest, len(text) + max_length - room)
+            tokens, unknown = tokens + len(text), unknown + text.ids.count(tokenizer.unk_id)
         tokenizer.warn(TokenStats(len(data), tokens, unknown), max_length)
-        note = (
-            f"{sum(row.count(None) for row in back):,} of {sum(map(len, back)):,} words have no token and count as "
-            f"{OUTSIDE}: they are invisible (such as U+200B), or beyond the {max_length} tokens of a sentence (the "
-            f"longest has {longest})"
-        )
-        return Encoded(examples, notes=(note,) if any(None in row for row in back) else (), back=back)
+        words, lost = sum(map(len, back)), sum(row.count(None) for row in back)
+        counts = [
+            (lost, f"of {words:,} words have no token and count as {OUTSIDE}: they are invisible, such as U+200B"),
+            (
+                split,
+                f"of {len(data):,} sentences are longer than {max_length} tokens (the longest has {longest:,}) and are "
+                f"read in windows, {len(examples):,} rows in all",
+            ),
+        ]
+        return Encoded(examples, notes=tuple(f"{count:,} {note}" for count, note in counts if count), back=back)
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Sentences, labels: Sequence[str]
@@ -168,9 +188,11 @@ class Tagging(TextSettings, Task):
         remaining = iter(logits)
         answers = []
         for places in encoded.back:
-            p = softmax(next(remaining).astype(np.float64), axis=-1) if any(places) else ()  # (tokens, K)
-            tags = [OUTSIDE if place is None else labels[p[place].argmax()] for place in places]
-            probabilities = [1.0 if place is None else float(p[place].max()) for place in places]
+            windows = 1 + max((place.window for place in places if place), default=-1)
+            p = [softmax(next(remaining).astype(np.float64), axis=-1) for _ in range(windows)]  # (tokens, K) each
+            rows = [place and p[place.window][place.position] for place in places]  # (K) each
+            tags = [OUTSIDE if row is None else labels[row.argmax()] for row in rows]
+            probabilities = [1.0 if row is None else float(row.max()) for row in rows]
             answers.append({"tags": tags, "probabilities": probabilities})
         return answers
 
@@ -213,6 +235,25 @@ class Tagging(TextSettings, Task):
                 row.append({"text": text[start:end], "label": label, "start": start, "end": end, "score": score})
             found.append({"entities": row})
         return found
+
+
+def as_windows(word_ids: Sequence[int], room: int) -> tuple[list[range], dict[int, Place]]:
+    """Windows of `room` tokens, and of each word that has a token the place of the first one.
+
+    word_ids: the word of each token. Windows in which no word is read are left out.
+    """
+    stride = max(1, room // 2)
+    windows = in_windows(range(len(word_ids)), room, stride)
+    first: dict[int, int] = {}
+    for token, word in enumerate(word_ids):
+        first.setdefault(word, token)
+    best = {}
+    for word, token in first.items():
+        near = range(max(0, (token - room) // stride + 1), min(token // stride + 1, len(windows)))  # those it is in
+        best[word] = max(near, key=lambda one: min(token - windows[one].start, windows[one].stop - 1 - token))
+    kept = {window: number for number, window in enumerate(sorted(set(best.values())))}
+    places = {word: Place(kept[one], 1 + first[word] - windows[one].start) for word, one in best.items()}
+    return [windows[one] for one in kept], places
 
 
 def word_places(text: str, pretokenized: bool = False) -> Iterator[tuple[int, int]]:

@@ -79,8 +79,22 @@ def read_template(
 # Statistics
 
 
+@dataclass(eq=False)
 class TruncationWarning(UserWarning):
     """Texts were longer than max_length and lost their ends."""
+
+    truncated: int = 0  # of so many
+    texts: int = 0
+    limit: int = 0  # tokens
+    longest: int = 0  # tokens of the longest text before truncation
+    at_least: bool = False  # the longest was tokenized only as far as needed
+    what: str = "texts"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.truncated} of {self.texts} {self.what} are longer than {self.limit} tokens (the longest has "
+            f"{'at least ' if self.at_least else ''}{self.longest}): what comes after was cut off"
+        )
 
 
 class UnknownTokensWarning(UserWarning):
@@ -108,12 +122,8 @@ class TokenStats:
     def warn(self, max_length: int, unknown_token: str, stacklevel: int) -> None:
         """Warn of truncated texts and of unknown tokens, once each."""
         if self.truncated:
-            warnings.warn(
-                f"{self.truncated} of {self.texts} texts are longer than {max_length} tokens (the longest has "
-                f"{'at least ' if self.uncounted else ''}{self.longest}): what comes after was cut off",
-                TruncationWarning,
-                stacklevel,
-            )
+            cut = TruncationWarning(self.truncated, self.texts, max_length, self.longest, self.uncounted > 0)
+            warnings.warn(cut, stacklevel=stacklevel)
         total = self.tokens - self.special
         if 2 * self.unknown > total:
             warnings.warn(

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -36,7 +37,7 @@ from minibert.tasks.labels import class_weights
 from minibert.text.formats import FileSettings
 from minibert.text.tables import find_columns
 from minibert.text.texts import columns_of
-from minibert.text.tokenizer import load_tokenizer
+from minibert.text.tokenizer import TruncationWarning, load_tokenizer
 from minibert.train import distributed
 from minibert.train.batches import Batch, Batches
 from minibert.train.loop import Loss, own_loss, readable_output
@@ -84,7 +85,10 @@ class FinetuneRun(Run):
         if task.fresh_head and not has_head(source.folder, task.head):
             encoded = replace(encoded, notes=(task.fresh_head, *encoded.notes))
         settings = resolve_precision(settings, max_length=length, class_weight=by_label)
-        return cls(settings, tokenizer, task, source, labels, encoded, dev, held_out, weights)
+        run = cls(settings, tokenizer, task, source, labels, encoded, dev, held_out, weights)
+        for cut in run.cuts:
+            warnings.warn(cut, stacklevel=3)
+        return run
 
     @property
     def main(self) -> str:
@@ -93,8 +97,13 @@ class FinetuneRun(Run):
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know about the data."""
+        """What a user should know about the data, beside the warnings of texts that were cut."""
         return list(dict.fromkeys([*self.encoded.notes, *(self.held_out.notes if self.held_out else ())]))
+
+    @property
+    def cuts(self) -> list[TruncationWarning]:
+        """The warnings of texts that were cut, in the data and in dev."""
+        return [one.cut for one in (self.encoded, self.held_out) if one and one.cut]
 
     @property
     def summary(self) -> str:
@@ -118,7 +127,8 @@ class FinetuneRun(Run):
     @property
     def report(self) -> dict[str, Any]:
         """What TrainedFolder reads, and notes on the data."""
-        return {"task": self.task.name, "settings": vars(self.task), "labels": self.labels, "notes": self.notes}
+        notes = [*map(str, self.cuts), *self.notes]
+        return {"task": self.task.name, "settings": vars(self.task), "labels": self.labels, "notes": notes}
 
     def new_model(self) -> Head:
         """The checkpoint with a task head, frozen as the settings say."""

@@ -10,6 +10,7 @@ those that transformers wrote with save_pretrained.
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,11 +82,13 @@ class Reader:
         return self.task.pairs
 
     def answer(self, data: Any) -> list[Any]:
-        """One prediction for each row of the data."""
+        """One prediction for each row of the data. Warns of texts that were cut (TruncationWarning), once."""
         if isinstance(self.task, MaskedText) and not isinstance(data, Corpus):
             model: Any = self.model
-            return [filled(text, model, self.tokenizer) for text in data]
+            return list(filled(data, model, self.tokenizer))
         encoded = self.task.encode(data, self.tokenizer, self.labels, self.max_length)
+        if encoded.cut:
+            warnings.warn(encoded.cut, stacklevel=3)
         logits = outputs(self.model, encoded, "float32", self.task.reduce, self.batch_tokens)
         return self.task.decode(logits, encoded, data, self.labels)
 

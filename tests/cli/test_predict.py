@@ -12,9 +12,11 @@ from words import labelled
 
 import minibert
 from minibert.cli import predict
+from minibert.cli.main import main
 from minibert.tasks.frozen import Classifier
 from minibert.text.tables import Table
 from minibert.train.reader import open_reader
+from minibert.vectors.features import MEMORY
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:all .* texts were predicted"),
@@ -69,6 +71,26 @@ def write_table(path: Path, rows: list[dict[str, Any]], delimiter: str = ",", en
         table.writeheader()
         table.writerows(rows)
     return path
+
+
+@pytest.mark.filterwarnings("default::minibert.text.tokenized.TruncationWarning")
+@pytest.mark.parametrize("kind", ["frozen", "tuned"])
+def test_predict_and_evaluate_warn_once_of_all_texts_that_were_cut(
+    kind: str, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = [f"the film {'very ' * (200 + number)}good" for number in (0, 1)]
+    texts = [long[0], *["a dull play"] * 70, long[1]]  # in two portions
+    (tmp_path / "texts.tsv").write_text("".join(f"{text}\tpos\n" for text in texts))
+    limit = 20 if kind == "tuned" else 120
+    for command in (
+        ["predict", str(home / kind), "--file", str(tmp_path / "texts.tsv"), "--text", "1"],
+        ["evaluate", str(home / kind), str(tmp_path / "texts.tsv")],
+    ):
+        MEMORY.rows.clear()  # texts whose vectors are kept are not tokenized again
+        assert main(command) == 0
+        found = [line for line in capsys.readouterr().err.splitlines() if "tokens" in line]
+        start = f"minibert: warning: 2 of 72 texts are longer than {limit} tokens (the longest has 206)"
+        assert len(found) == 1 and found[0].startswith(start)
 
 
 # -- predict: each option for each kind

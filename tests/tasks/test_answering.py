@@ -204,7 +204,7 @@ def test_a_question_that_is_too_long_is_cut_and_counted() -> None:
     question = "where " * 70
     encoded = encode(Answering(), Questions([asked("Rome", question=question), asked("Rome")]))
     assert encoded.examples[0].segments.index(1) == 66
-    assert encoded.notes == ("1 of 2 questions were truncated to max_question, 64 tokens",)
+    assert "1 of 2 questions are longer than 64 tokens (the longest has 70)" in str(encoded.cut)
 
 
 # -- labels

@@ -124,7 +124,7 @@ def test_a_pair_that_is_too_long_keeps_the_question_beside_the_choice(tokenizer:
         "[CLS] very dull the film [SEP] bad bad bad bad [SEP]",
     ]
     assert [one.segments for one in encoded.examples] == [[0] * 9 + [1] * 2, [0] * 6 + [1] * 5]
-    assert encoded.notes[0].startswith("2 of 2 choices with their questions are longer than 11 tokens")
+    assert "1 of 1 questions with a choice are longer than 11 tokens (the longest has 24)" in str(encoded.cut)
 
 
 # -- predictions

@@ -131,19 +131,29 @@ def test_sentences_that_cannot_be_used_are_refused(use: Any, message: str) -> No
 
 @settings(max_examples=80, deadline=None)
 @given(data=TAGGED, max_length=st.sampled_from([3, 8, 128]))
-def test_ids_and_places_are_those_of_transformers(data: Sentences, max_length: int) -> None:
-    examples = iter(encode(data, max_length).examples)
+def test_windows_and_places_are_those_of_transformers_and_each_word_has_most_context(
+    data: Sentences, max_length: int
+) -> None:
+    """The rule by brute force: of all windows of transformers with a word's first token the most central one."""
+    encoded, room = encode(data, max_length), max_length - 2
+    examples = iter(encoded.examples)
     for words, tags in zip(data.words, data.known_tags, strict=True):
-        theirs = REFERENCE(list(words), is_split_into_words=True, truncation=True, max_length=max_length)
-        if len(theirs["input_ids"]) == 2:
-            continue
-        ours = next(examples)
-        assert ours.ids == theirs["input_ids"]
-        before, wanted = None, []
-        for word in theirs.word_ids():
-            wanted.append(-100 if word in (None, before) else LABELS.index(tags[word]))
-            before = word
-        assert ours.labels["labels"] == wanted
+        windows = {"max_length": max_length, "stride": room - max(1, room // 2), "return_overflowing_tokens": True}
+        theirs = REFERENCE(list(words), is_split_into_words=True, truncation=True, **windows)
+        whole = REFERENCE(list(words), is_split_into_words=True, add_special_tokens=False).word_ids()
+        wanted = [[-100] * len(ids) for ids in theirs["input_ids"]]
+        for word in set(whole):
+            first, context = whole.index(word), {}
+            for number in range(len(wanted)):
+                position = 1 + first - number * max(1, room // 2)
+                if 0 < position < len(wanted[number]) - 1:
+                    context[number, position] = min(position, len(wanted[number]) - 1 - position)
+            number, position = max(context, key=context.__getitem__)
+            wanted[number][position] = LABELS.index(tags[word])
+        for ids, labels in zip(theirs["input_ids"], wanted, strict=True):
+            if set(labels) != {-100}:  # a word is read in it
+                ours = next(examples)
+                assert (ours.ids, ours.labels["labels"]) == (ids, labels)
     assert next(examples, None) is None
 
 
@@ -167,9 +177,9 @@ def test_words_without_a_token_are_outside_and_are_counted() -> None:
             vanish,
             128,
             [["O"], ["B-person", "O", "B-person"], ["O"], [], ["O"]],
-            "2 of 6 words have no token and count as O",
+            "^2 of 6 words have no token and count as O",
         ),
-        (BEACH, 6, [["B-location", "I-location", "O", "O"], ["O"]], "2 of 5 words .* 6 tokens .*the longest has 10"),
+        (BEACH, 6, BEACH.tags, r"^1 of 2 sentences are longer than 6 tokens \(the longest has 10\) .* windows, 4 rows"),
     ):
         encoded = encode(data, max_length)
         assert [one["tags"] for one in TASK.decode(certain(encoded), encoded, data, LABELS)] == expected

@@ -5,6 +5,7 @@ That transformers decides alike with such a folder is shown by test_reader.py.
 
 import json
 import pickle
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from words import labelled, write_tsv
 import minibert
 from minibert.tasks import task_class
 from minibert.tasks.answering import Answering
+from minibert.text.tokenized import TruncationWarning
 from minibert.train import finetune
 from minibert.train.finetuning import FinetuneRun, freeze, new_model
 from minibert.train.reader import open_reader
@@ -43,7 +45,13 @@ def test_rows_are_as_long_as_the_task_or_the_model_has_them_and_more_is_refused(
     task: Any = task_class("classify")()
     for max_length, expected in ((None, 20), (20, 20), (5, 5)):
         settings = FinetuneSettings(model=str(checkpoint), max_length=max_length)
-        run = FinetuneRun.of(task, task.from_labels(*labelled(12)), None, settings)
+        data = task.from_labels(*labelled(12))
+        shorter = (
+            pytest.warns(TruncationWarning, match="^12 of 12 texts .* 5 tokens") if expected == 5 else nullcontext()
+        )
+        with shorter:
+            run = FinetuneRun.of(task, data, None, settings)
+        assert bool(run.report["notes"]) == (expected == 5)
         assert run.tokenizer.max_length == run.config["max_length"] == expected
     with pytest.raises(ValueError, match="max_length is 21; it must be at least 3 and at most 20"):
         finetune(task, *labelled(12), model=checkpoint, max_length=21)

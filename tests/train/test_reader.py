@@ -1,6 +1,7 @@
 """Folders with a task head, of every kind: what they are, what they answer, and what is refused."""
 
 import json
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +12,12 @@ import pytest
 import torch
 import transformers
 from kinds import HEADS, write_kinds, write_theirs
-from words import write_words_checkpoint
+from words import OTHER, write_words_checkpoint
 
 import minibert
 from minibert.tasks.frozen import Classifier
+from minibert.tasks.tagging import Sentences
+from minibert.text.tokenized import TruncationWarning
 from minibert.train.reader import folder_kind, open_reader, with_given_words
 
 TEXTS = ["the film very good", "a dull play, the book."]
@@ -161,6 +164,62 @@ def test_a_loaded_model_answers_as_its_folder(home: Path) -> None:
         pairs = ["the good film"] if name == "answer" else None
         model, tokenizer = minibert.load(home / name, head=head), minibert.load_tokenizer(home / name)
         assert minibert.predict(model, texts, pairs, tokenizer=tokenizer) == minibert.predict(home / name, texts, pairs)
+
+
+# -- long texts
+
+LONG, SHORT = "the [MASK] very good film " * 40, "a [MASK] film"  # 200 tokens and 3, of the 120 that are read
+ASKED = [json.dumps({"question": text, "choices": ["good", "bad"]}) for text in (LONG, SHORT, SHORT)]
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "pairs", "message"),
+    [
+        (
+            "frozen",
+            [LONG, SHORT, LONG + "x"],
+            None,
+            r"^2 of 3 texts are longer than 120 tokens \(the longest has 203\)",
+        ),
+        ("tuned", [LONG, SHORT, LONG + "x"], None, r"^2 of 3 texts are longer than 20 tokens \(the longest has 203\)"),
+        ("classify", [LONG, SHORT], [SHORT, SHORT], r"^1 of 2 texts are longer than 120 .* 206\)"),
+        ("choose", ASKED, None, r"^1 of 3 questions with a choice are longer than 120 .* 204\)"),
+        ("answer", [LONG, SHORT], [SHORT, LONG], r"^1 of 2 questions are longer than 64 .* 200\)"),
+        ("mask", [f"a [MASK] {'very ' * 200}", SHORT], None, r"^1 of 2 texts are longer than 120 .* 204\)"),
+    ],
+)
+def test_texts_beyond_the_limit_are_counted_in_one_warning(
+    name: str, texts: list[str], pairs: list[str] | None, message: str, home: Path
+) -> None:
+    with pytest.warns(TruncationWarning, match=message) as caught:
+        minibert.predict(home / name, texts, pairs)
+    assert len(caught) == 1
+    assert str(pickle.loads(pickle.dumps(caught[0].message))) == str(caught[0].message)
+
+
+def test_a_tagger_reads_every_word_of_a_long_text_in_the_window_where_it_has_most_context(home: Path) -> None:
+    """By a loop over the windows of transformers: of those with a word the one in which it is most central counts."""
+    words = [OTHER[(7 * number + number // 9) % len(OTHER)] for number in range(300)]
+    reader, data = open_reader(home / "tag"), Sentences([words], [["B-thing"] * 300])
+    model = transformers.AutoModelForTokenClassification.from_pretrained(home / "tag", attn_implementation="eager")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(home / "tag")
+    how = {"truncation": True, "max_length": 120, "stride": 59, "return_overflowing_tokens": True}
+    windows = tokenizer(words, is_split_into_words=True, **how)
+    best: dict[int, tuple[int, Any]] = {}
+    for number, ids in enumerate(windows["input_ids"]):
+        with torch.no_grad():
+            rows = model.eval()(torch.tensor([ids])).logits[0].softmax(dim=-1)
+        for place, word in enumerate(windows.word_ids(number)):
+            context = min(place, len(ids) - 1 - place)
+            if word is not None and context > best.get(word, (0, None))[0]:
+                best[word] = context, rows[place]
+    [found] = reader.answer(data)
+    assert len(windows["input_ids"]) == 5 and len(best) == 300
+    assert found["tags"] == [reader.labels[int(best[word][1].argmax())] for word in range(300)]
+    assert np.allclose(found["probabilities"], [float(best[word][1].max()) for word in range(300)], atol=1e-6)
+    assert reader.measure(data).figures["words"] == 300
+    text = " ".join(words)
+    assert minibert.predict(home / "tag", text)[0]["entities"][-1]["end"] == len(text)
 
 
 # -- what is refused
