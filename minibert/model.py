@@ -135,7 +135,8 @@ class SelfAttention(nn.Module):
         """(B,S,D) -> (B,S,D), and the attention probabilities (B,H,S,S) if `attend` stores them."""
         query, key, value = (self.split_heads(linear(x)) for linear in (self.query, self.key, self.value))  # (B,H,S,W)
         context, probs = attend(query, key, value, keep, self.dropout)  # (B,H,S,W), (B,H,S,S)
-        context = context.transpose(1, 2).flatten(2)  # (B,H,S,W) -> (B,S,H,W) -> (B,S,D)
+        # Contiguous, as upstream: for B = W = 1 flatten alone makes a view, whose products round differently.
+        context = context.transpose(1, 2).contiguous().flatten(2)  # (B,H,S,W) -> (B,S,H,W) -> (B,S,D)
         return self.output(context), probs
 
 

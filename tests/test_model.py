@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import MakePair, assert_equal, every_family, small_config
+from helpers import MakePair, assert_equal, every_family, small_config, unequal
 from torch import nn
 
 import minibert
@@ -18,9 +18,9 @@ from minibert.families.base import Family
 from minibert.families.bert import BERT
 from minibert.heads import HEAD_CLASSES
 from minibert.inputs import checking
-from minibert.parity.checkpoints import make_batch, task
+from minibert.parity.checkpoints import LabelledBatch, make_batch, task
 from minibert.parity.compare import compare_full_length
-from minibert.parity.stages import Place, forward, record
+from minibert.parity.stages import Inputs, Place, forward, record
 
 ENCODER = minibert.Encoder(small_config()).eval()
 WANTED = {"output_hidden_states": True, "output_attentions": True}
@@ -165,3 +165,26 @@ def test_the_encoder_knows_its_device_and_its_state_is_parameters_only() -> None
     assert encoder.to("meta").device == torch.device("meta")
     with pytest.raises(ValueError, match="attention 'flash' is not known; choose from eager, sdpa"):
         minibert.Encoder(small_config(), "flash")
+
+
+# Heads of width 1, one token, one head, one layer, a feed-forward of 1; each with one row and with three.
+ODD: list[dict[str, int]] = [
+    {"hidden_size": 7, "num_attention_heads": 7, "max_position_embeddings": 8},
+    {"hidden_size": 3, "num_attention_heads": 3, "max_position_embeddings": 9, "intermediate_size": 2},
+    {"hidden_size": 5, "num_attention_heads": 5, "max_position_embeddings": 17, "vocab_size": 103},
+    {"hidden_size": 7, "num_attention_heads": 1, "max_position_embeddings": 5, "intermediate_size": 1},
+    {"hidden_size": 1, "num_attention_heads": 1, "max_position_embeddings": 3, "vocab_size": 7},
+    {"hidden_size": 21, "num_attention_heads": 7, "max_position_embeddings": 1, "num_hidden_layers": 1},
+    {"hidden_size": 65, "num_attention_heads": 5, "max_position_embeddings": 33, "vocab_size": 128},
+]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("sizes", ODD, ids=str)
+def test_odd_sizes_are_computed_and_trained_bit_for_bit_as_upstream(
+    sizes: dict[str, int], rows: int, pair: MakePair
+) -> None:
+    both = pair(BERT, "masked-lm", **sizes)
+    batch = Inputs(*(x[:rows].clone() for x in vars(both.task.batch).values()))
+    both.task = LabelledBatch(batch, {"labels": both.task.labels["labels"][:rows].clone()})
+    assert not unequal(both.compare() + both.train())
