@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from minibert.checkpoints.load import full_name
 from minibert.config import ACTIVATIONS, Config
 from minibert.families.albert import ALBERT
-from minibert.families.base import DECIDED, MOST_LABELS, Family
+from minibert.families.base import BEHAVIOUR, MOST_LABELS, Family
 from minibert.families.bert import BERT, ERNIE
 from minibert.families.distilbert import DISTILBERT
 from minibert.families.roberta import ROBERTA
@@ -25,8 +25,8 @@ FIELDS = {field.name: field for field in dataclasses.fields(Config)}
 LIMITED = {
     name: f.metadata["limits"]["maximum"] for name, f in FIELDS.items() if "maximum" in f.metadata.get("limits", {})
 }
-SIZES = [name for name, maximum in LIMITED.items() if maximum > 1 and name not in DECIDED]
-FRACTIONS = [name for name, maximum in LIMITED.items() if maximum == 1 and name not in DECIDED]
+SIZES = [name for name, maximum in LIMITED.items() if maximum > 1 and name not in BEHAVIOUR]
+FRACTIONS = [name for name, maximum in LIMITED.items() if maximum == 1 and name not in BEHAVIOUR]
 
 
 def upstream(family: Family, **values: Any) -> Any:

@@ -21,7 +21,7 @@ class Unstated(int):
 
 # Fields of Config that the relative decides, unless its config.json has a key for them: BERT's value, or a function of
 # the Config.
-DECIDED: Mapping[str, Any] = {
+BEHAVIOUR: Mapping[str, Any] = {
     "embedding_size": lambda config: Unstated(config.hidden_size),
     "num_hidden_groups": 1,
     "inner_group_num": 1,
@@ -62,7 +62,7 @@ class Family:
     lacks: Mapping[str, str] = field(default_factory=dict)  # task head that does not exist -> why
     keys: Mapping[str, str] = field(default_factory=dict)  # field of Config -> key of config.json, where they differ
     defaults: Mapping[str, Any] = field(default_factory=dict)  # of fields that its config.json may leave out
-    # Fields of Config that the relative decides in another way than BERT (DECIDED).
+    # Fields of Config that the relative decides in another way than BERT (BEHAVIOUR).
     behaviour: Mapping[str, Any] = field(default_factory=dict)
     # Tensors that official files may hold a second time: the second name -> the name above.
     second_names: Mapping[str, str] = field(default_factory=dict)
@@ -77,8 +77,8 @@ class Family:
 
     @property
     def decides(self) -> Mapping[str, Any]:
-        """Return the fields of Config that no config.json of the relative can set, as DECIDED has them."""
-        return {name: value for name, value in {**DECIDED, **self.behaviour}.items() if name not in self.keys}
+        """Return the fields of Config that no config.json of the relative can set, as BEHAVIOUR has them."""
+        return {name: value for name, value in {**BEHAVIOUR, **self.behaviour}.items() if name not in self.keys}
 
     def decided(self, config: Any) -> dict[str, Any]:
         """Return the values of these fields."""

@@ -258,12 +258,12 @@ def test_a_family_without_segments_is_traced_and_a_pair_of_it_says_so(tmp_path):
 
 def test_narrow_embeddings_and_shared_layers_are_traced(tokenizer):
     config = minibert.Config(
+        model_type="albert",
         vocab_size=100,
         embedding_size=8,
         hidden_size=24,
         num_attention_heads=3,
         num_hidden_layers=3,
-        shared_layers=(0, 0, 0),
         intermediate_size=37,
         type_vocab_size=0,
     )

@@ -62,11 +62,11 @@ def test_the_effect_of_a_head_is_that_of_its_zeroed_slice_and_of_no_other_head(f
 
 def test_a_shared_layer_loses_its_head_in_one_place_only():
     config = minibert.Config(
+        model_type="albert",
         vocab_size=50,
         hidden_size=24,
         num_attention_heads=3,
         num_hidden_layers=3,
-        shared_layers=(0, 0, 0),
         intermediate_size=37,
         type_vocab_size=0,
     )
