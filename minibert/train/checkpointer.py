@@ -2,16 +2,21 @@
 
     FOLDER/run_config.json             settings, hashes of data and starting weights
     FOLDER/state-00000200.safetensors  weights, optimizer, random state and progress after step 200; the last two
+    FOLDER/history.jsonl               losses and scores, one line per save; it only grows
     FOLDER/best.safetensors            the weights of the epoch with the best score
     FOLDER/windows.txt                 the position in a corpus (batches.py)
 
-Each file appears whole. Only one run at a time uses the folder: it is locked, and the lock ends with its process. Of
-several ranks (distributed.py) the main process writes and all read, so the nodes must share the file system.
+Each file appears whole and has a checksum, so damage is found and what was damaged is not used. Only one run at a time
+uses the folder: it is locked, and the lock ends with its process. No file is removed unless run_config.json is by
+minibert and the file has one of these names. Of several ranks (distributed.py) the main process writes and all read, so
+the nodes must share the file system.
 """
 
 import json
+import re
 import time
 import warnings
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,20 +28,19 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from minibert import __version__
 from minibert.checkpoints.tensor_files import write_tensors
 from minibert.train import distributed
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.loop import Progress
-from minibert.utils.files import listing, lock_file, read_json, write_text_atomically
+from minibert.utils.files import final_name, lock_file, naming, read_json, sync, write_text_atomically
 from minibert.utils.outputs import OTHER
 
-RUN_CONFIG, LOCK, STATES, BEST, WINDOWS = (
-    "run_config.json",
-    "lock",
-    "state-*.safetensors",
-    "best.safetensors",
-    "windows*",
-)
+RUN_CONFIG, LOCK, BEST, HISTORY = "run_config.json", "lock", "best.safetensors", "history.jsonl"
+STATE = re.compile(r"state-\d{8,}\.safetensors")
+RUN_FILE = re.compile(rf"{STATE.pattern}|best\.safetensors|history\.jsonl|windows(-\d+)?\.txt|run_config\.json")
+MARK = b"minibert\n"  # in a lock that minibert has made
+OLD_CONFIG = {"processes", "tokenizer"}  # run_config.json has "minibert"; that of earlier versions only had these
 SAVE_MINUTES = 5.0  # between two states, where no number of steps is given
 KEPT = 2  # states: the second one in case the last cannot be read
 
@@ -59,19 +63,28 @@ class Checkpointer:
         self.folder, self.config, self.restart, self.context = folder, config, restart, context
         self.writer, self.saved = ThreadPoolExecutor(1, thread_name_prefix="minibert-checkpoint"), time.monotonic()
         self.writing: Future[Any] = self.writer.submit(int)  # nothing
+        self.history = History(folder / HISTORY)
 
     def __enter__(self) -> Self:
         self.context.on_main(self.open)
         return self
 
     def open(self) -> None:
-        """Lock the folder, and compare or write its config."""
-        is_run = any((self.folder / name).exists() for name in (LOCK, RUN_CONFIG))
-        if self.folder.is_dir() and any(self.folder.iterdir()) and not is_run:
-            raise ValueError(f"{self.folder} holds {listing(self.folder)}, and no run; move it away, or {OTHER}")
+        """Lock the folder, and compare or write its config. Raises ValueError, and touches nothing, if it is no run."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        lock, is_run = self.folder / LOCK, config_of(self.folder) is not None
+        others = [path.name for path in self.folder.glob("[!.]*") if not is_lock(path)]
+        if others and not is_run:
+            raise ValueError(
+                f"{self.folder} holds {', '.join(sorted(others)[:9])}, and no {RUN_CONFIG} that minibert wrote, so "
+                f"nothing in it is used or removed; move it away, or {OTHER}"
+            )
+        is_ours = is_run or not lock.exists()
         with ExitStack() as stack:
-            self.lock = stack.enter_context(lock_file(self.folder / LOCK))
+            self.lock = stack.enter_context(lock_file(lock))
+            if is_ours and not lock.stat().st_size:
+                self.lock.write(MARK)
+                self.lock.flush()
             self.compare_config()
             stack.pop_all()
 
@@ -88,15 +101,16 @@ class Checkpointer:
 
     def compare_config(self) -> None:
         """Raise ValueError for a run with another config; write the config of a new run, or of one without a state."""
-        file = self.folder / RUN_CONFIG
-        is_new = self.restart or not (file.exists() and steps_kept(self.folder))
-        for pattern in (".*.*.*", *((STATES, BEST, WINDOWS) if is_new else ())):  # .*: half written by a killed run
-            for path in self.folder.glob(pattern):
+        before, now = config_of(self.folder), json.loads(json.dumps(self.config))
+        is_new = self.restart or before is None or not steps_kept(self.folder)
+        for path in run_files(self.folder) if before is not None else []:
+            if is_new or path.name != final_name(path):  # half written by a killed run
                 path.unlink(missing_ok=True)
-        if is_new:  # last: until then the files belong to the earlier run
-            write_text_atomically(file, json.dumps(self.config, indent=1) + "\n")
+        if is_new or before is None:  # last: until then the files belong to the earlier run
+            marked = {"minibert": __version__} | now
+            write_text_atomically(self.folder / RUN_CONFIG, json.dumps(marked, indent=1) + "\n")
             return
-        before, now = read_json(file), json.loads(json.dumps(self.config))
+        before.pop("minibert", None)
         differs = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         if differs:
             changes = "; ".join(f"{name} was {before.get(name)!r} and is {now.get(name)!r}" for name in differs[:5])
@@ -106,25 +120,53 @@ class Checkpointer:
             )
 
     def resume(self, model: nn.Module, optimizer: torch.optim.AdamW) -> Progress:
-        """Restore model, optimizer and random state from the last state; a new Progress where there is none."""
+        """Restore model, optimizer and random state from the last state; a new Progress where there is none.
+
+        Raises ValueError if the best weights are lost: training again is the only way to get them back.
+        """
         path, progress = self.context.on_main(lambda: self.last_state(model, optimizer))
-        return progress if path is None or self.context.is_main else self.load(path, model, optimizer)
+        if path is not None and not self.context.is_main:
+            self.restore(read_checked(path)[0], model, optimizer)
+        if progress.best >= 0 and not self.context.on_main(lambda: self.has_best(model, progress)):
+            self.save_best(model)
+        return progress
 
     def last_state(self, model: nn.Module, optimizer: torch.optim.AdamW) -> tuple[Path | None, Progress]:
-        """Restore the last readable state, and return its path and progress; delete unreadable ones."""
-        for path in sorted(self.folder.glob(STATES), reverse=True):
+        """Restore the last readable state; return its path and progress, and delete unreadable ones after it.
+
+        Raises ValueError, and deletes nothing, if there are states and none can be read.
+        """
+        unreadable = list[Path]()
+        for path in reversed(states(self.folder)):
             try:
-                return path, self.load(path, model, optimizer)
-            except (SafetensorError, KeyError, ValueError, TypeError) as error:  # truncated, or of something else
-                warnings.warn(f"{path} cannot be read ({error}); using the state before it", stacklevel=5)
-                path.unlink()
+                tensors, metadata = read_checked(path)
+                progress = self.history.read(dict(json.loads(metadata["progress"])))
+                self.restore(tensors, model, optimizer)
+            except (SafetensorError, FileNotFoundError, KeyError, ValueError, TypeError) as error:
+                unreadable.append(path)
+                warnings.warn(f"{path} cannot be read ({error})", stacklevel=5)
+                continue
+            for later in unreadable:
+                later.unlink()
+            return path, progress
+        if unreadable:
+            raise ValueError(f"no state in {self.folder} can be read; start again (--restart, restart=True)")
         return None, Progress()
 
-    def load(self, path: Path, model: nn.Module, optimizer: torch.optim.AdamW) -> Progress:
-        """Restore one state. Raises KeyError, before anything changes, where a tensor is missing."""
-        with safe_open(path, framework="pt") as file:
-            progress = Progress(**json.loads((file.metadata() or {})["progress"]))
-        tensors, weights, state = load_file(path), dict[nn.Parameter, Tensor](), dict[Any, dict[str, Tensor]]()
+    def has_best(self, model: nn.Module, progress: Progress) -> bool:
+        """Whether the best weights can be read; False: the model has them. Raises ValueError if they are lost."""
+        try:
+            self.best_weights(model)
+        except ValueError:
+            if (progress.best + 1, 0) != (progress.epoch, progress.batch):
+                raise
+            warnings.warn(f"{self.folder / BEST} is damaged; it is written again from the last state", stacklevel=5)
+            return False
+        return True
+
+    def restore(self, tensors: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.AdamW) -> None:
+        """Restore one state. Raises KeyError, before anything changes, if a tensor is missing."""
+        weights, state = dict[nn.Parameter, Tensor](), dict[Any, dict[str, Tensor]]()
         for name, parameter in trained(model):
             weights[parameter] = self.context.shard(tensors[f"weight {name}"], parameter)
             if f"step {name}" in tensors:
@@ -138,12 +180,10 @@ class Checkpointer:
         for parameter, weight in weights.items():
             parameter.data.copy_(weight)
         optimizer.state.update(state)
-        return progress
 
     def save(self, progress: Progress, model: nn.Module, optimizer: torch.optim.AdamW) -> None:
         """Save the current state; every rank must call this. The state of a GPU is copied, and written by a thread."""
         progress.flush_losses()  # no state is saved after a loss that is not finite
-        values = {name: value for name, value in vars(progress).items() if name != "pending"}
         tensors = self.context.random_states(device_of(model))
         for name, parameter in trained(model):
             tensors[f"weight {name}"] = self.context.gather(parameter.detach())
@@ -151,12 +191,11 @@ class Checkpointer:
                 tensors[f"{kind} {name}"] = self.context.gather(value)
 
         path = self.folder / f"state-{progress.step:08d}.safetensors"
-        self.write(path, tensors, device_of(model), {"progress": json.dumps(values)})
+        stored = json.dumps(self.context.on_main(lambda: self.history.append(progress)))
+        self.write(path, tensors, device_of(model), stored)
         self.saved = time.monotonic()
 
-    def write(
-        self, path: Path, tensors: dict[str, Tensor], device: torch.device, metadata: dict[str, str] | None = None
-    ) -> None:
+    def write(self, path: Path, tensors: dict[str, Tensor], device: torch.device, progress: str = "") -> None:
         """Write a file at the main process: at once from a CPU; from a GPU by a thread, after its tensors are copied.
 
         A file is written after those before it.
@@ -165,8 +204,8 @@ class Checkpointer:
         copied = {name: tensor.cpu() for name, tensor in tensors.items()} if in_thread else tensors
 
         def write() -> None:
-            write_tensors(path, copied, metadata)
-            for old in sorted(self.folder.glob(STATES))[:-KEPT]:
+            write_tensors(path, copied, {"progress": progress, "crc32": crc32(copied, progress)})
+            for old in states(self.folder)[:-KEPT]:
                 old.unlink(missing_ok=True)
 
         def start() -> None:
@@ -189,9 +228,86 @@ class Checkpointer:
         self.write(self.folder / BEST, tensors, device_of(model))
 
     def load_best(self, model: nn.Module) -> None:
-        """Restore the weights that save_best saved."""
+        """Restore the weights that save_best saved. Raises ValueError if they are damaged."""
         self.context.on_main(self.writing.result)
-        model.load_state_dict(load_file(self.folder / BEST), strict=False)  # frozen weights are not in it
+        model.load_state_dict(self.best_weights(model), strict=False)  # frozen weights are not in it
+
+    def best_weights(self, model: nn.Module) -> dict[str, Tensor]:
+        """Read the weights that save_best saved. Raises ValueError if they are damaged, or of another model."""
+        try:
+            tensors, _ = read_checked(self.folder / BEST)
+            if {name: x.shape for name, x in tensors.items()} != {name: x.shape for name, x in trained(model)}:
+                raise ValueError("it has the tensors of another model")
+        except (SafetensorError, OSError, ValueError) as error:
+            raise ValueError(
+                f"{self.folder / BEST}, the weights of the best epoch, cannot be read ({error}); put a copy of the "
+                "file back, or train again (--restart, restart=True)"
+            ) from None
+        return tensors
+
+
+class History:
+    """The losses and scores of a run, in a file to which each save appends what is new, as one line of JSON.
+
+    A state has the size of the file and its checksum, so what was written after that state is ignored.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.size, self.crc = path, 0, 0
+        self.counts: dict[str, int] = {}  # of the values that are in the file
+
+    def read(self, state: dict[str, Any]) -> Progress:
+        """Return the progress that a state has, completed from the file. Raises ValueError if the file is damaged."""
+        self.size, self.crc = state.pop("history", (0, 0))
+        if not self.size:  # a state of an earlier version, which has all losses in itself
+            return Progress(**state)
+        with self.path.open("rb") as file:
+            content = file.read(self.size)
+        if zlib.crc32(content) != self.crc:
+            raise ValueError(f"{self.path} is damaged")
+        found = dict[str, list[Any]]()
+        for line in content.splitlines():
+            for name, values in json.loads(line).items():
+                found.setdefault(name, []).extend(values)
+        self.counts = {name: len(values) for name, values in found.items()}
+        return Progress(**state, curve=found.pop("curve"), scores=found.pop("scores"), parts=found)
+
+    def append(self, progress: Progress) -> dict[str, Any]:
+        """Append what is new, and return the rest of the progress, whose size does not grow with the steps."""
+        lists = {"curve": progress.curve, "scores": progress.scores, **progress.parts}
+        new = {name: values[self.counts.get(name, 0) :] for name, values in lists.items()}
+        line = json.dumps(new).encode() + b"\n"
+        with naming(self.path), self.path.open("ab") as file:
+            file.truncate(self.size)  # what was written after the state that was resumed
+            file.write(line)
+        sync(self.path)
+        self.counts = {name: len(values) for name, values in lists.items()}
+        self.size, self.crc = self.size + len(line), zlib.crc32(line, self.crc)
+        kept = {name: getattr(progress, name) for name in ("step", "epoch", "batch", "tokens", "best")}
+        return kept | {"history": (self.size, self.crc)}
+
+
+def crc32(tensors: dict[str, Tensor], text: str) -> str:
+    """Return a checksum of tensors, their names and shapes, and a text; it takes half a second per GB."""
+    crc = zlib.crc32(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        values = tensor.detach().cpu().contiguous()
+        crc = zlib.crc32(f"{name} {values.dtype} {tuple(values.shape)}".encode(), crc)
+        crc = zlib.crc32(values.reshape(-1).view(torch.uint8).numpy(), crc)
+    return f"{crc:08x}"
+
+
+def read_checked(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read tensors and metadata that Checkpointer.write wrote. Raises SafetensorError or ValueError for a damaged file.
+
+    The files of earlier versions have no checksum.
+    """
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata() or {}
+    tensors = load_file(path)
+    if "crc32" in metadata and metadata["crc32"] != crc32(tensors, metadata.get("progress", "")):
+        raise ValueError("its checksum differs")
+    return tensors, metadata
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -199,9 +315,39 @@ def device_of(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
+def states(folder: Path) -> list[Path]:
+    """Return the states in a folder, in the order of their steps."""
+    return sorted((path for path in folder.glob("state-*") if STATE.fullmatch(path.name)), key=step_of)
+
+
+def step_of(state: Path) -> int:
+    """Return the number of steps after which a state was saved."""
+    return int(state.stem.removeprefix("state-"))
+
+
 def steps_kept(folder: Path) -> int:
-    """The number of steps after which the last state of a run was saved; 0: it has none."""
-    return max((int(path.stem.removeprefix("state-")) for path in folder.glob(STATES)), default=0)
+    """Return the number of steps after which the last state of a run was saved; 0 if it has none."""
+    return max(map(step_of, states(folder)), default=0)
+
+
+def config_of(folder: Path) -> dict[str, Any] | None:
+    """Return the content of run_config.json; None if there is none that minibert wrote."""
+    try:
+        config = read_json(folder / RUN_CONFIG)
+    except (OSError, ValueError):
+        return None
+    return config if "minibert" in config or config.keys() >= OLD_CONFIG else None
+
+
+def is_lock(path: Path) -> bool:
+    """Whether a file may be the lock of a run that was killed before it wrote run_config.json."""
+    small = path.name == LOCK and path.is_file() and path.stat().st_size <= len(MARK)
+    return small and path.read_bytes() in (b"", MARK)
+
+
+def run_files(folder: Path) -> list[Path]:
+    """Return the files of a run, except its config and its lock, and what killed runs left half written."""
+    return [path for path in folder.iterdir() if path.name != RUN_CONFIG and RUN_FILE.fullmatch(final_name(path))]
 
 
 @contextmanager
@@ -217,11 +363,12 @@ def reported(folder: Path) -> Iterator[None]:
 
 def remove_run(folder: Path) -> None:
     """Delete the files of a finished run, and its folder unless other files are in it; the main process does it."""
-    if not distributed.context().is_main:
+    if not distributed.context().is_main or config_of(folder) is None:
         return
-    for pattern in (STATES, BEST, WINDOWS, RUN_CONFIG, LOCK):
-        for path in folder.glob(pattern):
-            path.unlink(missing_ok=True)
+    for path in (*run_files(folder), folder / RUN_CONFIG):
+        path.unlink(missing_ok=True)
+    if is_lock(folder / LOCK) and (folder / LOCK).stat().st_size:  # an empty one may be someone else's
+        (folder / LOCK).unlink()
     with suppress(OSError):
         folder.rmdir()
 

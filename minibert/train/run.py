@@ -44,6 +44,7 @@ FILES = (WEIGHTS_FILE, "config.json", "tokenizer.json", "tokenizer_config.json",
 # Settings that do not change the result, or that the config of a run has in another form: hashes of files.
 NOT_IN_CONFIG = {"device", "save_every", "model", "tokenizer", "config", "init", "dev", "phrases"}
 RECENT = 100  # steps over which the printed loss is averaged
+MOST_VALUES = 500_000  # of a curve in training.json: 10 MB, a tenth of what minibert reads as JSON
 DEGENERATE = (
     "degenerate: the score on dev, {score:.3f}, is that of always predicting the majority class; try another seed, a "
     "lower learning rate or more data"
@@ -186,8 +187,8 @@ class Run(ABC):
             "dev": measure.figures if measure else progress.scores[-1] if progress.scores else None,
             "best_epoch": progress.best + 1,
             "epochs": progress.scores,
-            "curve": progress.curve,
-            **({"curves": progress.parts} if progress.parts else {}),
+            "curve": thinned(progress.curve),
+            **({"curves": {name: thinned(curve) for name, curve in progress.parts.items()}} if progress.parts else {}),
         }
 
     def finish(self, out: Path, *, restart: bool = False, overwrite: bool = False, verbose: bool = False) -> Trained:
@@ -198,6 +199,12 @@ class Run(ABC):
             write(trained, out, overwrite)
             remove_run(state)
         return trained
+
+
+def thinned(curve: list[float]) -> list[float]:
+    """Return the loss of each step; of a very long run, the means of 2, 3, ... consecutive steps."""
+    steps = -(-len(curve) // MOST_VALUES)
+    return curve if steps <= 1 else [statistics.fmean(curve[at : at + steps]) for at in range(0, len(curve), steps)]
 
 
 def is_best(progress: Progress, main: str) -> bool:
@@ -250,7 +257,8 @@ def plot_runs(runs: Sequence[Mapping[str, Any]], main: str, path: Path) -> None:
     axes[0, 0].set(xlabel="step", title="loss of each step, and its average")
     for run in runs:
         curve = run["curve"]
-        steps, recent = range(1, len(curve) + 1), max(1, round(WINDOW * len(curve)))
+        every = -(-run["steps"] // len(curve))  # of a long run each value is a mean; see `thinned`
+        steps, recent = every * np.arange(1, len(curve) + 1), max(1, round(WINDOW * len(curve)))
         axes[0, 0].plot(steps, curve, color=LOSS, alpha=0.2, linewidth=0.7)
         mean = np.convolve(curve, np.full(recent, 1 / recent), "valid")
         axes[0, 0].plot(steps[recent - 1 :], mean, color=LOSS, linewidth=1.6)

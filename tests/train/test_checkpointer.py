@@ -20,7 +20,7 @@ from words import labelled
 import minibert
 from minibert.tasks.classification import Classification
 from minibert.train import checkpointer, loop
-from minibert.train.checkpointer import BEST, Checkpointer
+from minibert.train.checkpointer import BEST, HISTORY, Checkpointer, History, remove_run
 from minibert.train.finetuning import FinetuneRun
 from minibert.train.settings import FinetuneSettings, TrainSettings
 
@@ -92,11 +92,17 @@ def metadata_of(path: Path) -> Any:
         return file.metadata() or {}
 
 
+def progress_of(folder: Path) -> loop.Progress:
+    """The progress of the last state."""
+    return History(folder / HISTORY).read(json.loads(metadata_of(folder / states(folder)[-1])["progress"]))
+
+
 def assert_ended_alike(folder: Path, whole: Path) -> None:
     """The same weights, optimizer, random state and progress after the last step, and the same best weights."""
     for name in (states(whole)[-1], BEST):
         assert_equal(load_file(folder / name), load_file(whole / name))
-        assert metadata_of(folder / name) == metadata_of(whole / name)
+    assert progress_of(folder) == progress_of(whole)
+    assert metadata_of(folder / BEST) == metadata_of(whole / BEST)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -137,7 +143,8 @@ def test_a_run_that_was_killed_at_any_write_is_resumed_bit_for_bit(
         (copy / ".state-00000004.safetensors.1").write_bytes(b"half")  # another process was writing
         first_steps.append([*run(checkpoint, copy, every=2), 10][0])
         assert_ended_alike(copy, whole)
-        assert not list(copy.glob(".*"))  # half-written files are removed
+        remove_run(copy)
+        assert not copy.exists()  # half-written files are removed too
     assert first_steps == sorted(first_steps)  # no write loses a state
     assert set(first_steps) == {1, 3, 4, 5, 7, 9, 10}
 
@@ -179,28 +186,130 @@ def test_a_finished_run_keeps_two_states_and_the_best_weights_and_trains_nothing
 ) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     assert states(tmp_path) == ["state-00000008.safetensors", "state-00000009.safetensors"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [BEST, "lock", "run_config.json", *states(tmp_path)]
+    names = [BEST, HISTORY, "lock", "run_config.json", *states(tmp_path)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert run(checkpoint, tmp_path) == []
     assert_ended_alike(tmp_path, whole)
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "of something else", "without progress"])
-def test_of_a_last_state_that_cannot_be_read_a_warning_tells_and_the_one_before_it_is_used(
+def flip(path: Path, place: int) -> None:
+    """Flip one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 4
+    path.write_bytes(content)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-1000]),
+    "empty": lambda path: path.write_bytes(b""),
+    "junk": lambda path: path.write_bytes(b"junk" * 999),
+    "a bit of a weight": lambda path: flip(path, -1000),
+    "of something else": lambda path: path.write_bytes(save({"x": torch.zeros(2)}, {"progress": "{}"})),
+    "without progress": lambda path: path.write_bytes(save({"weight classifier.weight": torch.zeros(2, 24)})),
+}
+
+
+@pytest.mark.parametrize("damage", [*DAMAGE, "a digit of the progress"])
+def test_of_a_last_state_that_is_damaged_a_warning_tells_and_the_one_before_it_is_used(
     damage: str, checkpoint: Path, whole: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     last = tmp_path / states(tmp_path)[-1]
-    zeros = {"weight classifier.weight": torch.zeros(2, 24)}
-    damaged = {
-        "cut": last.read_bytes()[:-1000],
-        "empty": b"",
-        "of something else": save(zeros, {"progress": "{}"}),
-        "without progress": save(zeros),
-    }
-    last.write_bytes(damaged[damage])
-    with pytest.warns(UserWarning, match=f"{last.name} cannot be read .*using the state before it"):
+    if damage in DAMAGE:
+        DAMAGE[damage](last)
+    else:
+        flip(last, last.read_bytes().index(b"tokens") + 10)
+    with pytest.warns(UserWarning, match=f"{last.name} cannot be read"):
         assert run(checkpoint, tmp_path, every=1) == [9]
     assert_ended_alike(tmp_path, whole)
+
+
+@pytest.mark.parametrize("damage", ["cut", "a bit", "missing"])
+def test_where_no_state_can_be_read_the_error_says_so_and_nothing_is_deleted(
+    damage: str, checkpoint: Path, whole: Path, tmp_path: Path
+) -> None:
+    """The losses and scores of all states are in one file."""
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    history = tmp_path / HISTORY
+    if damage == "missing":
+        history.unlink()
+    else:
+        flip(history, 50) if damage == "a bit" else history.write_bytes(history.read_bytes()[:100])
+    before = sorted(tmp_path.iterdir())
+    with (
+        pytest.warns(UserWarning, match=f"{tmp_path}/state-0000000[89].* cannot be read .*{HISTORY}"),
+        pytest.raises(ValueError, match=f"no state in {tmp_path} can be read.*--restart"),
+    ):
+        run(checkpoint, tmp_path)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("damage", [*DAMAGE, "missing"])
+def test_damaged_best_weights_are_found_before_the_run_continues_and_nothing_is_deleted(
+    damage: str, checkpoint: Path, whole: Path, tmp_path: Path
+) -> None:
+    """The best epoch was the second of three, and its weights are nowhere else."""
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    DAMAGE.get(damage, Path.unlink)(tmp_path / BEST)
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ValueError, match=rf"{tmp_path / BEST}, .* cannot be read .*--restart"):
+        run(checkpoint, tmp_path)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_damaged_best_weights_are_written_again_if_the_run_has_just_ended_that_epoch(
+    checkpoint: Path, whole: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(Killed):
+        run(checkpoint, tmp_path, every=3, step=7)
+    flip(tmp_path / BEST, -1000)
+    with pytest.warns(UserWarning, match=f"{tmp_path / BEST} is damaged"):
+        assert run(checkpoint, tmp_path, every=3) == [7, 8, 9]
+    assert_ended_alike(tmp_path, whole)
+
+
+def as_earlier_version(folder: Path) -> None:
+    """Rewrite the files of a run as they were before they had checksums, a history and a mark."""
+    for path in folder.glob("*.safetensors"):
+        metadata = {}
+        if path.name != BEST:
+            values = vars(History(folder / HISTORY).read(json.loads(metadata_of(path)["progress"])))
+            metadata = {"progress": json.dumps({name: value for name, value in values.items() if name != "pending"})}
+        path.write_bytes(save(load_file(path), metadata))
+    config = json.loads((folder / "run_config.json").read_text())
+    del config["minibert"]
+    (folder / "run_config.json").write_text(json.dumps(config))
+    (folder / HISTORY).unlink()
+    (folder / "lock").write_bytes(b"")
+
+
+def test_a_run_that_an_earlier_version_began_is_resumed_bit_for_bit(
+    checkpoint: Path, whole: Path, killed: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
+    as_earlier_version(tmp_path)
+    assert run(checkpoint, tmp_path, every=2) == [6, 7, 8, 9]
+    assert_ended_alike(tmp_path, whole)
+    remove_run(tmp_path)
+    assert not tmp_path.exists()
+
+
+def test_a_save_writes_only_what_is_new_after_millions_of_steps_too(tmp_path: Path) -> None:
+    model, progress = torch.nn.Linear(2, 2), loop.Progress(step=1_500_000)
+    optimizer = loop.new_optimizer(model, TrainSettings())
+    with Checkpointer(tmp_path, CONFIG) as kept:
+        progress.curve, progress.parts = [0.5] * 1_500_000, {"masked-lm": [0.5] * 7}
+        progress.scores = [{"accuracy": 0.5}] * 9000
+        kept.save(progress, model, optimizer)
+        size, state = (tmp_path / HISTORY).stat().st_size, (tmp_path / states(tmp_path)[0]).stat().st_size
+        progress.step += 1
+        for values in (progress.curve, *progress.parts.values()):
+            values.append(0.25)
+        kept.save(progress, model, optimizer)
+        assert (tmp_path / HISTORY).stat().st_size < size + 100
+        assert state < 10_000
+    with Checkpointer(tmp_path, CONFIG) as kept:
+        assert kept.resume(model, optimizer) == progress
 
 
 def test_neither_frozen_weights_nor_a_state_after_a_loss_that_is_not_finite_are_saved(
@@ -223,6 +332,56 @@ def test_neither_frozen_weights_nor_a_state_after_a_loss_that_is_not_finite_are_
 
 # ---------------------------------------------------------------------------------------------------------------
 # Refused
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"lock": "yarn"},
+        {"lock": "", "thesis.tex": "years of work"},
+        {"lock": "minibert\n", "state-00000001.safetensors": "of someone else"},
+        {"run_config.json": ""},
+        {"run_config.json": '{"lr": 0.1}', "state-00000001.safetensors": "x", "best.safetensors": "x"},
+        {"run_config.json": "[]", "windows.txt": "broken"},
+    ],
+)
+def test_a_folder_that_is_no_run_of_minibert_is_refused_and_stays_as_it_is(
+    files: dict[str, str], restart: bool, tmp_path: Path
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    with (
+        pytest.raises(ValueError, match=f"{tmp_path} holds .*{max(files)}.*run_config.json"),
+        Checkpointer(tmp_path, CONFIG, restart),
+    ):
+        pass
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
+
+
+@pytest.mark.parametrize(("lock", "stays"), [("", ["lock"]), ("minibert\n", [])])
+def test_a_lock_in_a_folder_without_a_run_is_used_and_removed_only_if_minibert_made_it(
+    lock: str, stays: list[str], tmp_path: Path
+) -> None:
+    """A run that is killed before it has written its config leaves such a lock."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "lock").write_text(lock)
+    (tmp_path / "run" / ".run_config.json.0123abcd").write_text("half")
+    with Checkpointer(tmp_path / "run", CONFIG):
+        pass
+    remove_run(tmp_path / "run")
+    assert [path.name for path in tmp_path.glob("run/*")] == stays
+
+
+def test_only_files_with_exactly_the_names_of_a_run_are_removed(tmp_path: Path) -> None:
+    names = ["state-of-the-art.safetensors", "windows.md", ".my.own.notes", "best.safetensors.bak", "lock.txt"]
+    with Checkpointer(tmp_path, CONFIG):
+        for name in (*names, "state-00000005.safetensors", BEST, "windows-1.txt", f".{BEST}.0123abcd"):
+            (tmp_path / name).touch()
+    with Checkpointer(tmp_path, CONFIG, restart=True):
+        pass
+    remove_run(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
 
 
 def test_a_folder_that_another_run_uses_is_refused_and_free_when_that_one_ends(tmp_path: Path) -> None:

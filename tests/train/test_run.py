@@ -19,7 +19,7 @@ from helpers import assert_equal
 from training import EPOCHS, KINDS, OF_STEPS, STEPS, write_home
 
 from minibert.tasks.base import Measure
-from minibert.train import checkpointer, loop
+from minibert.train import checkpointer, loop, run
 from minibert.train.run import DegenerateWarning, plot_runs
 from minibert.train.settings import (
     DistillClassifierSettings,
@@ -156,7 +156,7 @@ def test_training_in_another_thread_leaves_signals_alone(home: Path) -> None:
 
 def test_restart_forgets_an_unfinished_run_with_other_settings(home: Path, tmp_path: Path) -> None:
     (tmp_path / "out.training").mkdir()
-    (tmp_path / "out.training" / "run_config.json").write_text('{"seed": 7}')
+    (tmp_path / "out.training" / "run_config.json").write_text('{"seed": 7, "processes": 1, "tokenizer": "other"}')
     KINDS["mlm+nsp"](home, restart=True, out=tmp_path / "out", **STEPS | {"steps": 2})
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -231,11 +231,17 @@ def test_a_setting_out_of_its_limits_is_refused(kind: type, name: str, value: An
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# The picture
+# The curve
+
+
+def test_training_json_of_millions_of_steps_has_means_of_consecutive_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "MOST_VALUES", 4)
+    assert run.thinned([1.0, 2.0, 3.0, 4.0]) == [1, 2, 3, 4]
+    assert run.thinned([1.0, 3.0, 5.0, 7.0, 9.0]) == [2, 6, 9]
 
 
 @pytest.mark.parametrize("scores", [[], [{"f1": 0.5}, {"f1": 0.7}, {"f1": 0.6}]], ids=["no scores", "scores"])
 def test_runs_are_plotted_with_and_without_scores(scores: list[dict[str, float]], tmp_path: Path) -> None:
-    run = {"curve": [3.0, 2.0, 1.0, 2.0], "epochs": scores, "best_epoch": 2}
+    run = {"steps": 8, "curve": [3.0, 2.0, 1.0, 2.0], "epochs": scores, "best_epoch": 2}
     plot_runs([run, run], "f1", tmp_path / "curve.png")
     assert (tmp_path / "curve.png").stat().st_size > 1000

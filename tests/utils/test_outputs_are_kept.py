@@ -301,6 +301,6 @@ def test_other_files_beside_the_state_of_a_run_stay(home: Path, tmp_path: Path) 
     (state / "thesis.txt").write_text("my life")
     with pytest.raises(ValueError, match=r"out\.training holds thesis\.txt, and no run"):
         finetune("classify", home / "train.tsv", **how)
-    (state / "run_config.json").touch()
+    (state / "run_config.json").write_text('{"minibert": "1"}')
     finetune("classify", home / "train.tsv", restart=True, **how)
     assert contents(state).keys() == {"thesis.txt"}
