@@ -274,7 +274,7 @@ class History:
 
     def append(self, progress: Progress) -> dict[str, Any]:
         """Append what is new, and return the rest of the progress, whose size does not grow with the steps."""
-        lists = {"curve": progress.curve, "scores": progress.scores, **progress.parts}
+        lists: dict[str, list[Any]] = {"curve": progress.curve, "scores": progress.scores, **progress.parts}
         new = {name: values[self.counts.get(name, 0) :] for name, values in lists.items()}
         line = json.dumps(new).encode() + b"\n"
         with naming(self.path), self.path.open("ab") as file:
@@ -293,7 +293,7 @@ def crc32(tensors: dict[str, Tensor], text: str) -> str:
     for name, tensor in sorted(tensors.items()):
         values = tensor.detach().cpu().contiguous()
         crc = zlib.crc32(f"{name} {values.dtype} {tuple(values.shape)}".encode(), crc)
-        crc = zlib.crc32(values.reshape(-1).view(torch.uint8).numpy(), crc)
+        crc = zlib.crc32(values.reshape(-1).view(torch.uint8).numpy().data, crc)
     return f"{crc:08x}"
 
 
