@@ -27,6 +27,8 @@ each reads its own windows and gives its shard of each batch, so the batches dep
 from __future__ import annotations
 
 import itertools
+import warnings
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -283,8 +285,7 @@ class Stream:
 
     def rows(self, first: int) -> Iterator[Example]:
         """The rows from number `first` on, without end. Raises ValueError for a corpus that gives none."""
-        known = self.journal.read_text("ascii") if self.journal is not None and self.journal.exists() else ""
-        counts = [int(count) for count in known.split()]
+        counts = read_journal(self.journal) if self.journal is not None and self.journal.exists() else []
         window = before = 0
         while window < len(counts) and before + counts[window] <= first:
             before, window = before + counts[window], window + 1
@@ -294,7 +295,7 @@ class Stream:
                 if not any(counts[-len(self.windows) :]):
                     raise ValueError(f"{self.corpus.path} gives no row to learn from")
                 if self.journal is not None:
-                    write_text_atomically(self.journal, "\n".join(map(str, counts)))
+                    write_journal(self.journal, counts)
             yield from rows[max(0, first - before) :]
             before += len(rows)
 
@@ -303,6 +304,21 @@ class Stream:
         turn, index = divmod(number, len(self.windows))
         window = self.windows[order(len(self.windows), self.seed, turn)[index]]
         return self.packing.rows(self.corpus.tokenized(window, self.tokenizer), Random(f"{self.seed} {turn} {window}"))
+
+
+def write_journal(path: Path, counts: Sequence[int]) -> None:
+    """Write the number of rows of each window, and their CRC-32: a wrong number would shift all later batches."""
+    text = "\n".join(map(str, counts))
+    write_text_atomically(path, f"{text}\ncrc32 {zlib.crc32(text.encode())}\n")
+
+
+def read_journal(path: Path) -> list[int]:
+    """Return the number of rows of each window; [] after a warning if the checksum is wrong: they are counted again."""
+    text, _, crc = path.read_text("ascii", errors="replace").partition("\ncrc32 ")
+    if crc.strip() == str(zlib.crc32(text.encode())):
+        return [int(count) for count in text.split()]
+    warnings.warn(f"{path} is damaged, or of an earlier version; its windows are read again", stacklevel=2)
+    return []
 
 
 def masked(row: Example, masking: Masking, number: int) -> Example:
