@@ -97,7 +97,7 @@ class Config:
         """Raise ValueError or TypeError for an unsupported value, or two that contradict each other."""
         for name, accepted in ABSENT.items():
             if self.extra.get(name) not in (None, accepted):
-                raise ValueError(f"{name} {self.extra[name]!r} is not implemented; only {accepted!r} is")
+                raise ValueError(f"{name} {brief(self.extra[name])} is not implemented; only {accepted!r} is")
         if self.hidden_size % (H := self.num_attention_heads):
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {H}")
         if self.problem_type == "single_label_classification" and self.num_labels == 1:
@@ -132,7 +132,9 @@ class Config:
         stated = raw.get("model_type") or model_type
         try:
             if stated is None or model_type not in (None, stated):
-                found = "has no model_type" if stated is None else f"says model_type {stated!r}, not {model_type!r}"
+                found = (
+                    "has no model_type" if stated is None else f"says model_type {brief(stated)}, not {model_type!r}"
+                )
                 raise ValueError(
                     f'config.json {found}; name it: load(..., model_type="bert"), or minibert convert FOLDER '
                     "--out FOLDER2 --model-type bert"

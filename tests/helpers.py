@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,11 @@ CHANGED = {
 }
 HEADS = [(family, head) for family in TESTED for head in CHANGED.get(family.name, family.heads)]
 every_head = pytest.mark.parametrize(("family", "head"), HEADS, ids=[f"{f.name}-{head}" for f, head in HEADS])
+
+# What a file may have in place of a number of tokens; JSON has integers that no float can hold.
+every_wrong_number = pytest.mark.parametrize(
+    "value", [pytest.param(10**400, id="10**400"), math.inf, math.nan, -1, 0.5, True, "5", [[1]]]
+)
 
 Written = Callable[..., tuple[Path, Any]]  # the fixtures written and pair
 MakePair = Callable[..., "Pair"]

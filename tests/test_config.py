@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import every_family, small_config
+from helpers import every_family, every_wrong_number, small_config
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -237,6 +237,19 @@ def test_any_value_under_any_key_is_read_or_refused_in_one_sentence(family: Fami
         assert len(str(error).splitlines()) == 1
     else:
         assert Config.from_dict(config.to_dict()) == config
+
+
+@every_wrong_number
+def test_a_number_of_tasks_that_cannot_be_is_refused_by_name(value: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match=r"task_type_vocab_size is .{1,60}; it must be"):
+        read(ERNIE, use_task_id=True, task_type_vocab_size=value)
+
+
+@pytest.mark.parametrize("key", ["model_type", "position_embedding_type", "hidden_act", "problem_type", "is_decoder"])
+def test_an_error_shows_only_the_beginning_of_a_long_value(key: str) -> None:
+    with pytest.raises(ValueError, match=rf"{key} .*\(100,000 characters\)") as refused:
+        bert(**{key: "x" * 100_000})
+    assert len(str(refused.value)) < 400
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ TOKENIZER_FILES = [
 WEIGHTS = [WEIGHTS_FILE, INDEX_FILE]
 NEEDED_FILES = ["config.json", *TOKENIZER_FILES, *WEIGHTS, "model-*.safetensors", *sentence_files.PATTERNS]
 SHIPPED = "minibert-novels"  # in the weights/ of a checkout: a small BERT with a trained masked-LM head
-HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # anything else is a path, which the Hub cannot have
+HUB_ID = re.compile(r"\w[\w.-]{,95}(/\w[\w.-]{,95})?")  # anything else is a path, which the Hub cannot have
 
 
 @dataclass(frozen=True)

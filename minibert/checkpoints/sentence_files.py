@@ -7,13 +7,14 @@ sentence_bert_config.json           max_seq_length, to which texts are cut; newe
 config_sentence_transformers.json   a text that is put before every text
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from minibert.config import Config
-from minibert.utils.files import parse_json, read_json, read_small
-from minibert.utils.printing import brief
+from minibert.utils.files import inside, parse_json, read_json, read_small
+from minibert.utils.printing import brief, cut
 from minibert.utils.settings import check_number
 
 PATTERNS = ("modules.json", "*_Pooling/config.json", "sentence_*_config.json", "config_sentence_transformers.json")
@@ -43,22 +44,30 @@ class Stated:
 
 
 def read_stated(folder: Path) -> Stated | None:
-    """What the files in the folder of a checkpoint state; None if there is no modules.json.
+    """Return what the files in the folder of a checkpoint state; None if there is no modules.json.
 
-    Raises ValueError for files that are damaged or missing, and for steps that minibert does not have.
+    Raises ValueError for files that are damaged, missing or outside the folder, and for steps that minibert does not
+    have.
     """
     path = folder / "modules.json"
     if not path.exists():
         return None
     try:
-        modules = {str(one["type"]): str(one["path"]) for one in parse_json(read_small(path).decode("utf-8-sig"))}
+        modules = [(one["type"], one["path"]) for one in parse_json(read_small(path).decode("utf-8-sig"))]
+        if not all(isinstance(text, str) for one in modules for text in one):
+            raise TypeError
     except (ValueError, TypeError, KeyError):
         raise refusal(path, "it is not a list of modules, each with a type and a path") from None
-    steps = [name.rpartition(".")[2] if name.startswith(TYPES) else name for name in modules]
+    steps = [name.rpartition(".")[2] if name.startswith(TYPES) else name for name, _ in modules]
+    folders = [inside(folder, name, path) for _, name in modules]
     if steps not in STEPS:
-        found = ", ".join(steps) or "nothing"
+        found = cut(", ".join(steps)) or "nothing"
         raise refusal(path, f"the vectors are made by {found}, and minibert can only do {', '.join(STEPS[1])}")
-    pooling = folder / [*modules.values()][1] / "config.json"
+    if folders[0] != folder:
+        raise refusal(path, f"its Transformer is in {brief(modules[0][1])}, and minibert reads that of {folder} itself")
+    pooling = folders[1] / "config.json"
+    if not os.path.isfile(pooling):  # which is false where a name is too long
+        raise refusal(path, f"its Pooling is in {brief(modules[1][1])}, where there is no config.json")
     mode = pooling_mode(read_json(pooling))
     if mode not in MODES:
         raise refusal(pooling, f"its pooling is {brief(mode)}, and minibert can only do {', '.join(MODES)}")
@@ -83,7 +92,9 @@ def check_prompt(path: Path) -> None:
     """Raise ValueError for a prompt that is put before every text."""
     values = read_json(path) if path.exists() else {}
     name, prompts = values.get("default_prompt_name"), values.get("prompts") or {}
-    if name is not None and (prompt := prompts.get(name) if isinstance(prompts, dict) else prompts):
+    if not isinstance(name, str | None) or not isinstance(prompts, dict):
+        raise refusal(path, "its prompts are not texts by name, with the name of the default")
+    if name is not None and (prompt := prompts.get(name)):
         raise refusal(path, f"it puts {brief(prompt)} before every text; put it there yourself")
 
 
@@ -95,6 +106,11 @@ def read_max_length(folder: Path) -> int:
     positions = Config.from_file(folder / "config.json").max_tokens
     if own is not None and values[0].get("do_lower_case") and not values[1].get("do_lower_case"):
         raise refusal(own, "it lowercases texts (do_lower_case), and the tokenizer does not; lowercase them yourself")
-    length = values[0].get("max_seq_length") or values[1].get("model_max_length") or positions
-    check_number(f"{own or settings}: the number of tokens", length, float, minimum=1)
-    return int(min(length, positions))
+    for path, key, stated in ((own, "max_seq_length", values[0]), (settings, "model_max_length", values[1])):
+        if length := stated.get(key):
+            try:
+                check_number(f"{path}: {key}", length, float, minimum=1)
+            except TypeError as error:  # the file is wrong, not the caller
+                raise ValueError(str(error)) from None
+            return int(min(length, positions))
+    return positions

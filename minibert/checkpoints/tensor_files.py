@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from minibert.utils.files import atomic_write, listing, read_json, regular, sha256
+from minibert.utils.printing import brief, cut
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -61,7 +62,7 @@ def list_tensors(folder: Path) -> dict[str, StoredTensor]:
     stored = [tensor for shard in sorted(set(where.values())) for tensor in read_header(folder / shard).values()]
     if different := {(tensor.name, tensor.file.name) for tensor in stored} ^ set(where.items()):
         name, shard = min(different)
-        raise ValueError(f"{folder / INDEX_FILE} and its shards disagree whether {shard} holds {name}")
+        raise ValueError(f"{folder / INDEX_FILE} and its shards disagree whether {cut(shard)} holds {cut(name)}")
     return {tensor.name: tensor for tensor in stored}
 
 
@@ -71,7 +72,9 @@ def read_index(path: Path) -> dict[str, str]:
     if not isinstance(where, dict) or not all(isinstance(shard, str) for shard in where.values()):
         raise ValueError(f"{path} is not an index of shards: its weight_map must map each tensor to a file")
     if missing := set(where.values()) - {file.name for file in path.parent.iterdir()}:
-        raise FileNotFoundError(f"{path} names {min(missing)!r}, which is missing here; found: {listing(path.parent)}")
+        raise FileNotFoundError(
+            f"{path} names {brief(min(missing))}, which is missing here; found: {listing(path.parent)}"
+        )
     return where
 
 

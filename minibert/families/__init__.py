@@ -12,6 +12,7 @@ In reading order:
 
 from minibert.families import albert, bert, distilbert, electra, roberta
 from minibert.families.base import Family
+from minibert.utils.printing import brief
 
 # Every Family that these modules define, by model_type of config.json: a relative is added in one file.
 FAMILIES: dict[str, Family] = {
@@ -25,5 +26,5 @@ FAMILIES: dict[str, Family] = {
 def family_of(model_type: object) -> Family:
     """The family of this model_type. Raises ValueError, listing the implemented ones, for any other."""
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise ValueError(f"model_type {model_type!r} is not supported; supported: {', '.join(FAMILIES)}")
+        raise ValueError(f"model_type {brief(model_type)} is not supported; supported: {', '.join(FAMILIES)}")
     return FAMILIES[model_type]

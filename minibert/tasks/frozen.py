@@ -12,9 +12,11 @@ untrusted input: what does not fit is one ValueError.
 
 import json
 import math
+import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,6 +37,7 @@ from minibert.tasks.labels import as_labels, best_label, check_classes, label_nu
 from minibert.text.texts import TextOrPair, as_texts_or_pairs, table_of
 from minibert.utils.files import atomic_write, parse_json, regular
 from minibert.utils.printing import beside, block, brief, progress_bar, table
+from minibert.utils.settings import check_number
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.features import TextFeatures
 from minibert.vectors.readable import Matrix
@@ -161,7 +164,10 @@ class Classifier:
         recipe = Recipe(**{name: details[name] for name in RECIPE}, batch_tokens=batch_tokens)
         embedder = Embedder(model or details["model"], recipe, device)
         embedder.expected = {"weights": details["weights_sha256"], "tokenizer": details["tokenizer_fingerprint"]}
-        features = TextFeatures.of(embedder, details["pairs"])
+        try:
+            features = TextFeatures.of(embedder, details["pairs"])
+        except ValueError as error:
+            raise ValueError(f"the classifier in {folder} cannot be used: {error}") from None
         scaler, regression = head = new_head(details["C"])
         scaler.mean_, scaler.scale_, scaler.var_ = arrays["mean"], arrays["scale"], arrays["scale"] ** 2
         scaler.n_features_in_ = regression.n_features_in_ = arrays["mean"].size
@@ -219,7 +225,7 @@ def as_grid(grid: str | Sequence[float]) -> list[float]:
     values = GRIDS.get(grid, grid.split(",")) if isinstance(grid, str) else grid
     try:
         found = [float(C) for C in values]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # the last for an integer that no float can hold
         found = []
     if not found or not all(0 < C < math.inf for C in found):
         raise ValueError(f"grid is {brief(grid)}; it must be {', '.join(GRIDS)} or values of C above 0, such as 0.1,1")
@@ -287,18 +293,20 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             "folds": int,
             "pairs": bool,
             "model": str,
-            "weights_sha256": str,
-            "tokenizer_fingerprint": str,
         }
+        hashes = ("weights_sha256", "tokenizer_fingerprint")
         valid = {
             "format": details["format"] == FORMAT,
             "labels": labels == sorted(set(map(str, labels))) and len(labels) >= 2,
-            "C": type(details["C"]) in (int, float) and 0 < details["C"] < math.inf,
+            "C": type(details["C"]) in (int, float) and 0 < details["C"] <= sys.float_info.max,
             **{name: type(details[name]) is kind for name, kind in kinds.items()},
-            "scores": all(math.isfinite(number) for one in details["scores"] for number in astuple(Score(**one))),
+            **{name: re.fullmatch("[0-9a-f]{64}", details[name]) is not None for name in hashes},
             **{name: array.dtype.kind == "f" and array.shape == shapes[name] for name, array in arrays.items()},
             "numbers": all(np.isfinite(array).all() for array in arrays.values()) and (arrays["scale"] > 0).all(),
         }
+        for one in details["scores"]:
+            for name, number in asdict(Score(**one)).items():
+                check_number(f"the {name} of a score", number, float)
         if wrong := [name for name, is_right in valid.items() if not is_right]:
             raise ValueError(f"invalid {', '.join(wrong)}; this version of minibert reads format {FORMAT}")
     except (SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:

@@ -31,6 +31,7 @@ from minibert.train.outputs import outputs
 from minibert.train.run import REPORT
 from minibert.utils.device import choose_device
 from minibert.utils.files import read_json
+from minibert.utils.printing import brief, cut
 from minibert.utils.settings import check_number
 
 
@@ -73,7 +74,9 @@ class Reader:
             raise ValueError(f"the task head {model.name!r} {state}")
         labels = [name for _, name in sorted(model.config.id2label.items())]
         if (twice := Counter(labels).most_common(1)) and twice[0][1] > 1:
-            raise ValueError(f"config.json has the label {twice[0][0]!r} twice in id2label; each needs its own name")
+            raise ValueError(
+                f"config.json has the label {brief(twice[0][0])} twice in id2label; each needs its own name"
+            )
         return cls(task or task_of(found, model.config), model, tokenizer, labels, tokenizer.max_length, **more)
 
     @property
@@ -103,9 +106,12 @@ def trained_task(folder: Path, kind: str) -> tuple[Task | None, int | None]:
     if report.get("task") != kind:  # that of transformers, or of `minibert pretrain`
         return None, None
     try:
-        return task_class(kind)(**report["settings"]), int(report["asked"]["max_length"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{folder / REPORT} is damaged ({error!r}); train again") from None
+        max_length: int = report["asked"]["max_length"]
+        check_number("max_length", max_length, int, minimum=1, maximum=2**24)
+        return task_class(kind)(**report["settings"]), max_length
+    except (KeyError, TypeError, ValueError) as error:
+        problem = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise ValueError(f"{folder / REPORT} is damaged ({cut(problem, 400)}); train again") from None
 
 
 def task_of(name: str, config: Config) -> Task:

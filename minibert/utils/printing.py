@@ -15,14 +15,21 @@ from typing import Any
 MARGIN = 15  # columns of a report for the name of a line
 WIDTH = 96  # columns of a report
 LONGEST = 80  # characters of a value in an error message
+# Characters that a terminal obeys: control characters of ASCII, of 8 bits, and those that reorder a line (Unicode TR9).
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 BAR_AFTER, LINE_EVERY = 2, 60  # seconds: progress is shown on a terminal, or as lines
 DISTRIBUTION = "minibert-annotated"  # the name of this project for pip; on PyPI, minibert is another project
 CHECKOUT = Path(__file__).resolve().parents[2]  # the source tree, if minibert runs from one
 
 
+def printable(text: str) -> str:
+    """Return a text whose control characters are escaped as in Python: a terminal would obey them, even in a name."""
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
 def cut(text: str, most: int = LONGEST) -> str:
-    """Return a text of at most about `most` characters: where it is longer, its beginning and its length."""
-    return text if len(text) <= most else f"{text[: most // 2]}... ({len(text):,} characters)"
+    """Return a printable text of about `most` characters at most: of a longer one the beginning, and its length."""
+    return printable(text if len(text) <= most else f"{text[: most // 2]}... ({len(text):,} characters)")
 
 
 def brief(value: object) -> str:

@@ -3,8 +3,8 @@
 The command line (cli/shared.py) makes its flags from these fields, and `check` holds every value to its limits.
 """
 
-import math
 import operator
+import sys
 import typing
 from dataclasses import field, fields
 from functools import cache
@@ -78,7 +78,7 @@ def check_number(
     """Raise TypeError for anything but a number of this kind, ValueError for one that is not finite or out of range."""
     if isinstance(value, bool) or not isinstance(value, int if kind is int else (int, float)):
         raise TypeError(f"{name} is {brief(value)}; it must be {'an int' if kind is int else 'a number'}")
-    finite = not isinstance(value, float) or math.isfinite(value)
+    finite = kind is int or abs(value) <= sys.float_info.max  # JSON has integers that no float can hold
     limits = {"at least": minimum, "above": above, "at most": maximum, "below": below}
     given = {words: bound for words, bound in limits.items() if bound is not None}
     if not finite or not all(WITHIN[words](value, bound) for words, bound in given.items()):

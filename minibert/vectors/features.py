@@ -93,6 +93,11 @@ class DiskRows:
 MEMORY = MemoryRows()
 
 
+def is_vector(row: object, width: int) -> bool:
+    """Return whether a cached row is the bytes of `width` finite float32 numbers; a damaged file may hold anything."""
+    return isinstance(row, bytes) and len(row) == 4 * width and bool(np.isfinite(np.frombuffer(row, np.float32)).all())
+
+
 # scikit-learn ships no types.
 class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """A column of texts, or two of pairs, to a matrix (N, width) of float32, as a scikit-learn transformer.
@@ -174,7 +179,7 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         settings = hashlib.sha256(json.dumps(list(embedder.identity.values())).encode()).digest()
         keys = [hashlib.sha256(settings + json.dumps(text).encode()).digest() for text in rows]
         stored = store.read(set(keys))
-        known = {key: row for key, row in stored.items() if len(row) == 4 * embedder.width}  # others are damaged
+        known = {key: row for key, row in stored.items() if is_vector(row, embedder.width)}  # others are damaged
         new = list({key: number for number, key in enumerate(keys) if key not in known}.values())  # each text once
         if new:
             tokens = embedder.encode(rows)  # all, so that the tokenizer's warnings count the caller's rows

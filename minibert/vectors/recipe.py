@@ -108,7 +108,7 @@ class Recipe:
         wrong = [layer for layer in requested if not -L - 1 <= layer <= L]
         if wrong or not requested:
             raise ValueError(
-                f"layers has {wrong[0] if wrong else 'none'}; the encoder has {L} layers, so it must be "
+                f"layers has {brief(wrong[0]) if wrong else 'none'}; the encoder has {L} layers, so it must be "
                 f"{-L - 1} to {L} (0: the embeddings, -1: the last layer)"
             )
         layers = tuple(layer % (L + 1) for layer in requested)

@@ -15,9 +15,10 @@ import hashlib
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import closing, contextmanager
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, fields
 from glob import has_magic
 from itertools import chain, dropwhile, islice
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from minibert.text.tables import TextFile
 from minibert.text.texts import CHARACTERS, TEXTS, TextOrPair, as_text, chunked
@@ -247,12 +249,13 @@ def work_folder(folder: Path, settings: dict[str, Any], restart: bool, outputs: 
             files = {path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")}
             if others := sorted(files - own):
                 raise ValueError(f"{others[0]} is not an output of this work; move it away, or choose another folder")
-            before = read_json(manifest).get("settings", {}) if started and not restart else settings
+            before = read_json(manifest).get("settings") if started and not restart else settings
+            before = before if isinstance(before, dict) else {}
             for name in settings:
                 if before.get(name) != settings[name]:
                     raise ValueError(
-                        f"{folder} was started with {name} {before.get(name)!r}, and now it is {settings[name]!r}; "
-                        "use the earlier settings, or start again (--restart, restart=True)"
+                        f"{folder} was started with {name} {brief(before.get(name))}, and now it is "
+                        f"{settings[name]!r}; use the earlier settings, or start again (--restart, restart=True)"
                     )
             if restart:
                 for path in own - {manifest}:
@@ -303,17 +306,31 @@ class Parts:
 
         Raises ValueError if it was done with other texts.
         """
-        path = self.path(len(self.stats))
-        if not path.exists():
+        number = len(self.stats)
+        if not self.path(number).exists():
             return False
-        with np.load(path) as part:
-            if part["sha256"] != texts_sha256(texts):
-                raise ValueError(
-                    f"{self.folder} was started with other texts: those from row {self.rows:,} on have changed; "
-                    "use the earlier texts, or start again (--restart, restart=True)"
-                )
-            self.stats.append(TokenStats(*part["stats"].tolist()))
+        if str(self.read(number, "sha256")) != texts_sha256(texts):
+            raise ValueError(
+                f"{self.folder} was started with other texts: those from row {self.rows:,} on have changed; "
+                "use the earlier texts, or start again (--restart, restart=True)"
+            )
+        stats = self.read(number, "stats")
+        if stats.dtype.kind != "i" or not 0 < stats.size <= len(fields(TokenStats)) or stats[0] != len(texts):
+            raise self.damaged(number, "its counts are not those of its texts")
+        self.stats.append(TokenStats(*stats.tolist()))
         return True
+
+    def read(self, number: int, name: str) -> NDArray[Any]:
+        """Return one array of a part. Raises ValueError where the file is damaged."""
+        try:
+            with self.path(number).open("rb") as file, np.load(file) as part:
+                return np.asarray(part[name])
+        except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile):
+            raise self.damaged(number, f"its {name} cannot be read") from None
+
+    def damaged(self, number: int, problem: str) -> ValueError:
+        """Return the error for a part that cannot be used."""
+        return ValueError(f"{self.path(number)} is damaged ({problem}); remove it, and run the same command again")
 
     def add(self, vectors: Matrix, texts: Sequence[TextOrPair], stats: TokenStats, dtype: str) -> None:
         """Write the next part, (n, D). Raises ValueError for a number beyond this dtype."""
@@ -337,9 +354,11 @@ class Parts:
         header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (self.rows, width)}
         with atomic_write(out) as temporary, temporary.open("wb") as file:
             file.write((NPY_START + str(header).encode()).ljust(NPY_HEADER - 1) + b"\n")
-            for number in range(len(self.stats)):
-                with np.load(self.path(number)) as part:
-                    file.write(part["vectors"].tobytes())
+            for number, stats in enumerate(self.stats):
+                vectors = self.read(number, "vectors")
+                if vectors.shape != (stats.texts, width) or vectors.dtype != dtype:
+                    raise self.damaged(number, f"its vectors are {vectors.shape} of {vectors.dtype}")
+                file.write(vectors.tobytes())
         for path in self.folder.glob("part-*"):
             path.unlink()
 

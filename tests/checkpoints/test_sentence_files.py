@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import every_wrong_number
 from words import state_vectors
 
 from minibert.checkpoints.sentence_files import Stated, read_stated
@@ -30,6 +31,53 @@ def test_without_a_named_pooling_it_is_the_mean_and_without_a_length_all_positio
     assert read_stated(folder) == Stated("mean", True, 20)
 
 
+def three(transformer: str, pooling: str) -> list[dict[str, str]]:
+    """The usual modules, with the folders of the first two."""
+    paths = {"Transformer": transformer, "Pooling": pooling, "Normalize": "2_Normalize"}
+    return [{"type": f"sentence_transformers.models.{name}", "path": path} for name, path in paths.items()]
+
+
+@pytest.mark.parametrize("path", ["../secret", "1_Pooling/../../secret", "/secret", "C:\\secret", "link"])
+def test_modules_outside_the_folder_are_refused_and_nothing_of_them_is_shown(folder: Path, path: str) -> None:
+    state_vectors(folder)
+    secret = folder.parent / "secret"
+    secret.mkdir()
+    (secret / "config.json").write_text('{"pooling_mode": "password"}')
+    (folder / "link").symlink_to(secret)
+    for modules in (three("", path), three(path, "1_Pooling")):
+        (folder / "modules.json").write_text(json.dumps(modules))
+        with pytest.raises(ValueError, match=r"modules\.json names .*, which leads out of") as refused:
+            read_stated(folder)
+        assert "password" not in str(refused.value)
+
+
+def test_files_of_the_hugging_face_cache_are_links_and_are_followed(folder: Path) -> None:
+    state_vectors(folder)
+    (folder.parent / "blobs").mkdir()
+    for number, path in enumerate(path for path in [*folder.rglob("*")] if path.is_file()):
+        path.rename(folder.parent / "blobs" / str(number))
+        path.symlink_to(folder.parent / "blobs" / str(number))
+    assert read_stated(folder) == Stated("mean", True, 12)
+
+
+@every_wrong_number
+@pytest.mark.parametrize(
+    ("file", "key"), [("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")]
+)
+def test_a_length_that_cannot_be_is_refused_with_file_and_key(folder: Path, file: str, key: str, value: Any) -> None:
+    state_vectors(folder, newer=True)
+    (folder / file).write_text(json.dumps({key: value, "do_lower_case": True}))
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean"}')
+    with pytest.raises(ValueError, match=rf"{file}: {key} is .{{1,60}}; it must be"):
+        read_stated(folder)
+
+
+def test_transformers_number_for_no_limit_is_no_limit(folder: Path) -> None:
+    state_vectors(folder, newer=True)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": int(1e30)}))
+    assert read_stated(folder) == Stated("mean", True, 20)
+
+
 DENSE = {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}
 
 
@@ -41,6 +89,12 @@ DENSE = {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}
         ("modules.json", 3, "not a list of modules"),
         ("modules.json", [DENSE], "the vectors are made by Dense, and minibert can only do Transformer, Pooling, Norm"),
         ("modules.json", [{"type": "own.Transformer", "path": ""}], "the vectors are made by own.Transformer"),
+        ("modules.json", [{"type": [1], "path": ""}], "not a list of modules"),
+        ("modules.json", [{"type": "x", "path": {"a": 1}}], "not a list of modules"),
+        ("modules.json", [{"type": "x" * 100_000, "path": ""}], r"made by x{40}... \(100,000 characters\)"),
+        ("modules.json", three("0_Transformer", "1_Pooling"), "its Transformer is in '0_Transformer'"),
+        ("modules.json", three("", "elsewhere"), "its Pooling is in 'elsewhere', where there is no config.json"),
+        ("modules.json", three("", "x" * 5000), r"its Pooling is in 'x{40}'\.\.\. \(5,000 characters\)"),
         ("1_Pooling/config.json", {"pooling_mode": "weightedmean"}, "its pooling is 'weightedmean', and minibert can"),
         ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, r"its pooling is \['cls', 'mean'\]"),
         (
@@ -53,6 +107,8 @@ DENSE = {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}
             {"prompts": {"q": "query: "}, "default_prompt_name": "q"},
             "it puts 'query: ' before every text",
         ),
+        ("config_sentence_transformers.json", {"prompts": {"q": "a"}, "default_prompt_name": ["q"]}, "its prompts are"),
+        ("config_sentence_transformers.json", {"prompts": [1], "default_prompt_name": "q"}, "its prompts are"),
     ],
 )
 def test_what_cannot_be_followed_is_refused_in_one_sentence_with_the_way_out(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from helpers import every_wrong_number
 from kinds import HEADS, write_kinds, write_theirs
 from words import OTHER, write_words_checkpoint
 
@@ -272,6 +273,15 @@ def test_two_labels_of_one_name_are_refused(home: Path, tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text()) | {"id2label": {"0": "a", "1": "a"}}
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="has the label 'a' twice in id2label"):
+        minibert.predict(folder, TEXTS)
+
+
+@every_wrong_number
+def test_a_length_that_cannot_be_is_refused_with_the_file_and_the_key(value: Any, home: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(home / "tuned", tmp_path / "damaged")
+    report = json.loads((folder / "training.json").read_text()) | {"asked": {"max_length": value}}
+    (folder / "training.json").write_text(json.dumps(report))
+    with pytest.raises(ValueError, match=r"training\.json is damaged \(max_length is .{1,60}; it must be"):
         minibert.predict(folder, TEXTS)
 
 

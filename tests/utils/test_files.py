@@ -13,6 +13,7 @@ from minibert.utils.files import (
     MOST_BYTES,
     atomic_write,
     final_name,
+    inside,
     read_json,
     temporary_path,
     write_text_atomically,
@@ -61,6 +62,24 @@ def test_only_a_regular_file_of_moderate_size_is_opened(tmp_path: Path) -> None:
     ):
         with pytest.raises(error, match=message):
             read_json(path)
+
+
+@pytest.mark.parametrize("name", ["", ".", "1_Pooling", "a/b", "a/./b", "..a", "a.."])
+def test_a_name_inside_a_folder_is_followed(name: str, tmp_path: Path) -> None:
+    assert inside(tmp_path, name, tmp_path / "modules.json") == tmp_path / name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["..", "../a", "a/../../b", "/etc", "C:/a", "C:a", "\\a", "a\\..\\b", "\\\\host\\a", "a\0b", "link", "link/a"],
+)
+def test_a_name_that_leads_out_of_its_folder_is_refused(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "secret").mkdir()
+    (folder / "link").symlink_to(tmp_path / "secret")
+    with pytest.raises(ValueError, match=r"modules\.json names .*, which leads out of"):
+        inside(folder, name, folder / "modules.json")
 
 
 def test_a_file_whose_writing_fails_is_named_and_the_old_one_stays(tmp_path: Path) -> None:

@@ -150,11 +150,16 @@ def test_a_refused_text_is_named_by_its_row_although_rows_before_it_are_known(co
         estimator.transform([*TEXTS, "word " * 600])
 
 
-def test_a_damaged_row_on_disk_is_computed_again_and_healed(computed: list[int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damaged",
+    ["substr(vector, 1, 100)", "7", "1.5", "NULL", "'text'", "CAST(x'0000c07f' || substr(vector, 5) AS BLOB)"],
+)
+def test_a_damaged_row_on_disk_is_computed_again_and_healed(computed: list[int], tmp_path: Path, damaged: str) -> None:
+    """One that is too short, a number, nothing, a text, or a vector that begins with NaN."""
     estimator = minibert.TextFeatures(NAME, cache=tmp_path).fit(TEXTS)
     expected = estimator.transform(TEXTS)
     with sqlite3.connect(tmp_path / "rows.sqlite") as database:
-        database.execute("UPDATE rows SET vector = substr(vector, 1, 100) WHERE rowid = 3")
+        database.execute(f"UPDATE rows SET vector = {damaged} WHERE rowid = 3")
     database.close()
     for _ in range(2):
         assert np.abs(estimator.transform(TEXTS) - expected).max() <= TOLERANCE

@@ -193,6 +193,47 @@ def test_a_parts_folder_of_something_else_is_refused_and_left_as_it_is(checkpoin
     assert names(tmp_path) == ["x.npy.parts/thesis.tex"]
 
 
+def rewritten(path: Path, **arrays: Any) -> None:
+    """Change arrays of a part."""
+    with np.load(path) as part:
+        changed = dict(part) | arrays
+    np.savez(path, **changed)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:50]), "its sha256 cannot be read"),
+        (lambda path: path.write_bytes(b""), "its sha256 cannot be read"),
+        (lambda path: path.write_bytes(b"text"), "its sha256 cannot be read"),
+        (lambda path: rewritten(path, stats=np.array([np.nan])), "counts"),
+        (lambda path: rewritten(path, stats=np.array([10**18])), "counts"),
+        (lambda path: rewritten(path, vectors=np.zeros((2, 24), "float32")), r"vectors are \(2, 24\)"),
+        (lambda path: rewritten(path, vectors=np.array(["x"])), "vectors are"),
+    ],
+)
+def test_a_damaged_part_is_named_and_computed_again_when_it_is_removed(
+    checkpoint: Path, tmp_path: Path, damage: Any, message: str
+) -> None:
+    embed_stream(TEXTS, tmp_path / "whole.npy", checkpoint, part_rows=PART)
+    begin(checkpoint, tmp_path / "x.npy")
+    part = tmp_path / "x.npy.parts" / PARTS[0]
+    damage(part)
+    with pytest.raises(ValueError, match=rf"{part} is damaged .*{message}.*; remove it, and run the same command"):
+        embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART)
+    part.unlink()
+    embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART)
+    assert (tmp_path / "x.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
+
+
+@pytest.mark.parametrize("content", ["[]", '{"settings": 3}', '{"settings": {"weights": 1e999}}', "{}"])
+def test_a_damaged_manifest_is_refused(checkpoint: Path, tmp_path: Path, content: str) -> None:
+    begin(checkpoint, tmp_path / "x.npy")
+    (tmp_path / "x.npy.parts" / "manifest.json").write_text(content)
+    with pytest.raises(ValueError, match=r"was started with weights|holds a list, not an object"):
+        embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART)
+
+
 def test_two_runs_at_once_on_one_output_are_refused(checkpoint: Path, tmp_path: Path) -> None:
     def texts() -> Iterator[str]:
         yield from TEXTS[:20]
