@@ -50,7 +50,7 @@ def run(args: Arguments) -> Figures:
     vectors = None if args.features is None else read_vectors(Path(args.features))
     how = {"vectors": vectors, "grid": args.grid, "folds": args.folds}
     try:
-        classifier = train(rows.texts, rows.known_labels, pairs=rows.pairs, **how, **settings)
+        classifier = train(rows, **how, **settings)
     except KeyboardInterrupt as stop:
         if args.features is None and Path(settings["cache"]).exists():
             stop.args = (f"the features of some texts are kept in {settings['cache']}; the same command continues",)

@@ -147,6 +147,7 @@ def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str,
 
     name: of the answers in --json. texts: in a row, of which each may be cut by itself.
     """
+    from minibert.tasks.names import in_order
     from minibert.text.writing import table_writer
 
     begin = time.perf_counter()
@@ -172,7 +173,8 @@ def answer_rows(args: Arguments, rows: Iterator[Row], answer: Answer, name: str,
         warnings.warn(whole, stacklevel=2)
     if args.out is None:
         return {name: found}
-    seconds, labels = round(time.perf_counter() - begin, 3), dict(sorted(counts.items()))
+    seconds = round(time.perf_counter() - begin, 3)
+    labels = {label: counts[label] for label in in_order(counts)}
     shown = ", ".join(f"{count:,} {label}" for label, count in labels.items())
     print(block("saved in", f"{args.out}: {total:,} rows{f' ({shown})' if shown else ''}, {seconds:.1f} s"))
     return {"out": str(args.out), "rows": total, "labels": labels, "seconds": seconds}

@@ -4,6 +4,7 @@ In reading order:
 
     base            what a task defines: reading, encoding, decoding, measuring
     metrics         predictions compared with the true labels
+    names           what is accepted as a label, and the order of labels
     labels          what the label of a text is: one name, several, or a number
     classification  texts or pairs to labels
     choice          which of several texts answers a question

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
-from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, as_labels, check_finite
+from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, check_finite
+from minibert.tasks.names import as_labels, in_order, of_matrix
 from minibert.text.formats import FileSettings
 from minibert.text.tables import Column, Table
 from minibert.text.texts import TextOrPair, as_columns, as_texts_or_pairs
@@ -31,6 +32,7 @@ class Texts:
     texts: list[str]
     pairs: list[str] | None = None
     labels: list[Any] | None = None  # a name, a tuple of names, or a number for each text
+    names: Sequence[str] = ()  # all names of labels in order, columns of a matrix too; (): those of `labels`, sorted
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -109,7 +111,7 @@ class Classification(FileSettings, Task):
             rows = [(self.label_type.parse(row[1], table.place), *row) for row in table.rows()]
         if not rows:
             raise ValueError(f"{table.name} holds no rows; each needs a text and a label")
-        labels, texts, cells, *pairs = map(list, zip(*rows, strict=True))
+        given, texts, cells, *pairs = map(list, zip(*rows, strict=True))
         by_place = not (self.regression or table.header or self.text or self.label or self.pair)
         if by_place and cells.count(cells[0]) == 1 and len(set(cells)) < len(cells):
             raise ValueError(
@@ -117,7 +119,11 @@ class Classification(FileSettings, Task):
                 f"name the columns: --text {shlex.quote(texts[0] if len(texts[0]) <= 30 else 'NAME')} --label "
                 f"{shlex.quote(cells[0])}; else: --text 1 --label 2"
             )
-        return Texts(texts, pairs[0] if pairs else None, labels)
+        try:
+            labels, names = self.label_type.named(given)
+        except ValueError as error:
+            raise ValueError(f"{table.name}: {error}") from None
+        return Texts(texts, pairs[0] if pairs else None, labels, in_order(names))  # text of numbers is numbers
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Texts:
         """Unlabelled texts or pairs. Raises TypeError or ValueError, with the row, for anything but text."""
@@ -126,16 +132,20 @@ class Classification(FileSettings, Task):
     def from_labels(self, texts: Sequence[str], labels: Iterable[object], pairs: Sequence[str] | None = None) -> Texts:
         """Texts or pairs with labels: names or integers, several for each text (see MultiLabel), or numbers.
 
-        Raises what labels.as_labels raises.
+        Raises what names.as_labels raises.
         """
-        data = self.from_texts(texts, pairs)
-        return replace(
-            data, labels=as_labels(labels, len(data), self.label_type.parse, axes=2 if self.separator else 1)
-        )
+        data, kind, several = self.from_texts(texts, pairs), self.label_type, self.separator is not None
+        if several and hasattr(labels, "toarray"):  # of a sparse matrix
+            labels = labels.toarray()
+        given = as_labels(labels, len(data), kind.parse, axes=2 if several else 1)
+        matrix = getattr(labels, "ndim", 1) == 2 and len(given) > 0 and isinstance(given[0], np.ndarray)
+        found, names = of_matrix(given) if matrix else kind.named(given)
+        return replace(data, labels=found, names=names)
 
     def labels_of(self, data: Texts) -> list[str]:
-        """The label names, sorted; for a regression the name of its one output."""
-        return self.label_type.names(data.known_labels)
+        """The label names in order, see names.py; for a regression the name of its one output."""
+        self.label_type.check(data.known_labels)
+        return list(data.names or self.label_type.named(data.known_labels)[1])
 
     def encode(self, data: Texts, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
         """An example for each row; a pair that is too long is truncated longest text first."""

@@ -28,6 +28,7 @@ from minibert.tasks.classification import Classification
 from minibert.tasks.frozen import new_head
 from minibert.tasks.labels import check_classes
 from minibert.tasks.metrics import accuracy_text, compare, confusion_table
+from minibert.tasks.names import in_order
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.files import atomic_write
 from minibert.utils.printing import beside, block, named, table
@@ -104,7 +105,8 @@ def demo(
 
 def show_data(reviews: Reviews, labels: list[str]) -> Figures:
     """The data, the number of rows used, and the rows of each class."""
-    classes = dict(sorted(Counter(labels).items()))
+    counted = Counter(labels)
+    classes = {label: counted[label] for label in in_order(counted)}
     counts = zip(classes.values(), named(classes, reviews.meaning), strict=True)
     used = f"{len(labels):,} of {len(reviews.texts):,} rows: {', '.join(f'{count:,} {name}' for count, name in counts)}"
     print(block("data", f"{reviews.origin} ({reviews.why})", used))
@@ -133,7 +135,7 @@ def learn(vectors: NDArray[np.float32], labels: list[str], meaning: Mapping[str,
     )
     head = new_head().fit(x_train, y_train)
     baseline = float(DummyClassifier().fit(x_train, y_train).score(x_test, y_test))
-    found = compare(y_test, head.predict(x_test).tolist(), head[-1].classes_.tolist())
+    found = compare(y_test, head.predict(x_test).tolist(), in_order(labels))
     print(accuracy_text(found.accuracy, found.rows, f"majority class {baseline:.3f}"))
     print(beside("confusion", confusion_table(found, named(found.labels, meaning))))
     return head, {

@@ -33,7 +33,7 @@ from sklearn.preprocessing import StandardScaler
 import minibert
 from minibert.tasks.base import Measure, Prediction
 from minibert.tasks.classification import Classification, Texts
-from minibert.tasks.labels import as_labels, best_label, check_classes, label_number
+from minibert.tasks.labels import best_label, check_classes, label_number
 from minibert.text.texts import TextOrPair, as_texts_or_pairs, table_of
 from minibert.utils.files import atomic_write, parse_json, regular
 from minibert.utils.printing import beside, block, brief, progress_bar, table
@@ -187,10 +187,10 @@ def new_head(C: float = 1.0) -> Pipeline:
 
 
 def train(
-    texts: object,
-    labels: object,
+    texts: Any,
+    labels: Any = None,
     *,
-    pairs: object = None,
+    pairs: Any = None,
     vectors: NDArray[np.floating[Any]] | None = None,
     C: float = 1.0,
     grid: str | Sequence[float] | None = None,
@@ -199,25 +199,31 @@ def train(
 ) -> Classifier:
     """Train logistic regression on the features of labelled texts, which are encoded once.
 
-    pairs: the second text of each row. vectors: the features, (N, width), where they are computed already. recipe: the
-    settings of TextFeatures, `model` first; with cache=FOLDER no text is computed twice, even after an interruption.
+    texts: also the result of Classification.read, which has labels. pairs: the second text of each row. vectors: the
+    features, (N, width), where they are computed already. recipe: the settings of TextFeatures, `model` first; with
+    cache=FOLDER no text is computed twice, even after an interruption.
     grid: values of C to choose from by cross-validated accuracy, or "tutorial" or "log"; ties go to the smallest C.
     folds: of the stratified cross-validation; without a grid, C itself is measured if each class has enough rows; 0
     measures nothing. Raises ValueError or TypeError for labels that cannot be learned, before anything is encoded, and
     what TextFeatures raises.
     """
     features = TextFeatures(**recipe)
-    rows, candidates = as_texts_or_pairs(texts, pairs, missing=features.missing), [] if grid is None else as_grid(grid)
-    names = as_labels(labels, len(rows))
+    task, candidates = Classification(missing=features.missing), [] if grid is None else as_grid(grid)
+    data = texts if isinstance(texts, Texts) else task.from_labels(texts, labels, pairs)
+    rows, known = data.rows, data.known_labels
     if folds < 0 or folds == 1 or (candidates and not folds):
         raise ValueError(f"folds is {folds}; cross-validation needs at least 2")
-    check_classes(names, folds if candidates else 1)
-    folds = 0 if min(Counter(names).values()) < folds else folds
+    check_classes(known, folds if candidates else 1)
+    folds = 0 if min(Counter(known).values()) < folds else folds
+    names = task.labels_of(data)
+    numbers = np.array(list(map({name: number for number, name in enumerate(names)}.get, known)))  # 0 .. K - 1
     features.fit(table_of(rows))
     vectors = features.transform(table_of(rows)) if vectors is None else check_vectors(vectors, features, rows)
-    scores = cross_validate(vectors, names, sorted(candidates) or [C], folds) if folds else []
+    scores = cross_validate(vectors, numbers, sorted(candidates) or [C], folds) if folds else []
     best = max(scores, key=lambda score: score.mean).C if scores else C
-    return Classifier(features, new_head(best).fit(vectors, names), len(rows), folds, scores)
+    head = new_head(best).fit(vectors, numbers)
+    head[-1].classes_ = np.array(names)
+    return Classifier(features, head, len(rows), folds, scores)
 
 
 def as_grid(grid: str | Sequence[float]) -> list[float]:
@@ -248,7 +254,7 @@ def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, ro
 
 
 def cross_validate(
-    vectors: NDArray[np.float32], labels: Sequence[str], grid: Sequence[float], folds: int
+    vectors: NDArray[np.float32], labels: NDArray[np.int64], grid: Sequence[float], folds: int
 ) -> list[Score]:
     """Accuracy at each C, the scaler fitted within each fold; the folds are the same for all and in every run."""
     splits = StratifiedKFold(folds, shuffle=True, random_state=0)
@@ -297,7 +303,7 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         hashes = ("weights_sha256", "tokenizer_fingerprint")
         valid = {
             "format": details["format"] == FORMAT,
-            "labels": labels == sorted(set(map(str, labels))) and len(labels) >= 2,
+            "labels": list(map(str, labels)) == labels and len(set(labels)) == len(labels) >= 2,
             "C": type(details["C"]) in (int, float) and 0 < details["C"] <= sys.float_info.max,
             **{name: type(details[name]) is kind for name, kind in kinds.items()},
             **{name: re.fullmatch("[0-9a-f]{64}", details[name]) is not None for name in hashes},

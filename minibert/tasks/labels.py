@@ -8,7 +8,7 @@ SingleLabel, MultiLabel and Regression have the same methods; classification.py 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from sklearn.metrics import matthews_corrcoef, root_mean_squared_error
 
 from minibert.tasks import metrics
 from minibert.tasks.base import Measure, Prediction
+from minibert.tasks.names import ARRAYS, Names, array_in, as_label, in_order, is_matrix, of_matrix
 from minibert.text.tables import listed
 from minibert.utils.printing import beside, block, brief
 
@@ -28,28 +29,6 @@ LARGEST = float(np.finfo(np.float32).max)  # the logits of a model are float32
 
 # ---------------------------------------------------------------------------------------------------------------
 # Validation
-
-
-def as_label(label: object, where: str) -> str:
-    """The name of one class. Raises ValueError, with its place, for anything but a name or an integer."""
-    if not (isinstance(label, str) and label.strip()) and not isinstance(label, int | np.integer | np.bool_):
-        raise ValueError(f"{where} has the label {brief(label)}; each row needs the name of its class, or an integer")
-    return str(label)
-
-
-def as_labels(labels: object, rows: int, parse: Callable[[object, str], Any] = as_label, axes: int = 1) -> list[Any]:
-    """The labels, row by row, each by `parse`; with the default, integers become names.
-
-    rows: how many there must be. axes: 2 allows a matrix, with one row for each text. Raises TypeError for anything but
-    a column of labels, ValueError for another number of them, and what `parse` raises.
-    """
-    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable) or getattr(labels, "ndim", 1) > axes:
-        raise TypeError(f"labels are of type {type(labels).__name__}; pass one column, a label for each text")
-    column = np.asarray(labels) if hasattr(labels, "ndim") else labels  # iterating a frame gives its column names
-    found = [parse(label, f"row {row}") for row, label in enumerate(column)]
-    if len(found) != rows:
-        raise ValueError(f"there are {rows} texts and {len(found)} labels; each text needs one")
-    return found
 
 
 def check_classes(labels: Sequence[str], least: int = 1) -> None:
@@ -99,13 +78,23 @@ class SingleLabel:
     problem_type = "single_label_classification"  # in config.json
     main = "accuracy"  # the figure by which epochs are compared
 
-    parse = staticmethod(as_label)
+    check = staticmethod(check_classes)
     target = staticmethod(label_number)  # the input of the loss
 
-    def names(self, labels: Sequence[str]) -> list[str]:
-        """The K names, sorted. Raises ValueError where nothing can be learned."""
-        check_classes(labels)
-        return sorted(set(labels))
+    def parse(self, given: object, where: str) -> str | int:
+        """The class, see as_label. Raises ValueError, with its place, for anything else, several labels too."""
+        found = array_in(given, where) if isinstance(given, str) else given
+        if isinstance(found, ARRAYS) and len(found) > 1:
+            raise ValueError(
+                f"{where} has the label {brief(given)}, which is an array; where texts have several labels, choose a "
+                "separator: --separator , (separator=)"
+            )
+        return as_label(given, where)
+
+    def named(self, given: Sequence[str | int]) -> tuple[list[str], list[str]]:
+        """The name of each label, and all names in order: strings sorted, integers by value."""
+        labels = list(map(str, given))
+        return labels, sorted(set(labels)) if isinstance(next(iter(given), ""), str) else in_order(labels)
 
     def predictions(self, scores: NDArray[np.float64], labels: Sequence[str]) -> list[Prediction]:
         """The label of the largest logit, with p = softmax(logits); (N, K)."""
@@ -137,8 +126,12 @@ class SingleLabel:
 class MultiLabel:
     """Any of K names, or none: an independent sigmoid and binary cross entropy for each.
 
-    In a file the names are joined by `separator`; in Python they are a list of names for each text, a joined str, or a
-    matrix of 0 and 1, (N, K), whose columns are named 0, 1, 2 ...
+    In a file the names are joined by `separator`, or a cell is an array, as in .jsonl: ["plot", "cast"]. In Python they
+    are a list of names for each text, such a str, or a matrix of 0 and 1, (N, K), also sparse or a frame, whose columns
+    are named 0, 1, 2, ...
+
+    Arrays of numbers, of a file or in a list, are the rows of such a matrix if all have the same length and only 0 and
+    1; else they are numbers of labels, [[0, 2], [1]], each at most once in a row.
     """
 
     separator: str
@@ -146,27 +139,54 @@ class MultiLabel:
     problem_type = "multi_label_classification"
     main = "f1"
 
-    def parse(self, given: object, where: str) -> tuple[str, ...]:
-        """The names, sorted, without repetitions. Raises ValueError, with their place, for anything else."""
-        if isinstance(given, str):
-            given = given.split(self.separator) if given.strip() else []
-        elif isinstance(given, np.ndarray) and given.dtype.kind in "bif" and np.isin(given, (0, 1)).all():
-            given = given.nonzero()[0].tolist()
-        elif not isinstance(given, list | tuple | set | frozenset):
-            given = [given]
-        return tuple(sorted({as_label(one, where).strip() for one in given}))
+    def parse(self, given: object, where: str) -> Names | NDArray[np.int64]:
+        """The names, sorted, without repetitions, or an array of integers as it is.
 
-    def names(self, labels: Sequence[tuple[str, ...]]) -> list[str]:
-        """The K names, sorted. Raises ValueError where all rows have the same labels, or no two rows share one."""
+        Raises ValueError, with their place, for anything else.
+        """
+        if isinstance(given, np.ndarray) and given.dtype.kind in "bif" and np.isin(given, (0, 1)).all():
+            return given.astype(np.int64)
+        cell = array_in(given.strip(), where) if isinstance(given, str) else given
+        if isinstance(cell, str):
+            cell = [one.strip() for one in cell.split(self.separator)] if cell else []
+            zeros_and_ones = len(cell) > len(set(cell)) and set(cell) <= {"0", "1"}  # not names, of which none is twice
+            cell = [int(one) for one in cell] if zeros_and_ones else set(cell)
+        items = [as_label(one, where) for one in (cell if isinstance(cell, (*ARRAYS, set, frozenset)) else [cell])]
+        if isinstance(cell, ARRAYS) and not any(isinstance(one, str) for one in items):
+            return np.array(items, dtype=np.int64)
+        return tuple(sorted({str(one).strip() for one in items}))
+
+    def named(self, given: Sequence[Names | NDArray[np.int64]]) -> tuple[list[Names], list[str]]:
+        """The names of each text, and all names in order; those of a matrix are the numbers of its columns.
+
+        Raises ValueError for arrays that may be either a matrix of 0 and 1 or numbers of labels, or that are neither.
+        """
+        if is_matrix(given):
+            if len(given[0]) == 1:
+                raise ValueError(
+                    "the labels are arrays of one number, 0 or 1: the only column of a matrix, or the labels 0 and 1? "
+                    "Give a numpy matrix, or names instead of numbers"
+                )
+            return of_matrix(given)
+        for row, numbers in enumerate(given):
+            if isinstance(numbers, np.ndarray) and len(set(numbers.tolist())) < len(numbers):
+                raise ValueError(
+                    f"row {row} has the labels {brief(numbers.tolist())}; rows of a matrix have the same length and "
+                    "only 0 and 1, and numbers of labels are all different"
+                )
+        labels = [tuple(map(str, row if isinstance(row, tuple) else sorted(row.tolist()))) for row in given]
+        return labels, in_order(name for row in labels for name in row)
+
+    def check(self, labels: Sequence[Names]) -> None:
+        """Raise ValueError where all rows have the same labels, or no two rows share one."""
         counts = Counter(name for row in labels for name in row)
         if len(set(labels)) < 2 or counts.total() == len(counts) == len(labels) > 2:
             raise ValueError(
                 f"the labels of {len(labels)} rows cannot be learned: all have the same ones, or no two rows share one "
                 f"({listed(list(counts))}); is {self.separator!r} the separator?"
             )
-        return sorted(counts)
 
-    def target(self, label: tuple[str, ...], numbers: Mapping[str, int], where: str) -> list[float]:
+    def target(self, label: Names, numbers: Mapping[str, int], where: str) -> list[float]:
         """The input of the loss, (K): 1 at each label of the text, 0 elsewhere."""
         chosen = {label_number(name, numbers, where) for name in label}
         return [float(number in chosen) for number in range(len(numbers))]
@@ -180,7 +200,7 @@ class MultiLabel:
             for likely, row in zip(chosen, by_label, strict=True)
         ]
 
-    def measure(self, found: Sequence[Prediction], true: Sequence[tuple[str, ...]], labels: Sequence[str]) -> Measure:
+    def measure(self, found: Sequence[Prediction], true: Sequence[Names], labels: Sequence[str]) -> Measure:
         """F1 over all labels, its mean over the labels, exact matches and scores by label."""
         true_sets, predicted = [set(row) for row in true], [set(one["labels"]) for one in found]
         metrics.warn_if_constant([", ".join(sorted(row)) for row in predicted])
@@ -231,13 +251,16 @@ class Regression:
             )
         return number
 
-    def names(self, labels: Sequence[float]) -> list[str]:
-        """The one output, named as in transformers. Raises ValueError for numbers that are all equal."""
+    def named(self, given: Sequence[float]) -> tuple[list[float], list[str]]:
+        """The numbers, and the one output, named as in transformers."""
+        return list(given), ["LABEL_0"]
+
+    def check(self, labels: Sequence[float]) -> None:
+        """Raise ValueError for numbers that are all equal."""
         if len(set(labels)) < 2:
             raise ValueError(
                 f"the labels of {len(labels)} rows cannot be learned: a regression needs different numbers"
             )
-        return ["LABEL_0"]
 
     def target(self, label: float, numbers: Mapping[str, int], where: str) -> float:
         """The input of the loss: the number itself."""
@@ -287,7 +310,8 @@ def class_weights(
     if how == "balanced":
         counts = Counter(rows)
         return [len(rows) / (len(labels) * counts[label]) for label in labels]
-    given = {str(label): float(weight) for label, weight in how.items()} if isinstance(how, Mapping) else {"": 0.0}
+    pairs = how.items() if isinstance(how, Mapping) else [(" ", 0.0)]  # no label is blank
+    given = {str(label if isinstance(label, str) else as_label(label, "class_weight")): float(x) for label, x in pairs}
     weights = [given.get(label, 1.0) for label in labels]
     if not given.keys() <= set(labels) or not any(weights) or not all(0 <= one < np.inf for one in weights):
         raise ValueError(

@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from words import labelled
 
 from minibert import TextFeatures, embed
-from minibert.tasks.classification import Texts
+from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.frozen import CLASSIFIER_FILE, DETAILS, Classifier, read, train
 
 TEXTS, LABELS = labelled()
@@ -47,6 +47,38 @@ def test_it_predicts_what_the_scikit_learn_pipeline_predicts_before_and_after_sa
         assert classifier.labels == reference.classes_.tolist()
         assert classifier.predict(NEW).tolist() == reference.predict(NEW).tolist()
         np.testing.assert_array_equal(classifier.predict_proba(NEW), reference.predict_proba(NEW))
+
+
+@pytest.mark.parametrize("kind", [int, str])
+def test_twelve_classes_have_the_order_and_the_probabilities_of_scikit_learn(
+    kind: type, checkpoint: Path, tmp_path: Path
+) -> None:
+    labels = [kind(row % 12 - 3) for row in range(24)]
+    classifier = train(TEXTS, labels, model=str(checkpoint), folds=0)
+    reference = make_pipeline(TextFeatures(str(checkpoint)), StandardScaler(), LogisticRegression(max_iter=1000))
+    reference.fit(TEXTS, labels)
+    classifier.save(tmp_path)
+    for one in (classifier, Classifier.load(tmp_path)):
+        assert one.labels == list(map(str, reference.classes_))
+        assert one.predict(NEW).tolist() == list(map(str, reference.predict(NEW)))
+        np.testing.assert_array_equal(one.predict_proba(NEW), reference.predict_proba(NEW))
+        assert one.measure(Texts(TEXTS, None, list(map(str, labels)))).figures["labels"] == one.labels
+
+
+def test_numbers_in_a_file_are_classes_in_the_order_of_their_values(checkpoint: Path, tmp_path: Path) -> None:
+    lines = [f"{text}\t{row % 12}\n" for row, text in enumerate(TEXTS)]
+    (tmp_path / "x.tsv").write_text("".join(lines))
+    classifier = train(Classification().read(tmp_path / "x.tsv"), model=str(checkpoint), folds=0)
+    assert classifier.labels == [str(number) for number in range(12)]
+    same = train(TEXTS, [row % 12 for row in range(24)], model=str(checkpoint), folds=0)
+    np.testing.assert_array_equal(classifier.predict_proba(NEW), same.predict_proba(NEW))
+
+
+def test_a_classifier_of_an_older_version_keeps_its_order(saved: Path) -> None:
+    """It sorted integers as text."""
+    old = [str(number) for number in sorted(range(12), key=str)]
+    edit(saved, {"labels": old}, {"coef": np.eye(12, 48), "intercept": np.zeros(12)})
+    assert Classifier.load(saved).labels == old
 
 
 def test_a_grid_scores_each_c_as_scikit_learn_does_and_takes_the_best(checkpoint: Path) -> None:

@@ -1,0 +1,128 @@
+"""The names of labels: what is accepted as a label, and in which order a model has them.
+
+A model knows its labels by name, in the order of config.id2label and of the columns of its logits. The order is that of
+scikit-learn: integers by value, strings sorted. Numbers in the text of a file count as numbers: 0, 1, 2, 10. A matrix
+of 0 and 1 keeps all of its columns, also one that is never 1. A head that is trained already keeps its order.
+
+    N texts     K labels
+"""
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from minibert.utils.files import parse_json
+from minibert.utils.printing import brief
+
+Names = tuple[str, ...]  # of the labels of a text
+NUMBER = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)  # a name that is a number
+UNNAMED = "LABEL_"  # transformers calls labels without names LABEL_0, LABEL_1, ...
+PRINTED = re.compile(r"\[[\d.\s]*\]", re.ASCII)  # a numpy array in the text of a file: [0 1 1]
+ARRAYS = (list, tuple, np.ndarray)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What is accepted
+
+
+def as_label(label: object, where: str) -> str | int:
+    """Return one class: a name, a bool, or an integer; 1.0 is the integer 1, as in scikit-learn.
+
+    Raises ValueError, with its place, for anything else.
+    """
+    if isinstance(label, str) and label.strip():
+        return str(label)
+    if isinstance(label, bool | np.bool_):
+        return bool(label)
+    if isinstance(label, int | np.integer) or (isinstance(label, float | np.floating) and float(label).is_integer()):
+        return int(label)
+    raise ValueError(f"{where} has the label {brief(label)}; each row needs the name of its class, or an integer")
+
+
+def as_labels(labels: object, rows: int, parse: Callable[[object, str], Any], axes: int) -> list[Any]:
+    """The labels, row by row, each by `parse`.
+
+    rows: how many there must be. axes: 2 allows a matrix, with one row for each text. Raises TypeError for anything but
+    a column of labels, ValueError for another number of them, for names mixed with numbers, and what `parse` raises.
+    """
+    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable) or getattr(labels, "ndim", 1) > axes:
+        raise TypeError(f"labels are of type {type(labels).__name__}; pass one column, a label for each text")
+    column = np.asarray(labels) if hasattr(labels, "ndim") else labels  # iterating a frame gives its column names
+    found = [parse(label, f"row {row}") for row, label in enumerate(column)]
+    if len(found) != rows:
+        raise ValueError(f"there are {rows} texts and {len(found)} labels; each text needs one")
+    counted = [row for row, label in enumerate(found) if isinstance(label, int | float) or len(label)]
+    first = {type(found[row]): row for row in reversed(counted)}
+    if len(first) > 1:
+        one, other = sorted(first.values())[:2]
+        raise ValueError(
+            f"row {one} has the label {brief(found[one])} and row {other} {brief(found[other])}; labels must be all "
+            "names, all integers or all booleans"
+        )
+    return found
+
+
+def array_in(cell: str, where: str) -> str | list[Any]:
+    """Return the items of a text that is a JSON array or a list as Python prints it; any other text as it is.
+
+    Raises ValueError, with its place, for an array as numpy prints it.
+    """
+    if not cell.startswith("["):
+        return cell
+    for parse in (parse_json, ast.literal_eval):
+        try:
+            found = parse(cell)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(found, list):
+            return found
+    if PRINTED.fullmatch(cell):
+        raise ValueError(f"{where} has the label {brief(cell)}; write an array as JSON, with commas: [0, 1, 1]")
+    return cell
+
+
+def is_matrix(rows: Sequence[object]) -> bool:
+    """Whether these are rows of a matrix of labels: arrays of the same length, at least 1, of only 0 and 1."""
+    arrays = [row for row in rows if isinstance(row, np.ndarray) and row.size and np.all((row == 0) | (row == 1))]
+    return len(arrays) == len(rows) and len({row.size for row in arrays}) == 1
+
+
+def of_matrix(rows: Sequence[Any]) -> tuple[list[Names], list[str]]:
+    """The names of each row of a matrix of 0 and 1, (N, K), and those of all columns: 0, 1, 2, ...
+
+    Raises ValueError, with the row, for other numbers.
+    """
+    if wrong := [row for row, one in enumerate(rows) if not is_matrix([one])]:
+        raise ValueError(f"row {wrong[0]} has the labels {brief(rows[wrong[0]].tolist())}; a matrix has only 0 and 1")
+    names = [str(number) for number in range(len(rows[0]))]
+    return [tuple(names[at] for at in row.nonzero()[0]) for row in rows], names
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Order
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return the different names, sorted; by value if all are numbers: 0, 1, 2, 10."""
+    found = sorted(set(names))
+    return sorted(found, key=Decimal) if all(map(NUMBER.fullmatch, found)) else found
+
+
+def as_numbers(known: Sequence[str], names: Iterable[str]) -> list[str]:
+    """Return the labels of a model, LABEL_0, LABEL_1, ... as 0, 1, ... if the data has such numbers among `names`."""
+    plain = [name.removeprefix(UNNAMED) for name in known]
+    return plain if set(names) & set(plain) else list(known)
+
+
+def in_order_of(known: Sequence[str], names: Sequence[str]) -> list[str] | None:
+    """Return the names in the order of a head that knows the labels `known`; None if it knows others.
+
+    LABEL_0, LABEL_1, ... and 0, 1, ... are the same labels.
+    """
+    plain = {name.removeprefix(UNNAMED): name for name in names}
+    order = [name.removeprefix(UNNAMED) for name in known]
+    return [plain[name] for name in order] if sorted(order) == sorted(plain) and len(plain) == len(names) else None
