@@ -31,9 +31,10 @@ from minibert.tasks.answering import Answering
 from minibert.tasks.base import Task
 from minibert.tasks.classification import Classification
 from minibert.tasks.tagging import Tagging
-from minibert.train.finetuning import FinetuneRun, new_model
+from minibert.train.finetuning import FinetuneRun
 from minibert.train.loop import learning_rate_at, new_optimizer, set_learning_rate, train
 from minibert.train.settings import FinetuneSettings
+from minibert.train.start import new_model
 from minibert.utils.printing import progress_bar, table
 
 TRAINING_ROWS = {"mrpc": 3276, "xquad": 800}  # of data that comes in one file; the rest is held out

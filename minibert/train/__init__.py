@@ -13,6 +13,7 @@ In reading order:
     checkpointer    the checkpoints of a run, from which a killed run resumes
     run             one run of any training, and the folder it writes
     reader          a trained folder of any kind, opened, and its predictions
+    start           the model with which fine-tuning starts: its head kept or new, layers frozen
     finetuning      a task head on top, and all of it trained on one task's data; as a scikit-learn classifier too
     vocabulary      a WordPiece vocabulary learned from text
     objectives      what is predicted of a row: masked tokens, pairs of sentences, replaced tokens

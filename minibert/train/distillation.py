@@ -53,7 +53,7 @@ from minibert.tasks.base import Example
 from minibert.tasks.classification import Classification
 from minibert.text.tokenizer import load_tokenizer
 from minibert.train.batches import Batch
-from minibert.train.finetuning import FinetuneRun, as_data, freeze, with_predict
+from minibert.train.finetuning import FinetuneRun, as_data, with_predict
 from minibert.train.loop import Loss, Losses
 from minibert.train.objectives import MaskedLanguageModel
 from minibert.train.outputs import outputs
@@ -61,6 +61,7 @@ from minibert.train.packed import OutputFunction, PackedBatch, encode
 from minibert.train.pretraining import PretrainRun
 from minibert.train.run import check_out
 from minibert.train.settings import DistillClassifierSettings, DistillSettings
+from minibert.train.start import freeze, labels_of_head
 from minibert.utils.device import choose_device, move
 
 AT_ONCE = 256  # tokens whose logits (N,V) are in memory at a time; on a CPU fewer or more are slower
@@ -267,9 +268,9 @@ class DistillClassifierRun(FinetuneRun):
             raise ValueError("a student of a classifier learns one label a text, and has no class_weight")
         folder = hub.locate(settings.model).folder
         config = check_teacher(folder, task.head)
-        known, given = sorted(config.id2label.values()), task.resolve(data).labels_of(data)
-        if known != sorted(given):
-            raise ValueError(f"the data has the labels {', '.join(given[:9])}, and the teacher {', '.join(known[:9])}")
+        known, reason = labels_of_head(folder, task, task.resolve(data).labels_of(data))
+        if known is None:
+            raise ValueError(f"the teacher does not fit the data: {reason or 'its head is for another task'}")
         take = layers_taken(config.num_hidden_layers, settings.layers, settings.take)
         return super().of(task, data, dev, replace(settings, take=take))
 
@@ -280,10 +281,8 @@ class DistillClassifierRun(FinetuneRun):
 
     @cached_property
     def soft_labels(self) -> Tensor:
-        """The teacher's logits of each text, (N,K), computed once; columns as in `labels`."""
-        theirs = list(self.teacher.config.id2label.values())
-        logits = torch.from_numpy(np.stack(outputs(self.teacher, self.encoded, self.settings.precision)))
-        return logits[:, [theirs.index(label) for label in self.labels]]
+        """The teacher's logits of each text, (N,K), computed once; `labels` are in its order."""
+        return torch.from_numpy(np.stack(outputs(self.teacher, self.encoded, self.settings.precision)))
 
     def new_model(self) -> Head:
         """The student before training, with a fresh classifier."""

@@ -1,13 +1,16 @@
-"""Fine-tuning: a pretrained checkpoint with a fresh task head, all of it trained on the data of one task.
+"""Fine-tuning: a pretrained checkpoint with a task head, all of it trained on the data of one task.
 
     data -> labels, examples -> model with a task head -> train, evaluated on dev after each epoch -> the best epoch
          -> a folder that transformers loads, with training.json beside the weights
+
+The head is fresh, unless the checkpoint has a trained one for the same labels, which then goes on learning.
 
 Devlin et al. 2018, section 3: every task is trained in the same way, only its inputs and outputs differ.
 """
 
 import hashlib
 import json
+import logging
 import os
 import tempfile
 import warnings
@@ -26,14 +29,14 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from minibert.checkpoints import hub
-from minibert.checkpoints.load import has_head, load
 from minibert.checkpoints.tensor_files import weights_sha256
 from minibert.config import Config
 from minibert.heads import Head
 from minibert.tasks import task_class
 from minibert.tasks.base import Encoded, Measure, Task
 from minibert.tasks.classification import Classification
-from minibert.tasks.labels import class_weights
+from minibert.tasks.labels import MultiLabel, class_weights
+from minibert.tasks.names import as_label
 from minibert.text.formats import FileSettings
 from minibert.text.tables import find_columns
 from minibert.text.texts import columns_of
@@ -46,9 +49,11 @@ from minibert.train.packed import OutputFunction, packed_output
 from minibert.train.reader import Reader, predict
 from minibert.train.run import Run, check_out, resolve_precision
 from minibert.train.settings import FinetuneSettings
+from minibert.train.start import freeze, labels_of_head, new_model
 from minibert.utils.device import choose_device
 from minibert.utils.printing import block
 
+log = logging.getLogger("minibert")
 TINY = torch.finfo(torch.float32).tiny  # the least sum of weights in a batch
 
 
@@ -77,13 +82,16 @@ class FinetuneRun(Run):
             by_label = dict(zip(labels, class_weights(data.known_labels, labels, settings.class_weight), strict=True))
             weights = torch.tensor([by_label[label] for label in data.known_labels])
         source = hub.locate(settings.model)
+        known, reason = labels_of_head(source.folder, task, labels)
+        note = f"the task head is new: {reason}" if reason else task.fresh_head if known is None else ""
+        labels = labels if known is None else known
         longest = Config.from_file(source.folder / "config.json").max_tokens
         length = min(task.row_length, longest) if settings.max_length is None else settings.max_length
         tokenizer = load_tokenizer(source.folder, max_length=length)
         encoded = task.encode(data, tokenizer, labels, length)
         held_out = None if dev is None else task.encode(dev, tokenizer, labels, length)
-        if task.fresh_head and not has_head(source.folder, task.head):
-            encoded = replace(encoded, notes=(task.fresh_head, *encoded.notes))
+        if note:
+            encoded = replace(encoded, notes=(note, *encoded.notes))
         settings = resolve_precision(settings, max_length=length, class_weight=by_label)
         run = cls(settings, tokenizer, task, source, labels, encoded, dev, held_out, weights)
         for cut in run.cuts:
@@ -182,35 +190,9 @@ def sha256_of(encoded: Encoded | None) -> str | None:
     return digest.hexdigest() if encoded else None
 
 
-def new_model(folder: Path, task: Task, labels: Sequence[str]) -> Head:
-    """The checkpoint with the task's head: its own if it has one for these labels, else a fresh one."""
-    config = Config.from_file(folder / "config.json")
-    if has_head(folder, task.head) and (not labels or list(config.id2label.values()) == list(labels)):
-        return load(folder, head=task.head)
-    model = load(folder, head=task.head, new_head=True, num_labels=len(labels) or None)
-    names: dict[str, Any] = {"id2label": dict(enumerate(labels))} if labels else {}
-    model.config = replace(model.config, problem_type=task.problem_type, **names)
-    return model
-
-
-def freeze(model: Head, part: str) -> Head:
-    """Freeze "none", "embeddings", "encoder", or the embeddings and a number of layers from the bottom.
-
-    Returns the model. Raises ValueError for anything else.
-    """
-    encoder, count = model.encoder, len(model.encoder.layers)
-    parts: dict[str, list[nn.Module]] = {"none": [], "embeddings": [encoder.embeddings], "encoder": [encoder]}
-    parts |= {str(number): [encoder.embeddings, *list(encoder.layers)[:number]] for number in range(count + 1)}
-    if part not in parts:
-        raise ValueError(f"freeze is {part!r}; choose none, embeddings, encoder, or a number of layers up to {count}")
-    for module in parts[part]:
-        module.requires_grad_(False)
-    return model
-
-
 @dataclass(frozen=True)
 class WeightedLoss:
-    """Cross entropy in which each text has a weight, (N)."""
+    """The loss of texts, of one label each or of several, in which each has a weight, (N)."""
 
     weights: Tensor
     output_of: OutputFunction
@@ -219,7 +201,10 @@ class WeightedLoss:
         """The weighted mean over the texts, ()."""
         logits, labels = self.output_of(model, replace(batch, labels={})).logits, batch.labels["labels"]  # (B,K), (B)
         weights = self.weights[list(batch.rows)].to(logits)
-        each = nn.functional.cross_entropy(logits, labels, reduction="none")
+        if labels.dim() == 2:  # (B,K) of several labels
+            each = nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits), reduction="none").mean(1)
+        else:
+            each = nn.functional.cross_entropy(logits, labels, reduction="none")
         return (each * weights).sum() / weights.sum().clamp(min=TINY)
 
     def weight_of(self, batch: Batch) -> float:
@@ -268,11 +253,18 @@ def finetune(
     learned = as_data(chosen, data, labels, pairs)
     held_out = None if dev is None else as_data(chosen, *(dev if isinstance(dev, tuple) else (dev,)))
     run = FinetuneRun.of(chosen, learned, held_out, checked)
+    log_notes(run)
     with tempfile.TemporaryDirectory(prefix="minibert-finetune-") as folder:
         trained = (
             run.train(Path(folder)) if out is None else run.finish(Path(out), restart=restart, overwrite=overwrite)
         )
     return with_predict(trained.model, run)
+
+
+def log_notes(run: FinetuneRun) -> None:
+    """Log what the summary of the command says: texts that were truncated, a task head that is new."""
+    for note in run.notes:
+        log.warning("minibert: notice: %s", note)
 
 
 def with_predict(model: Head, run: FinetuneRun) -> Head:
@@ -305,14 +297,34 @@ def as_data(task: Any, data: Any, labels: object = None, pairs: Sequence[str] | 
 # As a scikit-learn classifier
 
 
+def as_target(y: Any) -> tuple[Any, bool]:
+    """Return labels as a column or a matrix, and whether they are a matrix: several labels a text, (N, K), K > 1.
+
+    Raises ValueError for lists of different lengths.
+    """
+    y = y.toarray() if hasattr(y, "toarray") else y  # of a sparse matrix
+    try:
+        axes = np.ndim(y)
+    except ValueError:
+        raise ValueError(
+            "y has lists of different lengths; several labels a text are a matrix of 0 and 1 (MultiLabelBinarizer of "
+            "scikit-learn makes one)"
+        ) from None
+    if axes == 2 and np.shape(y)[1] > 1:
+        return np.asarray(y), True
+    return column_or_1d(y, warn=True) if axes == 2 else y, False
+
+
 class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn ships no types
-    """A column of texts, or two of pairs, to labels: fit trains the whole checkpoint with a fresh task head.
+    """A column of texts, or two of pairs, to labels: fit trains the whole checkpoint with its task head.
 
-    class_weight: None, "balanced" or a weight for each label. missing: "error", or "empty", which treats None and NaN
-    as empty texts. The other parameters are those of FinetuneSettings. The same seed gives the same model. A pickle
-    holds the trained weights.
+    The head is fresh, unless the checkpoint has one for these labels. Labels are one column, or a matrix of 0 and 1
+    with a column for each label, (N, K), also sparse, as in scikit-learn. class_weight: None, "balanced" or a weight
+    for each label. missing: "error", or "empty", which treats None and NaN as empty texts. The other parameters are
+    those of FinetuneSettings. The same seed gives the same model. A pickle holds the trained weights.
 
-    After fit: classes_, model_ (with its task head), tokenizer_, loss_curve_ (a value for each step).
+    After fit: classes_ (as np.unique has them; of a matrix the numbers of its columns), model_ (with its task head),
+    tokenizer_, loss_curve_ (a value for each step), notes_ (texts that were truncated, a head that was replaced).
     """
 
     def __init__(
@@ -342,17 +354,18 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.device = device
         self.missing = missing
 
-    def fit(self, X: object, y: object, sample_weight: object = None) -> Self:
-        """Train on texts X and their labels y; sample_weight: the weight of each text.
+    def fit(self, X: object, y: Any, sample_weight: object = None) -> Self:
+        """Train on texts X and their labels y, (N) or (N, K); sample_weight: the weight of each text.
 
         Raises TypeError or ValueError, naming the row, for texts and labels that cannot be learned.
         """
-        task = Classification(missing=self.missing)
         texts, pairs = columns_of(X)
-        given = np.asarray(y).tolist()
-        data = task.from_labels(texts, given, pairs)
+        y, several = as_target(y)
+        task = Classification(missing=self.missing, separator="|" if several else None)
+        data = task.from_labels(texts, y, pairs)
         settings = {name: value for name, value in self.get_params().items() if name != "missing"}
         run = FinetuneRun.of(task, data, None, FinetuneSettings(**settings | {"model": os.fspath(self.model)}))
+        log_notes(run)
         if sample_weight is not None:
             limits: dict[str, Any] = {"ensure_2d": False, "ensure_non_negative": True, "input_name": "sample_weight"}
             weights = check_array(column_or_1d(sample_weight), dtype=np.float32, **limits)
@@ -362,26 +375,30 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with tempfile.TemporaryDirectory(prefix="minibert-fit-") as folder:
             trained = run.train(Path(folder))
         self.model_, self.tokenizer_ = trained.model.to("cpu"), run.tokenizer
-        self.loss_curve_ = trained.figures["curve"]
-        by_name = dict(zip(data.known_labels, given, strict=True))  # 2 is the class "2" to the model
-        self.classes_ = np.array([by_name[label] for label in run.labels])
+        self.loss_curve_, self.notes_ = trained.figures["curve"], run.notes
+        self.classes_ = np.arange(len(run.labels)) if several else np.unique(np.asarray(y))
         return self
 
     def predict_proba(self, X: object) -> NDArray[np.float64]:
         """The probability of each class for each text, (N, K), columns in the order of classes_."""
         check_is_fitted(self)
-        task, labels = Classification(missing=self.missing), list(self.model_.config.id2label.values())
-        model = self.model_.to(choose_device(self.device))
-        reader = Reader(task, model, self.tokenizer_, labels, self.tokenizer_.max_length)
-        rows = [list(answer["probabilities"].values()) for answer in reader.answer(task.from_texts(*columns_of(X)))]
-        return np.array(rows, dtype=np.float64).reshape(len(rows), len(labels))
+        reader = Reader.of(self.model_.to(choose_device(self.device)), self.tokenizer_)
+        task = replace(cast(Classification, reader.task), missing=self.missing)
+        names = [str(as_label(label, "classes_")) for label in self.classes_]  # 2 is the class "2" to the model
+        answers = reader.answer(task.from_texts(*columns_of(X)))
+        rows = [[answer["probabilities"][name] for name in names] for answer in answers]
+        return np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
 
     def predict(self, X: object) -> NDArray[Any]:
-        """The likeliest class of each text, (N,)."""
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
+        """The likeliest class of each text, (N,); of a matrix 1 where a probability is above one half, (N, K)."""
+        probabilities = self.predict_proba(X)
+        if self.model_.config.problem_type == MultiLabel.problem_type:
+            return (probabilities > 0.5).astype(np.int64)
+        return np.asarray(self.classes_[probabilities.argmax(axis=1)])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.string = tags.input_tags.one_d_array = True
+        tags.classifier_tags.multi_label = True
         tags.input_tags.allow_nan = self.missing == "empty"
         return tags

@@ -22,9 +22,10 @@ from minibert.config import Config
 from minibert.heads import Head, MaskedLM
 from minibert.tasks import TASKS, task_class
 from minibert.tasks.base import Measure, Task
-from minibert.tasks.classification import Classification
+from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.frozen import CLASSIFIER_FILE, Classifier
 from minibert.tasks.masked_text import Corpus, MaskedText, filled
+from minibert.tasks.names import as_numbers
 from minibert.tasks.tagging import Tagging
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.outputs import outputs
@@ -96,8 +97,10 @@ class Reader:
         return self.task.decode(logits, encoded, data, self.labels)
 
     def measure(self, data: Any) -> Measure:
-        """The predictions compared with the labels."""
-        return self.task.measure(self.answer(data), data, self.labels)
+        """The predictions compared with the labels; where the data has 0, 1, ..., LABEL_0, LABEL_1, ... are these."""
+        numbered = isinstance(data, Texts) and data.names
+        labels = as_numbers(self.labels, data.names) if numbered else self.labels
+        return self.task.measure(replace(self, labels=labels).answer(data), data, labels)
 
 
 def trained_task(folder: Path, kind: str) -> tuple[Task | None, int | None]:

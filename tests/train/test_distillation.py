@@ -265,7 +265,9 @@ def test_the_labels_of_a_teacher_may_be_in_another_order(home: Path, tmp_path: P
 
     names = {"id2label": {"0": "pos", "1": "neg"}, "label2id": {"pos": 0, "neg": 1}}
     other = edited(home / "tuned", tmp_path / "other", swapped, **names)
-    assert torch.equal(classifier_run(other).soft_labels, classifier_run(home / "tuned").soft_labels)
+    run = classifier_run(other)
+    assert run.labels == ["pos", "neg"] == list(run.new_model().config.id2label.values())
+    assert torch.equal(run.soft_labels.flip(1), classifier_run(home / "tuned").soft_labels)
 
 
 def test_the_command_distills_a_classifier_into_a_folder_that_predicts(home: Path, tmp_path: Path, run: Any) -> None:
@@ -333,7 +335,7 @@ TEXTS = ["the film", "the book", "the play", "the meal"]
 @pytest.mark.parametrize(
     ("teacher", "task", "labels", "message"),
     [
-        ("tuned", SINGLE, ["a", "b", "c", "c"], "has the labels a, b, c, and the teacher neg, pos"),
+        ("tuned", SINGLE, ["a", "b", "c", "c"], "knows the labels 'neg', 'pos', and the data has 'a', 'b', 'c'"),
         (
             "taught",
             SINGLE,

@@ -22,9 +22,10 @@ from minibert.tasks import task_class
 from minibert.tasks.answering import Answering
 from minibert.text.tokenized import TruncationWarning
 from minibert.train import finetune
-from minibert.train.finetuning import FinetuneRun, freeze, new_model
+from minibert.train.finetuning import FinetuneRun
 from minibert.train.reader import open_reader
 from minibert.train.settings import FinetuneSettings
+from minibert.train.start import freeze, new_model
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:all .* texts were predicted"),  # models that have hardly begun

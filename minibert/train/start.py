@@ -1,0 +1,59 @@
+"""The model with which fine-tuning starts: its task head kept or new, some of its layers frozen."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torch import nn
+
+from minibert.checkpoints.load import has_head, head_of, load
+from minibert.config import Config
+from minibert.heads import Head
+from minibert.tasks.base import Task
+from minibert.tasks.names import in_order_of
+from minibert.text.tables import listed
+
+
+def labels_of_head(folder: Path, task: Task, labels: list[str]) -> tuple[list[str] | None, str]:
+    """Return the labels in the order of the checkpoint's head for the task; None where the task needs a new head.
+
+    With it comes the reason, where a trained head does not fit: it has other labels, or another type of label.
+    """
+    config = Config.from_file(folder / "config.json")
+    if not has_head(folder, task.head) or (labels and head_of(folder) not in (None, task.head)):
+        return None, ""
+    if not labels:
+        return labels, ""
+    known = [name for _, name in sorted(config.id2label.items())]
+    numbers = task.problem_type == "regression"
+    order = known if numbers and len(known) == 1 else in_order_of(known, labels)
+    if order is None:
+        found = "numbers" if numbers else listed(labels)
+        return None, f"the checkpoint's head knows the labels {listed(known)}, and the data has {found}"
+    if task.problem_type and config.problem_type not in (None, task.problem_type):
+        return None, f"the checkpoint's head is for {config.problem_type}, and the data is for {task.problem_type}"
+    return order, ""
+
+
+def new_model(folder: Path, task: Task, labels: Sequence[str]) -> Head:
+    """The checkpoint with the task's head: its own if it has one for these labels in this order, else a fresh one."""
+    kept = labels_of_head(folder, task, list(labels))[0] == list(labels)
+    model = load(folder, head=task.head, new_head=not kept, num_labels=None if kept else len(labels) or None)
+    if labels:
+        model.config = replace(model.config, problem_type=task.problem_type, id2label=dict(enumerate(labels)))
+    return model
+
+
+def freeze(model: Head, part: str) -> Head:
+    """Freeze "none", "embeddings", "encoder", or the embeddings and a number of layers from the bottom.
+
+    Returns the model. Raises ValueError for anything else.
+    """
+    encoder, count = model.encoder, len(model.encoder.layers)
+    parts: dict[str, list[nn.Module]] = {"none": [], "embeddings": [encoder.embeddings], "encoder": [encoder]}
+    parts |= {str(number): [encoder.embeddings, *list(encoder.layers)[:number]] for number in range(count + 1)}
+    if part not in parts:
+        raise ValueError(f"freeze is {part!r}; choose none, embeddings, encoder, or a number of layers up to {count}")
+    for module in parts[part]:
+        module.requires_grad_(False)
+    return model

@@ -1,0 +1,128 @@
+"""FineTunedClassifier keeps the contract of scikit-learn: order and type of classes, shapes of answers, its tools."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import VotingClassifier
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
+from sklearn.model_selection import cross_val_predict
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from words import labelled, write_words_checkpoint
+
+import minibert
+
+QUICK: dict[str, Any] = {"epochs": 8, "batch_size": 8, "learning_rate": 6e-3, "precision": "float32"}
+
+
+def classifier(checkpoint: Path, **changes: Any) -> minibert.FineTunedClassifier:
+    return minibert.FineTunedClassifier(str(checkpoint), **QUICK | changes)
+
+
+def twelve() -> tuple[list[str], list[int]]:
+    """Texts of twelve classes, each told by a word of its own: from eleven on the order of text is another."""
+    words = ["good", "fine", "lovely", "bad", "dull", "awful", "film", "book", "play", "meal", "a", "b"]
+    return [f"the {words[row % 12]} very {words[row % 12]}" for row in range(48)], [row % 12 for row in range(48)]
+
+
+@pytest.mark.parametrize("kind", [int, str])
+def test_twelve_classes_are_measured_right_by_scikit_learn(checkpoint: Path, kind: type) -> None:
+    """Its functions sort the labels that they are given."""
+    texts, labels = twelve()
+    given = np.array(labels, dtype=kind)
+    fitted = classifier(checkpoint, learning_rate=1e-2).fit(texts, given)
+    probabilities, predicted = fitted.predict_proba(texts), fitted.predict(texts)
+    right = [row[fitted.classes_.tolist().index(label)] for row, label in zip(probabilities, given, strict=True)]
+    assert log_loss(given, probabilities) == pytest.approx(-np.log(right).mean())
+    assert roc_auc_score(given, probabilities, multi_class="ovr") > 0.95
+    assert fitted.score(texts, given) == accuracy_score(given, predicted) > 0.5
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, str, float, bool, object])
+def test_classes_keep_their_type_and_are_those_of_scikit_learn(checkpoint: Path, kind: type) -> None:
+    texts, labels = twelve()
+    given = np.array([f"{label}" for label in labels], kind) if kind is object else np.array(labels).astype(kind)
+    theirs = LogisticRegression().fit(np.eye(48), given)
+    fitted = classifier(checkpoint, epochs=1).fit(texts, given)
+    assert (fitted.classes_.tolist(), fitted.classes_.dtype) == (theirs.classes_.tolist(), theirs.classes_.dtype)
+    assert fitted.predict(texts).dtype == theirs.predict(np.eye(48)).dtype
+
+
+def test_it_votes_is_calibrated_and_cross_validated_with_twelve_classes(checkpoint: Path) -> None:
+    texts, labels = twelve()
+    one = classifier(checkpoint, learning_rate=1e-2, epochs=4)
+    counts = make_pipeline(CountVectorizer(), LogisticRegression(C=100))
+    voting = VotingClassifier([("a", one), ("b", counts)], voting="soft").fit(texts, labels)
+    members = [member.predict_proba(texts) for member in voting.estimators_]
+    np.testing.assert_allclose(voting.predict_proba(texts), np.mean(members, axis=0))
+    assert voting.score(texts, labels) == 1.0
+    folds = cross_val_predict(one, texts, labels, method="predict_proba", cv=2)
+    assert folds.shape == (48, 12) and roc_auc_score(labels, folds, multi_class="ovr") > 0.8
+    calibrated = CalibratedClassifierCV(one, cv=2).fit(texts, labels)
+    assert calibrated.classes_.tolist() == list(range(12)) and calibrated.score(texts, labels) > 0.5
+
+
+def several() -> tuple[list[str], NDArray[np.int64]]:
+    """Texts with a matrix of labels, whose first column is never 1."""
+    texts, labels = labelled(24)
+    return texts, np.array([[0, label == "pos", label == "neg"] for label in labels], dtype=int)
+
+
+def test_a_matrix_of_labels_is_answered_as_scikit_learn_answers_one(checkpoint: Path) -> None:
+    texts, matrix = several()
+    theirs = MLPClassifier((8,), solver="lbfgs").fit(np.eye(24), matrix)
+    fitted = classifier(checkpoint).fit(texts, matrix)
+    assert fitted.classes_.tolist() == theirs.classes_.tolist() == [0, 1, 2]
+    ours, expected = fitted.predict(texts), theirs.predict(np.eye(24))
+    assert (ours.dtype, ours.shape) == (expected.dtype, expected.shape) and np.array_equal(ours, matrix)
+    assert fitted.predict_proba(texts).shape == theirs.predict_proba(np.eye(24)).shape
+    assert fitted.score(texts, matrix) == 1.0 and fitted.predict_proba([]).shape == (0, 3)
+
+
+@pytest.mark.parametrize("kind", [csr_matrix, pd.DataFrame, np.ndarray.tolist, lambda matrix: matrix.astype(bool)])
+def test_a_matrix_of_any_kind_is_learned_as_an_array(checkpoint: Path, kind: Any) -> None:
+    texts, matrix = several()
+    one, other = (classifier(checkpoint, epochs=1).fit(texts, y) for y in (matrix, kind(matrix)))
+    assert np.array_equal(one.predict_proba(texts), other.predict_proba(texts))
+
+
+def test_weights_of_texts_with_several_labels_weigh_their_losses(checkpoint: Path) -> None:
+    texts, labels = labelled(24)
+    matrix = np.array([[label == "pos", label == "neg"] for label in labels])
+    weighted = classifier(checkpoint, epochs=2).fit(texts, matrix, sample_weight=np.full(24, 0.5))
+    plain = classifier(checkpoint, epochs=2).fit(texts, matrix)
+    np.testing.assert_allclose(weighted.loss_curve_, plain.loss_curve_, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([1, "a"], "row 0 has the label 1 and row 1 'a'"),
+        ([0.5, 1.5], "row 0 has the label 0.5"),
+        ([[0, 2], [1]], "y has lists of different lengths; .*MultiLabelBinarizer"),
+        ([[0, 2], [1, 0]], r"row 0 has the labels \[0, 2\]; a matrix has only 0 and 1"),
+    ],
+)
+def test_labels_that_scikit_learn_would_not_take_are_refused(labels: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        minibert.FineTunedClassifier("no such checkpoint").fit(["a", "b"], labels)
+
+
+def test_a_head_that_is_kept_answers_in_the_order_of_classes(checkpoint: Path, tmp_path: Path) -> None:
+    texts, labels = labelled(24)
+    names = {"id2label": {0: "pos", 1: "neg"}, "label2id": {"pos": 0, "neg": 1}}
+    folder = write_words_checkpoint(tmp_path / "head", head="sequence-classification", **names)
+    fitted = classifier(folder).fit(texts, labels)
+    assert (fitted.classes_.tolist(), fitted.notes_) == (["neg", "pos"], [])
+    assert list(fitted.model_.config.id2label.values()) == ["pos", "neg"]
+    assert fitted.score(texts, labels) == 1.0 and log_loss(labels, fitted.predict_proba(texts)) < 0.1
+    other = classifier(folder, epochs=1).fit(texts, [1, 2] * 12)
+    assert [note for note in other.notes_ if "the task head is new" in note and "'pos', 'neg'" in note]
