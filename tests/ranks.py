@@ -30,8 +30,7 @@ from minibert.train.batches import Batches
 from minibert.train.checkpointer import Checkpointer
 from minibert.train.distillation import Distillation
 from minibert.train.distributed import DistributedContext, context
-from minibert.train.finetuning import WeightedLoss
-from minibert.train.loop import Loss, Progress, new_optimizer, packed_loss, readable_loss, train
+from minibert.train.loop import Loss, Progress, WeightedLoss, new_optimizer, packed_loss, readable_loss, train
 from minibert.train.objectives import OBJECTIVES
 from minibert.train.packed import packed_output
 from minibert.train.pretraining import PretrainRun

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor, nn
+from torch import Tensor
 
 from minibert.checkpoints import hub
 from minibert.checkpoints.tensor_files import weights_sha256
@@ -42,8 +42,8 @@ from minibert.text.tables import find_columns
 from minibert.text.texts import columns_of
 from minibert.text.tokenizer import TruncationWarning, load_tokenizer
 from minibert.train import distributed
-from minibert.train.batches import Batch, Batches
-from minibert.train.loop import Loss, own_loss, readable_output
+from minibert.train.batches import Batches
+from minibert.train.loop import Loss, WeightedLoss, own_loss, readable_output
 from minibert.train.outputs import States, can_be_kept, outputs
 from minibert.train.packed import OutputFunction, packed_output
 from minibert.train.reader import Reader, predict
@@ -54,7 +54,6 @@ from minibert.utils.device import choose_device
 from minibert.utils.printing import block
 
 log = logging.getLogger("minibert")
-TINY = torch.finfo(torch.float32).tiny  # the least sum of weights in a batch
 
 
 @dataclass(frozen=True)
@@ -190,28 +189,6 @@ def sha256_of(encoded: Encoded | None) -> str | None:
     return digest.hexdigest() if encoded else None
 
 
-@dataclass(frozen=True)
-class WeightedLoss:
-    """The loss of texts, of one label each or of several, in which each has a weight, (N)."""
-
-    weights: Tensor
-    output_of: OutputFunction
-
-    def __call__(self, model: Head, batch: Batch) -> Tensor:
-        """The weighted mean over the texts, ()."""
-        logits, labels = self.output_of(model, replace(batch, labels={})).logits, batch.labels["labels"]  # (B,K), (B)
-        weights = self.weights[list(batch.rows)].to(logits)
-        if labels.dim() == 2:  # (B,K) of several labels
-            each = nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits), reduction="none").mean(1)
-        else:
-            each = nn.functional.cross_entropy(logits, labels, reduction="none")
-        return (each * weights).sum() / weights.sum().clamp(min=TINY)
-
-    def weight_of(self, batch: Batch) -> float:
-        """The sum of the weights, by which the mean is divided."""
-        return float(self.weights[list(batch.rows)].sum(dtype=torch.float64))
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # From Python
 
@@ -262,7 +239,7 @@ def finetune(
 
 
 def log_notes(run: FinetuneRun) -> None:
-    """Log what the summary of the command says: texts that were truncated, a task head that is new."""
+    """Log the notes that the command prints in its summary: a task head that is new, words without tokens."""
     for note in run.notes:
         log.warning("minibert: notice: %s", note)
 
@@ -375,7 +352,7 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with tempfile.TemporaryDirectory(prefix="minibert-fit-") as folder:
             trained = run.train(Path(folder))
         self.model_, self.tokenizer_ = trained.model.to("cpu"), run.tokenizer
-        self.loss_curve_, self.notes_ = trained.figures["curve"], run.notes
+        self.loss_curve_, self.notes_ = trained.figures["curve"], trained.figures["notes"]
         self.classes_ = np.arange(len(run.labels)) if several else np.unique(np.asarray(y))
         return self
 

@@ -16,7 +16,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Any, cast
@@ -43,6 +43,7 @@ from minibert.utils.printing import progress_bar
 # `scales` how much each name counts in the sum (1), and `weight_of(batch)` by what a weighted mean over labels divides.
 Losses = Tensor | dict[str, Tensor]
 Loss = Callable[[Any, Batch], Losses]
+TINY = torch.finfo(torch.float32).tiny  # the least sum of weights in a batch
 
 
 class NotFiniteError(RuntimeError):
@@ -103,6 +104,28 @@ def own_loss(output_of: OutputFunction, model: Head, batch: Batch) -> Tensor:
 
 readable_loss = partial(own_loss, readable_output)
 packed_loss = partial(own_loss, packed_output)  # the same without padding, within 1e-5
+
+
+@dataclass(frozen=True)
+class WeightedLoss:
+    """The loss of texts, of one label each or of several, in which each has a weight, (N)."""
+
+    weights: Tensor
+    output_of: OutputFunction
+
+    def __call__(self, model: Head, batch: Batch) -> Tensor:
+        """The weighted mean over the texts, ()."""
+        logits, labels = self.output_of(model, replace(batch, labels={})).logits, batch.labels["labels"]  # (B,K), (B)
+        weights = self.weights[list(batch.rows)].to(logits)
+        if labels.dim() == 2:  # (B,K) of several labels
+            each = nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits), reduction="none").mean(1)
+        else:
+            each = nn.functional.cross_entropy(logits, labels, reduction="none")
+        return (each * weights).sum() / weights.sum().clamp(min=TINY)
+
+    def weight_of(self, batch: Batch) -> float:
+        """The sum of the weights, by which the mean is divided."""
+        return float(self.weights[list(batch.rows)].sum(dtype=torch.float64))
 
 
 def autocast(device: torch.device, precision: str) -> Any:

@@ -141,7 +141,7 @@ def test_training_goes_on_and_is_measured_with_the_order_of_the_head(made: Made,
 def test_a_new_head_is_noted_in_the_report_and_the_log(
     made: Made, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    finetune("classify", TEXTS, NAMES, model=made(THREE), out=tmp_path / "out", epochs=1, batch_size=24)
+    finetune("classify", TEXTS, NAMES, model=made(THREE), out=tmp_path / "out", epochs=1, batch_size=12)
     [note] = json.loads((tmp_path / "out" / "training.json").read_text())["notes"]
     assert "the task head is new" in note and note in caplog.text
 
