@@ -35,7 +35,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.special import softmax
@@ -81,13 +81,6 @@ class Sentences:
         if self.tags is None:
             raise ValueError("these sentences have no tags; training and evaluation need one for each word")
         return self.tags
-
-
-class Place(NamedTuple):
-    """Where a word is read: the window of its sentence, from 0, and the position in that row, after [CLS]."""
-
-    window: int
-    position: int
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -147,28 +140,29 @@ class Tagging(TextSettings, Task):
     def encode(self, data: Sentences, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
         """An example for each window of each sentence; a sentence without a token has none.
 
-        `back` has for each sentence the Place of each word's first token, None for a word without one.
+        `back` has for each sentence the position of each word's first token in its rows, the windows one after the
+        other; None for a word without one.
         """
-        template = tokenizer.template
-        room = tokenizer.resolve_max_length(max_length, pairs=False) - template.specials(pairs=False)
+        max_length = tokenizer.resolve_max_length(max_length, pairs=False)
         numbers = {label: number for number, label in enumerate(labels)}
         examples: list[Example] = []
-        back: list[list[Place | None]] = []
+        back: list[list[int | None]] = []
         split = longest = tokens = unknown = 0
         encodings = tokenizer.encode_each(data.words, words=True)
         for row, text in enumerate(progress_bar(encodings, "encoding", len(data), unit="text")):
-            windows, places = as_windows(text.word_ids, room)
+            ids, (windows, places) = text.ids, as_windows(text.word_ids, max_length)
             back.append([places.get(word) for word in range(len(data.words[row]))])
-            ids = [template.row(text.ids[window.start : window.stop]) for window in windows]
-            known = [[IGNORED] * len(one) for one in ids]  # the label of a word at its first token, -100 elsewhere
+            known = [IGNORED] * max_length * len(windows)  # the label of a word at its first token, -100 elsewhere
             for word, tag in enumerate(data.tags[row] if data.tags else ()):
-                number, place = label_number(tag, numbers, f"row {row}, word {word},"), back[-1][word]
-                if place is not None:
-                    known[place.window][place.position] = number
-            targets = [{"labels": one} if data.tags else {} for one in known]
-            examples += [Example(one, [0] * len(one), target) for one, target in zip(ids, targets, strict=True)]
-            split, longest = split + (len(text) > room), max(longest, len(text) + max_length - room)
-            tokens, unknown = tokens + len(text), unknown + text.ids.count(tokenizer.unk_id)
+                number, at = label_number(tag, numbers, f"row {row}, word {word},"), back[-1][word]
+                if at is not None:
+                    known[at] = number
+            for start, window in zip(range(0, len(known), max_length), windows, strict=True):
+                row_ids = tokenizer.template.row(ids[window.start : window.stop])
+                own = {"labels": known[start : start + len(row_ids)]} if data.tags else {}
+                examples.append(Example(row_ids, [0] * len(row_ids), own))
+            split, longest = split + (len(ids) + 2 > max_length), max(longest, len(ids) + 2)
+            tokens, unknown = tokens + len(ids), unknown + ids.count(tokenizer.unk_id)
         tokenizer.warn(TokenStats(len(data), tokens, unknown), max_length)
         words, lost = sum(map(len, back)), sum(row.count(None) for row in back)
         counts = [
@@ -188,11 +182,14 @@ class Tagging(TextSettings, Task):
         remaining = iter(logits)
         answers = []
         for places in encoded.back:
-            windows = 1 + max((place.window for place in places if place), default=-1)
-            p = [softmax(next(remaining).astype(np.float64), axis=-1) for _ in range(windows)]  # (tokens, K) each
-            rows = [place and p[place.window][place.position] for place in places]  # (K) each
-            tags = [OUTSIDE if row is None else labels[row.argmax()] for row in rows]
-            probabilities = [1.0 if row is None else float(row.max()) for row in rows]
+            last = max((place for place in places if place is not None), default=-1)
+            windows, read = list[Any](), 0
+            while read <= last:  # a word is read in each window, so the last one has this position
+                windows.append(softmax(next(remaining).astype(np.float64), axis=-1))  # (tokens,K)
+                read += len(windows[-1])
+            p = np.concatenate(windows) if windows else ()
+            tags = [OUTSIDE if place is None else labels[p[place].argmax()] for place in places]
+            probabilities = [1.0 if place is None else float(p[place].max()) for place in places]
             answers.append({"tags": tags, "probabilities": probabilities})
         return answers
 
@@ -237,11 +234,13 @@ class Tagging(TextSettings, Task):
         return found
 
 
-def as_windows(word_ids: Sequence[int], room: int) -> tuple[list[range], dict[int, Place]]:
-    """Windows of `room` tokens, and of each word that has a token the place of the first one.
+def as_windows(word_ids: Sequence[int], max_length: int) -> tuple[list[range], dict[int, int]]:
+    """The windows of a sentence, and for each word with a token the position of its first one in their rows.
 
-    word_ids: the word of each token. Windows in which no word is read are left out.
+    word_ids: the word of each token. Rows are of max_length tokens with [CLS] and [SEP], the last may be shorter. A
+    window in which no word is read is left out.
     """
+    room = max_length - 2
     stride = max(1, room // 2)
     windows = in_windows(range(len(word_ids)), room, stride)
     first: dict[int, int] = {}
@@ -252,7 +251,7 @@ def as_windows(word_ids: Sequence[int], room: int) -> tuple[list[range], dict[in
         near = range(max(0, (token - room) // stride + 1), min(token // stride + 1, len(windows)))  # those it is in
         best[word] = max(near, key=lambda one: min(token - windows[one].start, windows[one].stop - 1 - token))
     kept = {window: number for number, window in enumerate(sorted(set(best.values())))}
-    places = {word: Place(kept[one], 1 + first[word] - windows[one].start) for word, one in best.items()}
+    places = {word: kept[one] * max_length + 1 + first[word] - windows[one].start for word, one in best.items()}
     return [windows[one] for one in kept], places
 
 
