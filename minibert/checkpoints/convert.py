@@ -30,7 +30,7 @@ from minibert.checkpoints.tensor_files import (
     write_tensors,
 )
 from minibert.config import Config
-from minibert.utils.files import listing, read_json, regular, write_text_atomically
+from minibert.utils.files import inside, listing, read_json, regular, write_text_atomically
 from minibert.utils.outputs import atomic_folder, check_output
 from minibert.utils.printing import brief
 
@@ -68,6 +68,7 @@ def convert(name: str | Path, out: str | Path, *, model_type: str | None = None,
         written = json.dumps(stated | {"model_type": config.model_type}, indent=2, ensure_ascii=False)
         write_text_atomically(temporary / "config.json", f"{written}\n")
         for path in [path for pattern in (*copied, *COPIED) for path in folder.glob(pattern)]:
+            inside(folder, str(path.parent.relative_to(folder)), folder)
             file = temporary / path.relative_to(folder)
             file.parent.mkdir(exist_ok=True)
             shutil.copyfile(regular(path), file)

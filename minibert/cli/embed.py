@@ -24,7 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "input",
         metavar="IN",
         help=".txt (one text a line), .tsv, .csv, .jsonl or .json, also with .gz, or .parquet; - is standard input; "
-        "several files as 'corpus/*.parquet' in quotes, in the order of their names",
+        "several files as 'corpus/*.parquet' in quotes, in the order of their names, each once",
     )
     add(
         "--out",

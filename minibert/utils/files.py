@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path, PureWindowsPath
 from typing import IO, Any
@@ -28,10 +28,47 @@ MOST_BYTES = 100_000_000  # of a JSON file; safetensors sets the same limit to i
 
 
 def matching_files(pattern: str) -> list[str]:
-    """The file of this name, else the files that match a pattern such as corpus/*.csv, in the order of their names."""
-    if Path(pattern).exists():
+    """Return the file of this name, else the files that match a pattern such as corpus/**/*.csv, sorted by name.
+
+    `**` is any number of folders. A file that matches under several names, as by links, is returned once: under the
+    first name that is no link, else the first.
+    """
+    if os.path.exists(pattern):
         return [pattern]
-    return sorted(path for path in glob.glob(pattern, recursive=True) if Path(path).is_file())
+    paths: dict[str, str] = {}
+    for path in sorted(matching(Path(pattern).parts), key=lambda path: (os.path.islink(path), path)):
+        if os.path.isfile(path):
+            paths.setdefault(os.path.realpath(path), path)
+    return sorted(paths.values())
+
+
+def matching(parts: Sequence[str]) -> Iterator[str]:
+    """Yield the paths that match the parts of a pattern; several times those that two `**` reach in two ways."""
+    if "**" not in parts:
+        yield from glob.glob(os.path.join("", *parts))
+        return
+    at = parts.index("**")
+    before = os.path.join("", *parts[:at])
+    for root in glob.glob(before) if before else [""]:
+        for folder in folders_below(root):
+            yield from matching([glob.escape(folder), *(parts[at + 1 :] or ["*"])])
+
+
+def folders_below(root: str) -> list[str]:
+    """Return a folder and all below it except hidden ones. Links are followed, but no folder is entered twice.
+
+    A link to a folder around it would otherwise repeat every file until the path is too long (glob does so).
+    """
+    entered, found, links = set[str](), list[str](), [root]
+    while links:
+        for folder, names, _ in os.walk(links.pop(0) or "."):  # which follows no link below it
+            real = os.path.realpath(folder)
+            names[:] = [] if real in entered else sorted(name for name in names if not name.startswith("."))
+            if real not in entered:
+                entered.add(real)
+                found.append("" if folder == "." else folder.removeprefix("./"))
+                links += [path for name in names if os.path.islink(path := os.path.join(folder, name))]
+    return found
 
 
 def leads_out(name: str) -> bool:

@@ -86,10 +86,10 @@ def embed_file(
 ) -> Written:
     """One vector for each text of a file of any size, as a numpy file (N, D).
 
-    path: a file, - for standard input, or a pattern such as "corpus/*.parquet": the rows are those of all its files in
-    the order of their names. column: see text.tables.TextFile. column2: the column of second texts, if the rows are
-    pairs. format, delimiter, encoding: see text.formats.FileSettings. The other settings, and what happens with `out`:
-    see embed_stream. Raises what those raise, and FileNotFoundError for a pattern without files.
+    path: a file, - for standard input, or a pattern such as "corpus/*.parquet": the rows are those of all its files,
+    each once, in the order of their names. column: see text.tables.TextFile. column2: the column of second texts, if
+    the rows are pairs. format, delimiter, encoding: see text.formats.FileSettings. The other settings, and what happens
+    with `out`: see embed_stream. Raises what those raise, and FileNotFoundError for a pattern without files.
     """
     texts = TextFiles(
         path,

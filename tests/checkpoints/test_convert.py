@@ -277,3 +277,11 @@ def test_files_that_state_how_vectors_are_made_are_kept(pretraining: Any, tmp_pa
     done = convert(folder, tmp_path / "new")
     assert {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json"} <= set(done["written"])
     assert read_stated(tmp_path / "new") == read_stated(folder) == Stated("cls", False, 9)
+
+
+def test_a_folder_that_is_a_link_to_elsewhere_is_not_copied(pretraining: Any, tmp_path: Path) -> None:
+    folder = write_old(tmp_path / "old", pretraining)
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "config.json").write_text('{"password": 1}')
+    (folder / "1_Pooling").symlink_to(tmp_path / "secret")
+    refused(folder, tmp_path / "new", "names '1_Pooling', which leads out of")

@@ -1,6 +1,7 @@
 """Untrusted files are read within limits, and output is written atomically."""
 
 import errno
+import glob
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from minibert.utils.files import (
     atomic_write,
     final_name,
     inside,
+    matching_files,
     read_json,
     temporary_path,
     write_text_atomically,
@@ -62,6 +64,60 @@ def test_only_a_regular_file_of_moderate_size_is_opened(tmp_path: Path) -> None:
     ):
         with pytest.raises(error, match=message):
             read_json(path)
+
+
+# patterns of names
+
+
+def make_files(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+
+PATTERNS = ["**", "**/*", "**/*.txt", "a/**", "*/**/x.txt", "**/a/**/*.txt", "**/**/x.txt", "a**/*.txt", "**/c[[]1]/*"]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_without_links_a_pattern_matches_what_glob_matches(
+    pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_files(
+        tmp_path, "x.txt", ".x.txt", "a/x.txt", "a/a/x.txt", "a/b/a/y.txt", "ab/x.txt", ".h/x.txt", "b/c[1]/x.txt"
+    )
+    expected = {path for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)}
+    assert matching_files(pattern) == sorted(expected)
+    assert matching_files(f"{tmp_path}/{pattern}") == sorted(f"{tmp_path}/{path}" for path in expected)
+    assert expected and matching_files("") == []
+
+
+@pytest.mark.parametrize("links", [1, 2, 3])
+def test_links_to_folders_around_them_repeat_no_file_and_end(links: int, tmp_path: Path) -> None:
+    make_files(tmp_path, "a/b/x.txt", "y.txt")
+    for number in range(links):
+        (tmp_path / "a" / f"link{number}").symlink_to(tmp_path)
+    assert matching_files(f"{tmp_path}/**/*.txt") == [f"{tmp_path}/a/b/x.txt", f"{tmp_path}/y.txt"]
+
+
+def test_a_linked_folder_is_followed_once_and_a_file_has_the_name_that_is_no_link(tmp_path: Path) -> None:
+    make_files(tmp_path, "corpus/z.txt", "corpus/real/x.txt", "elsewhere/deep/w.txt")
+    for link, target in (
+        ("a.txt", "corpus/z.txt"),
+        ("also", "corpus/real"),
+        ("one", "elsewhere"),
+        ("two", "elsewhere"),
+        ("self", "corpus/self"),
+    ):
+        (tmp_path / "corpus" / link).symlink_to(tmp_path / target)
+    expected = [f"{tmp_path}/corpus/{name}" for name in ("one/deep/w.txt", "real/x.txt", "z.txt")]
+    assert matching_files(f"{tmp_path}/corpus/**/*.txt") == expected
+    assert matching_files(f"{tmp_path}/corpus/**/also/*.txt") == [f"{tmp_path}/corpus/also/x.txt"]
+    assert matching_files(f"{tmp_path}/corpus/?.txt") == [f"{tmp_path}/corpus/z.txt"]
+    assert matching_files(f"{tmp_path}/corpus/a.*") == [f"{tmp_path}/corpus/a.txt"]
+
+
+# names in files
 
 
 @pytest.mark.parametrize("name", ["", ".", "1_Pooling", "a/b", "a/./b", "..a", "a.."])
