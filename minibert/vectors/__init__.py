@@ -8,7 +8,8 @@ In reading order:
     engine        the fast way: model.py step for step without padding
     embedder      a checkpoint and a recipe, called with texts
     features      the same as a scikit-learn transformer, with a cache
-    stream        a stream of texts to a file of vectors, in parts that survive a kill
+    parts         the parts of a large matrix on disk, which survive a kill
+    stream        a stream of texts to a file of vectors, in such parts
     shards        a corpus of many files, each embedded whole
     ray           the same by Ray Data, on many machines
 """

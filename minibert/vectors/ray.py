@@ -50,9 +50,10 @@ from minibert.text.tokenized import TokenStats
 from minibert.utils.outputs import check_place
 from minibert.utils.printing import progress_bar
 from minibert.vectors.embedder import Embedder
+from minibert.vectors.parts import work_folder
 from minibert.vectors.recipe import Recipe, with_settings
 from minibert.vectors.shards import Columns, Shard, check_alike, embed_shard, find_shards, finished, read_shard
-from minibert.vectors.stream import Summary, summary, work_folder
+from minibert.vectors.stream import Summary, summary
 
 ENVIRONMENT = {  # of a Ray that is started here
     "RAY_USAGE_STATS_ENABLED": "0",

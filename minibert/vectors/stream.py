@@ -2,39 +2,31 @@
 
     texts -> chunks of a few thousand -> ids -> engine -> a part on disk for each chunk -> joined as vectors.npy
 
-    vectors.npy.parts/manifest.json   the settings: everything that determines a vector except its text
-    vectors.npy.parts/part-0.npz      the first vectors, the hash of their texts, and their token stats
-
-A part appears by a rename, so it is done if its file exists. The same call resumes an interrupted one. The texts alone
-determine where a part ends, so both ways give the same bits. Joining needs disk space for the vectors twice.
+The same call resumes an interrupted one (parts.py). The texts alone determine where a part ends, so both ways give the
+same bits. Joining needs disk space for the vectors twice.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import shutil
-import zipfile
-from collections.abc import Iterable, Iterator, Sequence, Sized
-from contextlib import closing, contextmanager
-from dataclasses import astuple, dataclass, field, fields
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import closing
+from dataclasses import dataclass
 from glob import has_magic
-from itertools import chain, dropwhile, islice
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from minibert.text.tables import TextFile
 from minibert.text.texts import CHARACTERS, TEXTS, TextOrPair, as_text, chunked
 from minibert.text.tokenized import TokenStats
-from minibert.utils.files import atomic_write, lock_file, matching_files, read_json, write_text_atomically
-from minibert.utils.outputs import NPY_HEADER, NPY_START, check_output
+from minibert.utils.files import matching_files
+from minibert.utils.outputs import check_output
 from minibert.utils.printing import brief, progress_bar
-from minibert.vectors.embedder import Embedder
+from minibert.vectors.embedder import Chunk, Embedder
+from minibert.vectors.parts import Parts, part_folder
 from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import Recipe, with_settings
 
@@ -178,15 +170,16 @@ def embed_stream(
     identity = embedder.identity | {"batch_tokens": embedder.recipe.batch_tokens, "part_rows": [part_rows, CHARACTERS]}
     identity |= {"pairs": are_pairs, "dtype": dtype, "kernels": embedder.engine.kernels}
     rows = checked(texts if pairs is None else zip(texts, pairs, strict=True), embedder.recipe.missing, are_pairs)
-    with part_folder(Path(out), identity, restart) as parts:
-        resumed, cosine = fill(parts, chunked(rows, part_rows), texts, embedder, dtype)
+    parts = Parts(Path(f"{os.fspath(out)}.parts"), embedder.width, dtype)
+    with part_folder(parts, identity, restart):
+        computed, cosine = fill(parts, chunked(rows, part_rows), texts, embedder)
         check_output(Path(out), overwrite)  # it may have appeared meanwhile
-        parts.join(Path(out), embedder.width, dtype)
+        parts.join(Path(out))
     return Written(
-        **summary(out, sum(parts.stats, TokenStats()), embedder),
+        **summary(out, sum(parts.stats.values(), TokenStats()), embedder),
         shape=(parts.rows, embedder.width),
         dtype=dtype,
-        resumed_rows=resumed,
+        resumed_rows=parts.rows - computed,
         kernels=embedder.engine.kernels,
         cosine=cosine,
     )
@@ -200,169 +193,36 @@ def checked(rows: Iterable[Any], missing: str, pairs: bool) -> Iterator[TextOrPa
 
 
 def fill(
-    parts: Parts, chunks: Iterator[list[TextOrPair]], source: object, embedder: Embedder, dtype: str
+    parts: Parts, chunks: Iterator[list[TextOrPair]], source: object, embedder: Embedder
 ) -> tuple[int, float | None]:
-    """Compute the parts that are not done. Returns how many rows were done, and Written.cosine of the first new ones.
+    """Compute the parts that are not done. Returns how many rows were computed, and Written.cosine of the first ones.
 
     source: the texts before they were chunks; progress is counted in bytes of a file of known size, else in texts.
     """
     file = source if isinstance(source, TextFiles) and source.size is not None else None
     total = file.size if file else len(source) if isinstance(source, Sized) else None
-    bar = progress_bar(name="embed", total=total, unit="B" if file else "text", unit_scale=True)
-    left = dropwhile(parts.holds, chunks)
-    next_chunk = list(islice(left, 1))  # that all before it are done is known now
-    resumed, cosine = parts.rows, None
-    with bar, closing(embedder.tokenized(chain(next_chunk, left), first=resumed)) as tokenized:
-        for new in tokenized:
-            if cosine is None and embedder.engine.precision == "int8":
-                cosine = embedder.float32_cosine(new.tokens)
-            try:
-                vectors = embedder.vectors(new.tokens, new.rows)
-            except torch.OutOfMemoryError as error:  # with a single text in a batch
-                raise RuntimeError(
-                    f"no memory for the longest of the texts from row {new.rows.start} on; {parts.rows:,} rows are "
-                    f"kept, and the same command continues, on a device with more: {error}"
-                ) from error
-            parts.add(vectors, new.texts, new.tokens.stats, dtype)
-            bar.update((file.position if file else parts.rows) - bar.n)
-    return resumed, cosine
+    computed, cosine = 0, None
+    with progress_bar(name="embed", total=total, unit="B" if file else "text", unit_scale=True) as bar:
+        for done, group in groupby(enumerate(chunks), parts.holds):
+            if done:
+                continue
+            first = len(parts.stats)
+            with closing(embedder.tokenized((texts for _, texts in group), first=parts.rows)) as tokenized:
+                for number, new in enumerate(tokenized, first):
+                    if cosine is None and embedder.engine.precision == "int8":
+                        cosine = embedder.float32_cosine(new.tokens)
+                    parts.add(number, new, vectors_of(new, embedder, parts))
+                    computed += len(new.rows)
+                    bar.update((file.position if file else parts.rows) - bar.n)
+    return computed, cosine
 
 
-# ---------------------------------------------------------------------------------------------------------------
-# Unfinished work
-
-
-@contextmanager
-def work_folder(folder: Path, settings: dict[str, Any], restart: bool, outputs: Iterable[Path]) -> Iterator[None]:
-    """A folder of unfinished work, locked inside `with`: new, empty, or started earlier with the same settings.
-
-    outputs: the files that the work writes there, which restart removes.
-    Raises ValueError for any other file, except hidden ones, and, unless restart, for other settings, naming the first
-    that differs; RuntimeError while another process works in the folder.
-    """
-    manifest, lock = folder / "manifest.json", folder / ".lock"
-    folder.mkdir(parents=True, exist_ok=True)
-    with lock_file(lock):
-        try:
-            started = manifest.exists()
-            own = {manifest, *outputs} if started else set()
-            files = {path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")}
-            if others := sorted(files - own):
-                raise ValueError(f"{others[0]} is not an output of this work; move it away, or choose another folder")
-            before = read_json(manifest).get("settings") if started and not restart else settings
-            before = before if isinstance(before, dict) else {}
-            for name in settings:
-                if before.get(name) != settings[name]:
-                    raise ValueError(
-                        f"{folder} was started with {name} {brief(before.get(name))}, and now it is "
-                        f"{settings[name]!r}; use the earlier settings, or start again (--restart, restart=True)"
-                    )
-            if restart:
-                for path in own - {manifest}:
-                    path.unlink(missing_ok=True)
-            write_text_atomically(manifest, json.dumps({"settings": settings}, indent=1) + "\n")
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
-
-
-@contextmanager
-def part_folder(out: Path, settings: dict[str, Any], restart: bool) -> Iterator[Parts]:
-    """The parts of a matrix whose file will be `out`, in a folder beside it, which is removed when it has no parts.
-
-    Raises what work_folder raises; an interrupt inside `with` becomes one that states how many rows are kept.
-    """
-    folder = out.with_name(out.name + ".parts")
-    with work_folder(folder, settings, restart, folder.glob("part-*")):
-        parts = Parts(folder)
-        try:
-            yield parts
-        except KeyboardInterrupt:
-            kept = f"{parts.rows:,} rows are kept; the same command continues" if parts.rows else ""
-            raise KeyboardInterrupt(kept) from None
-        finally:
-            if not any(folder.glob("part-*")):
-                shutil.rmtree(folder)
-
-
-@dataclass
-class Parts:
-    """The parts of a matrix (N, D): for each chunk of texts `holds` or `add`, in their order, then `join`."""
-
-    folder: Path
-    stats: list[TokenStats] = field(default_factory=list)  # of the parts that are done
-
-    @property
-    def rows(self) -> int:
-        """How many rows are done."""
-        return sum(stats.texts for stats in self.stats)
-
-    def path(self, number: int) -> Path:
-        """The file of a part."""
-        return self.folder / f"part-{number}.npz"
-
-    def holds(self, texts: Sequence[TextOrPair]) -> bool:
-        """Whether the next part, that of these texts, was done by an earlier run.
-
-        Raises ValueError if it was done with other texts.
-        """
-        number = len(self.stats)
-        if not self.path(number).exists():
-            return False
-        if str(self.read(number, "sha256")) != texts_sha256(texts):
-            raise ValueError(
-                f"{self.folder} was started with other texts: those from row {self.rows:,} on have changed; "
-                "use the earlier texts, or start again (--restart, restart=True)"
-            )
-        stats = self.read(number, "stats")
-        if stats.dtype.kind != "i" or not 0 < stats.size <= len(fields(TokenStats)) or stats[0] != len(texts):
-            raise self.damaged(number, "its counts are not those of its texts")
-        self.stats.append(TokenStats(*stats.tolist()))
-        return True
-
-    def read(self, number: int, name: str) -> NDArray[Any]:
-        """Return one array of a part. Raises ValueError where the file is damaged."""
-        try:
-            with self.path(number).open("rb") as file, np.load(file) as part:
-                return np.asarray(part[name])
-        except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile):
-            raise self.damaged(number, f"its {name} cannot be read") from None
-
-    def damaged(self, number: int, problem: str) -> ValueError:
-        """Return the error for a part that cannot be used."""
-        return ValueError(f"{self.path(number)} is damaged ({problem}); remove it, and run the same command again")
-
-    def add(self, vectors: Matrix, texts: Sequence[TextOrPair], stats: TokenStats, dtype: str) -> None:
-        """Write the next part, (n, D). Raises ValueError for a number beyond this dtype."""
-        with np.errstate(over="ignore"):
-            rows = vectors.astype(dtype)
-        for row, column in np.argwhere(np.isinf(rows)):
-            raise ValueError(
-                f"row {self.rows + row} has the number {vectors[row, column]:.6g}, and {dtype} ends at "
-                f"{np.finfo(dtype).max:.6g}; use dtype float32"
-            )
-        with atomic_write(self.path(len(self.stats))) as temporary, temporary.open("wb") as file:
-            np.savez(file, vectors=rows, sha256=texts_sha256(texts), stats=astuple(stats))
-        self.stats.append(stats)
-
-    def join(self, out: Path, width: int, dtype: str) -> None:
-        """Write all parts as one numpy file (N, D), part by part, so that memory stays flat, and remove them.
-
-        Raises ValueError if an earlier run had more texts.
-        """
-        self.holds([])  # a part after the last one was of other texts
-        header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (self.rows, width)}
-        with atomic_write(out) as temporary, temporary.open("wb") as file:
-            file.write((NPY_START + str(header).encode()).ljust(NPY_HEADER - 1) + b"\n")
-            for number, stats in enumerate(self.stats):
-                vectors = self.read(number, "vectors")
-                if vectors.shape != (stats.texts, width) or vectors.dtype != dtype:
-                    raise self.damaged(number, f"its vectors are {vectors.shape} of {vectors.dtype}")
-                file.write(vectors.tobytes())
-        for path in self.folder.glob("part-*"):
-            path.unlink()
-
-
-def texts_sha256(texts: Sequence[TextOrPair]) -> str:
-    """The hash of texts or pairs; no others have the same."""
-    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+def vectors_of(chunk: Chunk, embedder: Embedder, parts: Parts) -> Matrix:
+    """The vectors of a chunk, (n, D). Raises RuntimeError if one of its texts needs more memory than there is."""
+    try:
+        return embedder.vectors(chunk.tokens, chunk.rows)
+    except torch.OutOfMemoryError as error:  # with a single text in a batch
+        raise RuntimeError(
+            f"no memory for the longest of the texts from row {chunk.rows.start} on; {parts.rows:,} rows are kept, and "
+            f"the same command continues, on a device with more: {error}"
+        ) from error

@@ -10,20 +10,24 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 from words import BAD, GOOD, OTHER, write_words_checkpoint
 
 import minibert
-from minibert.text.tokenized import TruncationWarning
-from minibert.vectors.stream import Parts, TokenStats, Written, embed_file, embed_stream
+from minibert.text.tokenized import TokenStats, TruncationWarning
+from minibert.utils.outputs import NPY_START
+from minibert.vectors.parts import Parts
+from minibert.vectors.stream import Written, embed_file, embed_stream
 
 D = 24
 PART = 8
+FOLDER = "x.npy.parts"
 PARTS = ["part-0.npz", "part-1.npz", "part-2.npz"]
 
 
@@ -70,10 +74,11 @@ def test_numpy_reads_the_file_and_its_numbers_begin_at_a_page(
 
 
 def test_a_number_beyond_float16_is_refused_and_never_becomes_infinite(tmp_path: Path) -> None:
-    parts = Parts(tmp_path)
-    parts.add(np.array([[65519, -65519]], np.float32), ["a"], TokenStats(texts=1), "float16")
+    parts = Parts(tmp_path, 2, "float16")
+    one, two = (Mock(rows=rows, texts=["a"], tokens=Mock(stats=TokenStats(texts=1))) for rows in ([0], [1, 2]))
+    parts.add(0, one, np.array([[65519, -65519]], np.float32))
     with pytest.raises(ValueError, match=r"row 2 has the number 65520, and float16 ends at 65504; use dtype float32"):
-        parts.add(np.array([[0, 1], [1, 65520]], np.float32), ["b", "c"], TokenStats(texts=2), "float16")
+        parts.add(1, two, np.array([[0, 1], [1, 65520]], np.float32))
     assert parts.rows == 1
 
 
@@ -193,45 +198,114 @@ def test_a_parts_folder_of_something_else_is_refused_and_left_as_it_is(checkpoin
     assert names(tmp_path) == ["x.npy.parts/thesis.tex"]
 
 
-def rewritten(path: Path, **arrays: Any) -> None:
-    """Change arrays of a part."""
-    with np.load(path) as part:
-        changed = dict(part) | arrays
-    np.savez(path, **changed)
-
-
 @pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda path: path.write_bytes(path.read_bytes()[:50]), "its sha256 cannot be read"),
-        (lambda path: path.write_bytes(b""), "its sha256 cannot be read"),
-        (lambda path: path.write_bytes(b"text"), "its sha256 cannot be read"),
-        (lambda path: rewritten(path, stats=np.array([np.nan])), "counts"),
-        (lambda path: rewritten(path, stats=np.array([10**18])), "counts"),
-        (lambda path: rewritten(path, vectors=np.zeros((2, 24), "float32")), r"vectors are \(2, 24\)"),
-        (lambda path: rewritten(path, vectors=np.array(["x"])), "vectors are"),
-    ],
+    "manifest", [b"", b"junk", b"[]", b'{"settings": [1]}', b'{"settings": {"lr": 1}}', b'{"a": 1}']
 )
-def test_a_damaged_part_is_named_and_computed_again_when_it_is_removed(
-    checkpoint: Path, tmp_path: Path, damage: Any, message: str
+def test_a_folder_whose_manifest_is_damaged_or_foreign_is_refused_and_left_as_it_is(
+    checkpoint: Path, tmp_path: Path, manifest: bytes
 ) -> None:
-    embed_stream(TEXTS, tmp_path / "whole.npy", checkpoint, part_rows=PART)
     begin(checkpoint, tmp_path / "x.npy")
-    part = tmp_path / "x.npy.parts" / PARTS[0]
-    damage(part)
-    with pytest.raises(ValueError, match=rf"{part} is damaged .*{message}.*; remove it, and run the same command"):
-        embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART)
-    part.unlink()
+    (tmp_path / FOLDER / "manifest.json").write_bytes(manifest)
+    before = names(tmp_path)
+    for restart in (False, True):
+        with pytest.raises(ValueError, match=rf"{FOLDER}/manifest\.json is damaged, or not by minibert"):
+            embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, restart=restart)
+    assert names(tmp_path) == before
+
+
+def test_only_files_with_exactly_the_names_of_parts_are_removed(checkpoint: Path, tmp_path: Path) -> None:
+    begin(checkpoint, tmp_path / "x.npy")
+    for name in (".part-2.npz.0123abcd", ".manifest.json.7", ".notes.of.mine"):
+        (tmp_path / FOLDER / name).write_text("x")
     embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART)
+    assert names(tmp_path) == ["x.npy", f"{FOLDER}/.notes.of.mine"]
+    (tmp_path / FOLDER / "part-one.txt").write_text("x")
+    for restart in (False, True):
+        with pytest.raises(ValueError, match=r"part-one\.txt is not an output of this work"):
+            embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART, restart=restart, overwrite=True)
+
+
+# -- damaged
+
+
+def rewritten(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a part, and write it with fitting checksums."""
+    with np.load(path) as part:
+        content = dict(part)
+    change(content)
+    np.savez(path, **content)
+
+
+def with_bit_flipped(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 4
+    path.write_bytes(content)
+
+
+def object_array(path: Path) -> None:
+    np.savez(path, vectors=np.array([{}]), sha256="", stats=np.zeros(9, int))
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "too few rows": lambda path: rewritten(path, lambda part: part.update(vectors=part["vectors"][:5])),
+    "too few rows, as its stats say": lambda path: rewritten(
+        path, lambda part: part.update(vectors=part["vectors"][:5], stats=np.array([5, *part["stats"][1:]]))
+    ),
+    "too narrow": lambda path: rewritten(path, lambda part: part.update(vectors=part["vectors"][:, 1:])),
+    "another dtype": lambda path: rewritten(path, lambda part: part.update(vectors=part["vectors"].astype("f2"))),
+    "counts that are no integers": lambda path: rewritten(
+        path, lambda part: part.update(stats=np.array([8.0, *[np.nan] * 8]))
+    ),
+    "a count of 10^18": lambda path: rewritten(path, lambda part: part.update(stats=np.array([10**18]))),
+    "vectors of strings": lambda path: rewritten(path, lambda part: part.update(vectors=np.array(["x"]))),
+    "no hash": lambda path: rewritten(path, lambda part: part.pop("sha256")),
+    "no stats": lambda path: rewritten(path, lambda part: part.pop("stats")),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-100]),
+    "empty": lambda path: path.write_bytes(b""),
+    "junk": lambda path: path.write_bytes(b"junk" * 999),
+    "a numpy file": lambda path: path.write_bytes(NPY_START),
+    "a bit of a vector": lambda path: with_bit_flipped(path, 400),
+    "a bit at the end": lambda path: with_bit_flipped(path, -30),
+    "a pickle": object_array,
+}
+
+
+@pytest.fixture(scope="module")
+def interrupted(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with four parts of x.npy, and with whole.npy of a run that was not interrupted."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    embed_stream(TEXTS, folder / "whole.npy", checkpoint, part_rows=PART)
+    begin(checkpoint, folder / "x.npy", rows=35)
+    return folder
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_part_is_named_and_only_it_is_computed_again(
+    damage: str, interrupted: Path, checkpoint: Path, tmp_path: Path, computed: list[int]
+) -> None:
+    shutil.copytree(interrupted, tmp_path, dirs_exist_ok=True)
+    DAMAGE[damage](tmp_path / FOLDER / "part-1.npz")
+    with pytest.warns(UserWarning, match=rf"{FOLDER}/part-1\.npz is damaged") as caught:
+        written = embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART)
+    assert len(caught) == 1 and computed == [8, 8, 5] and written.resumed_rows == 24
     assert (tmp_path / "x.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
+    assert names(tmp_path) == ["whole.npy", "x.npy"]
 
 
-@pytest.mark.parametrize("content", ["[]", '{"settings": 3}', '{"settings": {"weights": 1e999}}', "{}"])
-def test_a_damaged_manifest_is_refused(checkpoint: Path, tmp_path: Path, content: str) -> None:
-    begin(checkpoint, tmp_path / "x.npy")
-    (tmp_path / "x.npy.parts" / "manifest.json").write_text(content)
-    with pytest.raises(ValueError, match=r"was started with weights|holds a list, not an object"):
+def test_a_part_that_is_damaged_before_it_is_joined_leaves_no_file_and_all_other_parts(
+    checkpoint: Path, tmp_path: Path, computed: list[int]
+) -> None:
+    def texts() -> Iterator[str]:
+        yield from TEXTS
+        with_bit_flipped(tmp_path / FOLDER / "part-1.npz", 400)
+
+    with pytest.raises(RuntimeError, match=rf"{FOLDER}/part-1\.npz is damaged"):
+        embed_stream(texts(), tmp_path / "x.npy", checkpoint, part_rows=PART)
+    assert not (tmp_path / "x.npy").exists()
+    computed.clear()
+    with pytest.warns(UserWarning, match=r"part-1\.npz is damaged"):
         embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART)
+    assert computed == [8]
 
 
 def test_two_runs_at_once_on_one_output_are_refused(checkpoint: Path, tmp_path: Path) -> None:
@@ -322,28 +396,28 @@ def test_a_kill_at_any_step_changes_no_bit_and_costs_one_part(
     states = every_state(checkpoint, tmp_path, monkeypatch)
     whole, kept = (tmp_path / "live" / "x.npy").read_bytes(), set()
     for state in states:
-        done = next((n for n, name in enumerate(PARTS) if not (state / "x.npy.parts" / name).exists()), 3)
+        missing = [rows for name, rows in zip(PARTS, [8, 8, 5], strict=True) if not (state / FOLDER / name).exists()]
         computed.clear()
         embed_stream(TEXTS[:21], state / "x.npy", checkpoint, part_rows=PART, overwrite=True)
         assert [name for name in names(state) if not name.startswith(".")] == ["x.npy"]  # but for torn temporary files
         assert (state / "x.npy").read_bytes() == whole
-        assert computed == [8, 8, 5][done:]  # nothing twice
-        kept.add(done)
+        assert computed == missing  # nothing twice
+        kept.add(3 - len(missing))
     assert kept == {0, 1, 2, 3}
 
 
 MEMORY = r"""
 import re, sys
 from pathlib import Path
-from minibert.vectors import stream
+from minibert.vectors import parts, stream
 
-add = stream.Parts.add
+add = parts.Parts.add
 
 def watched(self, *given):
     add(self, *given)
     print(self.rows, re.search(r"VmRSS:\s*(\d+) kB", Path("/proc/self/status").read_text())[1], flush=True)
 
-stream.Parts.add = watched
+parts.Parts.add = watched
 stream.embed_file(sys.argv[1], sys.argv[2], sys.argv[3], pooling="mean")
 """
 

@@ -1,0 +1,212 @@
+"""Unfinished work: the parts of a large matrix on disk, which an interrupted run resumes from.
+
+    vectors.npy.parts/manifest.json   the settings: everything that determines a vector except its text
+    vectors.npy.parts/part-0.npz      the first vectors, the hash of their texts, and their token stats
+
+A part appears by a rename, so it is done if its file exists; the checksums of a zip file tell whether it is whole. A
+damaged one is named and computed again. Only what a manifest of minibert belongs to is used or removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import warnings
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import astuple, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minibert.text.texts import TextOrPair
+from minibert.text.tokenized import TokenStats
+from minibert.utils.files import atomic_write, final_name, lock_file, read_json, write_text_atomically
+from minibert.utils.outputs import NPY_HEADER, NPY_START
+from minibert.utils.printing import brief
+from minibert.vectors.embedder import Chunk
+from minibert.vectors.readable import Matrix
+
+MANIFEST, PART = "manifest.json", re.compile(r"part-\d+\.npz")
+
+
+@contextmanager
+def work_folder(folder: Path, settings: dict[str, Any], restart: bool, outputs: Iterable[Path]) -> Iterator[None]:
+    """A folder of unfinished work, locked inside `with`: new, empty, or started earlier with the same settings.
+
+    outputs: the files that the work writes there, which restart removes.
+    Raises ValueError for any other file, except hidden ones, for a manifest that is damaged or not by minibert, and,
+    unless restart, for other settings, naming the first that differs; RuntimeError while another process works in the
+    folder.
+    """
+    manifest, lock = folder / MANIFEST, folder / ".lock"
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock_file(lock):
+        try:
+            before = read_manifest(manifest) if manifest.exists() else None
+            own = {manifest, *outputs} if before is not None else set()
+            files = {path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")}
+            if others := sorted(files - own):
+                raise ValueError(f"{others[0]} is not an output of this work; move it away, or choose another folder")
+            if restart or before is None:
+                for path in own - {manifest}:
+                    path.unlink(missing_ok=True)
+                before = settings
+            for name in settings:
+                if before.get(name) != settings[name]:
+                    raise ValueError(
+                        f"{folder} was started with {name} {brief(before.get(name))}, and now it is "
+                        f"{settings[name]!r}; use the earlier settings, or start again (--restart, restart=True)"
+                    )
+            write_text_atomically(manifest, json.dumps({"settings": settings}, indent=1) + "\n")
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+            with suppress(OSError):
+                folder.rmdir()  # only an empty folder can be removed
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return the settings of unfinished work. Raises ValueError for a file that minibert did not write like this."""
+    try:
+        settings = read_json(path).get("settings")
+    except ValueError:
+        settings = None
+    if not isinstance(settings, dict) or not settings.keys() >= {"weights", "pooling"}:
+        raise ValueError(
+            f"{path} is damaged, or not by minibert, so nothing in {path.parent} is used or removed; move the folder "
+            "away, or choose another output"
+        )
+    return settings
+
+
+@contextmanager
+def part_folder(parts: Parts, settings: dict[str, Any], restart: bool) -> Iterator[None]:
+    """The folder of these parts, which is removed when it has none.
+
+    Raises what work_folder raises; an interrupt inside `with` becomes one that states how many rows are kept.
+    """
+    with work_folder(parts.folder, settings, restart, parts.files()):
+        try:
+            yield
+        except KeyboardInterrupt:
+            kept = f"{parts.rows:,} rows are kept; the same command continues" if parts.rows else ""
+            raise KeyboardInterrupt(kept) from None
+        finally:
+            for path in parts.folder.iterdir() if not parts.files() else ():
+                if final_name(path) == MANIFEST or PART.fullmatch(final_name(path)):  # or what a kill left of them
+                    path.unlink()
+
+
+class DamagedPartError(RuntimeError):
+    """A part cannot be read, or is not what was written."""
+
+
+@dataclass
+class Parts:
+    """The parts of a matrix (N, D) in a folder: for each chunk of texts `holds` or `add`, then `join`."""
+
+    folder: Path
+    width: int
+    dtype: str
+    stats: dict[int, TokenStats] = field(default_factory=dict)  # of the parts that are done, by number
+
+    @property
+    def rows(self) -> int:
+        """How many rows are done."""
+        return sum(stats.texts for stats in self.stats.values())
+
+    def path(self, number: int) -> Path:
+        """The file of a part."""
+        return self.folder / f"part-{number}.npz"
+
+    def files(self) -> list[Path]:
+        """The files of all parts."""
+        return [path for path in self.folder.glob("part-*") if PART.fullmatch(path.name)]
+
+    def read(self, number: int) -> tuple[Matrix, str, TokenStats]:
+        """The vectors of a part, (n, D), the hash of their texts, and their stats. Raises DamagedPartError."""
+        path = self.path(number)
+        try:
+            content = io.BytesIO(path.read_bytes())
+            with zipfile.ZipFile(content) as file:
+                if name := file.testzip():
+                    raise ValueError(f"the checksum of {name} differs")
+            content.seek(0)
+            with np.load(content) as part:
+                if part["stats"].dtype.kind != "i":
+                    raise ValueError("its counts are no integers")
+                vectors, stats = part["vectors"], TokenStats(*part["stats"].tolist())
+                if (vectors.shape, vectors.dtype) != ((stats.texts, self.width), np.dtype(self.dtype)):
+                    raise ValueError(f"it has {vectors.dtype} {vectors.shape} of {stats.texts} texts")
+                return vectors, str(part["sha256"]), stats
+        except Exception as error:  # zipfile and numpy have many classes of errors for a damaged file
+            raise DamagedPartError(f"{path} is damaged ({error})") from None
+
+    def holds(self, numbered: tuple[int, Sequence[TextOrPair]]) -> bool:
+        """Whether this part was done by an earlier run; it warns of a damaged one.
+
+        numbered: the number of the part, and its texts. Raises ValueError if it was done with other texts.
+        """
+        number, texts = numbered
+        if not self.path(number).exists():
+            return False
+        try:
+            _, sha256, stats = self.read(number)
+            if sha256 != texts_sha256(texts):
+                raise self.changed()
+            if stats.texts != len(texts):
+                raise DamagedPartError(f"{self.path(number)} is damaged ({stats.texts} rows of {len(texts)} texts)")
+        except DamagedPartError as error:
+            warnings.warn(f"{error}; it is computed again", stacklevel=2)
+            return False
+        self.stats[number] = stats
+        return True
+
+    def changed(self) -> ValueError:
+        """The error for a part of other texts."""
+        return ValueError(
+            f"{self.folder} was started with other texts: those from row {self.rows:,} on have changed; "
+            "use the earlier texts, or start again (--restart, restart=True)"
+        )
+
+    def add(self, number: int, chunk: Chunk, vectors: Matrix) -> None:
+        """Write a part, (n, D). Raises ValueError for a number beyond its dtype."""
+        with np.errstate(over="ignore"):
+            rows = vectors.astype(self.dtype)
+        for row, column in np.argwhere(np.isinf(rows)):
+            raise ValueError(
+                f"row {chunk.rows[row]} has the number {vectors[row, column]:.6g}, and {self.dtype} ends at "
+                f"{np.finfo(self.dtype).max:.6g}; use dtype float32"
+            )
+        stats = chunk.tokens.stats
+        with atomic_write(self.path(number)) as temporary, temporary.open("wb") as file:
+            np.savez(file, vectors=rows, sha256=texts_sha256(chunk.texts), stats=astuple(stats))
+        self.stats[number] = stats
+
+    def join(self, out: Path) -> None:
+        """Write all parts as one numpy file (N, D), part by part, so that memory stays flat, and remove them.
+
+        Raises ValueError if an earlier run had more texts, DamagedPartError for a part that was damaged meanwhile.
+        """
+        if len(self.files()) > len(self.stats):  # a part after the last one was of other texts
+            raise self.changed()
+        header = {"descr": np.dtype(self.dtype).str, "fortran_order": False, "shape": (self.rows, self.width)}
+        with atomic_write(out) as temporary, temporary.open("wb") as file:
+            file.write((NPY_START + str(header).encode()).ljust(NPY_HEADER - 1) + b"\n")
+            for number, stats in sorted(self.stats.items()):
+                vectors, _, found = self.read(number)
+                if found != stats:
+                    raise DamagedPartError(f"{self.path(number)} has changed")
+                file.write(vectors.tobytes())
+        for path in self.files():
+            path.unlink()
+
+
+def texts_sha256(texts: Sequence[TextOrPair]) -> str:
+    """The hash of texts or pairs; no others have the same."""
+    return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
