@@ -47,6 +47,7 @@ from typing import Any
 import torch
 
 from minibert.text.tokenized import TokenStats
+from minibert.utils.files import final_name
 from minibert.utils.outputs import check_place
 from minibert.utils.printing import progress_bar
 from minibert.vectors.embedder import Embedder
@@ -123,8 +124,10 @@ def embed_shards(
             with session():
                 embedder.device = "cuda" if on_gpu else device  # of a worker, to which Ray shows its own GPU alone
                 run(shards, done, embedder, columns, identity, workers, keep_order)
-        for path in folder.rglob(".*.parquet.*"):  # of shards that killed workers were writing
-            path.unlink()
+        outputs = {Path(shard.out) for shard in shards}
+        for path in {*folder.absolute().rglob(".*")} - outputs:
+            if path.with_name(final_name(path)) in outputs:  # killed workers were writing it
+                path.unlink()
     found = summary(out, sum(done.values(), TokenStats()), embedder)
     found["description"] = f"{embedder.method}, computed in {shards[0].footer['precision'].removeprefix('torch.')}"
     return Embedded(**found, shards=len(shards), width=embedder.width, resumed_shards=resumed)

@@ -10,6 +10,8 @@ all columns are kept; of other tables, and of lines, the texts. n rows of a chun
 import glob
 import json
 import os
+import warnings
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -53,12 +55,24 @@ class Shard:
         return footer
 
     def stats(self, settings: dict[str, Any]) -> TokenStats | None:
-        """The token stats of a finished shard; None if it is missing, damaged or outdated."""
+        """The token stats of a finished shard; None if it is missing, outdated or, after a warning, damaged."""
+        if not os.path.exists(self.out):
+            return None
         try:
             footer = self.footer
-            done = footer["settings"] == settings and footer["source"] == self.source_state
-            return TokenStats(**footer["stats"]) if done else None
-        except (OSError, ValueError, KeyError, TypeError):
+            if footer["settings"] != settings or footer["source"] != self.source_state:
+                return None
+            stats = TokenStats(**footer["stats"])
+            # The shards of earlier versions have no checksums.
+            with parquet.ParquetFile(self.out, page_checksum_verification=True) as file:
+                if footer.pop("crc32", None) not in (None, footer_crc32(footer, file.schema_arrow.names)):
+                    raise ValueError("the checksum of its footer differs")
+                if (rows := sum(batch.num_rows for batch in file.iter_batches())) != stats.texts:
+                    raise ValueError(f"it has {rows} rows of {stats.texts}")
+            return stats
+        except Exception as error:  # pyarrow has many classes of errors for a damaged file
+            reason = " ".join(str(error).split())
+            warnings.warn(f"{self.out} is damaged ({reason}); it is computed again", stacklevel=2)
             return None
 
 
@@ -182,15 +196,22 @@ def embed_shard(shard: Shard, columns: Columns, embedder: Embedder, settings: di
         schema = next(chunks)[0].schema
         others = schema.names  # vectors repeat nothing and need no statistics
         schema = schema.append(pyarrow.field(VECTOR, pyarrow.list_(pyarrow.float32(), embedder.width)))
-        with parquet.ParquetWriter(temporary, schema, use_dictionary=others, write_statistics=others) as writer:
+        how = {"use_dictionary": others, "write_statistics": others, "write_page_checksum": True}
+        with parquet.ParquetWriter(temporary, schema, **how) as writer:
             for table, vectors, more in embedded(chunks, embedder, shard.source):
                 column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.ravel()), embedder.width)
                 writer.write_table(table.append_column(VECTOR, column))
                 stats += more
             footer = {"settings": settings, "precision": embedder.identity["precision"]}
             footer |= {"source": source, "stats": asdict(stats)}
+            footer |= {"crc32": footer_crc32(footer, schema.names)}
             writer.add_key_value_metadata({FOOTER: json.dumps(footer).encode()})
     return stats
+
+
+def footer_crc32(footer: dict[str, Any], names: list[str]) -> int:
+    """Return the checksum of our metadata and the names of the columns, which the checksums of pages do not cover."""
+    return zlib.crc32(json.dumps([footer, names]).encode())
 
 
 def finished(shards: Iterable[Shard], settings: dict[str, Any]) -> dict[Shard, TokenStats]:

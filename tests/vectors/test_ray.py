@@ -147,9 +147,11 @@ def test_only_missing_and_changed_shards_are_computed_and_other_settings_refused
     embed_shards(pattern, out, checkpoint, text="body")
     write_shard(tmp_path / "corpus" / "1.parquet", TEXTS[1:], rows=7)
     (out / "2.parquet").unlink()
-    (out / ".2.parquet.123").write_bytes(b"of a worker that was killed")
+    for name in (".2.parquet.123", ".2.parquet.0123abcd", ".notes.parquet.txt"):  # two of workers that were killed
+        (out / name).write_bytes(b"x")
     done = embed_shards(pattern, out, checkpoint, text="body")
     assert (here[1], done.resumed_shards, done.rows) == (["1.parquet", "2.parquet"], 1, 78)
+    (out / ".notes.parquet.txt").unlink()
     assert_whole(tmp_path, checkpoint)
     with pytest.raises(ValueError, match=r"started with pooling 'cls', and now it is 'mean'; .*restart=True"):
         embed_shards(pattern, out, checkpoint, text="body", pooling="mean")

@@ -214,14 +214,43 @@ def test_a_shard_is_done_if_it_is_whole_and_of_these_settings_and_this_source(
 ) -> None:
     shard = Shard(str(write_shard(tmp_path / "a.parquet")), str(tmp_path / "out.parquet"))
     assert shard.stats(SETTINGS) is None  # not there
-    write_shard(tmp_path / "out.parquet")
-    assert shard.stats(SETTINGS) is None  # another file
     counts = embed_shard(shard, BODY, embedder, SETTINGS)
     assert shard.stats(SETTINGS) == counts and counts.texts == len(TEXTS)
     assert shard.stats({"pooling": "mean"}) is None
     os.utime(shard.source, ns=(0, 0))
     assert shard.stats(SETTINGS) is None  # its source has changed
-    whole = Path(shard.out).read_bytes()
+
+
+def with_bit_flipped(whole: bytes) -> bytes:
+    """The file with another number in one of its vectors."""
+    place = pq.read_metadata(pa.BufferReader(whole)).row_group(0).column(2).data_page_offset + 60
+    return whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :]
+
+
+def with_fewer_rows(whole: bytes) -> bytes:
+    table, out = pq.read_table(pa.BufferReader(whole)), pa.BufferOutputStream()
+    pq.write_table(table.slice(3), out)
+    return out.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda whole: whole[:-1],
+        lambda whole: b"",
+        lambda whole: b"junk" * 999,
+        lambda whole: whole[: len(whole) // 2] + whole[len(whole) // 2 + 9 :],
+        with_bit_flipped,
+        lambda whole: whole.replace(b'"longest": 7', b'"longest": 6'),
+        with_fewer_rows,
+    ],
+    ids=["cut", "empty", "junk", "a gap", "a bit", "a digit of the footer", "fewer rows"],
+)
+def test_a_damaged_shard_is_named_and_not_done(
+    damage: Callable[[bytes], bytes], tmp_path: Path, embedder: minibert.Embedder
+) -> None:
+    shard = Shard(str(write_shard(tmp_path / "a.parquet")), str(tmp_path / "out.parquet"))
     embed_shard(shard, BODY, embedder, SETTINGS)
-    Path(shard.out).write_bytes(whole[:-1])
-    assert shard.stats(SETTINGS) is None  # torn
+    Path(shard.out).write_bytes(damage(Path(shard.out).read_bytes()))
+    with pytest.warns(UserWarning, match=f"{shard.out} is damaged"):
+        assert shard.stats(SETTINGS) is None
