@@ -6,10 +6,13 @@ that knows its batches, such as a training loop, switches them off with `uncheck
 exports contains no checks.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar, dataclass_transform
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -18,36 +21,50 @@ from torch.export import register_dataclass
 from minibert.config import Config
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-enabled = True  # whether inputs and labels are checked; see `unchecked`
+CHECKED = ContextVar("checked", default=True)  # whether this thread checks inputs and labels; see `unchecked`
+# Modules in eval mode by `inference`: in how many blocks each is, and its own mode, to which it returns.
+IN_USE: WeakKeyDictionary[nn.Module, tuple[int, bool]] = WeakKeyDictionary()
+IN_USE_LOCK = threading.Lock()
 
 
 def checking() -> bool:
     """Whether inputs and labels are checked now: not inside `unchecked`, and never in compiled or exported code."""
-    return enabled and not torch.compiler.is_compiling()
+    return not torch.compiler.is_compiling() and CHECKED.get()
 
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Switch the checks off inside the block, for all threads of the process: a wrong id then fails inside torch."""
-    global enabled
-    before, enabled = enabled, False
+    """Switch the checks of this thread off within the block: a wrong id then fails inside torch."""
+    before = CHECKED.set(False)
     try:
         yield
     finally:
-        enabled = before
+        CHECKED.reset(before)
 
 
 @contextmanager
 def inference(model: nn.Module) -> Iterator[None]:
-    """Eval mode and no gradients inside the block; afterwards each module is back in its own mode."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    """Use eval mode and no gradients within the block; afterwards each module is back in its own mode.
+
+    Several threads may use a model at a time: a module returns to its mode when the last block that uses it ends.
+    """
+    modules = list(model.modules())
+    with IN_USE_LOCK:
+        for module in modules:
+            blocks, training = IN_USE.get(module, (0, module.training))
+            IN_USE[module] = blocks + 1, training
+            module.training = False
     try:
         with torch.inference_mode():
             yield
     finally:
-        for module, training in modes:
-            module.training = training
+        with IN_USE_LOCK:
+            for module in modules:
+                blocks, training = IN_USE.pop(module)
+                if blocks > 1:
+                    IN_USE[module] = blocks - 1, training
+                else:
+                    module.training = training
 
 
 def as_inputs(

@@ -23,11 +23,11 @@ V, L, D = 97, 3, 32
 CPU = torch.device("cpu")
 MIXED = [5, 2, 9, 9, 5, 30, 1, 2, 17, 9, 64, 3, 5]  # lengths
 RELATIVES: list[dict[str, Any]] = [
-    {"first_position": 2, "max_position_embeddings": 66},
-    {"shared_layers": (0,) * L},
-    {"shared_layers": (0, 1, 0)},
-    {"embedding_size": 12},
-    {"embedding_size": 12, "shared_layers": (0,) * L, "first_position": 1, "type_vocab_size": 1},
+    {"model_type": "roberta", "pad_token_id": 1, "max_position_embeddings": 66},
+    {"model_type": "albert"},
+    {"model_type": "albert", "num_hidden_groups": 2},
+    {"model_type": "electra", "embedding_size": 12},
+    {"model_type": "albert", "embedding_size": 12, "type_vocab_size": 1},
 ]
 
 

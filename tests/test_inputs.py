@@ -1,7 +1,10 @@
 """Batches that no encoder can take are refused with the value, the place and the limit; unusual ones work."""
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from threading import Event
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ from torch import Tensor
 from minibert.config import Config
 from minibert.families.distilbert import DISTILBERT as FAMILY
 from minibert.heads import HEAD_CLASSES
-from minibert.inputs import as_inputs, checking, unchecked
+from minibert.inputs import as_inputs, checking, inference, unchecked
 from minibert.model import ATTENTION, Encoder
 from minibert.parity.checkpoints import make_batch, randomise
 from minibert.parity.stages import forward
@@ -168,10 +171,48 @@ def test_unchecked_a_wrong_id_fails_as_torch_fails_and_afterwards_is_refused_aga
         model(wrong)
 
 
-def test_the_switch_is_reset_by_the_outer_of_two_and_works_in_every_thread() -> None:
+def test_the_switch_is_reset_by_the_outer_of_two_and_is_that_of_one_thread() -> None:
     with unchecked():
         with unchecked():
             pass
         with ThreadPoolExecutor() as pool:
-            assert [checking(), pool.submit(checking).result()] == [False, False]
+            assert [checking(), pool.submit(checking).result()] == [False, True]
     assert checking()
+
+
+def overlapping(first: Callable[[], Any], second: Callable[[], Any], look: Callable[[], Any]) -> Any:
+    """Enter `first`, in another thread `second`, leave `first`, and return what `look` returns in that thread."""
+    entered, ended = Event(), Event()
+
+    def other() -> Any:
+        with second():
+            entered.set()
+            assert ended.wait(60)
+            return look()
+
+    with ThreadPoolExecutor() as pool:
+        with first():
+            found = pool.submit(other)
+            assert entered.wait(60)
+        ended.set()
+        return found.result()
+
+
+def test_two_overlapping_threads_without_checks_leave_them_on() -> None:
+    assert not overlapping(unchecked, unchecked, checking)
+    assert checking()
+    with pytest.raises(ValueError, match="padded on the left"):
+        encode(attention_mask=LEFT)
+
+
+@pytest.mark.parametrize("second", ["encoder", "whole"])
+@pytest.mark.parametrize("first", ["encoder", "whole"])
+def test_a_model_in_train_mode_predicts_without_dropout_while_another_thread_ends(first: str, second: str) -> None:
+    head = HEAD_CLASSES["sequence-classification"](small_config())
+    head.encoder.pooler.eval()
+    modes = [module.training for module in head.modules()]
+    assert set(modes) == {True, False}
+    used = {"encoder": head.encoder, "whole": head}
+    blocks = [partial(inference, used[name]) for name in (first, second)]
+    assert not overlapping(*blocks, lambda: [module for module in used[second].modules() if module.training])
+    assert [module.training for module in head.modules()] == modes

@@ -96,19 +96,28 @@ def linear_of(weight: Tensor, bias: Tensor) -> nn.Linear:
     return layer
 
 
+BEFORE: list[str] = []  # torch's setting before the first `onednn_allowed`, once for each block that is active
+BEFORE_LOCK = threading.Lock()
+
+
 @contextmanager
 def onednn_allowed() -> Iterator[None]:
-    """Let float32 products go to oneDNN inside, and restore the setting afterwards.
+    """Let float32 products go to oneDNN within the block, and restore the setting afterwards.
 
-    The setting allows bfloat16 and thereby selects oneDNN; a CPU without AMX still computes in float32.
+    The setting allows bfloat16 and thereby selects oneDNN; a CPU without AMX still computes in float32. It is one for
+    all threads: the last of several blocks restores it.
     """
     setting = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # torch replaces the module by an object
-    before = setting.fp32_precision
-    setting.fp32_precision = "bf16"
+    with BEFORE_LOCK:
+        BEFORE.append(BEFORE[0] if BEFORE else setting.fp32_precision)
+        setting.fp32_precision = "bf16"
     try:
         yield
     finally:
-        setting.fp32_precision = before
+        with BEFORE_LOCK:
+            before = BEFORE.pop()
+            if not BEFORE:
+                setting.fp32_precision = before
 
 
 class PackedLinear(Linear):

@@ -5,6 +5,7 @@ families/. Forward hooks read a module's input and output. The scores and probab
 module: a TorchFunctionMode watches the calls that compute them, softmax and the product with the values.
 """
 
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -170,11 +171,14 @@ class WatchAttention(TorchFunctionMode):
 
 @contextmanager
 def recording(model: nn.Module) -> Iterator[Tensors]:
-    """Yield a dictionary that fills with every stage of the next forward pass; in the end in the order of STAGES."""
+    """Yield a dictionary that fills with every stage of this thread's next forward pass; finally in STAGES' order."""
     kept: Tensors = {}
     watch, found = WatchAttention(kept), list(places(model))
+    thread = threading.get_ident()
 
     def on_call(calls: Iterator[Place], what: str, _: nn.Module, given: tuple[Any, ...], returned: Any = None) -> None:
+        if threading.get_ident() != thread:
+            return  # a forward pass of another thread that uses the model
         place = next(calls)
         if what == SCORES:
             watch.layer, watch.awaits_product = place.layer, False

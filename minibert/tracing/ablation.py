@@ -7,6 +7,7 @@ A head is switched off by zeros in its place, before the heads are projected tog
 Row h of a batch of H copies of the text is computed without head h, so that one pass serves all heads of a layer.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -69,13 +70,14 @@ def ablate(
 
 @contextmanager
 def heads_off(encoder: Encoder, layer: int) -> Iterator[None]:
-    """For one forward pass of H rows: row h is computed without head h of this layer, zeros in its place."""
+    """For this thread's next forward pass of H rows: compute row h without head h of this layer, zeros in its place."""
     H, own = encoder.config.num_attention_heads, encoder.config.shared_layers
     calls, turn = count(), own[:layer].count(own[layer])  # a shared layer is called repeatedly
+    thread = threading.get_ident()
     keep = (1 - torch.eye(H))[:, None, :, None]  # (row H, 1, head H, 1)
 
     def zero(_: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        if next(calls) != turn:
+        if threading.get_ident() != thread or next(calls) != turn:
             return given
         context = given[0].view(*given[0].shape[:2], H, -1)  # (H,S,D) -> (H,S,H,W)
         return ((context * keep.to(context)).flatten(2),)

@@ -9,10 +9,12 @@ import json
 import os
 import platform
 import statistics
+import threading
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -75,6 +77,25 @@ def resolve_precision(settings: Settings, **more: Any) -> Settings:
     return replace(settings, precision=precision, exact=settings.step == "readable", **more)
 
 
+ONE_TRAINING = threading.RLock()
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's random numbers within the block, and continue the caller's after it.
+
+    torch has one generator per device and process, which dropout draws from: a second thread that trains waits until
+    the first has finished. Random numbers that other threads draw meanwhile change the training's.
+    """
+    devices = range(torch.cuda.device_count()) if device.type == "cuda" else ()
+    with ONE_TRAINING, torch.random.fork_rng(devices):
+        if device.type == "cpu":
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
+        yield
+
+
 @dataclass(frozen=True)
 class Run(ABC):
     """Everything that is known before training begins."""
@@ -118,12 +139,13 @@ class Run(ABC):
     def train(self, folder: Path, *, restart: bool = False, verbose: bool = False) -> Trained:
         """Train. Checkpoints of the run are kept in `folder`; a run that was begun there is resumed.
 
+        A process trains one model at a time: a second thread waits. The random numbers of the caller stay as they were.
         verbose: print each evaluation. Raises what Checkpointer and loop.train raise; may warn DegenerateWarning.
         """
         settings, begin, context = self.settings, time.perf_counter(), distributed.context()
         device = context.start(settings.device)
-        with Checkpointer(folder, self.config, restart, context) as checkpointer:
-            torch.manual_seed(settings.seed)
+        random_numbers = seeded(settings.seed, torch.device(device))
+        with Checkpointer(folder, self.config, restart, context) as checkpointer, random_numbers:
             model = self.new_model().to(device)
             context.wrap(model, settings.shard)
             context.seed(settings.seed)

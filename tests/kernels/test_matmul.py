@@ -119,3 +119,14 @@ def test_a_workspace_reuses_memory_and_grows() -> None:
     assert workspace.buffer("a", 2, 8).data_ptr() == first.data_ptr()
     assert workspace.buffer("a", 8, 8).shape == (8, 8)
     assert workspace.buffer("b", 4, 8).data_ptr() != workspace.buffer("a", 4, 8).data_ptr()
+
+
+def test_the_setting_of_torch_is_restored_by_the_last_of_two_overlapping_blocks() -> None:
+    setting, first, second = torch.backends.mkldnn.matmul, matmul.onednn_allowed(), matmul.onednn_allowed()  # type: ignore[attr-defined]
+    before = setting.fp32_precision
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert setting.fp32_precision == "bf16" != before
+    second.__exit__(None, None, None)
+    assert setting.fp32_precision == before

@@ -2,16 +2,20 @@
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from helpers import small_config
 from torch import Tensor
 from words import labelled, write_words_checkpoint
 
 import minibert
+from minibert.parity.checkpoints import make_batch
+from minibert.parity.stages import forward, recording
 from minibert.tasks.frozen import train
 from minibert.tasks.masked_text import fill_mask
 from minibert.tracing.ablation import heads_off
@@ -129,3 +133,13 @@ def test_a_long_text_is_changed_in_part_and_the_page_says_so_with_six_decimals(f
     assert "its heads were not switched off" in page and '<select id="switched-off" disabled>' in page
     assert "Only the first 5 of the 7 tokens of this long text can be masked" in page
     assert "too long to choose a token and a head together" in page
+
+
+def test_another_thread_that_uses_the_model_meanwhile_is_neither_recorded_nor_changed():
+    encoder = minibert.Encoder(small_config(num_hidden_layers=1)).eval()
+    batch = make_batch(encoder.config, 5, rows=3)
+    whole = forward(encoder, batch).last_hidden_state
+    with ThreadPoolExecutor(1) as pool, recording(encoder) as kept, heads_off(encoder, 0):
+        other = pool.submit(forward, encoder, batch).result().last_hidden_state
+        assert torch.equal(other, whole) and not kept
+        assert not torch.equal(forward(encoder, batch).last_hidden_state, whole) and kept

@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,9 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import torch
 from helpers import assert_equal
-from training import EPOCHS, KINDS, OF_STEPS, STEPS, write_home
+from training import EPOCHS, KINDS, OF_STEPS, QUICK, STEPS, write_home
 
 from minibert.tasks.base import Measure
 from minibert.train import checkpointer, loop, run
@@ -245,3 +247,38 @@ def test_runs_are_plotted_with_and_without_scores(scores: list[dict[str, float]]
     run = {"steps": 8, "curve": [3.0, 2.0, 1.0, 2.0], "epochs": scores, "best_epoch": 2}
     plot_runs([run, run], "f1", tmp_path / "curve.png")
     assert (tmp_path / "curve.png").stat().st_size > 1000
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Random numbers
+
+
+@pytest.mark.parametrize("kind", ["classify", "mlm+nsp", "distill classify"])
+def test_training_leaves_the_random_numbers_of_its_user_alone(kind: str, home: Path, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    KINDS[kind](home, out=tmp_path / "out", **QUICK, **({"steps": 2} if kind in OF_STEPS else {"epochs": 1}))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_two_trainings_with_one_seed_in_two_threads_give_the_same_bits(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of the first, the second has as much time as it wants to take a step, which it must not take."""
+    one_step, main, stepped = loop.one_step, threading.current_thread(), threading.Event()
+    train = partial(KINDS["frozen"], home, **QUICK, epochs=2, step="readable")
+    with ThreadPoolExecutor(1) as pool:
+        second = []
+
+        def watched(*args: Any) -> Any:
+            if threading.current_thread() is not main:
+                stepped.set()
+            elif not second:
+                second.append(pool.submit(train))
+                stepped.wait(0.5)
+            return one_step(*args)
+
+        monkeypatch.setattr(loop, "one_step", watched)
+        first = train()
+        assert_equal(second[0].result().state_dict(), first.state_dict())
+    assert_equal(train().state_dict(), first.state_dict())

@@ -89,12 +89,12 @@ def test_what_relatives_changed_equals_the_readable_path(changes: dict[str, Any]
 def test_an_engine_that_overlooks_what_a_relative_changed_would_be_caught(changes: dict[str, Any]) -> None:
     encoder, rows = random_encoder(**changes), random_rows(MIXED)
     engine = Engine(encoder)
-    if encoder.embeddings.embedding_projection is not None:
-        engine.embeddings.embedding_projection.bias = torch.zeros_like(engine.embeddings.embedding_projection.bias)
-    elif encoder.config.first_position:
-        engine.embeddings.other = torch.roll(engine.embeddings.other, 1, dims=0)
-    else:
+    if len(encoder.layers) < L:
         engine.layers[-1] = Engine(random_encoder()).layers[-1]
+    elif encoder.embeddings.embedding_projection is not None:
+        engine.embeddings.embedding_projection.bias = torch.zeros_like(engine.embeddings.embedding_projection.bias)
+    else:
+        engine.embeddings.other = torch.roll(engine.embeddings.other, 1, dims=0)
     assert difference(engine.vectors(rows), readable(encoder, rows)) > 100 * BOUND
 
 
