@@ -131,7 +131,8 @@ class MultiLabel:
     are named 0, 1, 2, ...
 
     Arrays of numbers, of a file or in a list, are the rows of such a matrix if all have the same length and only 0 and
-    1; else they are numbers of labels, [[0, 2], [1]], each at most once in a row.
+    1; else they are numbers of labels, [[0, 2], [1]], each at most once in a row. Joined text with 0 or 1 twice, as
+    0|1|1, is such an array.
     """
 
     separator: str
@@ -139,8 +140,8 @@ class MultiLabel:
     problem_type = "multi_label_classification"
     main = "f1"
 
-    def parse(self, given: object, where: str) -> Names | NDArray[np.int64]:
-        """The names, sorted, without repetitions, or an array of integers as it is.
+    def parse(self, given: object, where: str) -> tuple[str | int, ...] | NDArray[np.int64]:
+        """The names or numbers, sorted, without repetitions, or an array of integers as it is.
 
         Raises ValueError, with their place, for anything else.
         """
@@ -154,9 +155,9 @@ class MultiLabel:
         items = [as_label(one, where) for one in (cell if isinstance(cell, (*ARRAYS, set, frozenset)) else [cell])]
         if isinstance(cell, ARRAYS) and not any(isinstance(one, str) for one in items):
             return np.array(items, dtype=np.int64)
-        return tuple(sorted({str(one).strip() for one in items}))
+        return tuple(sorted({one.strip() if isinstance(one, str) else one for one in items}, key=str))
 
-    def named(self, given: Sequence[Names | NDArray[np.int64]]) -> tuple[list[Names], list[str]]:
+    def named(self, given: Sequence[tuple[str | int, ...] | NDArray[np.int64]]) -> tuple[list[Names], list[str]]:
         """The names of each text, and all names in order; those of a matrix are the numbers of its columns.
 
         Raises ValueError for arrays that may be either a matrix of 0 and 1 or numbers of labels, or that are neither.
@@ -175,7 +176,8 @@ class MultiLabel:
                     "only 0 and 1, and numbers of labels are all different"
                 )
         labels = [tuple(map(str, row if isinstance(row, tuple) else sorted(row.tolist()))) for row in given]
-        return labels, in_order(name for row in labels for name in row)
+        names = {name for row in labels for name in row}
+        return labels, sorted(names) if any(isinstance(one, str) for row in given for one in row) else in_order(names)
 
     def check(self, labels: Sequence[Names]) -> None:
         """Raise ValueError where all rows have the same labels, or no two rows share one."""

@@ -44,6 +44,7 @@ from minibert.losses import IGNORED
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.labels import label_number
 from minibert.tasks.metrics import ClassScore, class_scores, class_table
+from minibert.tasks.names import in_order
 from minibert.text.formats import FileSettings, TextSettings
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
@@ -131,8 +132,8 @@ class Tagging(TextSettings, Task):
         return Sentences(words, None, texts, places)
 
     def labels_of(self, data: Sentences) -> list[str]:
-        """The tags, sorted. Raises ValueError for less than two."""
-        found = sorted({tag for tags in data.known_tags for tag in tags})
+        """The tags in order, see names.py. Raises ValueError for less than two."""
+        found = in_order(tag for tags in data.known_tags for tag in tags)
         if len(found) < 2:
             raise ValueError(f"{len(data)} sentences have the tags {found}; training needs at least two tags")
         return found

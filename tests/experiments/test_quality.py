@@ -64,7 +64,7 @@ def test_the_command_prints_both_sides_and_fails_where_they_are_apart(
     monkeypatch.setattr(quality, "DATA", {"small": ()})
     monkeypatch.setattr(quality, "prepare", lambda name, folder, settings: prepared(settings))
     monkeypatch.setenv("MINIBERT_DATA", str(tmp_path))
-    assert quality.main(["small", "--model", str(checkpoint), "--seeds", "2", "--epochs", "1", "--json"]) == 0
+    assert quality.main(["small", "--model", str(checkpoint), "--seeds", "2", "--epochs", "2", "--json"]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["small", "24", "12", "accuracy"]
     sides = {"minibert": {"mean": 0.9, "std": 0.0}, "transformers": {"mean": 0.5, "std": 0.0}}
     apart: dict[str, Any] = {"main": "accuracy", "rows": [1, 1], "standard_error": 0.1, "difference": 0.4, **sides}

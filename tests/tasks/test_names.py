@@ -147,7 +147,8 @@ def test_an_array_in_a_cell_is_the_array_in_jsonl(tmp_path: Path, task: Classifi
 
 
 def test_lists_of_names_and_of_numbers_are_read_as_scikit_learn_binarizes_them() -> None:
-    for rows in ([[0, 10], [2], [10]], [["b", "a"], [], ["c", "a"]]):
+    rows: Any
+    for rows in ([[0, 10], [2], [10]], [{0, 10}, {2}, {10}], [["b", "a"], [], ["c", "a"]], [["0"], ["10"], ["2", "0"]]):
         theirs = MultiLabelBinarizer().fit(rows).classes_.tolist()
         assert order_of(SEVERAL, rows) == list(map(str, theirs))
     assert SEVERAL.from_labels(["x", "y"], [["0"], ["1"]]).labels == [("0",), ("1",)]  # names, for they are text

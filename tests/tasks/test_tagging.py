@@ -102,6 +102,11 @@ def test_what_is_predicted_can_be_read_again(tmp_path: Path) -> None:
 # Labels
 
 
+def test_tags_that_are_numbers_are_ordered_by_value() -> None:
+    tags = [str(number) for number in range(12)]
+    assert TASK.labels_of(Sentences([["a"] * 12], [tags])) == tags
+
+
 @pytest.mark.parametrize(
     ("use", "message"),
     [

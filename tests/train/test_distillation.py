@@ -189,6 +189,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pretrain(folder / "corpus.txt", out=folder / "taught", init=folder / "teacher", **how)
     how = QUICK | {"epochs": 5, "batch_size": 8, "learning_rate": 6e-3}
     finetune("classify", *labelled(48), model=folder / "teacher", out=folder / "tuned", **how)
+    edited(folder / "tuned", folder / "several", dict, problem_type="multi_label_classification")
     return folder
 
 
@@ -342,9 +343,15 @@ TEXTS = ["the film", "the book", "the play", "the meal"]
             ["neg", "pos", "pos", "neg"],
             "has no head 'sequence-classification'; .* a task the output of",
         ),
+        (
+            "several",
+            SINGLE,
+            ["neg", "pos", "pos", "neg"],
+            "head is for multi_label_classification",
+        ),
         ("tuned", NUMBERS, [1.0, 2.0, 3.0, 4.0], "learns one label a text, and has no class_weight"),
     ],
-    ids=["other labels", "no classifier", "numbers"],
+    ids=["other labels", "no classifier", "several labels", "numbers"],
 )
 def test_a_classifier_that_cannot_be_distilled_is_refused(
     teacher: str, task: Classification, labels: list[Any], message: str, home: Path
