@@ -32,7 +32,7 @@ from minibert.checkpoints.tensor_files import (
 from minibert.config import Config
 from minibert.utils.files import inside, listing, read_json, regular, write_text_atomically
 from minibert.utils.outputs import atomic_folder, check_output
-from minibert.utils.printing import brief
+from minibert.utils.printing import brief, cut
 
 COPIED = (*TOKENIZER_FILES, *sentence_files.PATTERNS)
 FILES = (WEIGHTS_FILE, "config.json", *TOKENIZER_FILES)  # of the new folder, among others
@@ -100,7 +100,8 @@ def read_pickles(folder: Path, done: Figures) -> dict[str, Tensor]:
             else:
                 tensors[name] = checked(folder / file, name, value.detach())
     if not tensors:
-        raise ValueError(f"{folder / done['read'][0]} holds no tensors by name; it holds: {[*done['left_out']][:8]}")
+        held = [cut(name) for name in [*done["left_out"]][:8]]
+        raise ValueError(f"{folder / done['read'][0]} holds no tensors by name; it holds: {held}")
     return tensors
 
 
@@ -124,7 +125,7 @@ def unpickle(path: Path) -> dict[Any, Any]:
     except Exception as error:  # a damaged pickle makes an unpickler fail in any way
         reason = f"is damaged, or no weights of torch ({type(error).__name__}: {str(error)[:90]}); download it again"
         if called := re.search(r"GLOBAL (\S+)", str(error)):
-            reason = f"would run {called[1]} when opened, which no weight needs: refused"
+            reason = f"would run {cut(called[1])} when opened, which no weight needs: refused"
         raise ValueError(f"{path} {' '.join(reason.split())}") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path} holds a {type(found).__name__}, not tensors by name")
@@ -136,5 +137,5 @@ def checked(path: Path, name: str, tensor: Tensor) -> Tensor:
     plain = tensor.layout == torch.strided and not tensor.is_quantized and tensor.device.type == "cpu"
     if not plain or tensor.dtype not in DTYPES or tensor.nbytes > tensor.untyped_storage().nbytes():
         kind = f"{tensor.dtype}, {tensor.layout}, {tensor.device}, {tuple(tensor.shape)}".replace("torch.", "")
-        raise ValueError(f"{path}: tensor {name} is {kind}; supported: dense and fully stored, real numbers")
+        raise ValueError(f"{path}: tensor {cut(name)} is {kind}; supported: dense and fully stored, real numbers")
     return tensor.clone(memory_format=torch.contiguous_format)

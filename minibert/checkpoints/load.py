@@ -30,7 +30,7 @@ from minibert.heads import HEAD_CLASSES, Head, TokenPrediction, head_class, with
 from minibert.model import Encoder, initialise
 from minibert.utils.device import check_device
 from minibert.utils.files import atomic_write, regular, write_text_atomically
-from minibert.utils.printing import brief
+from minibert.utils.printing import MOST, brief, cut
 
 if TYPE_CHECKING:
     from minibert.text.tokenizer import Tokenizer
@@ -141,7 +141,9 @@ def by_bare_name(tensors: dict[str, StoredTensor], source: str) -> dict[str, Sto
     found: dict[str, StoredTensor] = {}
     for stored in tensors.values():
         if (other := found.setdefault(bare_name(stored.name), stored)) is not stored:
-            raise ValueError(f"{source} has both {other.name} and {stored.name}, which are one tensor: ambiguous")
+            raise ValueError(
+                f"{source} has both {cut(other.name)} and {cut(stored.name)}, which are one tensor: ambiguous"
+            )
     return found
 
 
@@ -217,14 +219,15 @@ def check_complete(report: LoadReport, config: Config, head: str, new_head: bool
     modules = tuple(config.family.heads[head].values()) if head else ()
     only_head = all(map(in_head, missing)) and all(name.startswith(modules) for name in report.wrong_shape)
     if missing or report.wrong_shape:
-        problems = [f"tensor {name} has shape {shapes}" for name, shapes in report.wrong_shape.items()]
+        problems = [f"tensor {cut(name)} has shape {shapes}" for name, shapes in report.wrong_shape.items()]
         tensors = "tensor" if len(missing) == 1 else "tensors"
         problems += [f"it lacks {len(missing)} {tensors} of {config.family.title}, such as {', '.join(missing[:3])}"]
         hint = f"; head {head!r} is not in it, new_head=True makes a fresh one" if head and only_head else ""
         raise ValueError(f"{report.source}: {problems[0]}{hint}")
     if unknown := [name for name, why in report.ignored.items() if why == UNKNOWN]:
         warnings.warn(
-            f"{report.source}: tensors unknown to minibert were not loaded ({len(unknown)}): {', '.join(unknown[:5])}",
+            f"{report.source}: tensors unknown to minibert were not loaded ({len(unknown)}): "
+            f"{', '.join(map(cut, unknown[:5]))}",
             UnknownTensors,
             stacklevel=4,
         )
@@ -338,7 +341,7 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
             log.warning(
                 "minibert: notice: %s has no tokenizer, since none is known for this model; add it with "
                 "tokenizer.save(folder), or save(model, folder, tokenizer)",
-                folder,
+                cut(str(folder), MOST),
             )
 
 

@@ -90,7 +90,9 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         with safe_open(path, framework="pt") as opened:
             rows = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  # no dict
     except SafetensorError as error:
-        raise ValueError(f"{path} ({size:,} bytes) is damaged or cut short: {error}; download it again") from None
+        raise ValueError(
+            f"{path} ({size:,} bytes) is damaged or cut short: {cut(str(error), 400)}; download it again"
+        ) from None
     return {name: StoredTensor(path, name, row.get_dtype(), tuple(row.get_shape())) for name, row in rows.items()}
 
 
@@ -102,7 +104,7 @@ def read_weight(stored: StoredTensor) -> Tensor:
     """
     if stored.dtype not in FLOATING:
         raise ValueError(
-            f"{stored.file}: tensor {stored.name} has dtype {stored.dtype}; a weight is {', '.join(FLOATING)}"
+            f"{stored.file}: tensor {cut(stored.name)} has dtype {stored.dtype}; a weight is {', '.join(FLOATING)}"
         )
     with safe_open(stored.file, framework="pt") as file:
         return file.get_tensor(stored.name)  # type: ignore[no-any-return]  # a Tensor

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_overwrite
-from minibert.utils.printing import block
+from minibert.utils.printing import block, printable
 
 
 def download_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +17,8 @@ def download(args: Arguments) -> Figures:
 
     source = hub.locate_locally(args.model)
     folder = source.folder if source else hub.fetch(args.model)
-    print(f"{args.model} is {f'here already, from {source.origin}' if source else 'downloaded'}: {folder}")
+    state = f"here already, from {source.origin}" if source else "downloaded"
+    print(printable(f"{args.model} is {state}: {folder}"))
     return {"model": args.model, "folder": str(folder), "downloaded": source is None}
 
 

@@ -15,7 +15,7 @@ from minibert.cli.shared import (
     standard_input,
 )
 from minibert.text.formats import FileSettings
-from minibert.utils.printing import require
+from minibert.utils.printing import printable, require
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,7 +89,7 @@ def embed_one(args: Arguments) -> Figures:
         **features_settings(args),
     )
     before = f"; {written.resumed_rows:,} rows were done before" if written.resumed_rows else ""
-    print(f"{args.out}: {written.shape} {written.dtype}{before}; {written.description}")
+    print(f"{printable(str(args.out))}: {written.shape} {written.dtype}{before}; {written.description}")
     if written.cosine is not None:
         print(f"int8: the smallest cosine to float32 is {written.cosine:.4f}, of up to 64 of these texts")
     return asdict(written)
@@ -116,5 +116,5 @@ def embed_many(args: Arguments) -> Figures:
         **features_settings(args),
     )
     before = f"; {done.resumed_shards:,} shards were done before" if done.resumed_shards else ""
-    print(f"{done.out}: {done.rows:,} rows in {done.shards:,} shards{before}; {done.description}")
+    print(f"{printable(done.out)}: {done.rows:,} rows in {done.shards:,} shards{before}; {done.description}")
     return asdict(done)

@@ -19,7 +19,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from typing import Any, NoReturn
 
@@ -27,7 +27,7 @@ from minibert import __version__
 from minibert.cli import checkpoints, classify, demo, embed, predict, score, serve, tools, train
 from minibert.cli.shared import Arguments, Figures
 from minibert.tasks import TASKS
-from minibert.utils.printing import is_main_process
+from minibert.utils.printing import CONTROL, is_main_process, note, printable
 
 WRONG_REQUEST = (ValueError, TypeError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
 FAILURE = (OSError, RuntimeError, MemoryError, ImportError)
@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and where to read more; exit with status 2."""
-        print(f"minibert: error: {message}; see `{self.prog} --help`", file=sys.stderr)
+        note(f"error: {message}; see `{self.prog} --help`")
         sys.exit(2)
 
 
@@ -121,13 +121,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             # Names of files may be anything; a pipe gets each line at once, as a terminal does.
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     argv = sys.argv[1:] if argv is None else argv
-    with warnings.catch_warnings(), terminable() as terminated:
+    with warnings.catch_warnings(), terminable() as terminated, redirect_stdout(Printable(sys.stdout)):
         warnings.showwarning = show_warning
         try:
             args = parse(argv)
             figures = args.run(args)
             if args.json:
-                print(json.dumps(figures, default=str, ensure_ascii=False, allow_nan=False))
+                print(json_line(figures))
             sys.stdout.flush()
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
@@ -135,13 +135,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt as stop:
             exec("")  # or CPython ends by SIGINT, whatever is returned, if code inside of exec was interrupted
             if is_main_process():
-                print(f"minibert: interrupted: {str(stop) or 'nothing is kept'}", file=sys.stderr)
+                note(f"interrupted: {str(stop) or 'nothing is kept'}")
             return 128 + (signal.SIGTERM if terminated else signal.SIGINT)
         except WRONG_REQUEST as error:
             return complain(error, 2)
         except FAILURE as error:
             return complain(error, 1)
     return 0 if figures.get("ok", True) else 1
+
+
+class Printable:
+    """Standard output that a terminal shows as it is: names, labels and texts come from files, which anyone wrote."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text with its control characters escaped, except tabs and line ends."""
+        self.stream.write(printable(text, keep="\t\n"))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def json_line(figures: Figures) -> str:
+    """Return the figures as one line of JSON, in which control characters are escaped as JSON escapes them."""
+    line = json.dumps(figures, default=str, ensure_ascii=False, allow_nan=False)
+    return CONTROL.sub(lambda one: f"\\u{ord(one[0]):04x}", line)
 
 
 @contextmanager
@@ -162,13 +183,13 @@ def terminable() -> Iterator[list[int]]:
 
 def complain(error: BaseException, status: int) -> int:
     """Print in one line what went wrong."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    print(f"minibert: error: {text}", file=sys.stderr)
+    note(f"error: {text}")
     return status
 
 
 def show_warning(message: Warning | str, *_: object, **__: object) -> None:
     """Print a warning as one plain line, in place of Python's two with file and line number."""
-    print(f"minibert: warning: {str(message).strip().splitlines()[0]}", file=sys.stderr)
+    note(f"warning: {str(message).strip().splitlines()[0]}")

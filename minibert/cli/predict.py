@@ -115,7 +115,8 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
 def predict(args: Arguments) -> Figures:
     """A line for each text: the prediction, its probability, and the text, separated by tabs.
 
-    On standard input a text is a line; a pair, such as a question and its passage, is a line with a tab between.
+    Control characters are escaped, as in all that is printed; --out and --json keep each text as it is. On standard
+    input a text is a line; a pair, such as a question and its passage, is a line with a tab between.
     """
     check_rows(args, args.folder)
     from minibert.train.reader import with_given_words

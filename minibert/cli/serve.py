@@ -3,14 +3,13 @@
 import argparse
 import ipaddress
 import os
-import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
 
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_options, read_options
 from minibert.serving import ServerSettings
-from minibert.utils.printing import require
+from minibert.utils.printing import note, require
 from minibert.vectors.recipe import Recipe
 
 API_KEY = "MINIBERT_API_KEY"
@@ -43,7 +42,7 @@ def run(args: Arguments) -> Figures:
     with listen(settings.host, settings.port) as listener:
         host, port = listener.getsockname()[:2]
         if key is None and not ipaddress.ip_address(host).is_loopback:
-            print(f"minibert: warning: {host} is open to other machines, and {API_KEY} is not set", file=sys.stderr)
+            note(f"warning: {host} is open to other machines, and {API_KEY} is not set")
         if settings.threads:
             torch.set_num_threads(settings.threads)
         device, name = choose_device(args.device), settings.name or Path(args.model).name

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, fields
 from typing import Any, BinaryIO, TypeVar
 
+from minibert.utils.printing import note
 from minibert.utils.settings import type_of
 from minibert.vectors.recipe import Recipe
 
@@ -114,7 +115,7 @@ def masked_lm(args: Arguments) -> str:
 
     if args.model is None:
         args.model = find_masked_lm()
-        print(f"minibert: computed by {args.model}; --model names another", file=sys.stderr)
+        note(f"computed by {args.model}; --model names another")
     return str(args.model)
 
 

@@ -23,7 +23,7 @@ from minibert.parity.ladder import Result, climb_checkpoint, climb_path, climb_r
 from minibert.utils.device import check_device
 from minibert.utils.files import write_text_atomically
 from minibert.utils.outputs import check_output
-from minibert.utils.printing import install_hint, progress_bar, require, table
+from minibert.utils.printing import install_hint, printable, progress_bar, require, table
 from minibert.utils.templates import templates
 
 CHECKPOINT = "all-MiniLM-L6-v2"
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         tqdm.write(result_lines(results[-1]))
     for path in map(Path, args.report):
         write_text_atomically(path, page(path.suffix, against, versions, results))
-        print(f"written: {path}")
+        print(printable(f"written: {path}"))
     print(f"{sum(result.seconds for result in results):.0f} s\n{verdict(results)}")
     return figures(against, versions, results)
 

@@ -9,7 +9,6 @@ import asyncio
 import hmac
 import signal
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +37,7 @@ from starlette.routing import Route
 from minibert.serving import ServerSettings
 from minibert.serving.batcher import Batcher
 from minibert.serving.models import FrozenLabels, Masks, RequestError, TaskLabels, Vectors, read_body, rows_of
+from minibert.utils.printing import note
 
 INLINE = 4_000  # characters that are tokenized at once, in a millisecond; more of them in a thread of their own
 
@@ -185,7 +185,7 @@ class Server:
             self.metrics.dropped.inc()
             return Response(status_code=499)
         except Exception as error:  # the log names its type, never a text
-            print(f"minibert: {path}: {type(error).__name__}", file=sys.stderr)
+            note(f"{path}: {type(error).__name__}")
             response = await refusal(request, RequestError(500, "the server failed; see its log"))
         self.metrics.requests.labels(path, str(response.status_code)).observe(time.perf_counter() - began)
         return response

@@ -38,14 +38,14 @@ def check_classes(labels: Sequence[str], least: int = 1) -> None:
     if len(counts) < 2 or len(counts) == len(labels) > 2 or fewest < least:
         raise ValueError(
             f"the labels of {len(labels)} rows cannot be learned: they have {len(counts)} classes, the smallest "
-            f"{label!r} with {fewest} rows; at least 2 classes are needed, of several rows each ({least} or more)"
+            f"{brief(label)} with {fewest} rows; at least 2 classes are needed, of several rows each ({least} or more)"
         )
 
 
 def label_number(name: str, numbers: Mapping[str, int], where: str) -> int:
     """The number of a label. Raises ValueError, with the known labels, for an unknown one."""
     if name not in numbers:
-        raise ValueError(f"{where} has the label {name!r}; the model knows {listed(list(numbers))}")
+        raise ValueError(f"{where} has the label {brief(name)}; the model knows {listed(list(numbers))}")
     return numbers[name]
 
 
@@ -248,8 +248,8 @@ class Regression:
             number = np.nan
         if not abs(number) <= LARGEST:  # NaN is not
             raise ValueError(
-                f"{where} has the label {given!r}; regression needs finite numbers up to {LARGEST:.2g} (in a header, "
-                "name the columns: --text, --label)"
+                f"{where} has the label {brief(given)}; regression needs finite numbers up to {LARGEST:.2g} "
+                "(in a header, name the columns: --text, --label)"
             )
         return number
 

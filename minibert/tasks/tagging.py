@@ -51,6 +51,7 @@ from minibert.text.texts import as_texts
 from minibert.text.tokenized import in_windows
 from minibert.text.tokenizer import Tokenizer, TokenStats
 from minibert.text.wordpiece import CHINESE
+from minibert.text.writing import one_line
 from minibert.utils.printing import progress_bar
 
 DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL files; not a word
@@ -219,7 +220,7 @@ class Tagging(TextSettings, Task):
         """A line for each word and its tag, an empty line after each sentence: a file for `read`."""
         found = []
         for words, one in zip(data.words, answers, strict=True):
-            found += [*(f"{word}\t{tag}" for word, tag in zip(words, one["tags"], strict=True)), ""]
+            found += [*(one_line(word, tag) for word, tag in zip(words, one["tags"], strict=True)), ""]
         return found
 
     def as_dicts(self, answers: Sequence[Prediction], data: Sentences) -> list[Prediction]:

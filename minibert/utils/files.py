@@ -19,7 +19,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path, PureWindowsPath
 from typing import IO, Any
 
-from minibert.utils.printing import brief
+from minibert.utils.printing import brief, cut
 
 if sys.platform != "win32":
     import fcntl
@@ -143,7 +143,7 @@ def sha256(path: Path) -> str:
 def listing(folder: Path) -> str:
     """The first names in a folder, for an error message."""
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return ", ".join([*names[:12], *["..."] * (len(names) > 12)]) or "nothing"
+    return ", ".join([*map(cut, names[:12]), *["..."] * (len(names) > 12)]) or "nothing"
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Any
 MARGIN = 15  # columns of a report for the name of a line
 WIDTH = 96  # columns of a report
 LONGEST = 80  # characters of a value in an error message
+MOST = 4000  # characters of a message, and of a paragraph or a cell of a report: far more than any needs
 # Characters that a terminal obeys: control characters of ASCII, of 8 bits, and those that reorder a line (Unicode TR9).
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 BAR_AFTER, LINE_EVERY = 2, 60  # seconds: progress is shown on a terminal, or as lines
@@ -22,9 +23,12 @@ DISTRIBUTION = "minibert-annotated"  # the name of this project for pip; on PyPI
 CHECKOUT = Path(__file__).resolve().parents[2]  # the source tree, if minibert runs from one
 
 
-def printable(text: str) -> str:
-    """Return a text whose control characters are escaped as in Python: a terminal would obey them, even in a name."""
-    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+def printable(text: str, keep: str = "") -> str:
+    """Return a text whose control characters are escaped as in Python: a terminal would obey them, even in a name.
+
+    keep: those that stay, such as line ends.
+    """
+    return CONTROL.sub(lambda one: one[0] if one[0] in keep else one[0].encode("unicode_escape").decode(), text)
 
 
 def cut(text: str, most: int = LONGEST) -> str:
@@ -42,6 +46,11 @@ def brief(value: object) -> str:
     return text if len(text) <= LONGEST and "\n" not in text else f"of type {type(value).__name__}"
 
 
+def note(text: str) -> None:
+    """Print one line to standard error, after the name of the program: an error, a warning or progress."""
+    print(f"minibert: {cut(' '.join(text.split()), MOST)}", file=sys.stderr, flush=True)
+
+
 def beside(name: str, lines: str) -> str:
     """A name with a table beside it, whose lines stay as they are."""
     return "\n".join(f"{'' if number else name:<{MARGIN}}{line}" for number, line in enumerate(lines.splitlines()))
@@ -50,13 +59,14 @@ def beside(name: str, lines: str) -> str:
 def block(name: str, *paragraphs: str) -> str:
     """A name with text beside it: each paragraph begins a line, long ones are wrapped, and no path is broken."""
     wrap = textwrap.TextWrapper(WIDTH - MARGIN, break_long_words=False, break_on_hyphens=False)
-    return beside(name, "\n".join(map(wrap.fill, paragraphs)))
+    return beside(name, "\n".join(wrap.fill(cut(paragraph, MOST)) for paragraph in paragraphs))
 
 
 def table(rows: Sequence[Sequence[object]], left: int = 1) -> str:
     """Rows with aligned columns: the first `left` to the left, the others to the right."""
-    widths = [max(len(str(cell)) for cell in column) for column in zip(*rows, strict=True)]
-    line = "  ".join(f"{{!s:{'<' if number < left else '>'}{width}}}" for number, width in enumerate(widths))
+    rows = [[cut(str(cell), MOST) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    line = "  ".join(f"{{:{'<' if number < left else '>'}{width}}}" for number, width in enumerate(widths))
     return "\n".join(line.format(*row).rstrip() for row in rows)
 
 
@@ -87,7 +97,7 @@ def progress_bar(
 
     def print_line(msg: str | None = None, pos: int = 0) -> None:
         if msg is None:  # "": the end
-            print(f"minibert: {str(bar).strip()}", file=sys.stderr, flush=True)
+            print(f"minibert: {printable(str(bar).strip())}", file=sys.stderr, flush=True)
 
     bar.display = print_line
     return bar

@@ -35,7 +35,7 @@ from minibert.text.texts import TEXTS, TextOrPair, as_texts_or_pairs, chunked
 from minibert.text.tokenized import Tokenized, TokenStats
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.utils.device import choose_device
-from minibert.utils.printing import brief, progress_bar
+from minibert.utils.printing import MOST, brief, cut, progress_bar
 from minibert.vectors.engine import Engine
 from minibert.vectors.readable import Matrix
 from minibert.vectors.recipe import DEFAULT, Recipe, with_settings
@@ -346,7 +346,7 @@ def note_stated(model: str, folder: Path) -> None:
         words = f"the files of {model} state {stated}; --pooling auto (pooling='auto') follows them"
     except (ValueError, OSError) as error:
         words = str(error)
-    log.warning("minibert: notice: these vectors have pooling cls, the default; %s", words)
+    log.warning("minibert: notice: these vectors have pooling cls, the default; %s", cut(words, MOST))
 
 
 def samples(tokenizer: Tokenizer, precision: str) -> list[list[int]] | None:

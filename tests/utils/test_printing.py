@@ -26,6 +26,34 @@ def test_elsewhere_the_hint_names_the_packages_of_the_extra(tmp_path: Path, monk
 
 
 # ---------------------------------------------------------------------------------------------------------------
+# Text that anyone may have written
+
+
+def test_control_characters_are_escaped_as_in_python_and_letters_of_all_languages_stay() -> None:
+    codes = [*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+    for one in (*map(chr, codes), "\u2028", "\u2029", "\ud800"):
+        assert printing.printable(f"a{one}b") == f"a{repr(one)[1:-1]}b"
+    text = "café 中文 العربية हिन्दी 👨‍👩‍👧 נ\u200f a\u00adb \\x1b"
+    assert printing.printable(text) == text
+    assert printing.printable("a\tb\nc\r", keep="\t\n") == "a\tb\nc\\r"
+
+
+def test_tables_and_reports_escape_and_cut_their_cells() -> None:
+    lines = printing.table([["name", "n"], ["\x1b[2J\n", "1"], ["x" * 100_000, "2"]]).splitlines()
+    assert len(lines) == 3 and lines[1].startswith("\\x1b[2J\\n")
+    assert max(map(len, lines)) < printing.MOST
+    block = printing.block("name", "\x9b" + "x" * 100_000)
+    assert "\x9b" not in block and len(block) < printing.MOST
+
+
+def test_a_value_in_an_error_shows_its_beginning_and_its_length() -> None:
+    assert printing.brief("short") == "'short'"
+    assert printing.brief("\x1b" * 100) == repr("\x1b" * 40) + "... (100 characters)"
+    assert printing.brief(10**5000) == "a number of more than 80 digits"
+    assert printing.brief([0] * 100) == "of type list"
+
+
+# ---------------------------------------------------------------------------------------------------------------
 # Progress
 
 
