@@ -216,6 +216,8 @@ def lock_file(path: Path) -> IO[bytes]:
     if sys.platform != "win32":
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(file.fileno()).st_nlink == 0:
+                raise BlockingIOError  # the process that held it has just removed it, and another may lock a new one
         except BlockingIOError:
             file.close()
             raise RuntimeError(f"another process is writing {path}; wait for it, or choose another output") from None

@@ -4,6 +4,7 @@ import errno
 import glob
 import os
 import stat
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -15,6 +16,7 @@ from minibert.utils.files import (
     atomic_write,
     final_name,
     inside,
+    lock_file,
     matching_files,
     read_json,
     temporary_path,
@@ -173,6 +175,24 @@ def test_many_threads_write_one_file_at_once_and_it_is_whole(tmp_path: Path) -> 
         list(pool.map(write, texts))
     assert (tmp_path / "a.txt").read_text() in texts
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such locks")
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_lock_that_its_holder_removes_at_the_same_moment_is_not_held(
+    replaced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else two processes could each hold a lock, on an old and on a new file of this name."""
+
+    def removed(*given: object) -> None:
+        (tmp_path / "lock").unlink()
+        if replaced:
+            (tmp_path / "lock").touch()
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match=f"another process is writing {tmp_path}"):
+        patch.setattr("fcntl.flock", removed)
+        lock_file(tmp_path / "lock")
+    lock_file(tmp_path / "lock").close()
 
 
 def test_a_file_is_on_the_disk_before_its_name_and_its_name_before_it_counts_as_written(
