@@ -137,6 +137,8 @@ class Answering(Task):
             raw = inside.read()
         try:
             content = parse_json(raw.decode("utf-8-sig"))
+            if not isinstance(content, dict):
+                raise ValueError(f"it is a {type(content).__name__}")
             unanswerable = str(content.get("version")).removeprefix("v").startswith("2")
             for i, article in enumerate(content["data"]):
                 for j, paragraph in enumerate(article["paragraphs"]):
@@ -154,7 +156,8 @@ class Answering(Task):
                         rows.append(Question(record["question"], context, found))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             problem = f"no {error}" if isinstance(error, KeyError) else error
-            raise ValueError(f"{place} is not as in SQuAD: {problem}") from None
+            reads = '; the task reads {"data": [{"paragraphs": [{"context", "qas": [...]}]}]}' * (place == name)
+            raise ValueError(f"{place} is not as in SQuAD: {problem}{reads}") from None
         if not rows:
             raise ValueError(f"{name} holds no questions")
         return Questions(rows, True, unanswerable, repaired)

@@ -18,7 +18,7 @@ from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, T
 from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, check_finite
 from minibert.tasks.names import as_labels, in_order, of_matrix
 from minibert.text.formats import FileSettings
-from minibert.text.tables import Column, Table
+from minibert.text.tables import Column, Table, listed
 from minibert.text.texts import TextOrPair, as_columns, as_texts_or_pairs
 from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
 from minibert.text.writing import one_line
@@ -112,6 +112,11 @@ class Classification(FileSettings, Task):
         if not rows:
             raise ValueError(f"{table.name} holds no rows; each needs a text and a label")
         given, texts, cells, *pairs = map(list, zip(*rows, strict=True))
+        kinds = set(map(str, cells))
+        if "O" in kinds and len(kinds) > 1 and all(kind == "O" or kind[1:2] == "-" for kind in kinds):
+            raise ValueError(
+                f"{table.name} has tags of words as labels, {listed(sorted(kinds))}; the task tag reads such a file"
+            )
         by_place = not (self.regression or table.header or self.text or self.label or self.pair)
         if by_place and cells.count(cells[0]) == 1 and len(set(cells)) < len(cells):
             raise ValueError(

@@ -46,7 +46,7 @@ from minibert.tasks.labels import label_number
 from minibert.tasks.metrics import ClassScore, class_scores, class_table
 from minibert.tasks.names import in_order
 from minibert.text.formats import FileSettings, TextSettings
-from minibert.text.tables import Column, Table
+from minibert.text.tables import Column, Table, listed
 from minibert.text.texts import as_texts
 from minibert.text.tokenized import in_windows
 from minibert.text.tokenizer import Tokenizer, TokenStats
@@ -57,6 +57,12 @@ from minibert.utils.printing import progress_bar
 DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL files; not a word
 OUTSIDE = "O"
 PREFIXES = {"O": "O", "B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S"}
+HEADER = ("word", "words", "token", "tokens", "form"), ("tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags")
+JSON = re.compile(r"\s*\[?\{.*\}\]?,?\s*")  # a line of a .jsonl
+MOST_SPACES = 2  # in a word, on average: "New York" may be one
+MOST_TAGS = 20  # of data with less than two words for each
+MOST_WORDS = 300  # of a sentence that is the only one
+WRONG_TASK = "; texts with a label each are for the task classify, JSON for answer or choose"
 JOINS = "-'’.,&/_"  # part of a word between two letters or digits; a comma only between digits
 
 
@@ -103,7 +109,8 @@ class Tagging(TextSettings, Task):
     def read(self, path: str | Path) -> Sentences:
         """Sentences of a file (.gz too, - is standard input): the first column is the word, the last one its tag.
 
-        Columns are separated by tabs or, in a line without tabs, by spaces. Raises ValueError with the line.
+        Columns are separated by tabs or, in a line without tabs, by spaces. Raises ValueError, with the line, for
+        other lines, and for a header or texts with labels.
         """
         settings = FileSettings(format="txt", encoding=self.encoding)
         sentences: list[list[tuple[str, str]]] = [[]]
@@ -116,13 +123,14 @@ class Tagging(TextSettings, Task):
                     sentences.append([])
                     continue
                 width = width or len(cells)
-                if len(cells) != width or width == 1 or not cells[0] or not cells[-1]:
+                if len(cells) != width or width == 1 or not cells[0] or not cells[-1] or JSON.fullmatch(line):
                     columns = f"{max(width, 2)} columns separated by tabs or spaces"
-                    raise ValueError(f"{file.name}, line {number}, is {line[:40]!r}; a word and its tag need {columns}")
+                    raise ValueError(
+                        f"{file.name}, line {number}, is {line[:40]!r}; a word and its tag need {columns}{WRONG_TASK}"
+                    )
                 sentences[-1].append((cells[0], cells[-1]))
         found = [sentence for sentence in sentences if sentence]
-        if not found:
-            raise ValueError(f"{file.name} holds no sentences; each line needs a word and its tag")
+        check_sentences(found, file.name)
         return Sentences([[word for word, _ in one] for one in found], [[tag for _, tag in one] for one in found])
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Sentences:
@@ -133,10 +141,20 @@ class Tagging(TextSettings, Task):
         return Sentences(words, None, texts, places)
 
     def labels_of(self, data: Sentences) -> list[str]:
-        """The tags in order, see names.py. Raises ValueError for less than two."""
+        """The tags in order, see names.py. Raises ValueError for less than two, and for other data."""
+        words = sum(map(len, data.words))
         found = in_order(tag for tags in data.known_tags for tag in tags)
         if len(found) < 2:
             raise ValueError(f"{len(data)} sentences have the tags {found}; training needs at least two tags")
+        if len(found) > MOST_TAGS and 2 * len(found) > words:
+            raise ValueError(
+                f"{words:,} words have {len(found):,} different tags ({listed(found)}), too many to learn; is the last "
+                f"column the tag?"
+            )
+        if len(data) == 1 and words > MOST_WORDS:
+            raise ValueError(
+                f"the data is a single sentence of {words:,} words; put an empty line between sentences{WRONG_TASK}"
+            )
         return found
 
     def encode(self, data: Sentences, tokenizer: Tokenizer, labels: Sequence[str], max_length: int) -> Encoded:
@@ -234,6 +252,23 @@ class Tagging(TextSettings, Task):
                 row.append({"text": text[start:end], "label": label, "start": start, "end": end, "score": score})
             found.append({"entities": row})
         return found
+
+
+def check_sentences(sentences: Sequence[Sequence[tuple[str, str]]], name: str) -> None:
+    """Raise ValueError for words and tags of a file that are something else."""
+    rows = [row for sentence in sentences for row in sentence]
+    if not rows:
+        raise ValueError(f"{name} holds no sentences; each line needs a word and its tag")
+    if sum(word.count(" ") for word, _ in rows) > MOST_SPACES * len(rows):
+        raise ValueError(
+            f"{name} has texts in place of words, such as {rows[0][0][:40]!r}; each line needs a word and its tag"
+            f"{WRONG_TASK}"
+        )
+    (word, tag), others = rows[0], {tag for _, tag in rows[1:]} - {OUTSIDE}
+    usual = word.lower() in HEADER[0] and tag.lower() in HEADER[1]
+    prefixed = [len(one) > 2 and one[0] in PREFIXES and one[1] == "-" for one in (tag, *others)]
+    if usual or (others and tag != OUTSIDE and all(prefixed[1:]) and not prefixed[0]):
+        raise ValueError(f"{name} begins with a header, {word!r} and {tag!r}, or a wrong tag; remove that line")
 
 
 def as_windows(word_ids: Sequence[int], max_length: int) -> tuple[list[range], dict[int, int]]:

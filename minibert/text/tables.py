@@ -224,7 +224,7 @@ class Table:
 
 
 class TextFile(Table):
-    """A column of texts in a file, to be iterated once, inside `with`. Warns of a file without texts.
+    """A column of texts in a file, to be iterated once, inside `with`.
 
     column: a name, or a number from 1 if there is no header; None takes the column called sentence or text, or the
     only one. column2: the column of second texts; each row is then a pair of texts. format and settings: those of
@@ -246,11 +246,8 @@ class TextFile(Table):
         super().__init__(path, columns, FileSettings(format=format, **settings), whole)
 
     def __iter__(self) -> Iterator[TextOrPair]:
-        row = None
         for row in self.rows():
             yield row[0] if len(row) == 1 else (row[0], row[1])
-        if row is None:
-            warnings.warn(f"{self.name} holds no texts", stacklevel=2)
 
 
 # ---------------------------------------------------------------------------------------------------------------

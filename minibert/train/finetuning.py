@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 import os
+import statistics
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_array, check_consistent_length, column_or_1d
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
+from torch import Tensor, nn
 
 from minibert.checkpoints import hub
 from minibert.checkpoints.tensor_files import weights_sha256
@@ -89,6 +90,10 @@ class FinetuneRun(Run):
         tokenizer = load_tokenizer(source.folder, max_length=length)
         encoded = task.encode(data, tokenizer, labels, length)
         held_out = None if dev is None else task.encode(dev, tokenizer, labels, length)
+        if not encoded.examples:
+            raise ValueError(
+                f"none of the {len(data):,} rows has a token that the vocabulary knows: nothing to learn from"
+            )
         if note:
             encoded = replace(encoded, notes=(note, *encoded.notes))
         settings = resolve_precision(settings, max_length=length, class_weight=by_label)
@@ -138,8 +143,16 @@ class FinetuneRun(Run):
         return {"task": self.task.name, "settings": vars(self.task), "labels": self.labels, "notes": notes}
 
     def new_model(self) -> Head:
-        """The checkpoint with a task head, frozen as the settings say."""
-        return freeze(new_model(self.source.folder, self.task, self.labels), self.settings.freeze)
+        """The checkpoint with a task head, frozen as the settings say.
+
+        A new head of a regression begins at the mean of the labels, from which a small learning rate gets away slowly.
+        """
+        model: Any = new_model(self.source.folder, self.task, self.labels)
+        if self.task.problem_type == "regression" and not model.head_is_trained:
+            nn.init.constant_(
+                model.classifier.bias, statistics.mean(one.labels["labels"] for one in self.encoded.examples)
+            )
+        return freeze(model, self.settings.freeze)
 
     def batches(self, folder: Path | None = None) -> Batches:
         """The training data in batches."""

@@ -152,6 +152,16 @@ def learning_rate_at(step: int, steps: int, settings: TrainSettings) -> float:
     return settings.learning_rate * max(0.0, (steps - step) / max(1, steps - warmup))
 
 
+def warn_of_one_step(steps: int, settings: TrainSettings) -> None:
+    """Warn where the only step is the first of the warmup, at a rate of 0; transformers' schedule has it too."""
+    if not learning_rate_at(steps - 1, steps, settings):
+        warnings.warn(
+            f"this run has one step, and with warmup {settings.warmup:g} its learning rate is 0: nothing is learned; "
+            "give it more steps (epochs, steps, a smaller batch_size) or warmup 0",
+            stacklevel=3,
+        )
+
+
 def sizes_of(batch: Batch, loss_of: Loss) -> dict[str, float]:
     """How many texts, tokens and labels a batch has, over which losses are means."""
     labels: Any = batch.labels.get("labels")
@@ -253,12 +263,7 @@ def train(
     flush_every, prepared = (1, iter) if next(model.parameters()).is_cpu else (20, iterate_ahead)
     progress, optimizer = progress or Progress(), optimizer or new_optimizer(model, settings)
     steps, before = settings.epochs * -(-batches.batches_per_epoch // settings.accumulate), progress.tokens
-    if not learning_rate_at(steps - 1, steps, settings):  # a single step, the first of the warmup, as in transformers
-        warnings.warn(
-            f"this run has one step, and with warmup {settings.warmup:g} its learning rate is 0: "
-            "nothing is learned; give it more steps (epochs, steps, a smaller batch_size) or warmup 0",
-            stacklevel=2,
-        )
+    warn_of_one_step(steps, settings)
     bar = progress_bar(name="training", total=steps, initial=progress.step, unit="step")
     with bar, unchecked(), keep_freed_memory(), delayed_signals() as signals:  # unchecked: the batches are valid
         while progress.epoch < settings.epochs:

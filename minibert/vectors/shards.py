@@ -136,6 +136,8 @@ def read_shard(path: str, columns: Columns) -> Iterator[tuple[Any, list[TextOrPa
     with TextFile(path, columns.text, column2=columns.pair, **columns.reading) as source:
         chunks = chunked(iter(source))
         one = list(islice(chunks, 1))  # after which the names are known
+        if not one:
+            warnings.warn(f"{path} holds no texts", stacklevel=2)
         names = list(source.names) if source.names and source.header else ["text", "pair"][: len(source.columns)]
         schema = pyarrow.schema([(name, pyarrow.string()) for name in names])
         yield schema.empty_table(), []

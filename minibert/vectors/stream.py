@@ -9,11 +9,12 @@ same bits. Joining needs disk space for the vectors twice.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import closing
 from dataclasses import dataclass
 from glob import has_magic
-from itertools import groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,8 @@ def embed_file(
 class TextFiles:
     """The texts of a file, or of all files that match a pattern, one file after the other; to be iterated once.
 
-    Arguments as for text.tables.TextFile. Raises FileNotFoundError if no file matches, and, before any text is read,
-    what TextFile raises for the first row of a file.
+    Arguments as for text.tables.TextFile. Raises FileNotFoundError if no file matches, before any text is read what
+    TextFile raises for the first row of a file, and ValueError if none has a text; warns of one among several.
     """
 
     def __init__(self, path: str | os.PathLike[str], **settings: Any) -> None:
@@ -117,12 +118,20 @@ class TextFiles:
         self.size = self.file.size and sum(map(os.path.getsize, self.paths))  # bytes, None if unknown
 
     def __iter__(self) -> Iterator[TextOrPair]:
-        yield from self.file
-        for name in self.paths[1:]:
-            self.before += self.file.position
-            self.close()
-            self.file = TextFile(name, **self.settings)
-            yield from self.file
+        empty = 0
+        for name in self.paths:
+            if name != self.paths[0]:
+                self.before += self.file.position
+                self.close()
+                self.file = TextFile(name, **self.settings)
+            rows = iter(self.file)
+            first = list(islice(rows, 1))
+            empty += not first
+            if empty == len(self.paths):
+                raise ValueError(f"{self.file.name} holds no texts, so there is nothing to compute")
+            if not first:
+                warnings.warn(f"{self.file.name} holds no texts", stacklevel=2)
+            yield from chain(first, rows)
 
     @property
     def position(self) -> int:

@@ -93,6 +93,16 @@ def test_predict_and_evaluate_warn_once_of_all_texts_that_were_cut(
         assert len(found) == 1 and found[0].startswith(start)
 
 
+@pytest.mark.parametrize("kind", ["frozen", "tag"])
+def test_an_empty_file_is_refused_and_nothing_is_written(kind: str, home: Path, run: Any, tmp_path: Path) -> None:
+    for name, content in (("a.txt", ""), ("b.csv", "text\n"), ("c.jsonl", "")):
+        (tmp_path / name).write_text(content)
+        error = run("predict", home / kind, "--file", tmp_path / name, "--out", tmp_path / "out.tsv", status=2)
+        assert f"{name} holds no texts" in error and error.count("\n") == 1
+    assert "standard input holds no texts" in run("predict", home / kind, status=2)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "b.csv", "c.jsonl"}
+
+
 # -- predict: each option for each kind
 
 

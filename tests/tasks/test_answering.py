@@ -113,8 +113,8 @@ WHERE = r"squad\.json, data\[0\]\.paragraphs\[0\]\.qas\[0\]"
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], r"squad\.json is not as in SQuAD: 'list'"),
-        ({"version": "1.1"}, r"squad\.json is not as in SQuAD: no 'data'"),
+        ([], r"squad\.json is not as in SQuAD: it is a list; the task reads .*paragraphs"),
+        ({"version": "1.1"}, r"squad\.json is not as in SQuAD: no 'data'; the task reads .*paragraphs"),
         ({"data": ["x"]}, r"squad\.json is not as in SQuAD: string indices"),
         ({"data": []}, r"squad\.json holds no questions"),
         (squad(ROME, context=3), rf"{WHERE} is not as in SQuAD: .* expected str"),

@@ -92,6 +92,7 @@ def test_a_first_row_that_looks_like_a_header_is_refused_unless_columns_are_name
         (ONE, "x.jsonl", '{"text": "a", "label": null}\n', "line 1, has the label None; each row needs"),
         (ONE, "x.jsonl", '{"text": "a", "label": 0.5}\n', "line 1, has the label 0.5; each row needs the name"),
         (ONE, "x.tsv", "", "x.tsv holds no rows"),
+        (ONE, "x.tsv", "Ann\tB-person\nis\tO\n\nme\tO\n", "x.tsv has tags of words as labels, 'B-person', .* task tag"),
         (SEVERAL, "x.tsv", "a\tcast||plot\n", "line 1, has the label ''; each row needs the name of its class"),
         (SEVERAL, "x.tsv", "review\ttopics\na\tx|y\nb\tx|y\n", "has the label 'topics', which no other row has"),
         (NUMBER, "x.tsv", "a\t1\nb\tlots\n", "line 2, has the label 'lots'; regression needs finite numbers"),

@@ -82,6 +82,10 @@ def test_sentences_are_read_from_conll_columns(tmp_path: Path, text: str, name: 
         ("\n\n-DOCSTART- O\n", "a.conll holds no sentences"),
         ("", "a.conll holds no sentences"),
         ("me\tO\n\xff\tO\n", "a.conll, line 2, is not UTF-8"),
+        ("a good film\tpos\na very bad film\tneg\n", "a.conll has texts in place of words, such as 'a good.* classify"),
+        ('{"text": "a", "label": 0}\n', r"a.conll, line 1, is '\{.* JSON for answer or choose"),
+        ("word tag\nme O\nyou O\n", "a.conll begins with a header, 'word' and 'tag'"),
+        ("Wort\tArt\n\nAnn\tB-person\nme\tO\n", "a.conll begins with a header, 'Wort' and 'Art'"),
     ],
 )
 def test_a_file_that_is_no_table_of_words_and_tags_is_refused_by_line(tmp_path: Path, text: str, message: str) -> None:
@@ -108,6 +112,24 @@ def test_tags_that_are_numbers_are_ordered_by_value() -> None:
 
 
 @pytest.mark.parametrize(
+    "rows",
+    [
+        "Ann PERSON me O",  # one tag without a prefix
+        "Ann NNP reads VBZ .",  # no O
+        "me O Ann B-person Lee I-person",
+        "Ann PERSON in O Rome LOCATION",
+    ],
+)
+def test_a_file_of_a_single_short_sentence_is_read(tmp_path: Path, rows: str) -> None:
+    words, tags = rows.split()[::2], rows.split()[1::2]
+    pairs = list(zip(words, tags, strict=False))
+    (tmp_path / "a.conll").write_text("".join(f"{word}\t{tag}\n" for word, tag in pairs))
+    data = TASK.read(tmp_path / "a.conll")
+    assert (data.words, data.tags) == ([[word for word, _ in pairs]], [[tag for _, tag in pairs]])
+    assert len(TASK.labels_of(data)) == len({tag for _, tag in pairs})
+
+
+@pytest.mark.parametrize(
     ("use", "message"),
     [
         (
@@ -115,6 +137,14 @@ def test_tags_that_are_numbers_are_ordered_by_value() -> None:
             r"2 sentences have the tags \['O'\]",
         ),
         (lambda: TASK.labels_of(Sentences([], [])), "0 sentences have the tags"),
+        (
+            lambda: TASK.labels_of(Sentences([["a"] * 13] * 2, [list("abcdefghijklm"), list("nopqrstuvwxyz")])),
+            "26 words have 26 different tags",
+        ),
+        (
+            lambda: TASK.labels_of(Sentences([["a", "b"] * 200], [["O", "X"] * 200])),
+            "a single sentence of 400 words; put an empty line",
+        ),
         (lambda: TASK.labels_of(Sentences([["a"]])), "these sentences have no tags"),
         (lambda: TASK.measure(sure(["O"]), Sentences([["a"]]), LABELS), "these sentences have no tags"),
         (lambda: Sentences([["a"], ["b", "c"]], [["O"], ["O"]]), "row 1 has not as many tags as words"),

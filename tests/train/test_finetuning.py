@@ -6,6 +6,7 @@ That transformers decides alike with such a folder is shown by test_reader.py.
 import json
 import pickle
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers import assert_equal
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from words import labelled, write_tsv
 
 import minibert
+from minibert.checkpoints import hub
 from minibert.tasks import task_class
 from minibert.tasks.answering import Answering
+from minibert.tasks.classification import Classification
+from minibert.tasks.tagging import Sentences
 from minibert.text.tokenized import TruncationWarning
 from minibert.train import finetune
 from minibert.train.finetuning import FinetuneRun
@@ -56,6 +61,30 @@ def test_rows_are_as_long_as_the_task_or_the_model_has_them_and_more_is_refused(
         assert run.tokenizer.max_length == run.config["max_length"] == expected
     with pytest.raises(ValueError, match="max_length is 21; it must be at least 3 and at most 20"):
         finetune(task, *labelled(12), model=checkpoint, max_length=21)
+
+
+def test_a_new_head_of_a_regression_begins_at_the_mean_of_the_labels_and_a_trained_one_is_kept(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """Far from 0, the labels would else take hundreds of steps to reach."""
+    texts, _ = labelled(24)
+    numbers = [100.0 + row % 3 for row in range(24)]
+    data = Classification(regression=True).from_labels(texts, numbers)
+    how: dict[str, Any] = {"model": checkpoint, "out": tmp_path / "out", "dev": data, **QUICK | {"epochs": 1}}
+    trained: Any = finetune(Classification(regression=True), data, **how)
+    assert all(98 < one["value"] < 104 for one in trained.predict(texts))
+    settings = FinetuneSettings(model=str(tmp_path / "out"))
+    run = FinetuneRun.of(Classification(regression=True), data, None, settings)
+    again: Any = run.new_model()
+    assert_equal(again.state_dict(), trained.state_dict())
+    fresh: Any = replace(run, source=hub.locate(str(checkpoint))).new_model()
+    assert fresh.classifier.bias.tolist() == [101.0]
+
+
+def test_data_without_a_token_is_refused(checkpoint: Path) -> None:
+    data = Sentences([["\u200b"], ["\u200b"]], [["O"], ["B-thing"]])
+    with pytest.raises(ValueError, match="none of the 2 rows has a token"):
+        finetune("tag", data, model=checkpoint)
 
 
 @pytest.mark.parametrize(("what", "parts"), [("embeddings", 1), ("1", 2), ("2", 3), ("encoder", 4)])

@@ -435,3 +435,21 @@ def test_memory_is_flat_after_the_first_twenty_thousand_of_sixty_thousand_lines(
     assert measured[-1][0] == 60_000
     later = [memory for rows, memory in measured if rows >= 20_000]
     assert max(later) <= 1.1 * later[0]
+
+
+def test_files_without_texts_leave_no_output_and_one_among_others_is_warned_of(
+    checkpoint: Path, tmp_path: Path, run: Any
+) -> None:
+    for name, content in (("a.txt", ""), ("b.csv", "text\n"), ("c.txt", "")):
+        (tmp_path / name).write_text(content)
+    for given, last in (("a.txt", "a.txt"), ("b.csv", "b.csv"), ("-", "standard input")):
+        path = given if given == "-" else tmp_path / given
+        error = run("embed", path, "--out", tmp_path / "x.npy", "--model", checkpoint, status=2)
+        assert f"{last} holds no texts" in error and error.count("\n") == 1
+        assert names(tmp_path) == ["a.txt", "b.csv", "c.txt"]
+    with pytest.warns(UserWarning, match=r"a\.txt holds no texts"), pytest.raises(ValueError, match=r"c\.txt holds no"):
+        embed_file(tmp_path / "?.txt", tmp_path / "x.npy", checkpoint)
+    (tmp_path / "c.txt").write_text("good\n")
+    with pytest.warns(UserWarning, match=r"a\.txt holds no texts"):
+        assert embed_file(tmp_path / "?.txt", tmp_path / "x.npy", checkpoint).rows == 1
+    assert embed_stream([], tmp_path / "y.npy", checkpoint).shape == (0, 24)
