@@ -82,17 +82,17 @@ class SingleLabel:
     target = staticmethod(label_number)  # the input of the loss
 
     def parse(self, given: object, where: str) -> str | int:
-        """The class, see as_label. Raises ValueError, with its place, for anything else, several labels too."""
+        """Return the class, see as_label. Raises ValueError, with its place, for anything else, several labels too."""
         found = array_in(given, where) if isinstance(given, str) else given
         if isinstance(found, ARRAYS) and len(found) > 1:
             raise ValueError(
-                f"{where} has the label {brief(given)}, which is an array; where texts have several labels, choose a "
-                "separator: --separator , (separator=)"
+                f"{where} has the label {brief(given)}, which is an array; several labels of a text are learned by "
+                "`minibert finetune classify --separator ,` (separator=)"
             )
         return as_label(given, where)
 
     def named(self, given: Sequence[str | int]) -> tuple[list[str], list[str]]:
-        """The name of each label, and all names in order: strings sorted, integers by value."""
+        """Return the name of each label, and all names in order: strings sorted, integers by value."""
         labels = list(map(str, given))
         return labels, sorted(set(labels)) if isinstance(next(iter(given), ""), str) else in_order(labels)
 
@@ -141,11 +141,11 @@ class MultiLabel:
     main = "f1"
 
     def parse(self, given: object, where: str) -> tuple[str | int, ...] | NDArray[np.int64]:
-        """The names or numbers, sorted, without repetitions, or an array of integers as it is.
+        """Return the names or numbers, sorted, without repetitions, or an array of integers as it is.
 
         Raises ValueError, with their place, for anything else.
         """
-        if isinstance(given, np.ndarray) and given.dtype.kind in "bif" and np.isin(given, (0, 1)).all():
+        if isinstance(given, np.ndarray) and given.dtype.kind in "bif" and np.all((given == 0) | (given == 1)):
             return given.astype(np.int64)
         cell = array_in(given.strip(), where) if isinstance(given, str) else given
         if isinstance(cell, str):
@@ -158,7 +158,7 @@ class MultiLabel:
         return tuple(sorted({one.strip() if isinstance(one, str) else one for one in items}, key=str))
 
     def named(self, given: Sequence[tuple[str | int, ...] | NDArray[np.int64]]) -> tuple[list[Names], list[str]]:
-        """The names of each text, and all names in order; those of a matrix are the numbers of its columns.
+        """Return the names of each text, and all names in order; those of a matrix are the numbers of its columns.
 
         Raises ValueError for arrays that may be either a matrix of 0 and 1 or numbers of labels, or that are neither.
         """
@@ -254,7 +254,7 @@ class Regression:
         return number
 
     def named(self, given: Sequence[float]) -> tuple[list[float], list[str]]:
-        """The numbers, and the one output, named as in transformers."""
+        """Return the numbers, and the one output, named as in transformers."""
         return list(given), ["LABEL_0"]
 
     def check(self, labels: Sequence[float]) -> None:

@@ -44,7 +44,7 @@ def as_label(label: object, where: str) -> str | int:
 
 
 def as_labels(labels: object, rows: int, parse: Callable[[object, str], Any], axes: int) -> list[Any]:
-    """The labels, row by row, each by `parse`.
+    """Return the labels, row by row, each by `parse`.
 
     rows: how many there must be. axes: 2 allows a matrix, with one row for each text. Raises TypeError for anything but
     a column of labels, ValueError for another number of them, for names mixed with numbers, and what `parse` raises.
@@ -86,20 +86,23 @@ def array_in(cell: str, where: str) -> str | list[Any]:
 
 
 def is_matrix(rows: Sequence[object]) -> bool:
-    """Whether these are rows of a matrix of labels: arrays of the same length, at least 1, of only 0 and 1."""
-    arrays = [row for row in rows if isinstance(row, np.ndarray) and row.size and np.all((row == 0) | (row == 1))]
-    return len(arrays) == len(rows) and len({row.size for row in arrays}) == 1
+    """Return whether these are rows of a matrix of labels: arrays of the same length, at least 1, of only 0 and 1."""
+    arrays = [row for row in rows if isinstance(row, np.ndarray) and row.size]
+    same = len(arrays) == len(rows) and len({row.size for row in arrays}) == 1
+    return same and bool(np.isin(np.stack(arrays), (0, 1)).all())
 
 
 def of_matrix(rows: Sequence[Any]) -> tuple[list[Names], list[str]]:
-    """The names of each row of a matrix of 0 and 1, (N, K), and those of all columns: 0, 1, 2, ...
+    """Return the names of each row of a matrix of 0 and 1, (N, K), and those of all columns: 0, 1, 2, ...
 
     Raises ValueError, with the row, for other numbers.
     """
-    if wrong := [row for row, one in enumerate(rows) if not is_matrix([one])]:
-        raise ValueError(f"row {wrong[0]} has the labels {brief(rows[wrong[0]].tolist())}; a matrix has only 0 and 1")
-    names = [str(number) for number in range(len(rows[0]))]
-    return [tuple(names[at] for at in row.nonzero()[0]) for row in rows], names
+    matrix = np.stack(rows)
+    if len(wrong := np.argwhere(~np.isin(matrix, (0, 1)))):
+        row = int(wrong[0][0])
+        raise ValueError(f"row {row} has the labels {brief(matrix[row].tolist())}; a matrix has only 0 and 1")
+    names = [str(number) for number in range(matrix.shape[1])]
+    return [tuple(names[at] for at in row.nonzero()[0].tolist()) for row in matrix], names
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -221,6 +221,8 @@ def finetune(
 ) -> Head:
     """Train a checkpoint for a task and return the model with its head, in eval mode, its labels in config.id2label.
 
+    A head that the checkpoint has for these labels is kept, with their order; else the log says that the head is new.
+
         model = minibert.train.finetune("classify", frame, text="message", label="category")
         model.predict(["a new message"])
 
@@ -290,7 +292,7 @@ def as_data(task: Any, data: Any, labels: object = None, pairs: Sequence[str] | 
 def as_target(y: Any) -> tuple[Any, bool]:
     """Return labels as a column or a matrix, and whether they are a matrix: several labels a text, (N, K), K > 1.
 
-    Raises ValueError for lists of different lengths.
+    Raises ValueError for lists of different lengths, and for a matrix of anything but numbers.
     """
     y = y.toarray() if hasattr(y, "toarray") else y  # of a sparse matrix
     try:
@@ -301,7 +303,7 @@ def as_target(y: Any) -> tuple[Any, bool]:
             "scikit-learn makes one)"
         ) from None
     if axes == 2 and np.shape(y)[1] > 1:
-        return np.asarray(y), True
+        return check_array(y, input_name="y"), True
     return column_or_1d(y, warn=True) if axes == 2 else y, False
 
 

@@ -1,5 +1,6 @@
 """FineTunedClassifier keeps the contract of scikit-learn: order and type of classes, shapes of answers, its tools."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,8 @@ def test_weights_of_texts_with_several_labels_weigh_their_losses(checkpoint: Pat
         ([1, "a"], "row 0 has the label 1 and row 1 'a'"),
         ([0.5, 1.5], "row 0 has the label 0.5"),
         ([[0, 2], [1]], "y has lists of different lengths; .*MultiLabelBinarizer"),
+        ([["a", "b"], ["b", "c"]], "could not convert string to float|not compatible with arrays of bytes/strings"),
+        ([[0, 1], [math.nan, 0]], "y contains NaN"),
         ([[0, 2], [1, 0]], r"row 0 has the labels \[0, 2\]; a matrix has only 0 and 1"),
     ],
 )
