@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, fields
 from typing import Any, BinaryIO, TypeVar
 
+from minibert.tasks.settings import ClassificationSettings
 from minibert.utils.printing import note
 from minibert.utils.settings import type_of
 from minibert.vectors.recipe import Recipe
@@ -99,9 +100,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 def add_columns(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
     """Add the options that choose columns of a table."""
-    from minibert.tasks.classification import Classification
-
-    add_options(parser, Classification, only=names)
+    add_options(parser, ClassificationSettings, only=names)
 
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from minibert.cli.shared import COLUMNS, Arguments, Figures, add_options, add_overwrite, read_options
 from minibert.tasks import task_class
+from minibert.tasks.settings import SETTINGS
 from minibert.train.settings import (
     DistillClassifierSettings,
     DistillSettings,
@@ -69,7 +70,7 @@ def print_saved(args: Arguments, trained: Any) -> Figures:
 
 
 def finetune_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    task, add = task_class(name), parser.add_argument
+    task, add = SETTINGS[name], parser.add_argument
     add("data", metavar="DATA", help=task.data_help)
     add("--dev", metavar="FILE", help="data for evaluation after each epoch; the best epoch is kept")
     add_output(parser)
@@ -156,7 +157,7 @@ def distill_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, DistillSettings, skip=(*SKIP, "epochs"))
     group: Any = parser.add_argument_group("--task classify", "other defaults: those of `minibert finetune classify`")
     group.add_argument("--epochs", type=int, metavar="N", help="passes over the training data (3)")
-    add_options(group, task_class("classify"), skip=("separator", "regression"))
+    add_options(group, SETTINGS["classify"], skip=("separator", "regression"))
     parser.set_defaults(**dict.fromkeys(LANGUAGE | CLASSIFY))  # None: the settings have their own default
 
 

@@ -2,6 +2,7 @@
 
 In reading order:
 
+    settings        the settings of each task
     base            what a task defines: reading, encoding, decoding, measuring
     metrics         predictions compared with the true labels
     names           what is accepted as a label, and the order of labels

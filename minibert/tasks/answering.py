@@ -26,6 +26,7 @@ from scipy.special import softmax
 
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.metrics import f1
+from minibert.tasks.settings import AnsweringSettings
 from minibert.text.formats import decompressed, opened
 from minibert.text.texts import as_columns
 from minibert.text.tokenized import in_windows
@@ -33,7 +34,6 @@ from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
 from minibert.text.writing import one_line
 from minibert.utils.files import parse_json
 from minibert.utils.printing import brief, progress_bar, table
-from minibert.utils.settings import check, setting
 
 NOWHERE = {"start_positions": 0, "end_positions": 0}  # [CLS]: the label where the answer is not in the window
 
@@ -97,7 +97,7 @@ Span = tuple[float, int, int]
 
 
 @dataclass(frozen=True)
-class Answering(Task):
+class Answering(AnsweringSettings, Task):
     """An answer to each question, cut from its passage.
 
     max_question: a longer question is truncated. stride: tokens from the start of a window to that of the next, as in
@@ -107,23 +107,11 @@ class Answering(Task):
     from the nearest place where it occurs.
     """
 
-    max_question: int = setting(64, "tokens of a question", minimum=1)
-    stride: int | None = setting(None, "tokens from one window of a passage to the next (default: 128)", minimum=1)
-    max_answer: int = setting(30, "tokens of an answer", minimum=1)
-    n_best: int = setting(20, "candidate answers to keep", minimum=1)
-    null_threshold: float = setting(0.0, "margin by which no answer must beat the best answer")
-    unanswerable: bool | None = None
-    repair: bool = setting(False, "take an answer that is not at its start from the nearest place where it occurs")
-
     name = "answer"
     head = "question-answering"
     pairs = True
     row_length = 384
     main = "f1"
-    data_help = "questions on passages: SQuAD 1.1 or 2.0 JSON"
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def read(self, path: str | Path) -> Questions:
         """The questions of a file of SQuAD 1.1 or 2.0; .gz too, - is standard input.

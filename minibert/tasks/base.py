@@ -68,7 +68,6 @@ class Task(ABC):
 
     name: ClassVar[str]  # in `minibert finetune NAME`
     head: ClassVar[str]  # in minibert.load(..., head=HEAD)
-    data_help: ClassVar[str]  # the help of DATA in `minibert finetune NAME`
     main: str  # the figure of Measure by which epochs are compared
     problem_type: str | None = None  # of config.json, which selects the loss; None: by the labels
     row_length: ClassVar[int] = 128  # default max_length, in tokens

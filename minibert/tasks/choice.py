@@ -21,7 +21,8 @@ from scipy.special import softmax
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.labels import check_finite
 from minibert.tasks.metrics import accuracy_text, standard_error
-from minibert.text.formats import FileSettings, TextSettings
+from minibert.tasks.settings import ChoiceSettings
+from minibert.text.formats import FileSettings
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
 from minibert.text.tokenized import shares
@@ -29,7 +30,6 @@ from minibert.text.tokenizer import Tokenizer, TruncationWarning
 from minibert.text.writing import one_line
 from minibert.utils.files import parse_json
 from minibert.utils.printing import brief, progress_bar
-from minibert.utils.settings import setting
 
 EXAMPLE = '{"question": "The sky is", "choices": ["blue.", "a fish."], "label": 0}'
 
@@ -72,15 +72,12 @@ def question_of(record: Any, place: str, labelled: bool = True) -> ChoiceQuestio
 
 
 @dataclass(frozen=True)
-class Choice(TextSettings, Task):
+class Choice(ChoiceSettings, Task):
     """The right one of C choices."""
-
-    format: str | None = setting(None, "jsonl or json (default: by the file name)", metavar="TYPE")
 
     name = "choose"
     head = "multiple-choice"
     main = "accuracy"
-    data_help = 'JSON lines of {"question", "choices": [...], "label"}, and perhaps "context"'
 
     def read(self, path: str | Path) -> list[ChoiceQuestion]:
         """Questions with labels, from a .jsonl or from the array of a .json. - is standard input."""

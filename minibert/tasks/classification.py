@@ -17,12 +17,11 @@ import numpy as np
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, check_finite
 from minibert.tasks.names import as_labels, in_order, of_matrix
-from minibert.text.formats import FileSettings
+from minibert.tasks.settings import ClassificationSettings
 from minibert.text.tables import Column, Table, listed
 from minibert.text.texts import TextOrPair, as_columns, as_texts_or_pairs
 from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
 from minibert.text.writing import one_line
-from minibert.utils.settings import setting
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Texts:
 
 
 @dataclass(frozen=True)
-class Classification(FileSettings, Task):
+class Classification(ClassificationSettings, Task):
     """Labels or numbers for texts or pairs of texts.
 
     text, pair, label: columns of a file by name, or by number from 1 without a header; the default names are sentence
@@ -59,22 +58,8 @@ class Classification(FileSettings, Task):
     text has exactly one. regression: labels are numbers. The others are those of FileSettings.
     """
 
-    text: str | int | None = setting(
-        None, "column of the texts: name, or number without a header (default: sentence or text)", metavar="COLUMN"
-    )
-    pair: str | int | None = setting(None, "column of second texts", metavar="COLUMN")
-    label: str | int | None = setting(None, "column of the labels (default: label)", metavar="COLUMN")
-    separator: str | None = setting(None, "between several labels of a text, such as |", metavar="CHARACTER")
-    regression: bool = setting(False, "labels are numbers")
-
     name = "classify"
     head = "sequence-classification"
-    data_help = "labelled texts: .tsv, .csv, .jsonl, .json or .parquet; - is standard input"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.separator == "" or (self.regression and self.separator is not None):
-            raise ValueError(f"separator is {self.separator!r}; it must not be empty, and regression has no separator")
 
     @property
     def label_type(self) -> LabelType:

@@ -31,15 +31,14 @@ from minibert.inputs import inference
 from minibert.losses import IGNORED
 from minibert.tasks.base import Augmentation, Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.metrics import standard_error
-from minibert.text.formats import FileSettings
-from minibert.text.masking import RATE, Masking, unmasked
+from minibert.tasks.settings import MaskedTextSettings
+from minibert.text.masking import Masking, unmasked
 from minibert.text.tables import Column, Table
 from minibert.text.texts import as_texts
 from minibert.text.tokenizer import Tokenizer, TokenStats, load_tokenizer
 from minibert.text.writing import one_line
 from minibert.utils.device import move
 from minibert.utils.printing import block, progress_bar
-from minibert.utils.settings import setting
 
 # ---------------------------------------------------------------------------------------------------------------
 # Filling masks
@@ -152,19 +151,12 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class MaskedText(FileSettings, Task):
+class MaskedText(MaskedTextSettings, Task):
     """Masked tokens of raw text."""
-
-    mask_rate: float = setting(RATE, "fraction of the tokens to predict", above=0, below=1)
-    whole_words: bool = setting(False, "mask all tokens of a word together")
-    text: str | None = setting(
-        None, "of a table: name or number of the text column (default: sentence or text)", metavar="COLUMN"
-    )
 
     name = "mask"
     head = "masked-lm"
     main = "log_likelihood"
-    data_help = "raw text: one text a line, an empty line between documents; or a table"
     fresh_head = "the checkpoint has no trained head 'masked-lm'; training starts with a new one"
 
     def read(self, path: str | Path) -> Corpus:

@@ -45,7 +45,8 @@ from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, T
 from minibert.tasks.labels import label_number
 from minibert.tasks.metrics import ClassScore, class_scores, class_table
 from minibert.tasks.names import in_order
-from minibert.text.formats import FileSettings, TextSettings
+from minibert.tasks.settings import TaggingSettings
+from minibert.text.formats import FileSettings
 from minibert.text.tables import Column, Table, listed
 from minibert.text.texts import as_texts
 from minibert.text.tokenized import in_windows
@@ -96,15 +97,12 @@ class Sentences:
 
 
 @dataclass(frozen=True)
-class Tagging(TextSettings, Task):
+class Tagging(TaggingSettings, Task):
     """A tag for each word of a sentence. pretokenized: in raw texts there is a space between any two words."""
-
-    pretokenized: bool = False
 
     name = "tag"
     head = "token-classification"
     main = "f1"
-    data_help = "one word and its tag a line, an empty line between sentences (CoNLL)"
 
     def read(self, path: str | Path) -> Sentences:
         """Sentences of a file (.gz too, - is standard input): the first column is the word, the last one its tag.

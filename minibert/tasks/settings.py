@@ -1,0 +1,88 @@
+"""The settings of each task, which are the flags of its `minibert finetune`.
+
+Nothing here imports torch, so that `--help` is fast.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from minibert.text.formats import FileSettings, TextSettings
+from minibert.utils.settings import check, setting
+
+
+@dataclass(frozen=True)
+class ClassificationSettings(FileSettings):
+    """The settings of tasks.classification.Classification."""
+
+    text: str | int | None = setting(
+        None, "column of the texts: name, or number without a header (default: sentence or text)", metavar="COLUMN"
+    )
+    pair: str | int | None = setting(None, "column of second texts", metavar="COLUMN")
+    label: str | int | None = setting(None, "column of the labels (default: label)", metavar="COLUMN")
+    separator: str | None = setting(None, "between several labels of a text, such as |", metavar="CHARACTER")
+    regression: bool = setting(False, "labels are numbers")
+
+    data_help: ClassVar[str] = "labelled texts: .tsv, .csv, .jsonl, .json or .parquet; - is standard input"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.separator == "" or (self.regression and self.separator is not None):
+            raise ValueError(f"separator is {self.separator!r}; it must not be empty, and regression has no separator")
+
+
+@dataclass(frozen=True)
+class TaggingSettings(TextSettings):
+    """The settings of tasks.tagging.Tagging."""
+
+    pretokenized: bool = False
+
+    data_help: ClassVar[str] = "one word and its tag a line, an empty line between sentences (CoNLL)"
+
+
+@dataclass(frozen=True)
+class AnsweringSettings:
+    """The settings of tasks.answering.Answering."""
+
+    max_question: int = setting(64, "tokens of a question", minimum=1)
+    stride: int | None = setting(None, "tokens from one window of a passage to the next (default: 128)", minimum=1)
+    max_answer: int = setting(30, "tokens of an answer", minimum=1)
+    n_best: int = setting(20, "candidate answers to keep", minimum=1)
+    null_threshold: float = setting(0.0, "margin by which no answer must beat the best answer")
+    unanswerable: bool | None = None
+    repair: bool = setting(False, "take an answer that is not at its start from the nearest place where it occurs")
+
+    data_help: ClassVar[str] = "questions on passages: SQuAD 1.1 or 2.0 JSON"
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True)
+class ChoiceSettings(TextSettings):
+    """The settings of tasks.choice.Choice."""
+
+    format: str | None = setting(None, "jsonl or json (default: by the file name)", metavar="TYPE")
+
+    data_help: ClassVar[str] = 'JSON lines of {"question", "choices": [...], "label"}, and perhaps "context"'
+
+
+@dataclass(frozen=True)
+class MaskedTextSettings(FileSettings):
+    """The settings of tasks.masked_text.MaskedText."""
+
+    mask_rate: float = setting(0.15, "fraction of the tokens to predict", above=0, below=1)
+    whole_words: bool = setting(False, "mask all tokens of a word together")
+    text: str | None = setting(
+        None, "of a table: name or number of the text column (default: sentence or text)", metavar="COLUMN"
+    )
+
+    data_help: ClassVar[str] = "raw text: one text a line, an empty line between documents; or a table"
+
+
+SETTINGS: dict[str, Any] = {  # by the name in `minibert finetune NAME`
+    "classify": ClassificationSettings,
+    "tag": TaggingSettings,
+    "answer": AnsweringSettings,
+    "choose": ChoiceSettings,
+    "mask": MaskedTextSettings,
+}
