@@ -72,14 +72,15 @@ class Checkpointer:
     def open(self) -> None:
         """Lock the folder, and compare or write its config. Raises ValueError, and touches nothing, if it is no run."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        lock, is_run = self.folder / LOCK, config_of(self.folder) is not None
+        lock, config = self.folder / LOCK, config_of(self.folder)
         others = [path.name for path in self.folder.glob("[!.]*") if not is_lock(path)]
-        if others and not is_run:
+        if others and config is None:
             raise ValueError(
                 f"{self.folder} holds {', '.join(sorted(others)[:9])}, and no {RUN_CONFIG} that minibert wrote, so "
                 f"nothing in it is used or removed; move it away, or {OTHER}"
             )
-        is_ours = is_run or not lock.exists()
+        # An empty lock may be someone else's, unless an earlier version made it, whose config has no mark either.
+        is_ours = not lock.exists() or (config is not None and "minibert" not in config)
         with ExitStack() as stack:
             self.lock = stack.enter_context(lock_file(lock))
             if is_ours and not lock.stat().st_size:

@@ -199,9 +199,12 @@ class Parts:
         with atomic_write(out) as temporary, temporary.open("wb") as file:
             file.write((NPY_START + str(header).encode()).ljust(NPY_HEADER - 1) + b"\n")
             for number, stats in sorted(self.stats.items()):
-                vectors, _, found = self.read(number)
-                if found != stats:
-                    raise DamagedPartError(f"{self.path(number)} has changed")
+                try:
+                    vectors, _, found = self.read(number)
+                    if found != stats:
+                        raise DamagedPartError(f"{self.path(number)} has changed")
+                except DamagedPartError as error:
+                    raise DamagedPartError(f"{error}; the same command computes it again") from None
                 file.write(vectors.tobytes())
         for path in self.files():
             path.unlink()

@@ -118,7 +118,7 @@ def embed_shards(
         next(read_shard(shard.source, columns))
     identity = embedder.identity | {"precision": recipe.precision} | asdict(columns)  # as requested; see embed_shard
     with work_folder(folder.absolute(), identity, restart, [Path(shard.out) for shard in shards]):
-        done = finished(shards, identity)
+        done = finished(progress_bar(shards, "verify", unit="shard"), identity)
         resumed = len(done)
         if resumed < len(shards):
             with session():

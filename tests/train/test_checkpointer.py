@@ -367,8 +367,9 @@ def test_a_lock_in_a_folder_without_a_run_is_used_and_removed_only_if_minibert_m
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "lock").write_text(lock)
     (tmp_path / "run" / ".run_config.json.0123abcd").write_text("half")
-    with Checkpointer(tmp_path / "run", CONFIG):
-        pass
+    for _ in range(2):  # begun, and resumed
+        with Checkpointer(tmp_path / "run", CONFIG):
+            pass
     remove_run(tmp_path / "run")
     assert [path.name for path in tmp_path.glob("run/*")] == stays
 
