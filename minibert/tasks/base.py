@@ -5,9 +5,12 @@
 Training is in train/, which brings the model and the loop.
 """
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -47,6 +50,14 @@ class Encoded:
     notes: tuple[str, ...] = ()  # for the user: words without tokens, windows
     cut: TruncationWarning | None = None  # how many texts lost tokens, if any did; the caller of `encode` warns
     back: Any = None  # what `decode` needs to map logits back to the data
+
+    @cached_property
+    def sha256(self) -> str:
+        """The identity of the examples."""
+        digest = hashlib.sha256()
+        for one in self.examples:
+            digest.update(json.dumps([list(one.ids), list(one.segments), dict(one.labels)], default=list).encode())
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)

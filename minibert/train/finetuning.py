@@ -8,8 +8,6 @@ The head is fresh, unless the checkpoint has a trained one for the same labels, 
 Devlin et al. 2018, section 3: every task is trained in the same way, only its inputs and outputs differ.
 """
 
-import hashlib
-import json
 import logging
 import os
 import statistics
@@ -132,8 +130,8 @@ class FinetuneRun(Run):
             "task_settings": {name: str(value) for name, value in sorted(vars(self.task).items())},
             "labels": self.labels,
             "weights_sha256": weights_sha256(self.source.folder),
-            "train_sha256": sha256_of(self.encoded),
-            "dev_sha256": sha256_of(self.held_out),
+            "train_sha256": self.encoded.sha256,
+            "dev_sha256": None if self.held_out is None else self.held_out.sha256,
         }
 
     @property
@@ -192,14 +190,6 @@ class FinetuneRun(Run):
     def measure(self, model: Head, states: States | None = None) -> Measure:
         """The score of these predictions."""
         return self.task.measure(self.predict(model, states), self.dev, self.labels)
-
-
-def sha256_of(encoded: Encoded | None) -> str | None:
-    """The identity of examples."""
-    digest = hashlib.sha256()
-    for one in encoded.examples if encoded else ():
-        digest.update(json.dumps([list(one.ids), list(one.segments), dict(one.labels)], default=list).encode())
-    return digest.hexdigest() if encoded else None
 
 
 # ---------------------------------------------------------------------------------------------------------------

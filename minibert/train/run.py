@@ -145,7 +145,8 @@ class Run(ABC):
         settings, begin, context = self.settings, time.perf_counter(), distributed.context()
         device = context.start(settings.device)
         random_numbers = seeded(settings.seed, torch.device(device))
-        with Checkpointer(folder, self.config, restart, context) as checkpointer, random_numbers:
+        config = self.config  # once: it hashes the data and the weights
+        with Checkpointer(folder, config, restart, context) as checkpointer, random_numbers:
             model = self.new_model().to(device)
             context.wrap(model, settings.shard)
             context.seed(settings.seed)
@@ -184,13 +185,20 @@ class Run(ABC):
         measure = context.on_main(lambda: evaluate(model)) if self.main and evaluate else None
         if measure and measure.figures.get("degenerate"):
             warnings.warn(DEGENERATE.format(score=measure.score), DegenerateWarning, stacklevel=2)
-        figures = self.figures(model, progress, measure, progress.tokens - tokens, time.perf_counter() - begin)
+        done, seconds = progress.tokens - tokens, time.perf_counter() - begin
+        figures = self.figures(config, model, progress, measure, done, seconds)
         return Trained(model, measure, figures)
 
     def figures(
-        self, model: nn.Module, progress: Progress, measure: Measure | None, tokens: int, seconds: float
+        self,
+        config: dict[str, Any],
+        model: nn.Module,
+        progress: Progress,
+        measure: Measure | None,
+        tokens: int,
+        seconds: float,
     ) -> dict[str, Any]:
-        """The content of training.json; tokens and seconds: of this call, for the speed."""
+        """Return the content of training.json; tokens and seconds: of this call, for the speed."""
         sizes = {
             name: sum(x.numel() for x in model.parameters() if x.requires_grad == trained)
             for name, trained in (("trained", True), ("frozen", False))
@@ -199,7 +207,7 @@ class Run(ABC):
             "minibert": __version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
-            "asked": self.config,
+            "asked": config,
             "steps": progress.step,
             "tokens": progress.tokens,
             "parameters": sizes,

@@ -3,12 +3,14 @@
 That transformers decides alike with such a folder is shown by test_reader.py.
 """
 
+import hashlib
 import json
 import pickle
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -21,12 +23,12 @@ from words import labelled, write_tsv
 
 import minibert
 from minibert.checkpoints import hub
-from minibert.tasks import task_class
+from minibert.tasks import base, task_class
 from minibert.tasks.answering import Answering
 from minibert.tasks.classification import Classification
 from minibert.tasks.tagging import Sentences
 from minibert.text.tokenized import TruncationWarning
-from minibert.train import finetune
+from minibert.train import finetune, finetuning
 from minibert.train.finetuning import FinetuneRun
 from minibert.train.reader import open_reader
 from minibert.train.settings import FinetuneSettings
@@ -242,3 +244,12 @@ def test_a_text_of_weight_zero_is_not_learned_from(checkpoint: Path) -> None:
     assert unlearned.loss_curve_ == [0.0] * 3
     with pytest.raises(ValueError, match=r"Negative values .* sample_weight"):
         classifier(checkpoint).fit(texts, labels, sample_weight=[-1.0] * 24)
+
+
+def test_the_data_and_the_weights_are_hashed_once(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples, weights = Mock(side_effect=hashlib.sha256), Mock(side_effect=finetuning.weights_sha256)
+    monkeypatch.setattr(base, "hashlib", Mock(sha256=examples))
+    monkeypatch.setattr(finetuning, "weights_sha256", weights)
+    data = labelled(12)
+    finetune("classify", *data, dev=data, model=checkpoint, **QUICK | {"epochs": 2})
+    assert (examples.call_count, weights.call_count) == (2, 1)  # of the training data and of dev
