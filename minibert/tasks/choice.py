@@ -83,7 +83,10 @@ class Choice(ChoiceSettings, Task):
         """Questions with labels, from a .jsonl or from the array of a .json. - is standard input."""
         settings = FileSettings(format=self.format or ("jsonl" if str(path) == "-" else None), encoding=self.encoding)
         with Table(path, [Column("question", "question", ())], settings) as table:
-            return [question_of(record, place) for place, record in table.records()]
+            found = [question_of(record, place) for place, record in table.records()]
+        if not found:
+            raise ValueError(f"{table.name} holds no questions; each is an object such as {EXAMPLE}")
+        return found
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[ChoiceQuestion]:
         """Unlabelled questions: each text is one as in a file; its label is ignored, and there are no pairs."""

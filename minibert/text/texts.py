@@ -13,6 +13,7 @@ AnyText = TypeVar("AnyText", str, tuple[str, str], TextOrPair)
 TEXTS = 4096  # in a chunk: enough of each length for full batches; their encodings fit in memory
 CHARACTERS = 2_000_000  # in a chunk of long texts; tokenizing takes about a hundred bytes a character
 MISSING = {"None": "None", "nan": "NaN", "<NA>": "NA", "NaT": "NaT"}  # by what str() makes of a missing value
+LABELS = ("label", "labels", "target", "class")  # names of columns that are no texts
 PAIRS_HINT = "pass pairs as two columns: tokenizer(first, second), embed(first, pairs=second)"
 
 
@@ -114,13 +115,20 @@ def are_pairs(texts: Sequence[TextOrPair]) -> bool:
 def columns_of(table: Any) -> tuple[Any, Any]:
     """The texts and pairs of a data frame or a 2-D array: its first and its second column.
 
-    pairs is None for a table of one column, and for anything that is a single column. Raises TypeError for three.
+    pairs is None for a table of one column, and for anything that is a single column. Raises TypeError for three, and
+    for two of which one has a name that labels have.
     """
     if getattr(table, "ndim", 1) != 2:
         return table, None
     if (count := table.shape[1]) not in (1, 2):
         raise TypeError(f"texts is a {type(table).__name__} of {count} columns; pass one of texts or two of pairs")
-    cells = getattr(table, "iloc", table)  # of a data frame
+    names = [str(name) for name in getattr(table, "columns", ())]  # of a data frame
+    if count == 2 and (labels := [name for name in names if name.lower() in LABELS]):
+        raise TypeError(
+            f"texts is a {type(table).__name__} with the columns {names[0]!r} and {names[1]!r}, and two columns are "
+            f"pairs of texts; pass the column of the texts alone, or rename {labels[0]!r} if it holds texts"
+        )
+    cells = getattr(table, "iloc", table)
     return cells[:, 0], cells[:, 1] if count == 2 else None
 
 

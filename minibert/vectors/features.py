@@ -104,7 +104,9 @@ class TextFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
         make_pipeline(TextFeatures("distilbert-base-uncased"), StandardScaler(), LogisticRegression(max_iter=1000))
 
-    Pairs are a data frame or a 2-D array of two columns: the first texts and the second.
+    Texts are a list, an array, a Series, or a frame of one column. Pairs are a data frame or a 2-D array of two columns
+    of texts: the first texts and the second. Of a frame with labels pass the column, frame["text"]: a column that holds
+    numbers, or is called label, is refused, as are three columns.
     model is a Hub name or a folder, device as for `embed`; the other settings are those of a Recipe. cache: None keeps
     the last 256 MiB of vectors in this process, so that a grid search encodes each text once; a folder keeps all of
     them on disk, for every process that uses it. A cached vector may come from another batch or device (a difference

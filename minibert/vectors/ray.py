@@ -38,7 +38,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -114,8 +114,7 @@ def embed_shards(
     name = os.path.abspath(model) if os.path.isdir(model) else model  # which each worker loads, and checks its hashes
     on_gpu = str(device).startswith("cuda")  # of the workers: here the model is only identified
     embedder = Embedder(name, replace(recipe, precision="float32"), "cpu") if on_gpu else Embedder(name, recipe, device)
-    for shard in progress_bar(shards, "check", unit="shard"):
-        next(read_shard(shard.source, columns))
+    check_shards(shards, columns, os.fspath(pattern))
     identity = embedder.identity | {"precision": recipe.precision} | asdict(columns)  # as requested; see embed_shard
     with work_folder(folder.absolute(), identity, restart, [Path(shard.out) for shard in shards]):
         done = finished(progress_bar(shards, "verify", unit="shard"), identity)
@@ -131,6 +130,17 @@ def embed_shards(
     found = summary(out, sum(done.values(), TokenStats()), embedder)
     found["description"] = f"{embedder.method}, computed in {shards[0].footer['precision'].removeprefix('torch.')}"
     return Embedded(**found, shards=len(shards), width=embedder.width, resumed_shards=resumed)
+
+
+def check_shards(shards: Sequence[Shard], columns: Columns, pattern: str) -> None:
+    """Raise ValueError for a shard that cannot be read, see read_shard, and if none has a text."""
+    any_text = False
+    for shard in progress_bar(shards, "check", unit="shard"):
+        chunks = read_shard(shard.source, columns)
+        next(chunks)
+        any_text = any_text or next(chunks, None) is not None
+    if not any_text:
+        raise ValueError(f"{pattern} holds no texts, so there is nothing to compute")
 
 
 def run(

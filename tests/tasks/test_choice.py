@@ -74,6 +74,11 @@ def test_an_invalid_question_is_refused_with_its_line(tmp_path: Path, record: ob
     assert "line 2" in str(error.value)
 
 
+def test_a_file_without_questions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"x\.jsonl holds no questions"):
+        TASK.read(write(tmp_path / "x.jsonl", ""))
+
+
 QUESTION = ChoiceQuestion("a", ("b", "c"))
 
 

@@ -96,3 +96,13 @@ def test_a_table_of_one_or_two_columns_is_texts_or_pairs(of: Callable[[pd.DataFr
     assert as_texts_or_pairs(*columns_of(of(FRAME[["x", "y"]]))) == [("a", "c"), ("b", "d")]
     with pytest.raises(TypeError, match="of 3 columns; pass one of texts or two of pairs"):
         columns_of(of(FRAME))
+
+
+def test_a_frame_of_texts_and_labels_is_no_frame_of_pairs():
+    frame = pd.DataFrame({"text": ["a", "b"], "Label": ["pos", "neg"]})
+    for given in (frame, frame[["Label", "text"]]):
+        with pytest.raises(TypeError, match=r"'Label'.*two columns are pairs of texts; .* rename 'Label'"):
+            columns_of(given)
+    assert as_texts_or_pairs(*columns_of(frame[["text"]])) == ["a", "b"]
+    with pytest.raises(TypeError, match="row 0 is of type int, not a text"):
+        as_texts_or_pairs(*columns_of(frame.assign(Label=[1, 0]).rename(columns={"Label": "stars"})))

@@ -308,3 +308,12 @@ def test_the_command_works_on_a_cluster_that_runs(running: Any, tmp_path: Path, 
     )
     assert_whole(tmp_path, checkpoint)
     assert len(state.jobs()) == jobs + 1
+
+
+@pytest.mark.filterwarnings("ignore:.* holds no texts")
+def test_files_without_texts_are_refused_before_ray_starts(checkpoint: Path, tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).touch()
+    with pytest.raises(ValueError, match=r"\*\.txt holds no texts"):
+        embed_shards(tmp_path / "*.txt", tmp_path / "out", checkpoint)
+    assert not (tmp_path / "out").exists()
