@@ -3,6 +3,8 @@
 import inspect
 import io
 import json
+import shutil
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,9 @@ import tokenizers
 import transformers
 from helpers import HARD_TEXTS
 from tokenizers import models, pre_tokenizers, trainers
+from transformers import AutoTokenizer
+
+from minibert.text.tokenizer import Tokenizer, load_tokenizer
 
 SENTENCES = [
     "The cat sat on the mat, and the dog didn't care at all.",
@@ -81,6 +86,41 @@ FRAGMENTS = [
         "P]",
     ),
     *("[UNK]", "[sep]", *SPECIAL, *[" "] * 12),
+]
+# A vocabulary of BERT.
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "hello",
+    "world",
+    "the",
+    "cat",
+    "sat",
+    "##s",
+    "f",
+    "##ont",
+    "[",
+    "]",
+]
+# Texts for small vocabularies, with tokens that the files of a tokenizer add.
+TEXTS = [
+    *(
+        "hello [FONT_HIGH] world",
+        "the[FONT_HIGH]cat",
+        "hello new_tok new_token NEW_TOK",
+        "cats [font_high] [CLS] [MASK]",
+    ),
+    *(
+        " the  cat ",
+        "the\tcat\nsat",
+        "  hello<ent>world  <ent>  ",
+        "<s> </s> <mask> cat sat",
+        "",
+        "sat sat the hello " * 5,
+    ),
 ]
 CORPUS = [*SENTENCES * 4, *HARD_TEXTS]
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -164,3 +204,43 @@ def write_saved(folder: Path, family: str, **options: Any) -> Any:
     write_config(folder, family, len(theirs))
     theirs.save_pretrained(folder)
     return theirs
+
+
+def change(folder: Path, name: str, **values: Any) -> None:
+    """Set values of a JSON file, which may be new."""
+    path = folder / name
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.write_text(json.dumps(known | values), encoding="utf-8")
+
+
+def added(token: str, **flags: bool) -> dict[str, Any]:
+    """An added token as files have it."""
+    names = ("lstrip", "rstrip", "single_word", "normalized", "special")
+    return {"content": token} | dict.fromkeys(names, False) | flags
+
+
+def assert_as_transformers(folder: Path, again: Path | None = None) -> Tokenizer:
+    """Assert that ids and offsets are AutoTokenizer's, whole and cut, alone and in pairs, also when saved again."""
+    with warnings.catch_warnings(action="ignore"):
+        ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
+        for columns in ([TEXTS], [TEXTS, TEXTS[::-1]]):
+            for max_length in (9, 200):
+                options = {
+                    "truncation": True,
+                    "max_length": max_length,
+                    "return_offsets_mapping": True,
+                    "padding": True,
+                }
+                expected, made = theirs(*columns, **options), ours(*columns, max_length=max_length)
+                assert made.input_ids.tolist() == expected["input_ids"]
+                assert made.offsets == [[tuple(pair) for pair in row] for row in expected["offset_mapping"]]
+                rows = list(zip(*columns, strict=True)) if len(columns) == 2 else TEXTS
+                lists = theirs(*columns, truncation=True, max_length=max_length)["input_ids"]
+                assert ours.encode_texts(rows, max_length=max_length).ids == lists
+        if again is None:
+            ours.save(folder.with_name("saved"))
+            shutil.copy(folder / "config.json", folder.with_name("saved"))
+            assert assert_as_transformers(folder.with_name("saved"), folder).fingerprint == ours.fingerprint
+            saved = AutoTokenizer.from_pretrained(folder.with_name("saved"))
+            assert saved(TEXTS, truncation=True, max_length=9) == theirs(TEXTS, truncation=True, max_length=9)
+    return ours

@@ -185,7 +185,7 @@ class Answering(AnsweringSettings, Task):
         questions = tokenizer.encode_each([question.question for question in data.rows])
         bar = progress_bar(questions, "encoding", len(data), unit="text")
         for row, pieces in zip(data.rows, bar, strict=True):
-            context, question = contexts[row.context], pieces.ids[: self.max_question]
+            context, question = contexts[row.context], tokenizer.cut(pieces.ids, self.max_question)
             room, first = max_length - len(question) - special, template.second(len(question))
             windows = in_windows(range(len(context.ids)), room, self.stride or max(1, min(128, room // 2)))
             answer = answer_tokens(row.answers[0], context.offsets) if row.answers else None
@@ -219,7 +219,8 @@ class Answering(AnsweringSettings, Task):
         answers = []
         for question, passage in zip(data.rows, encoded.back, strict=True):
             scores = [next(remaining).astype(np.float64) for _ in passage.windows]  # (2, tokens) each
-            found = sorted(self.best_spans(scores, passage), key=lambda span: (-span[0], *span[1:]))
+            spans = (stripped(span, question.context) for span in self.best_spans(scores, passage))
+            found = sorted((span for span in spans if span[1] < span[2]), key=lambda span: (-span[0], *span[1:]))
             null = min(float(start[0] + end[0]) for start, end in scores) if nullable or not found else None
             best = self.candidates(question.context, found, null)
             none = not found or (null is not None and null - found[0][0] > self.null_threshold)
@@ -299,6 +300,13 @@ def best_pairs(
     sums = (start[:, None] + ends).ravel()  # (n) and (n,most) -> (n·most), at i · most + j - i
     best = np.argpartition(-sums, count - 1)[:count] if count < len(sums) else np.arange(len(sums))
     return [(float(sums[x]), int(x // most), int(x // most + x % most)) for x in best if sums[x] > -np.inf]
+
+
+def stripped(span: Span, context: str) -> Span:
+    """Return the span without white space at its ends, which may belong to a token; empty if all of it is white."""
+    score, start, end = span
+    text = context[start:end]
+    return score, end - len(text.lstrip()), start + len(text.rstrip())
 
 
 def answer_tokens(answer: Gold, offsets: Sequence[tuple[int, int]]) -> tuple[int, int] | None:

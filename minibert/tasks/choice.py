@@ -116,7 +116,7 @@ class Choice(ChoiceSettings, Task):
             first, choices = next(firsts).ids, [next(seconds).ids for _ in question.choices]
             for choice in choices:
                 n, m = shares(len(first), len(choice), room)
-                ids = template.row(first[len(first) - n :], choice[:m])
+                ids = template.row(first[len(first) - n :], tokenizer.cut(choice, m))
                 examples.append(Example(ids, template.segments(n, m), known))
             tokens = len(first) + max(map(len, choices))
             cut, longest = cut + (tokens > room), max(longest, tokens + max_length - room)

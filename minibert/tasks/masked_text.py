@@ -71,11 +71,16 @@ def fill_mask(
         raise ValueError(f"top_k is {top_k}; it must be 1 to {model.config.vocab_size}, the size of the vocabulary")
     tokens = tokenizer.encode_texts(as_texts([text]))
     tokenizer.warn(tokens.stats, tokenizer.max_length)
-    return guesses_in(text, tokens.ids[0], model, tokenizer, top_k)
+    return guesses_in(text, tokens.ids[0], model, tokenizer, top_k)[0]
 
 
-def guesses_in(text: str, ids: Sequence[int], model: MaskedLM, tokenizer: Tokenizer, top_k: int) -> list[list[Guess]]:
-    """The guesses at each [MASK] of a text with these ids. Raises ValueError where a mask, or each, is not in them."""
+def guesses_in(
+    text: str, ids: Sequence[int], model: MaskedLM, tokenizer: Tokenizer, top_k: int
+) -> tuple[list[list[Guess]], list[int]]:
+    """Return the guesses at each [MASK] of a text with these ids, and the ids of the likeliest.
+
+    Raises ValueError where a mask, or each, is not in them.
+    """
     mask, places = mask_token(tokenizer), [place for place, id in enumerate(ids) if id == tokenizer.mask_id]
     if not places or len(places) < text.count(mask):
         raise ValueError(
@@ -85,7 +90,8 @@ def guesses_in(text: str, ids: Sequence[int], model: MaskedLM, tokenizer: Tokeni
     row = move(torch.tensor([ids], dtype=torch.long), model.device)  # (1,S)
     with inference(model):
         logits = model(row, attention_mask=torch.ones_like(row), token_type_ids=torch.zeros_like(row)).logits
-    return best_tokens(logits[0, places].cpu(), tokenizer, top_k)
+    found = logits[0, places].cpu()  # (masks, V)
+    return best_tokens(found, tokenizer, top_k), found.argmax(dim=-1).tolist()
 
 
 def best_tokens(logits: Tensor, tokenizer: Tokenizer, top_k: int) -> list[list[Guess]]:
@@ -102,13 +108,30 @@ def mask_token(tokenizer: Tokenizer) -> str:
     return tokenizer.id_to_token(tokenizer.mask_id) or "[MASK]"
 
 
-def fill_text(text: str, guesses: Sequence[Guess], tokenizer: Tokenizer) -> str:
-    """The text with a token in place of each [MASK]; a token that continues a word (##s) is joined to it."""
-    whole, *behind = text.split(mask_token(tokenizer))
-    for guess, rest in zip(guesses, behind, strict=True):
-        word = guess.token.removeprefix("##")
-        whole = (whole if word == guess.token else whole.rstrip()) + word + rest
-    return whole
+def fill_text(text: str, ids: Sequence[int], tokenizer: Tokenizer) -> str:
+    """Return the text with a token in place of each [MASK]; a token that continues a word (##s) is joined to it.
+
+    With Ġ or ▁ in its tokens, a tokenizer has the spaces of transformers (FillMaskPipeline): the token brings its own,
+    the mask takes those before it along, and a sign that was read as the begin of a word is set apart.
+    """
+    encoding, continues, mark = next(tokenizer.encode_each([text])), tokenizer.continues, tokenizer.mark
+    places = [place for place, id in enumerate(encoding.ids) if id == tokenizer.mask_id]
+    whole, end = "", 0
+    for place, id in zip(places, ids, strict=True):
+        start, stop = encoding.offsets[place]
+        whole += text[end:start]
+        token = tokenizer.id_to_token(id) or ""  # a model may have more rows than there are tokens
+        takes_space = encoding.tokens[place][:1].isspace()  # the mask has lstrip
+        if takes_space or mark == "▁" or (token and not mark and continues[id]):
+            whole = whole.rstrip()
+        if mark and token.startswith(mark) and (whole or mark == "Ġ"):
+            whole += " "
+        whole += tokenizer.token_text(id).removeprefix(mark or "##")
+        following, sign = "".join(encoding.tokens[place + 1 : place + 2]), text[stop : stop + 1]
+        if mark and following.startswith(mark) and not sign.isspace() and not tokenizer.joins(sign):
+            whole += " "
+        end = stop
+    return whole + text[end:]
 
 
 def filled(texts: Sequence[str], model: MaskedLM, tokenizer: Tokenizer) -> Iterator[Prediction]:
@@ -119,9 +142,9 @@ def filled(texts: Sequence[str], model: MaskedLM, tokenizer: Tokenizer) -> Itera
     tokens, top_k = tokenizer.encode_texts(texts), min(5, model.config.vocab_size)
     tokenizer.warn(tokens.stats, tokenizer.max_length)
     for text, ids in zip(texts, tokens.ids, strict=True):
-        masks = guesses_in(text, ids, model, tokenizer, top_k)
-        best = fill_text(text, [guesses[0] for guesses in masks], tokenizer)
-        yield {"masks": [[guess._asdict() for guess in guesses] for guesses in masks], "filled": best}
+        found, best = guesses_in(text, ids, model, tokenizer, top_k)
+        masks = [[guess._asdict() for guess in guesses] for guesses in found]
+        yield {"masks": masks, "filled": fill_text(text, best, tokenizer)}
 
 
 # ---------------------------------------------------------------------------------------------------------------

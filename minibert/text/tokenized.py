@@ -9,6 +9,7 @@ are cut, counted, split into windows and packed into rows as ids. B batch, S tok
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from typing import Any, Self
@@ -18,6 +19,23 @@ import torch
 from torch import Tensor
 
 from minibert.utils.printing import brief
+
+
+@contextmanager
+def guarded(source: str, doing: str = "read this tokenizer.json") -> Iterator[None]:
+    """Raise a ValueError that names `source` for anything that the `tokenizers` library raises within the block.
+
+    Where a definition surprises the library it panics, with a BaseException and a text that may quote anything.
+    """
+    try:
+        yield
+    except BaseException as error:
+        panic = type(error).__name__ == "PanicException"  # no module has this class
+        if not panic and not isinstance(error, Exception):
+            raise
+        problem = "one of its rules or tokens makes the library fail" if panic else error
+        raise ValueError(f"{source}: tokenizers {tokenizers.__version__} cannot {doing}: {problem}") from None
+
 
 # ---------------------------------------------------------------------------------------------------------------
 # Special tokens
@@ -60,8 +78,9 @@ def read_template(
     Without a post_processor it is BERT's, or RoBERTa's if `cls` is <s>. Raises ValueError for any other template.
     """
     texts = sep[0], cls[0]  # every vocabulary has tokens for these; in this order no template can hide in them
-    alone, pair = backend.encode(sep[0]), backend.encode(*texts)
-    a, b = (backend.encode(text, add_special_tokens=False).ids for text in texts)
+    with guarded(source):
+        alone, pair = backend.encode(sep[0]), backend.encode(*texts)
+        a, b = (backend.encode(text, add_special_tokens=False).ids for text in texts)
     if pair.ids == [*a, *b]:
         doubled = cls[0] == "<s>"
         return SpecialTokenTemplate((cls[1],), (sep[1],) * (1 + doubled), (sep[1],), segment=int(not doubled))
@@ -81,7 +100,7 @@ def read_template(
 
 @dataclass(eq=False)
 class TruncationWarning(UserWarning):
-    """Texts were longer than max_length and lost their ends."""
+    """Texts were longer than max_length and lost their ends, or their beginnings by truncation_side."""
 
     truncated: int = 0  # of so many
     texts: int = 0
@@ -89,11 +108,12 @@ class TruncationWarning(UserWarning):
     longest: int = 0  # tokens of the longest text before truncation
     at_least: bool = False  # the longest was tokenized only as far as needed
     what: str = "texts"
+    lost: str = "after"  # or "before", by truncation_side
 
     def __str__(self) -> str:
         return (
             f"{self.truncated} of {self.texts} {self.what} are longer than {self.limit} tokens (the longest has "
-            f"{'at least ' if self.at_least else ''}{self.longest}): what comes after was cut off"
+            f"{'at least ' if self.at_least else ''}{self.longest}): what comes {self.lost} was cut off"
         )
 
 
@@ -108,7 +128,7 @@ class TokenStats:
     texts: int = 0  # or pairs
     tokens: int = 0  # of all rows, special tokens included, after truncation
     unknown: int = 0  # of these
-    truncated: int = 0  # texts that lost their ends
+    truncated: int = 0  # texts that were cut
     longest: int = 0  # tokens of the longest text before truncation, special tokens included
     special: int = 0  # [CLS] and [SEP] among the tokens
     uncounted: int = 0  # very long texts that were tokenized only as far as needed
@@ -119,10 +139,10 @@ class TokenStats:
         sums = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(TokenStats)}
         return replace(self, **sums | {"longest": max(self.longest, other.longest)})
 
-    def warn(self, max_length: int, unknown_token: str, stacklevel: int) -> None:
+    def warn(self, max_length: int, unknown_token: str, stacklevel: int, lost: str = "after") -> None:
         """Warn of truncated texts and of unknown tokens, once each."""
         if self.truncated:
-            cut = TruncationWarning(self.truncated, self.texts, max_length, self.longest, self.uncounted > 0)
+            cut = TruncationWarning(self.truncated, self.texts, max_length, self.longest, self.uncounted > 0, lost=lost)
             warnings.warn(cut, stacklevel=stacklevel)
         total = self.tokens - self.special
         if 2 * self.unknown > total:
@@ -258,10 +278,17 @@ class Batch(Mapping[str, Any]):
         return replace(self, **{name: self[name].to(device) for name in TENSORS})
 
 
-def pad(
-    rows: Sequence[Mapping[str, list[Any]]], fillers: Mapping[str, Any], stats: TokenStats, least: int = 0
-) -> Batch:
-    """Rows of values per token as one batch, padded to the longest or to `least`, with the filler of each field."""
+def pad(rows: Sequence[Mapping[str, list[Any]]], id: int, token: str, stats: TokenStats, least: int = 0) -> Batch:
+    """Rows of values per token as one batch, padded to the longest or to `least`; id, token: of padding."""
+    fillers: dict[str, Any] = {
+        "input_ids": id,
+        "attention_mask": 0,
+        "token_type_ids": 0,
+        "special_tokens_mask": 1,
+        "tokens": token,
+        "offsets": (0, 0),
+        "word_ids": None,
+    }
     width = max([least, *(len(row["input_ids"]) for row in rows)])
     columns: dict[str, Any] = {
         name: [row[name] + [filler] * (width - len(row[name])) for row in rows] for name, filler in fillers.items()

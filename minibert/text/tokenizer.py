@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import repeat
 from pathlib import Path
@@ -32,20 +33,21 @@ from minibert.text.tokenized import (
     TruncationWarning,
     UnknownTokensWarning,
     as_long,
+    guarded,
     in_windows,
     pad,
     read_template,
     shares,
     token_stats,
 )
-from minibert.text.tokenizer_files import (
+from minibert.text.tokenizer_classes import stated_class
+from minibert.text.tokenizer_files import build, check_fits, check_literal, read_definition, with_prefix_space
+from minibert.text.tokenizer_settings import (
     DEFAULT_MAX_LENGTH,
-    NORMALIZER_SETTINGS,
-    build,
-    read_definition,
     read_settings,
+    saved_settings,
     special_tokens,
-    with_prefix_space,
+    with_side,
 )
 from minibert.utils.files import write_text_atomically
 from minibert.utils.printing import brief
@@ -53,6 +55,7 @@ from minibert.utils.settings import check_number
 
 __all__ = ["Batch", "TokenStats", "Tokenizer", "TruncationWarning", "UnknownTokensWarning", "load_tokenizer"]
 
+TOKENIZE = "tokenize this text by the tokenizer.json"
 BEGINNING = 2**16  # characters of a text that will be cut; 512 tokens of text take some 3,000
 
 
@@ -83,29 +86,30 @@ class Tokenizer:
             raise ValueError(f"special_tokens_in_text is {special_tokens_in_text!r}; it must be 'parse' or 'literal'")
         # A saved tokenizer.json may cut and pad by itself; here both are done, and reported, by this class.
         self._definition = {"added_tokens": []} | dict(definition) | {"truncation": None, "padding": None}
-        self._settings = dict(settings or {})
+        self._settings, self._source = with_side(settings or {}, definition), source
+        self.cuts_left = self._settings.get("truncation_side") == "left"  # long texts keep their ends
         self.special_tokens_in_text = special_tokens_in_text
-        self._backend = build(self._definition, special_tokens_in_text == "literal", source)
-        self._kind = type(self._backend.model).__name__
+        literal, split = special_tokens_in_text == "literal", bool(self._settings.get("split_special_tokens"))
+        self._build = partial(build, literal=literal, split=split, source=source)
+        self._backend = self._build(self._definition)
+        # What tokens that begin a word begin with, a space; "" for WordPiece, where ## marks the others.
+        self.mark = {"BPE": "Ġ", "Unigram": "▁"}.get(type(self._backend.model).__name__, "")
         self.vocab: dict[str, int] = self._backend.get_vocab()  # token to id, added tokens included
         self._pieces = {id: token for token, id in self.vocab.items()}
         self._special = special_tokens(self._settings, source, self.vocab)
         special = [(token, self.vocab[token]) for token in self._special.values()]
         self.cls_id, self.sep_id, self.pad_id, self.mask_id, self.unk_id = (id for _, id in special)
-        self.template = read_template(self._backend, special[0], special[1], source)
+        template = read_template(self._backend, special[0], special[1], source)
+        segments = "token_type_ids" in (self._settings.get("model_input_names") or ["token_type_ids"])
+        self.template = template if segments else replace(template, segment=0)
         added = {id for id, token in self._backend.get_added_tokens_decoder().items() if token.special}
         # [UNK] stands for a word of the text, so it does not count as special in special_tokens_mask.
         self.control_ids = (added | {id for _, id in special}) - {self.unk_id}
         self.limit = limit
         self.max_length = min(DEFAULT_MAX_LENGTH, limit)
         self.max_length = self.resolve_max_length(max_length, pairs=False)
-        if special_tokens_in_text == "literal":
-            encodings = self._backend.encode_batch(list(self._special.values()), add_special_tokens=False)
-            if found := self.control_ids.intersection(id for one in encodings for id in one.ids):
-                raise ValueError(
-                    "special_tokens_in_text='literal' is not possible with this vocabulary: "
-                    f"the word {self._pieces[found.pop()]!r} itself is a special token; use 'parse'"
-                )
+        if literal:
+            check_literal(self._backend, self._special.values(), self.control_ids, source)
 
     # -- texts to ids
 
@@ -140,16 +144,7 @@ class Tokenizer:
         ids = [row["input_ids"] for row in rows]
         stats = token_stats(lengths, ids, self.unk_id, specials, max_length, long)
         self.warn(stats, max_length)
-        fillers: dict[str, Any] = {
-            "input_ids": self.pad_id,
-            "attention_mask": 0,
-            "token_type_ids": 0,
-            "special_tokens_mask": 1,
-            "tokens": self._pieces[self.pad_id],
-            "offsets": (0, 0),
-            "word_ids": None,
-        }
-        return pad(rows, fillers, stats, max_length if padding == "max_length" else 0)
+        return pad(rows, self.pad_id, self._pieces[self.pad_id], stats, max_length if padding == "max_length" else 0)
 
     def ids(
         self, texts: object, *, max_length: int | None = None, truncation: str = "warn", missing: str = "error"
@@ -183,14 +178,15 @@ class Tokenizer:
         stride = max(1, room // 2) if stride is None else stride
         if stride > room:
             raise ValueError(f"stride is {stride}, and a window of max_length {max_length} has {room} tokens of text")
-        enough = math.inf if pairs or long == "windows" else room + 1
+        whole_text = pairs or long == "windows" or self.cuts_left
+        enough = math.inf if whole_text else room + 1
         columns = zip(*texts, strict=True) if pairs else [texts]
         ids, second, windows, lengths = [], [], [], []
         for (a, whole), *partner in zip(*(self.encode_ids(column, enough) for column in columns), strict=True):
             b = partner[0][0] if pairs else []
             n, m = shares(len(a), len(b), room)
-            parts = in_windows(a, room, stride) if long == "windows" else [a[:n]]
-            ids += [self.template.row(part, b[:m] if pairs else None) for part in parts]
+            parts = in_windows(a, room, stride) if long == "windows" else [self.cut(a, n)]
+            ids += [self.template.row(part, self.cut(b, m) if pairs else None) for part in parts]
             second.append(self.template.second(n))
             windows.append(len(parts))
             lengths.append((len(a) + len(b), whole))
@@ -207,7 +203,9 @@ class Tokenizer:
         backend = self._words_backend if words else self._backend
         for start in range(0, len(texts), TEXTS):
             chunk = list(texts[start : start + TEXTS])
-            yield from backend.encode_batch(chunk, is_pretokenized=words, add_special_tokens=False)
+            with guarded(self._source, TOKENIZE):
+                found = backend.encode_batch(chunk, is_pretokenized=words, add_special_tokens=False)
+            yield from found
 
     def encode_ids(self, texts: Iterable[Any], enough: float = math.inf) -> Iterator[tuple[list[int], bool]]:
         """The ids of each text, and whether they are complete: of a very long text `enough` of them will do.
@@ -217,20 +215,21 @@ class Tokenizer:
         """
         for chunk in chunked(map(str, texts)):
             begin = [text if enough == math.inf else text[:BEGINNING] for text in chunk]
-            encodings = self._backend.encode_batch_fast(begin, add_special_tokens=False)
+            with guarded(self._source, TOKENIZE):
+                encodings = self._backend.encode_batch_fast(begin, add_special_tokens=False)
             for text, encoding in zip(chunk, encodings, strict=True):
                 whole = enough == math.inf or len(text) <= BEGINNING
                 if whole or len(encoding) >= 2 * enough:
                     yield encoding.ids, whole
                 else:
-                    yield self._backend.encode(text, add_special_tokens=False).ids, True
+                    yield next(self.encode_each([text])).ids, True
 
     def _row(self, a: Encoding, b: Encoding | None, n: int, m: int) -> dict[str, list[Any]]:
         """n tokens of a and m of b with the special tokens around them (Devlin et al. 2018, figure 2)."""
 
         def around(field: str, special: Callable[[int], Any]) -> list[Any]:
-            second = None if b is None else getattr(b, field)[:m]
-            return self.template.row(getattr(a, field)[:n], second, special)
+            second = None if b is None else self.cut(getattr(b, field), m)
+            return self.template.row(self.cut(getattr(a, field), n), second, special)
 
         ids = around("ids", int)
         return {
@@ -243,9 +242,13 @@ class Tokenizer:
             "word_ids": around("word_ids", lambda id: None),
         }
 
+    def cut(self, values: Sequence[Any], count: int) -> Sequence[Any]:
+        """Return the `count` values of a text's tokens that a row keeps: the first, or the last if cuts_left."""
+        return values[len(values) - count :] if self.cuts_left else values[:count]
+
     def warn(self, stats: TokenStats, max_length: int) -> None:
         """Warn of truncated texts and of unknown tokens, once each, at the line of the caller's caller."""
-        stats.warn(max_length, self._pieces[self.unk_id], stacklevel=4)
+        stats.warn(max_length, self._pieces[self.unk_id], 4, "before" if self.cuts_left else "after")
 
     def resolve_max_length(self, max_length: int | None, pairs: bool) -> int:
         """`max_length`, or the default if it is None. Raises ValueError if no token of text fits, or too many."""
@@ -284,7 +287,8 @@ class Tokenizer:
     def decode(self, ids: Sequence[int] | Tensor, *, skip_special_tokens: bool = False) -> str:
         """The text of one row of ids, approximately: case, accents and some spaces are lost."""
         ids = ids.tolist() if isinstance(ids, Tensor) else list(ids)
-        return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
+        with guarded(self._source, "decode these ids"):
+            return self._backend.decode(ids, skip_special_tokens=skip_special_tokens)
 
     @property
     def vocab_size(self) -> int:
@@ -302,10 +306,14 @@ class Tokenizer:
     def token_text(self, id: int) -> str:
         """A token for display: without Ġ and ▁, bytes decoded to the letters they encode; ## of WordPiece stays."""
         token = self.id_to_token(id) or f"[id {id}]"
-        if self._kind == "WordPiece" or id in self.control_ids or id not in self._pieces:
+        if not self.mark or id in self.control_ids or id not in self._pieces:
             return token
         text = self.decode([id]).strip()
         return text if text and "\ufffd" not in text else token  # a part of a letter has no text
+
+    def joins(self, sign: str) -> bool:
+        """Whether transformers decodes this sign without a space before it (clean_up_tokenization_spaces)."""
+        return sign in ".,!?" and self.mark != "Ġ" and bool(self._settings.get("clean_up_tokenization_spaces"))
 
     @property
     def continues(self) -> NDArray[np.bool_]:
@@ -314,10 +322,9 @@ class Tokenizer:
         WordPiece marks these (##), byte-level BPE and unigram vocabularies mark those that begin a word (Ġ, ▁).
         """
         found = np.zeros(max(self._pieces) + 1, dtype=bool)
-        mark = {"BPE": "Ġ", "Unigram": "▁"}.get(self._kind)
         prefix = self._definition["model"].get("continuing_subword_prefix") or "##"
         for token, id in self.vocab.items():
-            found[id] = token.startswith(prefix) if mark is None else not token.startswith(mark)
+            found[id] = not token.startswith(self.mark) if self.mark else token.startswith(prefix)
         found[[*self.control_ids, self.unk_id]] = False
         return found
 
@@ -326,17 +333,17 @@ class Tokenizer:
     @cached_property
     def fingerprint(self) -> str:
         """sha256 (hexadecimal) of everything that determines ids: vocabulary, rules, special tokens, max_length."""
-        parts = [self._definition, self._special, self.special_tokens_in_text, self.max_length]
+        parts: list[Any] = [self._definition, self._special, self.special_tokens_in_text, self.max_length]
+        switches = {"truncation_side": "left", "split_special_tokens": True}
+        parts += [name for name, value in switches.items() if self._settings.get(name) == value]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json and tokenizer_config.json, which transformers and minibert load as this tokenizer."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        normalizer = self._definition.get("normalizer") or {}
-        casing = {theirs: normalizer[ours] for ours, theirs in NORMALIZER_SETTINGS.items() if ours in normalizer}
-        settings = {"tokenizer_class": "BertTokenizer"} | self._settings | self._special | casing
-        settings |= {"model_max_length": self.max_length}
+        settings = saved_settings(self._settings, self._definition)
+        settings |= {**self._special, "model_max_length": self.max_length}
         for name, content in (("tokenizer.json", self._definition), ("tokenizer_config.json", settings)):
             write_text_atomically(folder / name, json.dumps(content, ensure_ascii=False, indent=2) + "\n")
 
@@ -349,15 +356,16 @@ class Tokenizer:
             max_length=self.max_length,
             special_tokens_in_text=self.special_tokens_in_text,
             settings=self._settings,
+            source=self._source,
         )
         return make, ()
 
     @cached_property
     def _words_backend(self) -> tokenizers.Tokenizer:
         """The backend for texts given as lists of words."""
-        if self._kind != "BPE":
+        if self.mark != "Ġ":
             return self._backend
-        return build(with_prefix_space(self._definition, True), self.special_tokens_in_text == "literal", "")
+        return self._build(with_prefix_space(self._definition, True))
 
 
 def load_tokenizer(
@@ -376,22 +384,17 @@ def load_tokenizer(
     folder = hub.locate(name).folder
     settings = read_settings(folder)
     config = Config.from_file(folder / "config.json")
-    longest = min(DEFAULT_MAX_LENGTH, settings.get("model_max_length") or DEFAULT_MAX_LENGTH, config.max_tokens)
+    settings["tokenizer_class"] = stated_class(settings, config)
+    definition, settings["tokenizer_class"] = read_definition(folder, settings, lowercase)
+    stated = settings.get("model_max_length") or settings.get("max_len") or DEFAULT_MAX_LENGTH
+    longest = min(DEFAULT_MAX_LENGTH, stated, config.max_tokens)
     tokenizer = Tokenizer(
-        read_definition(folder, settings, lowercase),
+        definition,
         limit=config.max_tokens,
         max_length=int(longest) if max_length is None else max_length,
         special_tokens_in_text=special_tokens_in_text,
         settings=settings,
         source=str(folder),
     )
-    if tokenizer._kind != "WordPiece":
-        tokenizer._settings.setdefault("tokenizer_class", f"{config.family.upstream}Tokenizer")  # transformers reads it
-    tokens, pads = max(tokenizer._pieces) + 1, tokenizer.pad_id
-    if tokens > config.vocab_size or (config.first_position and pads != config.pad_token_id):
-        raise ValueError(
-            f"the tokenizer of {folder} has {tokens} tokens and pads with id {pads}, by config.json the model has "
-            f"{config.vocab_size} (vocab_size) and pads with id {config.pad_token_id} (pad_token_id); the files belong "
-            "to different checkpoints"
-        )
+    check_fits(definition, max(tokenizer._pieces) + 1, tokenizer.pad_id, config, str(folder))
     return tokenizer

@@ -1,7 +1,7 @@
 """The files of a tokenizer, read as untrusted input: the content of a tokenizer.json, or a ValueError with the file.
 
-tokenizer.json            all of it, as the `tokenizers` library writes it
-tokenizer_config.json     names of special tokens, casing, maximum length; it overrides tokenizer.json
+tokenizer.json            the vocabulary and rules, as the `tokenizers` library writes them
+tokenizer_config.json     settings, and the class whose rules count (tokenizer_settings, tokenizer_classes)
 
 Older folders of BERT and ELECTRA have a vocabulary in place of tokenizer.json, whose content is made from it:
 
@@ -13,96 +13,151 @@ Those of relatives (vocab.json and merges.txt, or SentencePiece's own files) are
 import json
 import re
 import warnings
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, models, pre_tokenizers
 
+from minibert.config import Config
+from minibert.text.tokenized import guarded
+from minibert.text.tokenizer_classes import (
+    AS_IS,
+    CLASSES,
+    NOT_USED,
+    PARTS,
+    as_json,
+    class_of,
+    with_rules,
+)
+from minibert.text.tokenizer_settings import (
+    NORMALIZER_SETTINGS,
+    SPECIAL_TOKENS,
+    added_tokens,
+    as_token,
+    extra_tokens,
+    named_tokens,
+    special_tokens,
+    stated_tokens,
+)
 from minibert.utils.files import listing, read_json, read_small
 from minibert.utils.printing import brief
-from minibert.utils.settings import check_number
-
-DEFAULT_MAX_LENGTH = 512
-# The special tokens by role, and their default names: BERT's, RoBERTa's.
-SPECIAL_TOKENS = {
-    "cls_token": ("[CLS]", "<s>"),
-    "sep_token": ("[SEP]", "</s>"),
-    "pad_token": ("[PAD]", "<pad>"),
-    "mask_token": ("[MASK]", "<mask>"),
-    "unk_token": ("[UNK]", "<unk>"),
-}
-# The settings of the library's BertNormalizer, and their names in tokenizer_config.json.
-NORMALIZER_SETTINGS = {
-    "lowercase": "do_lower_case",
-    "strip_accents": "strip_accents",
-    "handle_chinese_chars": "tokenize_chinese_chars",
-}
-
 
 # ---------------------------------------------------------------------------------------------------------------
-# tokenizer_config.json
+# A folder
 
 
-def read_settings(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json, with names of special tokens from special_tokens_map.json if it has none."""
-    settings: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (path := folder / name).exists():
-            settings |= read_json(path)
-            special_tokens(settings, str(path))
-            most = settings.get("model_max_length") or DEFAULT_MAX_LENGTH
-            check_number(f"{path}: model_max_length", most, float, 3, None)  # [CLS], a token of text, [SEP]
-    return settings
+def read_definition(folder: Path, settings: Mapping[str, Any], lowercase: bool | None) -> tuple[dict[str, Any], str]:
+    """Return the content of tokenizer.json that gives the ids of transformers 5.23, and the class that reads it so.
 
-
-def special_tokens(settings: Mapping[str, Any], source: str, vocab: Container[str] | None = None) -> dict[str, str]:
-    """The five special tokens by role; settings have each as a str or as {"content": str, ...}.
-
-    One that is missing there is the first default name that the vocabulary has, or BERT's. Raises ValueError, naming
-    `source`, for one that is not a str or not in the vocabulary.
+    settings: of tokenizer_config.json, with a tokenizer_class. An explicit lowercase overrides them, and they override
+    tokenizer.json. Raises ValueError, with the folder, for files that are damaged or of an unknown class.
     """
-    found = {}
-    for role, names in SPECIAL_TOKENS.items():
-        given = settings.get(role)
-        default = next((name for name in names if name in (vocab or ())), names[0])
-        token = given.get("content") if isinstance(given, dict) else given or default
-        if not isinstance(token, str) or (vocab is not None and token not in vocab):
-            raise ValueError(f"{source}: {role} is {brief(token)}; it must be a token that the vocabulary has")
-        found[role] = token
-    return found
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# tokenizer.json
-
-
-def read_definition(folder: Path, settings: Mapping[str, Any], lowercase: bool | None) -> dict[str, Any]:
-    """The content of tokenizer.json, or its equivalent for an older vocabulary, with the settings applied.
-
-    An explicit lowercase overrides tokenizer_config.json, which overrides tokenizer.json, as in transformers.
-    """
-    if (folder / "tokenizer.json").exists():
+    source, old = str(folder), not (folder / "tokenizer.json").exists()
+    name = class_of(settings["tokenizer_class"], source)
+    if not old:
         definition = read_json(folder / "tokenizer.json")
     elif (folder / "vocab.txt").exists():
-        definition = definition_from_vocab(folder / "vocab.txt", settings, lowercase)
+        model = {"type": "WordPiece", "vocab": read_vocabulary(folder / "vocab.txt")}
+        definition = {"version": "1.0", "model": model}
     else:
         raise FileNotFoundError(
             f"{folder} has neither tokenizer.json nor vocab.txt; it holds: {listing(folder)}; transformers writes a "
             "tokenizer.json: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
-    normalizer = definition.get("normalizer")
-    if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
-        given = {ours: settings.get(theirs) for ours, theirs in NORMALIZER_SETTINGS.items()}
-        given["lowercase"] = given["lowercase"] if lowercase is None else lowercase
-        definition["normalizer"] = normalizer | {ours: value for ours, value in given.items() if value is not None}
+    with guarded(source):
+        kind = model_type(definition["model"])
+        pieces = vocabulary(definition["model"])
+    if old or (name in CLASSES and CLASSES[name][0] != kind):
+        name = "BertTokenizer" if old else AS_IS  # no class of transformers can read such files
+    settings = {**(CLASSES[name][2] if name in CLASSES else {}), **settings}
+    with guarded(source):
+        definition |= {"added_tokens": all_added_tokens(definition, folder, settings, name, pieces)}
+    if name == "BertTokenizer":
+        settings = with_casing(folder, settings, definition, lowercase)
     elif lowercase is not None:
-        raise ValueError(
-            f"lowercase={lowercase} is not possible: the tokenizer of {folder} has no BertNormalizer to change"
-        )
-    prefix, byte_level = settings.get("add_prefix_space"), '"ByteLevel"' in json.dumps(definition.get("pre_tokenizer"))
-    return with_prefix_space(definition, prefix) if byte_level and prefix is not None else definition
+        definition["normalizer"] = with_lowercase(definition.get("normalizer"), lowercase, source)
+    if name == AS_IS:
+        return definition, name
+    vocab = pieces | {token["content"]: token["id"] for token in definition["added_tokens"]}
+    special = special_tokens(settings, source, vocab)
+    with guarded(source):
+        rules = CLASSES[name][1](settings, definition, special, vocab)
+        if old:
+            definition |= {part: as_json(rules[part]) for part in PARTS}
+            definition["model"] |= rules["model"]
+        return with_rules(definition, rules), name
+
+
+def model_type(model: Mapping[str, Any]) -> str:
+    """Return the type of a tokenizer.json's model, which old files leave out."""
+    found = "BPE" if "merges" in model else "Unigram" if isinstance(model.get("vocab"), list) else "WordPiece"
+    return str(model.get("type") or found)
+
+
+def vocabulary(model: Mapping[str, Any]) -> dict[str, int]:
+    """Return the pieces of a tokenizer.json's model with their ids."""
+    pieces = model["vocab"]
+    return dict(pieces) if isinstance(pieces, dict) else {piece: id for id, (piece, _) in enumerate(pieces)}
+
+
+def with_casing(
+    folder: Path, settings: Mapping[str, Any], definition: Mapping[str, Any], lowercase: bool | None
+) -> dict[str, Any]:
+    """Return the settings of BertTokenizer; what they leave open is as in tokenizer.json, or as in the vocabulary.
+
+    transformers would lower-case texts, strip accents and split Chinese there, whatever the files are, so a difference
+    is warned of.
+    """
+    normalizer = definition.get("normalizer")
+    bert = isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer"
+    found: dict[str, Any] = dict(normalizer or {}) if bert else {}
+    if "normalizer" not in definition:  # vocab.txt: uncased without upper case, apart from [CLS], [unused1] and such
+        pieces = [piece for piece in vocabulary(definition["model"]) if not piece.startswith("[")]
+        found = {"lowercase": all(piece == piece.lower() for piece in pieces)}
+    upstream = {"lowercase": True, "strip_accents": None, "handle_chinese_chars": True}
+    given = {theirs: settings.get(theirs) for theirs in NORMALIZER_SETTINGS.values()}
+    given["do_lower_case"] = given["do_lower_case"] if lowercase is None else lowercase
+    for ours, theirs in NORMALIZER_SETTINGS.items():
+        if given[theirs] is not None or found.get(ours, upstream[ours]) == upstream[ours]:
+            continue
+        given[theirs] = found[ours]
+        where = f"its tokenizer.json has {ours}={found[ours]}" if bert else "its vocabulary has upper-case pieces"
+        kept = "texts keep their case; pass lowercase=True or False to decide" if ours == "lowercase" else "that counts"
+        warnings.warn(f"{folder} does not set {theirs}, and {where}: {kept}", stacklevel=4)
+    return {**settings, **given}
+
+
+def with_lowercase(normalizer: Any, lowercase: bool, source: str) -> dict[str, Any]:
+    """Return a BertNormalizer with this casing. Raises ValueError for any other normalizer."""
+    if isinstance(normalizer, dict) and normalizer.get("type") == "BertNormalizer":
+        return normalizer | {"lowercase": lowercase}
+    raise ValueError(
+        f"lowercase={lowercase} is not possible: the tokenizer of {source} has no BertNormalizer to change"
+    )
+
+
+def all_added_tokens(
+    definition: Mapping[str, Any], folder: Path, settings: Mapping[str, Any], name: str, pieces: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """Return the added tokens of a tokenizer: those of tokenizer.json, of the other files, and of its class."""
+    present = definition.get("added_tokens") or []
+    stated = stated_tokens(folder, settings, present)
+    known = {*pieces, *(token.content for token in stated.values())}
+    named = named_tokens(settings)
+    if name != AS_IS:
+        defaults = {role: [one for one in names if one in known] for role, names in SPECIAL_TOKENS.items()}
+        named = named_tokens({role: names[0] for role, names in defaults.items() if names} | dict(settings))
+    if "unk_token" in named and named["unk_token"].content not in known:
+        del named["unk_token"]  # no token that is added can be the model's unknown one
+    extra = extra_tokens(settings)
+    if name == "CamembertTokenizer" and not isinstance(settings.get("extra_special_tokens"), list) and not extra:
+        extra = [as_token(token) for token in NOT_USED]
+    if name == "CamembertTokenizer" and isinstance(mask := settings.get("mask_token", "<mask>"), str):
+        named["mask_token"] = as_token({"content": mask, "lstrip": True, "normalized": False})
+    found = added_tokens(pieces, present if name == AS_IS else [], stated, named, extra)
+    return present if found == sorted(present, key=lambda token: token["id"]) else found
 
 
 def with_prefix_space(definition: dict[str, Any], prefix: bool) -> dict[str, Any]:
@@ -113,18 +168,16 @@ def with_prefix_space(definition: dict[str, Any], prefix: bool) -> dict[str, Any
     return {**definition, **json.loads(changed)}
 
 
-def build(definition: Mapping[str, Any], literal: bool, source: str) -> tokenizers.Tokenizer:
+def build(definition: Mapping[str, Any], literal: bool, split: bool, source: str) -> tokenizers.Tokenizer:
     """The library's tokenizer; literal: special tokens typed in a text are read as characters.
+
+    split: the same as transformers' split_special_tokens, which still finds them as pieces of a Unigram model.
 
     Raises ValueError, naming `source`, for a definition that the library cannot use, or that no relative of BERT has.
     """
-    try:
+    with guarded(source):
         backend = tokenizers.Tokenizer.from_str(json.dumps(definition))
         backend.encode("\U0001f71a", add_special_tokens=False)  # a rare sign: without an unknown token, this fails
-    except Exception as error:  # the library raises nothing narrower
-        raise ValueError(
-            f"{source}: tokenizers {tokenizers.__version__} cannot read this tokenizer.json: {error}"
-        ) from None
     model = backend.model
     byte_level = '"ByteLevel"' in json.dumps(definition.get("pre_tokenizer"))
     if not ((isinstance(model, models.BPE) and byte_level) or isinstance(model, models.WordPiece | models.Unigram)):
@@ -139,7 +192,7 @@ def build(definition: Mapping[str, Any], literal: bool, source: str) -> tokenize
         used = {item.get("SpecialToken", {}).get("id") for part in ("single", "pair") for item in one.get(part) or ()}
         if unknown := used - {None, *(one.get("special_tokens") or ())}:  # the library would panic
             raise ValueError(f"{source}: post_processor uses {', '.join(sorted(unknown))} without defining it")
-    backend.encode_special_tokens = literal
+    backend.encode_special_tokens = literal or split
     names = sorted(token.content for token in backend.get_added_tokens_decoder().values() if token.special)
     if literal and names and isinstance(model, models.Unigram):  # which has them as pieces: split a typed one
         patterns = "|".join(f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names)
@@ -149,12 +202,37 @@ def build(definition: Mapping[str, Any], literal: bool, source: str) -> tokenize
     return backend
 
 
+def check_literal(backend: tokenizers.Tokenizer, special: Iterable[str], control: Container[int], source: str) -> None:
+    """Raise ValueError if the text of a special token becomes a token of control even if it is read literally."""
+    with guarded(source):
+        encodings = backend.encode_batch(list(special), add_special_tokens=False)
+    for one in encodings:
+        if found := [token for token, id in zip(one.tokens, one.ids, strict=True) if id in control]:
+            raise ValueError(
+                "special_tokens_in_text='literal' is not possible with this vocabulary: "
+                f"the word {found[0]!r} itself is a special token; use 'parse'"
+            )
+
+
+def check_fits(definition: Mapping[str, Any], tokens: int, pads: int, config: Config, source: str) -> None:
+    """Raise ValueError, naming `source`, for a tokenizer with more tokens than the model has, or another padding."""
+    if tokens <= config.vocab_size and (not config.first_position or pads == config.pad_token_id):
+        return
+    beyond = [token["content"] for token in definition["added_tokens"] if token["id"] >= config.vocab_size]
+    added = f", or the model has no rows for the added tokens {brief(beyond)}" if beyond else ""
+    raise ValueError(
+        f"the tokenizer of {source} has {tokens} tokens and pads with id {pads}, by config.json the model has "
+        f"{config.vocab_size} (vocab_size) and pads with id {config.pad_token_id} (pad_token_id); the files belong "
+        f"to different checkpoints{added}"
+    )
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # vocab.txt
 
 
-def definition_from_vocab(path: Path, settings: Mapping[str, Any], lowercase: bool | None) -> dict[str, Any]:
-    """The equivalent of tokenizer.json for BERT's original file: one piece per line, its id is the line number."""
+def read_vocabulary(path: Path) -> dict[str, int]:
+    """Return the pieces of BERT's original file with their ids: one piece per line, its id is the line number."""
     try:
         text = read_small(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -165,26 +243,4 @@ def definition_from_vocab(path: Path, settings: Mapping[str, Any], lowercase: bo
             before = f" as on line {vocab[piece] + 1}" if piece else ""
             raise ValueError(f"{path}, line {id + 1} is {piece!r}{before}; every line must hold a different piece")
         vocab[piece] = id
-    special = special_tokens(settings, str(path), vocab)
-    # An uncased vocabulary has no upper-case pieces, apart from [CLS], [unused1] and the like.
-    cased = any(piece != piece.lower() for piece in vocab if not piece.startswith("["))
-    unset = lowercase is None and settings.get("do_lower_case") is None
-    if unset and cased:
-        warnings.warn(
-            f"{path.parent} does not set do_lower_case, and its vocabulary has upper-case pieces: texts keep "
-            "their case; pass lowercase=True or False to decide",
-            stacklevel=4,
-        )
-    cls, sep = special["cls_token"], special["sep_token"]
-    backend = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token=special["unk_token"]))
-    names = dict.fromkeys(special.values())
-    backend.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in names])
-    backend.normalizer = normalizers.BertNormalizer(lowercase=not (unset and cased))
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece()
-    backend.post_processor = processors.TemplateProcessing(
-        single=f"{cls} $A {sep}",
-        pair=f"{cls} $A {sep} $B:1 {sep}:1",
-        special_tokens=[(token, vocab[token]) for token in dict.fromkeys((cls, sep))],
-    )
-    return dict(json.loads(backend.to_str()))
+    return vocab

@@ -19,6 +19,7 @@ from transformers import AutoTokenizer
 from minibert.tasks.answering import (
     Answering,
     Gold,
+    Passage,
     Question,
     Questions,
     answer_tokens,
@@ -282,6 +283,18 @@ def test_the_n_best_are_the_best_of_all_spans(max_length: int, max_answer: int, 
     assert [one["answer"] for one in n_best] == expected
     assert math.isclose(sum(one["score"] for one in n_best), 1.0)
     assert found["answer"] == expected[0]
+
+
+def test_an_answer_has_no_white_space_at_its_ends_where_tokens_have_it() -> None:
+    context = "born  in  Normandy"
+    encoded = Encoded([], back=[Passage([range(5)], 1, [(0, 4), (4, 8), (8, 9), (8, 18), (18, 18)])])
+    task, data = Answering(), Questions([asked(context=context)], known=False)
+    for first, last, expected in ((3, 3, ("Normandy", 10, 18)), (1, 2, ("in", 6, 8)), (2, 2, ("born  in", 0, 8))):
+        logits = np.full((2, 6), -9.0)
+        logits[0, 1 + first] = logits[1, 1 + last] = 9.0
+        logits[:, 1] += 15.0  # the next best
+        (found,) = task.decode([logits], encoded, data, [])
+        assert (found["answer"], found["start"], found["end"]) == expected
 
 
 @settings(max_examples=80, deadline=None)

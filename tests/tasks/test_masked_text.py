@@ -19,7 +19,7 @@ import minibert
 from minibert.heads import Head
 from minibert.losses import IGNORED
 from minibert.tasks.base import Example
-from minibert.tasks.masked_text import Corpus, Guess, MaskedText, fill_mask, fill_text
+from minibert.tasks.masked_text import Corpus, MaskedText, fill_mask, fill_text
 from minibert.text.masking import unmasked
 from minibert.text.tokenized import UnknownTokensWarning
 from minibert.train import finetune
@@ -288,8 +288,8 @@ def test_a_line_has_tokens_probabilities_and_the_text_in_which_the_best_one_cont
     filled = f"The film very {best.token}!"
     assert reader.task.format_predictions(answers, data) == [f"{best.token}\t{best.probability:.4f}\t{filled}"]
     assert answers == [{"masks": [[one._asdict() for one in guesses]], "filled": filled}]
-    guesses = [Guess("##ing", 0.9), Guess("home", 0.8)]
-    assert fill_text("He was walk [MASK] [MASK].", guesses, MINILM) == "He was walking home."
+    best = [MINILM.vocab[token] for token in ("##ing", "home")]
+    assert fill_text("He was walk [MASK] [MASK].", best, MINILM) == "He was walking home."
 
 
 # -- bad input

@@ -1,5 +1,6 @@
 """The small tokenizers of every family, written once."""
 
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 from helpers import minilm_folder
-from small_tokenizers import write_saved
+from small_tokenizers import WORDS, write_config, write_saved
 from transformers import AutoTokenizer
 
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
@@ -29,3 +30,19 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 def both(folders: Callable[[str], Path]) -> Callable[[str], tuple[Tokenizer, Any]]:
     """Our tokenizer and transformers', from the same folder."""
     return cache(lambda family: (load_tokenizer(folders(family)), AutoTokenizer.from_pretrained(folders(family))))
+
+
+@pytest.fixture
+def copied(folders: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    """A family's folder to be changed, in a model with room for more tokens; "words": BERT's with vocab.txt alone."""
+
+    def copy(family: str) -> Path:
+        folder = tmp_path / family
+        if family != "words":
+            shutil.copytree(folders(family), folder)
+        write_config(folder, "bert" if family == "words" else family, 1000)
+        if family == "words":
+            (folder / "vocab.txt").write_text("\n".join(WORDS))
+        return folder
+
+    return copy

@@ -1,10 +1,12 @@
 """The tokenizers of BERT, RoBERTa, XLM-R, CamemBERT and ALBERT equal transformers', and report what they cut off."""
 
+import json
 import multiprocessing
 import os
 import pickle
 import random
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -21,7 +23,7 @@ from hypothesis import strategies as st
 from small_tokenizers import CLASSES, FRAGMENTS, SENTENCES, SPECIAL, write_config, write_saved
 from transformers import AutoTokenizer
 
-from minibert.tasks.masked_text import fill_mask
+from minibert.tasks.masked_text import fill_mask, fill_text
 from minibert.tasks.tagging import Sentences, Tagging
 from minibert.text.tokenized import MODEL_INPUTS, TENSORS
 from minibert.text.tokenizer import Tokenizer, TruncationWarning, UnknownTokensWarning, load_tokenizer
@@ -311,6 +313,37 @@ def test_words_have_their_tags_at_their_first_tokens_as_in_transformers(folders:
         assert [one.ids for one in encoded.examples] == expected["input_ids"]
         firsts = [[expected.word_ids(row).index(word) for word in range(len(words[row]))] for row in (0, 1)]
         assert encoded.back == firsts
+
+
+@pytest.mark.parametrize("family", CLASSES)
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_filled_text_has_the_spaces_that_transformers_decodes(
+    family: str, clean: bool, folders: Any, tmp_path: Path
+) -> None:
+    shutil.copytree(folders(family), tmp_path, dirs_exist_ok=True)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
+    settings["clean_up_tokenization_spaces"] = clean
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    ours, theirs = load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    mask = theirs.mask_token
+    texts = [
+        "the cat {} on",
+        "the cat {}.",
+        "{} cat sat",
+        "the cat{} on",
+        "the {}, cat {} on {}",
+        "the  {} on {}!",
+        "a {}s",
+    ]
+    fillings = [
+        id for id in range(5, len(theirs), 3) if id not in ours.control_ids and "\ufffd" not in theirs.decode([id])
+    ]
+    for text in (text.replace("{}", mask) for text in texts):
+        ids = theirs(text)["input_ids"]
+        for filling in (id for id in fillings if theirs.decode([id]).replace("\ufffd", "\n").isprintable()):
+            row = [filling if id == ours.mask_id else id for id in ids]
+            filled = fill_text(text, [filling] * text.count(mask), ours)
+            assert filled == theirs.decode(row, skip_special_tokens=True)  # FillMaskPipeline's sequence
 
 
 @pytest.mark.parametrize(("family", "mask", "other"), [("roberta", "<mask>", "[MASK]"), ("albert", "[MASK]", "<mask>")])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 import unicodedata
 import warnings
@@ -123,13 +124,21 @@ def test_a_vocabulary_without_a_casing_is_cased_if_it_has_upper_case_and_that_is
 
 
 def test_special_tokens_have_the_names_of_the_files_or_of_the_vocabulary(tmp_path: Path) -> None:
-    names = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": {"content": "<s>"}, "sep_token": "</s>"}
+    cls = {"content": "<s>", "lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
+    names = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": cls, "sep_token": "</s>"}
     absent = dict.fromkeys([*names, "mask_token"], "absent")
     vocab = b"<pad>\n<unk>\n<s>\n</s>\n<mask>\nhello\n"
     folder = checkpoint(tmp_path, vocab=vocab, tokenizer_config=absent | {"mask_token": "<mask>"})
-    (folder / "special_tokens_map.json").write_text(json.dumps(names | {"mask_token": "<other>"}))
+    (folder / "special_tokens_map.json").write_text(json.dumps(names | {"mask_token": "hello"}))
+    for settings in (
+        {"mask_token": "<mask>"},
+        {"mask_token": "<mask>", "added_tokens_decoder": {}} | names | {"cls_token": "<s>"},
+    ):
+        (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": True} | settings))
+        theirs = AutoTokenizer.from_pretrained(folder)
+        assert load_tokenizer(folder).mask_id == theirs.mask_token_id  # the older file counts, or is not read
+        assert ids(folder, ["hello <mask> x"]) == theirs(["hello <mask> x"])["input_ids"]
     expected = [["<s>", "hello", "<mask>", "<unk>", "</s>"]]
-    assert load_tokenizer(folder)("hello <mask> x").tokens == expected
     (folder / "special_tokens_map.json").unlink()
     (folder / "tokenizer_config.json").unlink()
     assert load_tokenizer(folder)("hello <mask> x").tokens == expected
@@ -203,9 +212,8 @@ TOKENIZER_JSON = {
     "a splitter of another kind": (definition(pre_tokenizer=7), CANNOT),
     "no model": (json.dumps({"model": 7}), CANNOT),
     "a unigram vocabulary": (definition(model={"type": None, "vocab": [["a", 0.5]]}), CANNOT),
-    "no pieces": (definition(model={"vocab": {}}), CANNOT),
+    "no pieces": (definition(model={"vocab": {}}), "unk_token is"),
     "an id of another kind": (definition(model={"vocab": {"a": "0"}}), CANNOT),
-    "an unknown token that is unknown": (definition(model={"unk_token": "<unk>"}), CANNOT),
     "words": (definition(model={"type": "WordLevel", "max_input_chars_per_word": None}), "a WordLevel model"),
     "merges of characters": (definition(model={"type": "BPE", "merges": []}), "a BPE model that is not byte-level"),
     "added tokens of another kind": (definition(added_tokens=7), CANNOT),
@@ -242,7 +250,7 @@ def test_literal_is_refused_if_a_special_token_is_an_ordinary_word(tmp_path: Pat
 DAMAGED: list[tuple[str, bytes, str]] = [
     ("vocab.txt", b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\na\n", "line 7 is 'a' as on line 6"),
     ("vocab.txt", b"[PAD]\n[UNK]\n\n[CLS]\n[SEP]\n[MASK]\na\n", "line 3 is ''"),
-    ("vocab.txt", b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", r"mask_token is '\[MASK\]'"),
+    ("vocab.txt", b"[PAD]\n[MASK]\n[CLS]\n[SEP]\na\n", r"unk_token is '\[UNK\]'"),
     ("vocab.txt", "[PAD]\n[UNK]\né\n".encode("cp1252"), "is not UTF-8"),
     ("vocab.txt", b"", "line 1 is ''"),
     *(("tokenizer.json", text.encode(), message) for text, message in TOKENIZER_JSON.values()),
@@ -263,6 +271,26 @@ def test_a_folder_without_its_files_is_refused_with_what_it_holds_and_the_way_ou
     refused(folder, r"neither tokenizer\.json nor vocab\.txt; it holds: config\.json", FileNotFoundError)
     way_out = r"it holds: config\.json, spiece\.model; transformers writes a tokenizer\.json"
     refused(write_vocabulary(tmp_path / "b", "albert"), way_out, FileNotFoundError)
+
+
+SLOW = {"Regex": "(a|aa)+$"}  # tries all ways to split a run of a
+PANICS: dict[str, dict[str, Any]] = {
+    "a splitter": {"pre_tokenizer": {"type": "Split", "pattern": SLOW, "behavior": "Isolated", "invert": False}},
+    "a normalizer": {"normalizer": {"type": "Replace", "pattern": SLOW, "content": "b"}},
+}
+
+
+@pytest.mark.parametrize("rule", PANICS.values(), ids=PANICS)
+def test_a_rule_that_makes_the_library_panic_is_named_in_one_line(rule: dict[str, Any], tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path, tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast"})
+    (folder / "tokenizer.json").write_text(json.dumps(FILES["tokenizer"] | rule))
+    tokenizer = load_tokenizer(folder)
+    calls = [tokenizer, tokenizer.tokenize, tokenizer.encode, lambda text: tokenizer.ids([text, text])]
+    for call in (*calls, pickle.loads(pickle.dumps(tokenizer))):
+        with pytest.raises(ValueError, match=r"cannot tokenize.*library fail") as caught:
+            call("a" * 40 + "!")
+        assert str(folder) in str(caught.value) and "\n" not in str(caught.value) and "aaa" not in str(caught.value)
+    assert ids(folder, ["hello"]) != []  # other texts are read
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes in the file system of Windows")

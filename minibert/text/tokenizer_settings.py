@@ -1,0 +1,232 @@
+"""tokenizer_config.json and the older files beside it: the settings of a tokenizer, its special and its added tokens.
+
+    tokenizer_config.json      settings, names of special tokens, tokens that were added
+    special_tokens_map.json    older: names of special tokens, unless tokenizer_config.json has added_tokens_decoder
+    added_tokens.json          older: tokens that were added, with their ids
+
+A setting that changes ids is applied as transformers 5.23 applies it, or refused (APPLIED, UNSUPPORTED). All others
+that transformers reads are listed with the reason why they change no ids (HARMLESS).
+"""
+
+from collections.abc import Container, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, models
+
+from minibert.utils.files import read_json
+from minibert.utils.printing import brief
+from minibert.utils.settings import check_number
+
+DEFAULT_MAX_LENGTH = 512
+# The special tokens by role, and their default names: BERT's, RoBERTa's.
+SPECIAL_TOKENS = {
+    "cls_token": ("[CLS]", "<s>"),
+    "sep_token": ("[SEP]", "</s>"),
+    "pad_token": ("[PAD]", "<pad>"),
+    "mask_token": ("[MASK]", "<mask>"),
+    "unk_token": ("[UNK]", "<unk>"),
+}
+NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")  # as in upstream
+# The settings of the library's BertNormalizer, and their names in tokenizer_config.json.
+NORMALIZER_SETTINGS = {
+    "lowercase": "do_lower_case",
+    "strip_accents": "strip_accents",
+    "handle_chinese_chars": "tokenize_chinese_chars",
+}
+
+# Every key of tokenizer_config.json that transformers 5.23 reads; a test compares the three tables with its source.
+APPLIED = {
+    *("tokenizer_class", "model_max_length", "max_len", "truncation_side", "model_input_names"),
+    *(*NAMED, "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens"),
+    *("model_specific_special_tokens", "split_special_tokens"),
+    *("do_lower_case", "strip_accents", "tokenize_chinese_chars", "keep_accents", "add_prefix_space", "trim_offsets"),
+}
+HARMLESS = {
+    "rows are padded on the right, so that positions count from the first token": {
+        *("padding_side", "pad_to_multiple_of", "pad_token_type_id", "tokenizer_padding", "_json_padding"),
+    },
+    "each call sets these": {"max_length", "stride", "truncation_strategy"},
+    "upstream reads it only without a tokenizer.json and a class with rules": {"unk_id"},
+    "the template of the class has these tokens": {"add_bos_token", "add_eos_token"},
+    "these change how ids become text, not the ids": {
+        *("clean_up_tokenization_spaces", "errors"),
+        "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
+    },
+    "where files are, and what read them; upstream finds them itself": {
+        *("name_or_path", "tokenizer_file", "vocab_file", "merges_file", "is_local", "local_files_only"),
+        *("files_loaded", "backend", "verbose", "_commit_hash", "processor_class", "tokenizer"),
+    },
+    "code of a checkpoint is never run; a tokenizer_class of its own is refused": {"auto_map"},
+    "of chats": {"chat_template", "response_template", "response_schema", "chat_control_tokens"},
+    "of Mistral's models": {"fix_mistral_regex"},
+}
+# These replace a vocabulary or a rule by a value that only Python code can make, or by another file.
+UNSUPPORTED = {
+    *("vocab", "merges", "tokenizer_object", "gguf_file", "post_processor", "init_inputs"),
+    *("tokenizer_truncation", "_json_truncation", "_spm_precompiled_charsmap", "fast_tokenizer_files"),
+}
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Return tokenizer_config.json, with the special tokens of special_tokens_map.json where transformers reads it.
+
+    Raises ValueError or TypeError, with the file, for a value of another kind and for a key that is not supported.
+    """
+    settings: dict[str, Any] = {}
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        if "added_tokens_decoder" not in settings and (path := folder / name).exists():
+            found = read_json(path)
+            check_settings(found, str(path))
+            settings |= found
+            older = "additional_special_tokens" in settings and not settings.get("extra_special_tokens")
+            if older and name == "tokenizer_config.json":
+                settings["extra_special_tokens"] = settings.pop("additional_special_tokens")
+    return settings
+
+
+def check_settings(settings: Mapping[str, Any], source: str) -> None:
+    """Raise ValueError or TypeError, naming `source`, for a value of another kind or a key that is not supported."""
+    special_tokens(settings, source)
+    most = settings.get("model_max_length") or settings.get("max_len") or DEFAULT_MAX_LENGTH
+    check_number(f"{source}: model_max_length", most, float, 3, None)  # [CLS], a token of text, [SEP]
+    choices = {"truncation_side": ("left", "right"), "split_special_tokens": (True, False)}
+    for key, values in choices.items():
+        if settings.get(key) not in (None, *values):
+            raise ValueError(f"{source}: {key} is {brief(settings[key])}; it must be {' or '.join(map(str, values))}")
+    for key in sorted(UNSUPPORTED & settings.keys()):
+        if settings[key] not in (None, []):
+            raise ValueError(
+                f"{source} has {key}, which changes how texts are tokenized and which minibert does not support; save "
+                "the tokenizer with transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+            )
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Special tokens
+
+
+def special_tokens(settings: Mapping[str, Any], source: str, vocab: Container[str] | None = None) -> dict[str, str]:
+    """Return the five special tokens by role; settings have each as a str or as {"content": str, ...}.
+
+    One that is missing there is the first default name that the vocabulary has, or BERT's. Raises ValueError, naming
+    `source`, for one that is not a str or not in the vocabulary.
+    """
+    found = {}
+    for role, names in SPECIAL_TOKENS.items():
+        given = settings.get(role)
+        default = next((name for name in names if name in (vocab or ())), names[0])
+        token = given.get("content") if isinstance(given, dict) else given or default
+        if not isinstance(token, str) or (vocab is not None and token not in vocab):
+            raise ValueError(f"{source}: {role} is {brief(token)}; it must be a token that the vocabulary has")
+        found[role] = token
+    return found
+
+
+def as_token(value: Any) -> AddedToken:
+    """Return a special token of a file: a str, or {"content": str, "lstrip": bool, ...}."""
+    if isinstance(value, str):
+        return AddedToken(value, special=True)
+    return as_added({"special": True} | value)
+
+
+def named_tokens(settings: Mapping[str, Any]) -> dict[str, AddedToken]:
+    """Return the special tokens that settings name, by role, in the order in which transformers adds them."""
+    own = {key: value for key, value in settings.items() if key.endswith("_token") and key not in NAMED}
+    extra = settings.get("extra_special_tokens")
+    groups = [own, settings.get("model_specific_special_tokens") or {}, extra if isinstance(extra, dict) else {}]
+    named = {role: settings[role] for role in NAMED if settings.get(role)}
+    for group in groups:
+        named |= {role: value for role, value in group.items() if isinstance(value, str | dict)}
+    return {role: as_token(value) for role, value in named.items()}
+
+
+def extra_tokens(settings: Mapping[str, Any]) -> list[AddedToken]:
+    """Return the special tokens without a role: additional_special_tokens, in transformers 5 extra_special_tokens."""
+    found = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
+    return [] if isinstance(found, dict) else [as_token(value) for value in found]
+
+
+def with_side(settings: Mapping[str, Any], definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with the truncation_side of a tokenizer.json, unless they have their own."""
+    truncation = definition.get("truncation")
+    left = isinstance(truncation, dict) and truncation.get("direction") == "Left"
+    return {**settings, "truncation_side": "left"} if left and not settings.get("truncation_side") else dict(settings)
+
+
+def saved_settings(settings: Mapping[str, Any], definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings as tokenizer_config.json has them beside this tokenizer.json, which has the added tokens."""
+    found: dict[str, Any] = {"tokenizer_class": "BertTokenizer"} | dict(settings)
+    for key, value in found.items():
+        if key.endswith("_token") and isinstance(value, dict):
+            found[key] = value["content"]
+    if extra := extra_tokens(found):  # the older name is read by transformers 4, too
+        found.pop("extra_special_tokens", None)
+        found["additional_special_tokens"] = [token.content for token in extra]
+    if "added_tokens_decoder" in found:
+        tokens = definition["added_tokens"]
+        keys = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
+        found["added_tokens_decoder"] = {str(one["id"]): {key: one[key] for key in keys} for one in tokens}
+    normalizer = definition.get("normalizer") or {}
+    return found | {theirs: normalizer[ours] for ours, theirs in NORMALIZER_SETTINGS.items() if ours in normalizer}
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Added tokens
+
+
+def as_added(entry: Mapping[str, Any]) -> AddedToken:
+    """Return an added token of a file, {"content": str, "lstrip": bool, ...}, with or without its id."""
+    return AddedToken(entry["content"], **{key: entry[key] for key in entry if key not in ("id", "content", "__type")})
+
+
+def stated_tokens(
+    folder: Path, settings: Mapping[str, Any], content: Iterable[Mapping[str, Any]]
+) -> dict[int, AddedToken]:
+    """Return the added tokens that files state with an id; content: the added_tokens of tokenizer.json.
+
+    Those of added_tokens_decoder; without it those of added_tokens.json and of tokenizer.json, as in transformers.
+    """
+    if "added_tokens_decoder" in settings:
+        return {int(id): as_added(token) for id, token in settings["added_tokens_decoder"].items()}
+    found: dict[int, AddedToken] = {}
+    if (path := folder / "added_tokens.json").exists():
+        extra = settings.get("extra_special_tokens") or []
+        roles = {role: settings[role] for role in NAMED if settings.get(role)}
+        special = {token.content for token in [*named_tokens(roles).values(), *map(as_token, extra)]}
+        for token, id in read_json(path).items():
+            found[id] = AddedToken(token, normalized=token not in special, special=token in special)
+    for entry in content:
+        found[entry["id"]] = as_added(entry)
+    return found
+
+
+def added_tokens(
+    vocab: Mapping[str, int],
+    present: Iterable[Mapping[str, Any]],
+    stated: Mapping[int, AddedToken],
+    named: Mapping[str, AddedToken],
+    extra: Iterable[AddedToken],
+) -> list[dict[str, Any]]:
+    """Return the added_tokens of a tokenizer.json: what transformers 5.23 makes of the tokens that files state or name.
+
+    vocab: the pieces of the model. present: the tokens that are added already. A token that is a piece keeps its id;
+    any other gets the next free one, whatever id the file states. (TokenizersBackend.__init__)
+    """
+    stub = Tokenizer(models.WordLevel(dict(vocab), unk_token=""))  # has ids, and never sees a text
+    stub.add_tokens([as_added(entry) for entry in present])
+    by_content = {token.content: token for token in stated.values()}
+    named = {role: by_content.get(token.content, token) for role, token in named.items()}
+    known = {repr(token) for token in stub.get_added_tokens_decoder().values()}
+    new = [token for _, token in sorted(stated.items()) if repr(token) not in known]
+    contents = {token.content for token in [*stub.get_added_tokens_decoder().values(), *new]}
+    for token in [*named.values(), *extra]:
+        if token.content not in contents:
+            contents.add(token.content)
+            new.append(token)
+    roles = {token.content for token in named.values()}
+    for token in new:
+        token.special = token.special or token.content in roles
+    stub.add_tokens(new)
+    found = sorted(stub.get_added_tokens_decoder().items())
+    return [{"id": id, **token.__getstate__()} for id, token in found]

@@ -1,0 +1,113 @@
+"""The rules of a tokenizer are those of its class in transformers, whatever rules tokenizer.json has."""
+
+import json
+import re
+import shutil
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from small_tokenizers import CLASSES, assert_as_transformers, change
+from transformers import AutoTokenizer
+from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
+
+from minibert.text.tokenizer import load_tokenizer
+from minibert.text.tokenizer_classes import ALIASES
+
+UNIGRAMS = [family for family in CLASSES if family != "roberta"]
+METASPACE = {"type": "Metaspace", "replacement": "▁", "add_prefix_space": True}  # as transformers 4 wrote it
+OTHER_RULES: dict[str, dict[str, Any]] = {
+    "normalizer": {"normalizer": {"type": "Lowercase"}},
+    "pre_tokenizer": {"pre_tokenizer": {"type": "WhitespaceSplit"}},
+    "post_processor": {"post_processor": None},
+    "decoder": {"decoder": None},
+}
+
+
+@pytest.mark.parametrize("family", UNIGRAMS)
+@pytest.mark.parametrize("name", [None, "PreTrainedTokenizerFast"])
+def test_white_space_is_that_of_the_class_where_tokenizer_json_has_metaspace_alone(
+    family: str, name: str | None, copied: Any
+) -> None:
+    folder = copied(family)
+    change(folder, "tokenizer.json", pre_tokenizer=METASPACE)
+    change(folder, "tokenizer_config.json", **({"tokenizer_class": name} if name else {}))
+    assert_as_transformers(folder)
+
+
+def test_a_bert_with_the_tokenizer_of_xlm_r_has_its_rules(copied: Any) -> None:
+    folder = copied("xlm-roberta")
+    change(folder, "config.json", model_type="bert", pad_token_id=0)
+    change(folder, "tokenizer.json", pre_tokenizer=METASPACE)
+    assert_as_transformers(folder)
+
+
+@pytest.mark.parametrize("family", CLASSES)
+@pytest.mark.parametrize("rules", OTHER_RULES.values(), ids=OTHER_RULES)
+def test_other_rules_of_tokenizer_json_count_for_the_class_without_rules_only(
+    family: str, rules: dict[str, Any], copied: Any
+) -> None:
+    folder = copied(family)
+    original = load_tokenizer(folder)
+    change(folder, "tokenizer.json", **rules)
+    texts = ["The Cat sat, naïve", "a 中文"]
+    assert assert_as_transformers(folder).ids(texts) == original.ids(texts)
+    change(folder, "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
+    if "normalizer" in rules or ("pre_tokenizer" in rules and family != "roberta"):  # else it is refused
+        assert load_tokenizer(folder).ids(texts) == AutoTokenizer.from_pretrained(folder)(texts)["input_ids"]
+
+
+@pytest.mark.parametrize("family", CLASSES)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *({"add_prefix_space": value} for value in (True, False)),
+        *({"trim_offsets": False}, {"do_lower_case": False}, {"keep_accents": True}, {"tokenizer_class": None}),
+    ],
+    ids=str,
+)
+def test_settings_of_the_class_count_as_in_transformers(family: str, settings: dict[str, Any], copied: Any) -> None:
+    folder = copied(family)
+    change(folder, "tokenizer_config.json", **settings)
+    assert_as_transformers(folder)
+
+
+def test_settings_of_the_model_count_as_in_transformers(folders: Callable[[str], Any], tmp_path: Any) -> None:
+    shutil.copytree(folders("bert"), tmp_path, dirs_exist_ok=True)
+    content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    content["model"] |= {"max_input_chars_per_word": 4, "unk_token": "[PAD]"}
+    change(tmp_path, "tokenizer.json", **content)
+    texts = ["rumination 😀 and more", "a " + "x" * 101]
+    assert load_tokenizer(tmp_path).ids(texts) == AutoTokenizer.from_pretrained(tmp_path)(texts)["input_ids"]
+
+
+def test_the_other_names_of_a_class_are_those_of_transformers() -> None:
+    for name, own in ALIASES.items():
+        found, expected = tokenizer_class_from_name(name), tokenizer_class_from_name(own)
+        assert found is not None and expected is not None
+        assert issubclass(found, expected) or found.__name__ == "PythonBackend"  # which AutoTokenizer replaces
+
+
+@pytest.mark.parametrize("place", ["tokenizer_config.json", "config.json"])
+@pytest.mark.parametrize("name", ["BertJapaneseTokenizer", "PhobertTokenizer", "T5TokenizerFast", "MyTokenizer", 7])
+def test_a_class_with_rules_that_minibert_does_not_have_is_refused(name: object, place: str, copied: Any) -> None:
+    folder = copied("words")
+    settings = {"word_tokenizer_type": "mecab", "subword_tokenizer_type": "character"}
+    change(folder, place, tokenizer_class=name, **settings)
+    with pytest.raises(ValueError, match=f"{folder} has tokenizer_class {name!r}.*BertTokenizer, RobertaTokenizer"):
+        load_tokenizer(folder)
+
+
+def test_a_casing_that_only_tokenizer_json_states_counts_and_is_warned_of(folders: Any, tmp_path: Any) -> None:
+    shutil.copytree(folders("bert"), tmp_path, dirs_exist_ok=True)
+    content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    content["normalizer"] |= {"lowercase": False, "strip_accents": False}
+    change(tmp_path, "tokenizer.json", **content)
+    change(tmp_path, "tokenizer_config.json", do_lower_case=None)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert load_tokenizer(tmp_path).tokenize("Cafe") == ["[UNK]"]
+    first, second = (str(one.message) for one in caught[:2])
+    assert re.search("does not set do_lower_case.*lowercase=False.*pass lowercase=True", first)
+    assert "strip_accents=False" in second and {one.filename for one in caught} == {__file__}
