@@ -2,7 +2,7 @@
 
     FOLDER/run_config.json             settings, hashes of data and starting weights
     FOLDER/state-00000200.safetensors  weights, optimizer, random state and progress after step 200; the last two
-    FOLDER/history.jsonl               losses and scores, one line per save; it only grows
+    FOLDER/history.jsonl               losses and scores, one line per save; it only grows, and has a copy
     FOLDER/best.safetensors            the weights of the epoch with the best score
     FOLDER/windows.txt                 the position in a corpus (batches.py)
 
@@ -33,12 +33,13 @@ from minibert.checkpoints.tensor_files import write_tensors
 from minibert.train import distributed
 from minibert.train.distributed import SINGLE_PROCESS, DistributedContext
 from minibert.train.loop import Progress
-from minibert.utils.files import final_name, lock_file, naming, read_json, sync, write_text_atomically
+from minibert.utils.files import atomic_write, final_name, lock_file, naming, read_json, sync, write_text_atomically
 from minibert.utils.outputs import OTHER
 
-RUN_CONFIG, LOCK, BEST, HISTORY = "run_config.json", "lock", "best.safetensors", "history.jsonl"
+RUN_CONFIG, LOCK, BEST = "run_config.json", "lock", "best.safetensors"
+HISTORY, HISTORY_COPY = "history.jsonl", "history-copy.jsonl"
 STATE = re.compile(r"state-\d{8,}\.safetensors")
-RUN_FILE = re.compile(rf"{STATE.pattern}|best\.safetensors|history\.jsonl|windows(-\d+)?\.txt|run_config\.json")
+RUN_FILE = re.compile(rf"{STATE.pattern}|best\.safetensors|history(-copy)?\.jsonl|windows(-\d+)?\.txt|run_config\.json")
 MARK = b"minibert\n"  # in a lock that minibert has made
 OLD_CONFIG = {"processes", "tokenizer"}  # run_config.json has "minibert"; that of earlier versions only had these
 SAVE_MINUTES = 5.0  # between two states, where no number of steps is given
@@ -63,7 +64,7 @@ class Checkpointer:
         self.folder, self.config, self.restart, self.context = folder, config, restart, context
         self.writer, self.saved = ThreadPoolExecutor(1, thread_name_prefix="minibert-checkpoint"), time.monotonic()
         self.writing: Future[Any] = self.writer.submit(int)  # nothing
-        self.history = History(folder / HISTORY)
+        self.history = History(folder)
 
     def __enter__(self) -> Self:
         self.context.on_main(self.open)
@@ -143,7 +144,7 @@ class Checkpointer:
                 tensors, metadata = read_checked(path)
                 progress = self.history.read(dict(json.loads(metadata["progress"])))
                 self.restore(tensors, model, optimizer)
-            except (SafetensorError, FileNotFoundError, KeyError, ValueError, TypeError) as error:
+            except (SafetensorError, KeyError, ValueError, TypeError) as error:
                 unreadable.append(path)
                 warnings.warn(f"{path} cannot be read ({error})", stacklevel=5)
                 continue
@@ -250,11 +251,12 @@ class Checkpointer:
 class History:
     """The losses and scores of a run, in a file to which each save appends what is new, as one line of JSON.
 
-    A state has the size of the file and its checksum, so what was written after that state is ignored.
+    A state has the size of the file and its checksum, so what was written after that state is ignored. All states need
+    this file, so there is a copy in case it is damaged.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.size, self.crc = path, 0, 0
+    def __init__(self, folder: Path) -> None:
+        self.paths, self.size, self.crc = (folder / HISTORY, folder / HISTORY_COPY), 0, 0
         self.counts: dict[str, int] = {}  # of the values that are in the file
 
     def read(self, state: dict[str, Any]) -> Progress:
@@ -262,26 +264,35 @@ class History:
         self.size, self.crc = state.pop("history", (0, 0))
         if not self.size:  # a state of an earlier version, which has all losses in itself
             return Progress(**state)
-        with self.path.open("rb") as file:
-            content = file.read(self.size)
-        if zlib.crc32(content) != self.crc:
-            raise ValueError(f"{self.path} is damaged")
         found = dict[str, list[Any]]()
-        for line in content.splitlines():
+        for line in self.content().splitlines():
             for name, values in json.loads(line).items():
                 found.setdefault(name, []).extend(values)
         self.counts = {name: len(values) for name, values in found.items()}
         return Progress(**state, curve=found.pop("curve"), scores=found.pop("scores"), parts=found)
+
+    def content(self) -> bytes:
+        """Return what the state refers to. Restores a damaged file from the other; ValueError if both are damaged."""
+        found = {path: path.read_bytes()[: self.size] if path.exists() else b"" for path in self.paths}
+        whole = next((content for content in found.values() if zlib.crc32(content) == self.crc), None)
+        if whole is None:
+            raise ValueError(f"{self.paths[0]} and its copy are damaged")
+        for path in (path for path, content in found.items() if content != whole):
+            warnings.warn(f"{path} is damaged; it is restored from its copy", stacklevel=5)
+            with atomic_write(path) as temporary:
+                temporary.write_bytes(whole)
+        return whole
 
     def append(self, progress: Progress) -> dict[str, Any]:
         """Append what is new, and return the rest of the progress, whose size does not grow with the steps."""
         lists: dict[str, list[Any]] = {"curve": progress.curve, "scores": progress.scores, **progress.parts}
         new = {name: values[self.counts.get(name, 0) :] for name, values in lists.items()}
         line = json.dumps(new).encode() + b"\n"
-        with naming(self.path), self.path.open("ab") as file:
-            file.truncate(self.size)  # what was written after the state that was resumed
-            file.write(line)
-        sync(self.path)
+        for path in self.paths:
+            with naming(path), path.open("ab") as file:
+                file.truncate(self.size)  # what was written after the state that was resumed
+                file.write(line)
+            sync(path)
         self.counts = {name: len(values) for name, values in lists.items()}
         self.size, self.crc = self.size + len(line), zlib.crc32(line, self.crc)
         kept = {name: getattr(progress, name) for name in ("step", "epoch", "batch", "tokens", "best")}

@@ -20,7 +20,7 @@ from words import labelled
 import minibert
 from minibert.tasks.classification import Classification
 from minibert.train import checkpointer, loop
-from minibert.train.checkpointer import BEST, HISTORY, Checkpointer, History, remove_run
+from minibert.train.checkpointer import BEST, HISTORY, HISTORY_COPY, Checkpointer, History, remove_run
 from minibert.train.finetuning import FinetuneRun
 from minibert.train.settings import FinetuneSettings, TrainSettings
 
@@ -94,7 +94,7 @@ def metadata_of(path: Path) -> Any:
 
 def progress_of(folder: Path) -> loop.Progress:
     """The progress of the last state."""
-    return History(folder / HISTORY).read(json.loads(metadata_of(folder / states(folder)[-1])["progress"]))
+    return History(folder).read(json.loads(metadata_of(folder / states(folder)[-1])["progress"]))
 
 
 def assert_ended_alike(folder: Path, whole: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_finished_run_keeps_two_states_and_the_best_weights_and_trains_nothing
 ) -> None:
     shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
     assert states(tmp_path) == ["state-00000008.safetensors", "state-00000009.safetensors"]
-    names = [BEST, HISTORY, "lock", "run_config.json", *states(tmp_path)]
+    names = [BEST, HISTORY_COPY, HISTORY, "lock", "run_config.json", *states(tmp_path)]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert run(checkpoint, tmp_path) == []
     assert_ended_alike(tmp_path, whole)
@@ -224,17 +224,29 @@ def test_of_a_last_state_that_is_damaged_a_warning_tells_and_the_one_before_it_i
     assert_ended_alike(tmp_path, whole)
 
 
-@pytest.mark.parametrize("damage", ["cut", "a bit", "missing"])
-def test_where_no_state_can_be_read_the_error_says_so_and_nothing_is_deleted(
-    damage: str, checkpoint: Path, whole: Path, tmp_path: Path
+@pytest.mark.parametrize("name", [HISTORY, HISTORY_COPY])
+@pytest.mark.parametrize("damage", ["empty", "junk", "missing", "a bit"])
+def test_a_damaged_history_is_named_and_restored_from_its_copy(
+    damage: str, name: str, checkpoint: Path, whole: Path, killed: Path, tmp_path: Path
 ) -> None:
-    """The losses and scores of all states are in one file."""
-    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    history = tmp_path / HISTORY
-    if damage == "missing":
-        history.unlink()
+    shutil.copytree(killed, tmp_path, dirs_exist_ok=True)
+    if damage == "a bit":
+        flip(tmp_path / name, 50)
     else:
-        flip(history, 50) if damage == "a bit" else history.write_bytes(history.read_bytes()[:100])
+        DAMAGE.get(damage, Path.unlink)(tmp_path / name)
+    with pytest.warns(UserWarning, match=f"{tmp_path / name} is damaged"):
+        assert run(checkpoint, tmp_path, every=1) == [6, 7, 8, 9]
+    assert_ended_alike(tmp_path, whole)
+    assert (tmp_path / HISTORY).read_bytes() == (tmp_path / HISTORY_COPY).read_bytes()
+
+
+def test_where_no_state_can_be_read_the_error_says_so_and_nothing_is_deleted(
+    checkpoint: Path, whole: Path, tmp_path: Path
+) -> None:
+    """The losses and scores of all states are in one file and its copy."""
+    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
+    for name in (HISTORY, HISTORY_COPY):
+        flip(tmp_path / name, 50)
     before = sorted(tmp_path.iterdir())
     with (
         pytest.warns(UserWarning, match=f"{tmp_path}/state-0000000[89].* cannot be read .*{HISTORY}"),
@@ -273,13 +285,14 @@ def as_earlier_version(folder: Path) -> None:
     for path in folder.glob("*.safetensors"):
         metadata = {}
         if path.name != BEST:
-            values = vars(History(folder / HISTORY).read(json.loads(metadata_of(path)["progress"])))
+            values = vars(History(folder).read(json.loads(metadata_of(path)["progress"])))
             metadata = {"progress": json.dumps({name: value for name, value in values.items() if name != "pending"})}
         path.write_bytes(save(load_file(path), metadata))
     config = json.loads((folder / "run_config.json").read_text())
     del config["minibert"]
     (folder / "run_config.json").write_text(json.dumps(config))
-    (folder / HISTORY).unlink()
+    for name in (HISTORY, HISTORY_COPY):
+        (folder / name).unlink()
     (folder / "lock").write_bytes(b"")
 
 
