@@ -21,7 +21,8 @@ from minibert.utils.printing import brief
 Names = tuple[str, ...]  # of the labels of a text
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)  # a name that is a number
 UNNAMED = "LABEL_"  # transformers calls labels without names LABEL_0, LABEL_1, ...
-PRINTED = re.compile(r"\[[\d.\s]*\]", re.ASCII)  # a numpy array in the text of a file: [0 1 1]
+ITEM = r"""(\d+(\.\d*)?|True|False|'[^']*'|"[^"]*")"""
+PRINTED = re.compile(rf"\[\s*{ITEM}(\s+{ITEM})+\s*\]", re.ASCII)  # as numpy prints an array: [0 1 1], ['a' 'b']
 ARRAYS = (list, tuple, np.ndarray)
 
 
@@ -73,6 +74,8 @@ def array_in(cell: str, where: str) -> str | list[Any]:
     """
     if not cell.startswith("["):
         return cell
+    if PRINTED.fullmatch(cell):  # Python would read 'a' 'b' as one text
+        raise ValueError(f"{where} has the label {brief(cell)}; write an array as JSON, with commas: [0, 1, 1]")
     for parse in (parse_json, ast.literal_eval):
         try:
             found = parse(cell)
@@ -80,8 +83,6 @@ def array_in(cell: str, where: str) -> str | list[Any]:
             continue
         if isinstance(found, list):
             return found
-    if PRINTED.fullmatch(cell):
-        raise ValueError(f"{where} has the label {brief(cell)}; write an array as JSON, with commas: [0, 1, 1]")
     return cell
 
 

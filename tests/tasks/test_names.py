@@ -35,6 +35,9 @@ def read(folder: Path, task: Classification, name: str, labels: list[Any]) -> An
     return task.read(folder / name)
 
 
+PRINTED: list[Any] = [[0, 1, 1], [0.0, 1.0], [True, False], ["plot", "cast"], ["it's", "cast"]]
+
+
 # -- order
 
 
@@ -162,7 +165,7 @@ def test_lists_of_names_and_of_numbers_are_read_as_scikit_learn_binarizes_them()
         ([[0, 1, 1], [0, 2, 0]], r"row 0 has the labels \[0, 1, 1\]"),
         (["0|1|1", "a"], r"row 0 .* and row 1 array|row 0 has the label"),
         ([["a"], [1]], "row 0 has the label .* and row 1"),
-        (["[0 1 1]", "[1 0 0]"], r"row 0 has the label '\[0 1 1\]'; write an array as JSON"),
+        *(([str(np.array(row))] * 2, "row 0 has the label .*; write an array as JSON") for row in PRINTED),
         ([[0, [1]], [1, 0]], r"row 0 has the label \[1\]"),
     ],
 )
