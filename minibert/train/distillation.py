@@ -126,7 +126,8 @@ def new_student(teacher: Head, take: Sequence[int]) -> Head:
     Any other task head is fresh. In eval mode, on the CPU.
     """
     carried = {name: getattr(teacher.config, name) for name in CARRIED}
-    config = Config.from_dict({"model_type": "distilbert", "num_hidden_layers": len(take)} | carried)
+    sizes = {"num_hidden_layers": len(take), "num_labels": teacher.config.num_labels}
+    config = Config.from_dict({"model_type": "distilbert"} | sizes | carried)
     student = HEAD_CLASSES[teacher.name](config)
     names = [f"encoder.embeddings.{part}" for part in ("token", "position", "norm")]
     names += ["transform", "transform_norm", "decoder"] if isinstance(student, TokenPrediction) else []

@@ -271,6 +271,18 @@ def test_the_labels_of_a_teacher_may_be_in_another_order(home: Path, tmp_path: P
     assert torch.equal(run.soft_labels.flip(1), classifier_run(home / "tuned").soft_labels)
 
 
+def test_a_student_has_as_many_labels_as_its_teacher_in_its_order(tmp_path: Path) -> None:
+    names = ["z", "a", "m"]
+    head: dict[str, Any] = {"head": "sequence-classification", "num_labels": 3, "id2label": dict(enumerate(names))}
+    teacher = write_words_checkpoint(tmp_path / "three", num_hidden_layers=2, **head)
+    run = classifier_run(teacher, SINGLE.from_labels(labelled(24)[0], names * 8))
+    student = run.new_model()
+    assert list(student.config.id2label.values()) == run.labels == names
+    batch = next(iter(run.batches().epoch_batches(0)))
+    losses: Any = run.loss_of(packed_output)(student, batch)
+    assert all(loss.isfinite() for loss in losses.values())
+
+
 def test_the_command_distills_a_classifier_into_a_folder_that_predicts(home: Path, tmp_path: Path, run: Any) -> None:
     train, dev, out = write_tsv(tmp_path / "train.tsv", 48), write_tsv(tmp_path / "dev.tsv", 24), tmp_path / "out"
     command = (
