@@ -18,6 +18,7 @@ on a CPU the two are equal bit for bit.
 import math
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -228,6 +229,8 @@ class Encoder(nn.Module):
 
     Mirrors BertModel and DistilBertModel. `attention` is "eager" (written out) or "sdpa" (torch's fused kernel).
     """
+
+    source: Path | None = None  # the checkpoint that the weights were loaded from
 
     def __init__(self, config: Config, attention: str = "eager", pooler: bool = True) -> None:
         super().__init__()

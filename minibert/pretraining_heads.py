@@ -10,6 +10,7 @@ losses are in losses.py. Sections are those of "BERT" (Devlin et al. 2018). Besi
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -60,8 +61,10 @@ class Head(nn.Module):
     reads: ClassVar[tuple[str, ...]]
     build: Callable[[Config], None]  # creates the modules on top of the encoder
     read: Callable[..., Any]  # from the encoder's output, and labels, to the output of the head
-    tokenizer: Any = None  # that of a trained model, see train.finetune
-    predict: Callable[..., list[dict[str, Any]]]  # minibert.predict for such a model, called with (texts, pairs)
+    # What `predict` reads texts with; None: the files of the checkpoint that the model was loaded from, its `source`.
+    tokenizer: Any = None
+    task: Any = None  # the settings of tasks.base.Task
+    source: Path | None = None
 
     def __init__(self, config: Config, attention: str = "eager") -> None:
         super().__init__()
@@ -103,6 +106,15 @@ class Head(nn.Module):
             ),
             **labels,
         )
+
+    def predict(self, texts: object, pairs: object = None) -> list[dict[str, Any]]:
+        """Return what minibert.predict says of the texts, with the tokenizer and the settings of the checkpoint.
+
+        Raises TypeError for a model that has no tokenizer, and what minibert.predict raises.
+        """
+        import minibert  # whose other modules come after this one
+
+        return minibert.predict(self, texts, pairs)
 
     def output(self, encoded: EncoderOutput, logits: Tensor, loss: Tensor | None) -> Output:
         """The output of a head with one kind of logits."""

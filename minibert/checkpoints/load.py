@@ -131,7 +131,7 @@ def load(
     fill(model, found, loaded, dtype, new_head)
     if isinstance(model, Head):
         model.head_is_trained = not new_head
-    model.__dict__["source"] = folder  # where `save` finds the tokenizer
+    model.source = folder  # where `save` and `predict` find the tokenizer
     model = model.eval().to(device)
     return (model, loaded) if report else model
 

@@ -53,7 +53,7 @@ from minibert.tasks.base import Example
 from minibert.tasks.classification import Classification
 from minibert.text.tokenizer import load_tokenizer
 from minibert.train.batches import Batch
-from minibert.train.finetuning import FinetuneRun, as_data, with_predict
+from minibert.train.finetuning import FinetuneRun, as_data
 from minibert.train.loop import Loss, Losses
 from minibert.train.objectives import MaskedLanguageModel
 from minibert.train.outputs import outputs
@@ -342,7 +342,7 @@ def distill(
     check_out(Path(out), overwrite, teacher)
     run = prepare(data, teacher, task, dev, **{"precision": "float32"} | settings)
     student: Head = run.finish(Path(out), restart=restart, overwrite=overwrite).model
-    return with_predict(student, run) if isinstance(run, FinetuneRun) else student
+    return student
 
 
 def prepare(

@@ -45,8 +45,8 @@ from minibert.train.batches import Batches
 from minibert.train.loop import Loss, WeightedLoss, own_loss, readable_output
 from minibert.train.outputs import States, can_be_kept, outputs
 from minibert.train.packed import OutputFunction, packed_output
-from minibert.train.reader import Reader, predict
-from minibert.train.run import Run, check_out, resolve_precision
+from minibert.train.reader import Reader
+from minibert.train.run import Run, Trained, check_out, resolve_precision
 from minibert.train.settings import FinetuneSettings
 from minibert.train.start import freeze, labels_of_head, new_model
 from minibert.utils.device import choose_device
@@ -139,6 +139,12 @@ class FinetuneRun(Run):
         """What TrainedFolder reads, and notes on the data."""
         notes = [*map(str, self.cuts), *self.notes]
         return {"task": self.task.name, "settings": vars(self.task), "labels": self.labels, "notes": notes}
+
+    def train(self, folder: Path, *, restart: bool = False, verbose: bool = False) -> Trained:
+        """Train, see Run.train; the model keeps the task, with which it answers texts."""
+        trained = super().train(folder, restart=restart, verbose=verbose)
+        trained.model.task = self.task
+        return trained
 
     def new_model(self) -> Head:
         """The checkpoint with a task head, frozen as the settings say.
@@ -240,19 +246,13 @@ def finetune(
         trained = (
             run.train(Path(folder)) if out is None else run.finish(Path(out), restart=restart, overwrite=overwrite)
         )
-    return with_predict(trained.model, run)
+    return cast(Head, trained.model)
 
 
 def log_notes(run: FinetuneRun) -> None:
     """Log the notes that the command prints in its summary: a task head that is new, words without tokens."""
     for note in run.notes:
         log.warning("minibert: notice: %s", note)
-
-
-def with_predict(model: Head, run: FinetuneRun) -> Head:
-    """The trained model, which answers texts as the task has it."""
-    model.predict = partial(predict, Reader.of(model, run.tokenizer, run.task))
-    return model
 
 
 def as_data(task: Any, data: Any, labels: object = None, pairs: Sequence[str] | None = None) -> Any:

@@ -67,18 +67,31 @@ class Reader:
     def of(cls, model: Head, tokenizer: Tokenizer, task: Task | None = None, **more: Any) -> Reader:
         """A loaded model. task: with its settings; None: those that config.json implies.
 
-        Raises ValueError for a task head that was never trained, one that no task has, and for two labels of one name.
+        Raises what task_name raises, and ValueError for two labels of one name.
         """
-        found = {task_class(name).head: name for name in TASKS}.get(model.name)
-        if found is None or not model.head_is_trained:
-            state = "was never trained" if found else f"is not that of a task; choose from {', '.join(TASKS)}"
-            raise ValueError(f"the task head {model.name!r} {state}")
+        found = task_name(model)
         labels = [name for _, name in sorted(model.config.id2label.items())]
         if (twice := Counter(labels).most_common(1)) and twice[0][1] > 1:
             raise ValueError(
                 f"config.json has the label {brief(twice[0][0])} twice in id2label; each needs its own name"
             )
         return cls(task or task_of(found, model.config), model, tokenizer, labels, tokenizer.max_length, **more)
+
+    @classmethod
+    def of_loaded(cls, model: Head, tokenizer: Tokenizer | None) -> Reader:
+        """A model in memory, which keeps the tokenizer and the task of its checkpoint; tokenizer: another one.
+
+        Raises TypeError where there is no tokenizer, and what `of` raises.
+        """
+        kind = task_name(model)
+        if model.task is None and model.source is not None:
+            model.task, max_length = trained_task(model.source, kind)
+            if tokenizer is None and model.tokenizer is None:
+                model.tokenizer = load_tokenizer(model.source, max_length=max_length)
+        tokenizer = tokenizer or model.tokenizer
+        if tokenizer is None:
+            raise TypeError("a loaded model reads texts with its tokenizer; pass tokenizer=load_tokenizer(...)")
+        return cls.of(model, tokenizer, model.task)
 
     @property
     def pairs(self) -> bool | None:
@@ -101,6 +114,15 @@ class Reader:
         numbered = isinstance(data, Texts) and data.names
         labels = as_numbers(self.labels, data.names) if numbered else self.labels
         return self.task.measure(replace(self, labels=labels).answer(data), data, labels)
+
+
+def task_name(model: Head) -> str:
+    """The task of a model's head. Raises ValueError for a head that was never trained, and one that no task has."""
+    found = {task_class(name).head: name for name in TASKS}.get(model.name)
+    if found is None or not model.head_is_trained:
+        state = "was never trained" if found else f"is not that of a task; choose from {', '.join(TASKS)}"
+        raise ValueError(f"the task head {model.name!r} {state}")
+    return found
 
 
 def trained_task(folder: Path, kind: str) -> tuple[Task | None, int | None]:
@@ -175,8 +197,8 @@ def predict(
     """What a model with a task head says of texts, a dict for each text.
 
     model: a folder of `minibert classify train`, of `minibert finetune` or of transformers, also by its name on the
-    Hub; or a loaded model with its tokenizer, which stays on its device. pairs: second texts, the passages of
-    questions. pretokenized: for a tagger: words are separated by spaces alone.
+    Hub; or a loaded model, which stays on its device. tokenizer: of a loaded model, if not its checkpoint's. pairs:
+    second texts, the passages of questions. pretokenized: for a tagger: words are separated by spaces alone.
 
         one label        {"label", "probability", "probabilities": {label: probability}}
         several labels   {"labels": (...), "probability": (of each), "probabilities": {...}}
@@ -190,10 +212,7 @@ def predict(
     for pairs where single texts are expected or the reverse.
     """
     if isinstance(model, Head):
-        tokenizer = tokenizer or getattr(model, "tokenizer", None)
-        if tokenizer is None:
-            raise TypeError("a loaded model reads texts with its tokenizer; pass tokenizer=load_tokenizer(...)")
-        reader: Any = Reader.of(model, tokenizer)
+        reader: Any = Reader.of_loaded(model, tokenizer)
     elif tokenizer is not None:
         raise TypeError("tokenizer is for a loaded model; a folder has its own")
     else:
