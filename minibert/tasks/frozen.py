@@ -254,7 +254,7 @@ def check_vectors(vectors: NDArray[np.floating[Any]], features: TextFeatures, ro
 
 
 def cross_validate(
-    vectors: NDArray[np.float32], labels: NDArray[np.int64], grid: Sequence[float], folds: int
+    vectors: NDArray[np.float32], labels: Sequence[str] | NDArray[np.int64], grid: Sequence[float], folds: int
 ) -> list[Score]:
     """Accuracy at each C, the scaler fitted within each fold; the folds are the same for all and in every run."""
     splits = StratifiedKFold(folds, shuffle=True, random_state=0)
