@@ -90,7 +90,7 @@ def guesses_in(
     row = move(torch.tensor([ids], dtype=torch.long), model.device)  # (1,S)
     with inference(model):
         logits = model(row, attention_mask=torch.ones_like(row), token_type_ids=torch.zeros_like(row)).logits
-    found = logits[0, places].cpu()  # (masks, V)
+    found = torch.stack([logits[0, place] for place in places]).cpu()  # (masks, V)
     return best_tokens(found, tokenizer, top_k), found.argmax(dim=-1).tolist()
 
 

@@ -33,7 +33,7 @@ def guarded(source: str, doing: str = "read this tokenizer.json") -> Iterator[No
         panic = type(error).__name__ == "PanicException"  # no module has this class
         if not panic and not isinstance(error, Exception):
             raise
-        problem = "one of its rules or tokens makes the library fail" if panic else error
+        problem = "one of its rules or tokens makes the library fail" if panic else str(error).partition("\n")[0]
         raise ValueError(f"{source}: tokenizers {tokenizers.__version__} cannot {doing}: {problem}") from None
 
 

@@ -68,8 +68,8 @@ class Tokenizer:
 
     definition: the content of a tokenizer.json. limit: the number of positions of the model. max_length: texts are cut
     to this unless a call sets another. special_tokens_in_text: "parse" reads a typed "[SEP]" as that token, as
-    transformers does; "literal" reads it as five characters. settings: the content of tokenizer_config.json. source:
-    the name of the definition in errors.
+    transformers does, which has split_special_tokens against it; "literal" reads it as five characters. settings: the
+    content of tokenizer_config.json. source: the name of the definition in errors.
     """
 
     def __init__(

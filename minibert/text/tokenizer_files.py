@@ -72,7 +72,7 @@ def read_definition(folder: Path, settings: Mapping[str, Any], lowercase: bool |
     if old or (name in CLASSES and CLASSES[name][0] != kind):
         name = "BertTokenizer" if old else AS_IS  # no class of transformers can read such files
     settings = {**(CLASSES[name][2] if name in CLASSES else {}), **settings}
-    with guarded(source):
+    with guarded(source, "add the tokens of its files"):
         definition |= {"added_tokens": all_added_tokens(definition, folder, settings, name, pieces)}
     if name == "BertTokenizer":
         settings = with_casing(folder, settings, definition, lowercase)

@@ -94,6 +94,11 @@ def check_settings(settings: Mapping[str, Any], source: str) -> None:
     for key, values in choices.items():
         if settings.get(key) not in (None, *values):
             raise ValueError(f"{source}: {key} is {brief(settings[key])}; it must be {' or '.join(map(str, values))}")
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        if not isinstance(settings.get(key), list | dict | None):
+            raise ValueError(
+                f"{source}: {key} is {brief(settings[key])}; it must be a list of tokens, or tokens by name"
+            )
     for key in sorted(UNSUPPORTED & settings.keys()):
         if settings[key] not in (None, []):
             raise ValueError(
@@ -191,7 +196,8 @@ def stated_tokens(
         return {int(id): as_added(token) for id, token in settings["added_tokens_decoder"].items()}
     found: dict[int, AddedToken] = {}
     if (path := folder / "added_tokens.json").exists():
-        extra = settings.get("extra_special_tokens") or []
+        extra = settings.get("extra_special_tokens")
+        extra = extra if isinstance(extra, list) else []
         roles = {role: settings[role] for role in NAMED if settings.get(role)}
         special = {token.content for token in [*named_tokens(roles).values(), *map(as_token, extra)]}
         for token, id in read_json(path).items():

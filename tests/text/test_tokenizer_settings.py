@@ -45,7 +45,12 @@ def test_every_key_that_transformers_reads_is_applied_or_harmless_or_refused() -
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [*((key, ["x"]) for key in sorted(UNSUPPORTED)), ("truncation_side", "up"), ("split_special_tokens", 7)],
+    [
+        *((key, ["x"]) for key in sorted(UNSUPPORTED)),
+        ("truncation_side", "up"),
+        ("split_special_tokens", 7),
+        ("extra_special_tokens", "x"),
+    ],
 )
 def test_a_key_that_is_not_supported_and_a_value_of_another_kind_are_refused(key: str, value: Any, copied: Any) -> None:
     folder = copied("words")
