@@ -25,7 +25,7 @@ The API. Bodies are JSON, Content-Type application/json; an unknown field is ref
 
 Replies are {"object": "list", "model", "data": [{"index", ...}], "usage": {"prompt_tokens", "total_tokens"}}; usage has
 truncated_texts if texts were cut: texts that are too long are refused, unless the server was started with --truncate
-(a classifier reads them as it did when it was trained).
+(a classifier reads them as it did when it was trained; texts to tag and passages are read whole, in windows).
 
 Errors are {"error": {"message", "type", "param", "code"}}. No message holds a text of a user, and no text is logged.
 

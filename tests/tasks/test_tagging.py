@@ -82,7 +82,11 @@ def test_sentences_are_read_from_conll_columns(tmp_path: Path, text: str, name: 
         ("\n\n-DOCSTART- O\n", "a.conll holds no sentences"),
         ("", "a.conll holds no sentences"),
         ("me\tO\n\xff\tO\n", "a.conll, line 2, is not UTF-8"),
-        ("a good film\tpos\na very bad film\tneg\n", "a.conll has texts in place of words, such as 'a good.* classify"),
+        ("good film\tpos\na bad film\tneg\n", "a.conll has texts in place of words"),
+        (
+            "a good old film\tpos\n\na very bad film\tneg\n",
+            "a.conll has texts in place of words, such as 'a good.* classify",
+        ),
         ('{"text": "a", "label": 0}\n', r"a.conll, line 1, is '\{.* JSON for answer or choose"),
         ("word tag\nme O\nyou O\n", "a.conll begins with a header, 'word' and 'tag'"),
         ("Wort\tArt\n\nAnn\tB-person\nme\tO\n", "a.conll begins with a header, 'Wort' and 'Art'"),
