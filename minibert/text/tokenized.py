@@ -86,7 +86,12 @@ def read_template(
         return SpecialTokenTemplate((cls[1],), (sep[1],) * (1 + doubled), (sep[1],), segment=int(not doubled))
     between = tuple(pair.ids[1 + len(a) : -1 - len(b)])
     found = SpecialTokenTemplate((pair.ids[0],), between, (pair.ids[-1],), int(pair.type_ids[-1] != 0))
-    if (alone.ids, pair.ids, pair.type_ids) == (found.row(a), found.row(a, b), found.segments(len(a), len(b))):
+    known = all(backend.id_to_token(id) is not None for id in pair.ids)
+    if known and (alone.ids, pair.ids, pair.type_ids) == (
+        found.row(a),
+        found.row(a, b),
+        found.segments(len(a), len(b)),
+    ):
         return found
     raise ValueError(
         f"{source}: post_processor turns a pair into {' '.join(pair.tokens)} with segments {pair.type_ids}, and one "

@@ -58,6 +58,17 @@ def test_other_rules_of_tokenizer_json_count_for_the_class_without_rules_only(
         assert load_tokenizer(folder).ids(texts) == AutoTokenizer.from_pretrained(folder)(texts)["input_ids"]
 
 
+def test_a_template_with_an_id_that_is_no_token_is_refused(copied: Any) -> None:
+    folder = copied("xlm-roberta")
+    content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    for one in content["post_processor"]["special_tokens"].values():
+        one["ids"] = [10**9]
+    change(folder, "tokenizer.json", **content)
+    change(folder, "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
+    with pytest.raises(ValueError, match=f"{folder}: post_processor turns a pair"):
+        load_tokenizer(folder)
+
+
 @pytest.mark.parametrize("family", CLASSES)
 @pytest.mark.parametrize(
     "settings",

@@ -15,6 +15,7 @@ from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
 import minibert
+from minibert.tasks.answering import Answering
 from minibert.text.tokenizer import TruncationWarning, load_tokenizer
 from minibert.text.tokenizer_settings import APPLIED, HARMLESS, UNSUPPORTED
 
@@ -187,6 +188,16 @@ def test_a_long_text_keeps_its_end_however_long_it_is(copied: Any) -> None:
     with pytest.warns(TruncationWarning, match=r"longest has 40004\): what comes before was cut off"):
         (row,) = tokenizer.ids(["the " * 40_000 + "cat sat"], max_length=5)
     assert tokenizer.convert_ids_to_tokens(row) == ["[CLS]", "the", "cat", "sat", "[SEP]"]
+
+
+def test_a_question_is_cut_on_the_side_that_the_files_state_and_its_passage_is_split_from_the_left(copied: Any) -> None:
+    folder, task = copied("words"), Answering(max_question=2)
+    data = task.from_texts(["the cat sat"], ["hello world " * 9])
+    for side, question in (("right", ["the", "cat"]), ("left", ["cat", "sat"])):
+        change(folder, "tokenizer_config.json", truncation_side=side)
+        tokenizer = load_tokenizer(folder)
+        rows = [tokenizer.convert_ids_to_tokens(one.ids) for one in task.encode(data, tokenizer, [], 12).examples]
+        assert all(row[1:3] == question for row in rows) and rows[0][4:6] == ["hello", "world"] and len(rows) > 1
 
 
 def test_segments_are_left_out_where_the_files_leave_them_out(copied: Any) -> None:
