@@ -30,6 +30,7 @@ from minibert.config import Config
 from minibert.kernels.matmul import Linear, choose_linear
 from minibert.tasks.classification import Classification
 from minibert.text.tokenizer import Tokenizer
+from minibert.utils.files import user_path
 from minibert.utils.printing import progress_bar
 from minibert.vectors.pooling import POOLINGS
 
@@ -76,7 +77,7 @@ print(time.time())
 
 def find_texts(session: Session) -> None:
     """Make sentences of $MINIBERT_DATA the work: of SST-2, or of novels for masked LM; without them, drawn ones."""
-    count, data, texts = session.settings.sentences, Path(os.environ.get("MINIBERT_DATA", "")), list[str]()
+    count, data, texts = session.settings.sentences, user_path(os.environ.get("MINIBERT_DATA", "")), list[str]()
     novels, reviews = data / "novels" / "heldout.txt", data / "sst2" / "train.tsv"
     if session.settings.objective == "mlm":
         origin = "the first sentences of held-out novels"

@@ -30,7 +30,7 @@ from minibert.checkpoints.tensor_files import (
     write_tensors,
 )
 from minibert.config import Config
-from minibert.utils.files import inside, listing, read_json, regular, write_text_atomically
+from minibert.utils.files import inside, listing, read_json, regular, user_path, write_text_atomically
 from minibert.utils.outputs import atomic_folder, check_output
 from minibert.utils.printing import brief, cut
 
@@ -52,7 +52,7 @@ def convert(name: str | Path, out: str | Path, *, model_type: str | None = None,
     left out, with the reason. Raises FileNotFoundError where there is nothing to convert, ValueError for an `out` that
     is not empty, for a pickle that would run code, is damaged or holds no tensors, and for what Config refuses.
     """
-    out, folder = Path(out), locate(name, download=False).folder
+    out, folder = user_path(out), locate(name, download=False).folder
     check_output(out, overwrite, files=FILES, apart=[name, folder])
     config, stated = Config.from_file(folder / "config.json", model_type), read_json(folder / "config.json")
     done: Figures = {"folder": folder, "out": out, "model_type": config.model_type, "left_out": {}}

@@ -17,7 +17,7 @@ from torch.export import Dim
 from minibert.checkpoints.load import head_of, load
 from minibert.heads import Head, MultipleChoice, QuestionAnswering, SequenceClassification, TokenClassification
 from minibert.model import Encoder
-from minibert.utils.files import atomic_write
+from minibert.utils.files import atomic_write, user_path
 from minibert.utils.outputs import check_output
 from minibert.utils.printing import require
 
@@ -51,7 +51,7 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None, overwr
     extra onnx, ValueError for another suffix, for a file that exists, and what `load` raises; RuntimeError where the
     file does not compute what the model computes.
     """
-    out = Path(out)
+    out = user_path(out)
     require("onnx", "onnx", "onnxruntime", "onnxscript")
     check_output(out, overwrite, endings=(".onnx",), apart=[name])
     if head is None:

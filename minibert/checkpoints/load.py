@@ -29,7 +29,7 @@ from minibert.families.base import Family
 from minibert.heads import HEAD_CLASSES, Head, TokenPrediction, head_class, with_num_labels
 from minibert.model import Encoder, initialise
 from minibert.utils.device import check_device
-from minibert.utils.files import atomic_write, regular, write_text_atomically
+from minibert.utils.files import atomic_write, regular, user_path, write_text_atomically
 from minibert.utils.printing import MOST, brief, cut
 
 if TYPE_CHECKING:
@@ -315,7 +315,7 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
     while inner := [child for name, child in model.named_children() if name in ("_orig_mod", "module")]:
         model = inner[0]  # inside the wrapper of torch.compile, or of DataParallel and the like
     config: Any = model.config
-    folder, head = Path(folder), model.name if isinstance(model, Head) else ""
+    folder, head = user_path(folder), model.name if isinstance(model, Head) else ""
     folder.mkdir(parents=True, exist_ok=True)
     state = model.state_dict()
     tensors = {full_name(config.family, ours, head, config.layers_in_group): x for ours, x in state.items()}

@@ -1,9 +1,9 @@
 """The commands about checkpoints: `minibert download`, `inspect`, `convert` and `export`."""
 
 import argparse
-from pathlib import Path
 
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_overwrite
+from minibert.utils.files import user_path
 from minibert.utils.printing import block, printable
 
 
@@ -48,7 +48,7 @@ def inspect(args: Arguments) -> Figures:
 def convert_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("folder", metavar="FOLDER", help="with pytorch_model.bin and config.json")
-    add("--out", required=True, type=Path, metavar="FOLDER2", help="a new folder")
+    add("--out", required=True, type=user_path, metavar="FOLDER2", help="a new folder")
     add_overwrite(parser)
     add("--model-type", metavar="TYPE", help="such as bert: for a config.json that states none")
 
@@ -69,7 +69,7 @@ def convert(args: Arguments) -> Figures:
 def export_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="NAME", help="a Hub name or a folder")
-    add("--out", required=True, type=Path, metavar="FILE.onnx", help="the file")
+    add("--out", required=True, type=user_path, metavar="FILE.onnx", help="the file")
     heads = "a task head that the checkpoint has, or encoder (default: its head of fine-tuning, else encoder)"
     add("--head", metavar="HEAD", help=heads)
     add_overwrite(parser)

@@ -15,14 +15,14 @@ from minibert.cli.shared import (
     features_settings,
     read_options,
 )
-from minibert.utils.files import regular
+from minibert.utils.files import regular, user_path
 from minibert.utils.outputs import atomic_folder, check_output
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     add_data(parser)
     add = parser.add_argument
-    add("--out", required=True, type=Path, metavar="FOLDER", help="the folder of the classifier")
+    add("--out", required=True, type=user_path, metavar="FOLDER", help="the folder of the classifier")
     add_overwrite(parser)
     add("--grid", metavar="GRID", help="values of C to choose from: tutorial, log, or 0.01,0.1,1")
     add("--folds", type=int, default=5, metavar="N", help="of the cross-validation; 0: none (%(default)s)")
@@ -47,12 +47,12 @@ def run(args: Arguments) -> Figures:
     settings = features_settings(args)
     if args.features is None:
         settings["cache"] = args.cache or args.out.with_name(args.out.name + ".features")
-    vectors = None if args.features is None else read_vectors(Path(args.features))
+    vectors = None if args.features is None else read_vectors(user_path(args.features))
     how = {"vectors": vectors, "grid": args.grid, "folds": args.folds}
     try:
         classifier = train(rows, **how, **settings)
     except KeyboardInterrupt as stop:
-        if args.features is None and Path(settings["cache"]).exists():
+        if args.features is None and user_path(settings["cache"]).exists():
             stop.args = (f"the features of some texts are kept in {settings['cache']}; the same command continues",)
         raise
     classifier.task, seconds = task, time.perf_counter() - begin

@@ -3,7 +3,6 @@
 import argparse
 import time
 from dataclasses import asdict
-from pathlib import Path
 
 from minibert.cli.shared import (
     Arguments,
@@ -15,6 +14,7 @@ from minibert.cli.shared import (
     standard_input,
 )
 from minibert.text.formats import FileSettings
+from minibert.utils.files import user_path
 from minibert.utils.printing import printable, require
 
 
@@ -29,7 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--out",
         required=True,
-        type=Path,
+        type=user_path,
         metavar="FILE.npy",
         help="the matrix, complete when it appears; the same command resumes an interrupted one; "
         "with --engine ray a folder",

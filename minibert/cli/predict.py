@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from minibert.cli.shared import (
@@ -24,6 +23,7 @@ from minibert.cli.shared import (
     masked_lm,
     standard_input,
 )
+from minibert.utils.files import user_path
 from minibert.utils.outputs import check_output
 from minibert.utils.printing import block, require
 
@@ -104,7 +104,7 @@ def add_rows(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(encoding=None, missing=None)  # None: not given, so as in training
     add(
         "--out",
-        type=Path,
+        type=user_path,
         metavar="FILE",
         help="a table of the predictions and all columns of the input: .tsv, .csv, .jsonl or .parquet; an input column "
         "that is called as a prediction becomes NAME_input",

@@ -3,10 +3,10 @@
 import argparse
 import importlib
 import time
-from pathlib import Path
 
 from minibert.bench.settings import Settings
 from minibert.cli.shared import DEFAULT_MODEL, Arguments, Figures, add_options, add_overwrite, read_options
+from minibert.utils.files import user_path
 from minibert.utils.printing import block, require
 from minibert.utils.settings import integers
 
@@ -15,7 +15,7 @@ def trace_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("text", metavar="TEXT", help="the text to follow")
     add("text_b", nargs="?", metavar="TEXT_B", help="a second text, to make a pair")
-    add("--out", type=Path, metavar="FILE.html", help="the page")
+    add("--out", type=user_path, metavar="FILE.html", help="the page")
     add("--model", metavar="NAME", help=f"a Hub name or a folder (default: the classifier's, or {DEFAULT_MODEL})")
     add(
         "--classifier",
@@ -25,9 +25,14 @@ def trace_arguments(parser: argparse.ArgumentParser) -> None:
     add("--layers", type=integers, metavar="N,N", help="layers of the page, from 0 (default: as many as fit in 12 MB)")
     add("--heads", type=integers, metavar="N,N", help="heads of the page, from 0 (default: as many as fit in 12 MB)")
     add("--truncation", default="warn", metavar="HOW", help="a text that is too long is cut (warn) or refused (error)")
-    add("--annotated", type=Path, metavar="FOLDER", help="pages of `make annotated` to link (default: build/annotated)")
-    add("--png", type=Path, metavar="FILE", help="the attention of one layer and head as a picture")
-    add("--svg", type=Path, metavar="FILE", help="the same as vector graphics")
+    add(
+        "--annotated",
+        type=user_path,
+        metavar="FOLDER",
+        help="pages of `make annotated` to link (build/annotated)",
+    )
+    add("--png", type=user_path, metavar="FILE", help="the attention of one layer and head as a picture")
+    add("--svg", type=user_path, metavar="FILE", help="the same as vector graphics")
     add("--layer", type=int, default=-1, metavar="N", help="layer of the picture, from 0 (default: the last)")
     add("--head", default="mean", metavar="N", help="head of the picture, from 0, or mean or rollout (%(default)s)")
     add("--words", action="store_true", help="join word pieces in the picture")
@@ -78,7 +83,7 @@ def bench(args: Arguments) -> Figures:
 
     check_device(settings.device)
     if settings.plot:
-        check_picture(Path(settings.plot), settings.overwrite)
+        check_picture(user_path(settings.plot), settings.overwrite)
     benchmark = importlib.import_module(f"minibert.bench.{settings.kind}")
     began, results = time.perf_counter(), []
     print(report.heading(settings), flush=True)
@@ -89,6 +94,6 @@ def bench(args: Arguments) -> Figures:
     print("\n" + report.goals_text(results) + "\n\n" + block("legend", report.LEGEND))
     print(block("seconds", f"{seconds:.0f}"))
     if settings.plot:
-        report.draw(results, Path(settings.plot))
+        report.draw(results, user_path(settings.plot))
         print(block("written", settings.plot))
     return report.figures(settings, results, seconds)

@@ -17,6 +17,7 @@ from minibert.train.settings import (
     PretrainSettings,
     VocabularySettings,
 )
+from minibert.utils.files import user_path
 from minibert.utils.printing import block
 
 SKIP = ("config", "init", "dev", "objective", "phrases", "model", "freeze", "class_weight")  # no flags of distill
@@ -27,7 +28,7 @@ CLASSIFY = {one.name for one in fields(DistillClassifierSettings) if "help" in o
 def add_output(parser: argparse.ArgumentParser) -> None:
     """The output folder of a training."""
     help = "the trained checkpoint; the same command resumes a killed run"
-    parser.add_argument("--out", required=True, type=Path, metavar="FOLDER", help=help)
+    parser.add_argument("--out", required=True, type=user_path, metavar="FOLDER", help=help)
     parser.add_argument("--restart", action="store_true", help="start again instead of resuming a killed run")
     add_overwrite(parser)
 
@@ -77,7 +78,7 @@ def finetune_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     add_options(parser, FinetuneSettings, skip=() if name == "classify" else ("class_weight",))
     add_options(parser, task)
     add("--seeds", type=int, default=1, metavar="N", help="train with N seeds, keep the best on dev (1)")
-    add("--plot", type=Path, metavar="FILE.png", help="plot the loss and the score on dev")
+    add("--plot", type=user_path, metavar="FILE.png", help="plot the loss and the score on dev")
 
 
 def finetune(args: Arguments, name: str) -> Figures:
@@ -187,7 +188,7 @@ def distill(args: Arguments) -> Figures:
 def vocab_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("corpus", nargs="+", metavar="CORPUS", help="files of text, .txt or a table with a column of texts, also .gz")
-    add("--out", required=True, type=Path, metavar="FOLDER", help="a new folder, for --tokenizer of pretrain")
+    add("--out", required=True, type=user_path, metavar="FOLDER", help="a new folder, for --tokenizer of pretrain")
     add("--cased", action="store_true", help="keep case and accents")
     add_options(parser, VocabularySettings)
     add_overwrite(parser)

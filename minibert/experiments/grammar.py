@@ -36,6 +36,7 @@ from minibert.checkpoints.hub import locate
 from minibert.config import Config
 from minibert.tasks.metrics import standard_error
 from minibert.tasks.scoring import Scorer
+from minibert.utils.files import user_path
 from minibert.utils.plotting import check_picture, pyplot, save_figure
 from minibert.utils.printing import block, table
 
@@ -124,7 +125,7 @@ def draw(found: Mapping[str, Mapping[str, float]], title: str, path: Path) -> No
 def main(arguments: Sequence[str] | None = None) -> int:
     """Score the pairs and print the table; exit status 2 for a wrong request."""
     parser = argparse.ArgumentParser(description="Which sentence of a minimal pair does a masked LM find likelier?")
-    add, data = parser.add_argument, Path(os.environ.get("MINIBERT_DATA", "")) / "zorro"
+    add, data = parser.add_argument, user_path(os.environ.get("MINIBERT_DATA", "")) / "zorro"
     add("folder", nargs="?", type=Path, default=data, metavar="FOLDER", help="files of pairs ($MINIBERT_DATA/zorro)")
     add("--model", required=True, metavar="NAME", help="checkpoint with a masked-LM head")
     add("--precision", default="float32", help="float32, bfloat16 or auto (%(default)s)")

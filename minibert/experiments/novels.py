@@ -26,7 +26,7 @@ import torch
 from minibert.checkpoints.hub import SHIPPED
 from minibert.checkpoints.load import load, save
 from minibert.text.tokenizer import load_tokenizer
-from minibert.utils.files import read_json, write_text_atomically
+from minibert.utils.files import read_json, user_path, write_text_atomically
 from minibert.utils.outputs import atomic_folder
 
 VOCABULARY = 8192
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Learn a vocabulary and a masked language model from novels.")
     parser.add_argument("folder", nargs="?", type=Path, default=Path("build/novels"), help="(%(default)s)")
     parser.add_argument("--steps", type=int, default=STEPS, metavar="N", help="of pretraining (%(default)s)")
-    args, data = parser.parse_args(arguments), Path(os.environ.get("MINIBERT_DATA", "")) / "novels"
+    args, data = parser.parse_args(arguments), user_path(os.environ.get("MINIBERT_DATA", "")) / "novels"
     if not (data / "train.txt.gz").exists():
         parser.error("$MINIBERT_DATA names no folder with novels/train.txt.gz; the docstring of this module says more")
     run(data, args.folder, args.steps)

@@ -30,6 +30,7 @@ from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.outputs import outputs
 from minibert.train.reader import Reader, open_reader
 from minibert.utils.device import choose_device
+from minibert.utils.files import user_path
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
 
@@ -294,7 +295,7 @@ def check_pairs(rows: list[Any], pairs: bool | None) -> None:
 
 def load_labels(name: str | Path, device: str) -> FrozenLabels | TaskLabels:
     """A folder of any kind whose predictions /classify serves. Raises FileNotFoundError or ValueError for another."""
-    reader, folder = open_reader(name, device=device), Path(name)
+    reader, folder = open_reader(name, device=device), user_path(name)
     if isinstance(reader, Classifier):
         return FrozenLabels(folder, reader, device)
     ways = {"mask": f"serve it at /fill-mask: --model {name}", "choose": f"use `minibert predict {name}`"}

@@ -30,7 +30,7 @@ from minibert.tasks.labels import check_classes
 from minibert.tasks.metrics import accuracy_text, compare, confusion_table
 from minibert.tasks.names import in_order
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
-from minibert.utils.files import atomic_write
+from minibert.utils.files import atomic_write, user_path
 from minibert.utils.printing import beside, block, named, table
 from minibert.vectors.features import TextFeatures
 
@@ -186,8 +186,8 @@ def find_reviews(data: str | Path | None = None, **columns: Any) -> Reviews:
     meaning, folder = MEANING, os.environ.get("MINIBERT_DATA")
     cached = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "minibert" / "sst2" / "train.tsv"
     if data is not None:
-        path, origin, why, meaning = Path(data), str(data), "named with --data", {}
-    elif folder and (path := Path(folder) / "sst2" / "train.tsv").is_file():
+        path, origin, why, meaning = user_path(data), str(data), "named with --data", {}
+    elif folder and (path := user_path(folder) / "sst2" / "train.tsv").is_file():
         origin, why = f"SST-2, {path}", "MINIBERT_DATA names its folder"
     elif not (problem := download(cached)):
         path, origin, why = cached, f"SST-2, {cached}", "the tutorial's own file"

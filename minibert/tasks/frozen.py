@@ -35,7 +35,7 @@ from minibert.tasks.base import Measure, Prediction
 from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.labels import best_label, check_classes, label_number
 from minibert.text.texts import TextOrPair, as_texts_or_pairs, table_of
-from minibert.utils.files import atomic_write, parse_json, regular
+from minibert.utils.files import atomic_write, parse_json, regular, user_path
 from minibert.utils.printing import beside, block, brief, progress_bar, table
 from minibert.utils.settings import check_number
 from minibert.vectors.embedder import Embedder
@@ -121,7 +121,7 @@ class Classifier:
         """Everything but the arrays of the head."""
         model, recipe = str(self.features.model), self.features.recipe_
         return {
-            "model": str(Path(model).absolute()) if Path(model).is_dir() else model,
+            "model": str(user_path(model).absolute()) if user_path(model).is_dir() else model,
             "weights_sha256": self.features.weights_sha256_,
             "tokenizer_fingerprint": self.features.tokenizer_fingerprint_,
             "pairs": self.features.pairs_,
@@ -142,8 +142,9 @@ class Classifier:
         fitted = (scaler.mean_, scaler.scale_, regression.coef_, regression.intercept_)
         arrays = {name: np.ascontiguousarray(array) for name, array in zip(ARRAYS, fitted, strict=True)}
         content = json.dumps({"format": FORMAT, **self.details()})
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        with atomic_write(Path(folder) / CLASSIFIER_FILE) as temporary:
+        folder = user_path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_write(folder / CLASSIFIER_FILE) as temporary:
             temporary.write_bytes(save(arrays, {DETAILS: content}))
 
     @classmethod
@@ -160,7 +161,7 @@ class Classifier:
         Raises FileNotFoundError where the folder or the checkpoint is missing, ValueError where the folder is damaged
         or the checkpoint is not that of the training.
         """
-        details, arrays = read(Path(folder))
+        details, arrays = read(user_path(folder))
         recipe = Recipe(**{name: details[name] for name in RECIPE}, batch_tokens=batch_tokens)
         embedder = Embedder(model or details["model"], recipe, device)
         embedder.expected = {"weights": details["weights_sha256"], "tokenizer": details["tokenizer_fingerprint"]}

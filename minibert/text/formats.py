@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from minibert.utils.files import regular
+from minibert.utils.files import regular, user_path
 from minibert.utils.printing import brief
 from minibert.utils.settings import check, setting
 
@@ -108,7 +108,7 @@ def opened(path: str | os.PathLike[str]) -> BinaryIO:
     """The file or standard input, open for bytes. Raises ValueError for a pipe or a device, which could block."""
     if os.fspath(path) == "-":
         return sys.stdin.buffer
-    return regular(Path(path), "file; to read from a pipe, use standard input, whose name is -").open("rb")
+    return regular(user_path(path), "file; to read from a pipe, use standard input, whose name is -").open("rb")
 
 
 @contextmanager

@@ -49,7 +49,7 @@ from minibert.text.tokenizer_settings import (
     special_tokens,
     with_side,
 )
-from minibert.utils.files import write_text_atomically
+from minibert.utils.files import user_path, write_text_atomically
 from minibert.utils.printing import brief
 from minibert.utils.settings import check_number
 
@@ -340,7 +340,7 @@ class Tokenizer:
 
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json and tokenizer_config.json, which transformers and minibert load as this tokenizer."""
-        folder = Path(folder)
+        folder = user_path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         settings = saved_settings(self._settings, self._definition)
         settings |= {**self._special, "model_max_length": self.max_length}

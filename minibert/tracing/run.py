@@ -26,7 +26,7 @@ from minibert.tracing.ablation import ablate
 from minibert.tracing.journey import Journey, Prediction, decide, mask_in_turn, strongest_units
 from minibert.tracing.page import choose, page
 from minibert.train.reader import Reader, folder_kind, open_reader
-from minibert.utils.files import write_text_atomically
+from minibert.utils.files import user_path, write_text_atomically
 from minibert.utils.outputs import check_output
 from minibert.utils.plotting import heat_map, pyplot, save_figure
 from minibert.utils.printing import block
@@ -44,7 +44,7 @@ class Trace(Journey):
 
     def save(self, path: str | Path, **options: Any) -> None:
         """Write the page to a file, completely or not at all; `options` are those of to_html."""
-        write_text_atomically(Path(path), self.to_html(**options))
+        write_text_atomically(user_path(path), self.to_html(**options))
 
     def _repr_html_(self) -> str:
         """The page in a notebook, in a frame so that neither changes the other's style."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from minibert.text.tokenizer import Tokenizer
-from minibert.utils.files import regular
+from minibert.utils.files import regular, user_path
 
 WINDOW = 2 * 2**20  # bytes
 LONGEST_LINE = 2**20  # bytes: no sentence is that long, but a file without line ends is
@@ -42,7 +42,7 @@ class Corpus:
     @classmethod
     def of(cls, path: str | os.PathLike[str], paragraphs: bool = False) -> Corpus:
         """The whole file. Raises FileNotFoundError for a missing file."""
-        file = regular(Path(path))
+        file = regular(user_path(path))
         return cls(file, file.stat().st_size, paragraphs=paragraphs)
 
     @property

@@ -63,6 +63,7 @@ from minibert.train.run import check_out
 from minibert.train.settings import DistillClassifierSettings, DistillSettings
 from minibert.train.start import freeze, labels_of_head
 from minibert.utils.device import choose_device, move
+from minibert.utils.files import user_path
 
 AT_ONCE = 256  # tokens whose logits (N,V) are in memory at a time; on a CPU fewer or more are slower
 CARRIED = (  # from the teacher's config to the student's
@@ -339,9 +340,9 @@ def distill(
     Raises ValueError for an `out` that is taken and for what cannot be learned, before anything is trained, and what
     Run.train raises.
     """
-    check_out(Path(out), overwrite, teacher)
+    check_out(user_path(out), overwrite, teacher)
     run = prepare(data, teacher, task, dev, **{"precision": "float32"} | settings)
-    student: Head = run.finish(Path(out), restart=restart, overwrite=overwrite).model
+    student: Head = run.finish(user_path(out), restart=restart, overwrite=overwrite).model
     return student
 
 

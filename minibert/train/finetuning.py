@@ -50,6 +50,7 @@ from minibert.train.run import Run, Trained, check_out, resolve_precision
 from minibert.train.settings import FinetuneSettings
 from minibert.train.start import freeze, labels_of_head, new_model
 from minibert.utils.device import choose_device
+from minibert.utils.files import user_path
 from minibert.utils.printing import block
 
 log = logging.getLogger("minibert")
@@ -233,7 +234,7 @@ def finetune(
     before anything is loaded, and what Run.train raises.
     """
     if out is not None:
-        check_out(Path(out), overwrite, model)
+        check_out(user_path(out), overwrite, model)
     kind: Any = task_class(task) if isinstance(task, str) else type(task)
     own = {one.name: settings.pop(one.name) for one in fields(kind) if one.name in settings}
     chosen: Task = kind(**own) if isinstance(task, str) else replace(cast(Any, task), **own)
@@ -244,7 +245,7 @@ def finetune(
     log_notes(run)
     with tempfile.TemporaryDirectory(prefix="minibert-finetune-") as folder:
         trained = (
-            run.train(Path(folder)) if out is None else run.finish(Path(out), restart=restart, overwrite=overwrite)
+            run.train(Path(folder)) if out is None else run.finish(user_path(out), restart=restart, overwrite=overwrite)
         )
     return cast(Head, trained.model)
 

@@ -32,7 +32,7 @@ from minibert.train.loop import Loss
 from minibert.train.objectives import OBJECTIVES, Electra, MaskedLanguageModel
 from minibert.train.run import Run, check_out, resolve_precision
 from minibert.train.settings import PretrainSettings
-from minibert.utils.files import read_json, regular
+from minibert.utils.files import read_json, regular, user_path
 from minibert.utils.printing import block
 
 HELD_OUT_ROWS = 512
@@ -83,7 +83,9 @@ class PretrainRun(Run):
         tokenizer = load_tokenizer(settings.tokenizer or source.folder)  # type: ignore[union-attr]  # one of the two
         config = config_of(settings, source, tokenizer)
         packing = Packing(objective.pairing, settings.max_length, tokenizer.template, settings.rows == "sentence")
-        phrases = [] if settings.phrases is None else regular(Path(settings.phrases)).read_text("utf-8").splitlines()
+        phrases = (
+            [] if settings.phrases is None else regular(user_path(settings.phrases)).read_text("utf-8").splitlines()
+        )
         masking = Masking.of(tokenizer, settings.mask_rate, settings.whole_words, settings.seed, phrases)
         masking = replace(masking, **(ALWAYS_MASK if settings.always_mask else objective.masking))
         stats, documents = examine(learned, tokenizer, packing)
@@ -169,7 +171,7 @@ def config_of(settings: PretrainSettings, source: hub.Source | None, tokenizer: 
     """The config of the model. Raises ValueError where it does not fit the tokenizer or max_length."""
     size = max(tokenizer.vocab.values()) + 1
     if source is None:
-        given = {"model_type": "bert", "vocab_size": size} | read_json(Path(str(settings.config)))
+        given = {"model_type": "bert", "vocab_size": size} | read_json(user_path(str(settings.config)))
         config = Config.from_dict(given | {"pad_token_id": tokenizer.pad_id})
     else:
         config = Config.from_file(source.folder / "config.json")
@@ -268,9 +270,9 @@ def pretrain(
     Raises ValueError for an `out` that is taken and for what cannot be learned, before anything is trained, and what
     Run.train raises.
     """
-    check_out(Path(out), overwrite, tokenizer, init)
+    check_out(user_path(out), overwrite, tokenizer, init)
     paths = {"config": config, "tokenizer": tokenizer, "init": init, "dev": dev}
     given = {name: None if path is None else os.fspath(path) for name, path in paths.items()}
     run = PretrainRun.of(corpus, PretrainSettings(**{"precision": "float32"} | given | settings))
-    model: Any = run.finish(Path(out), restart=restart, overwrite=overwrite).model
+    model: Any = run.finish(user_path(out), restart=restart, overwrite=overwrite).model
     return model.discriminator if isinstance(model, Electra) else model

@@ -31,7 +31,7 @@ from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.outputs import outputs
 from minibert.train.run import REPORT
 from minibert.utils.device import choose_device
-from minibert.utils.files import read_json
+from minibert.utils.files import read_json, user_path
 from minibert.utils.printing import brief, cut
 from minibert.utils.settings import check_number
 
@@ -43,7 +43,7 @@ def folder_kind(name: str | os.PathLike[str]) -> str:
     without any of these heads. Raises FileNotFoundError or ValueError where it is no checkpoint.
     """
     name = os.fspath(name)
-    if (Path(name) / CLASSIFIER_FILE).exists():
+    if (user_path(name) / CLASSIFIER_FILE).exists():
         return "frozen"
     tasks = {task_class(task).head: task for task in TASKS}
     head = head_of(name)
@@ -164,7 +164,7 @@ def open_reader(
         check_number("batch_tokens", batch_tokens, int, minimum=1)
     kind = folder_kind(name)
     if kind == "frozen":
-        return Classifier.load(Path(name), model=model, device=device, batch_tokens=batch_tokens)
+        return Classifier.load(user_path(name), model=model, device=device, batch_tokens=batch_tokens)
     if model is not None:
         raise ValueError(f"model is {model!r}, and {name} holds its own model; leave it out")
     if kind not in TASKS:

@@ -31,7 +31,7 @@ from minibert.text.tables import DEFAULT, Column, Table
 from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import MAX_WORD_LENGTH, SPECIAL_TOKENS
 from minibert.train.settings import VocabularySettings
-from minibert.utils.files import write_text_atomically
+from minibert.utils.files import user_path, write_text_atomically
 from minibert.utils.outputs import atomic_folder
 from minibert.utils.printing import progress_bar
 
@@ -57,7 +57,7 @@ class Vocabulary:
         minibert.load_tokenizer and AutoTokenizer of transformers load it. overwrite: replace what minibert wrote there.
         Raises ValueError for a folder that holds something.
         """
-        with atomic_folder(Path(out), overwrite) as folder:
+        with atomic_folder(user_path(out), overwrite) as folder:
             write_text_atomically(folder / "vocab.txt", "".join(f"{token}\n" for token in self.tokens))
             config = {"model_type": "bert", "vocab_size": len(self.tokens)}
             write_text_atomically(folder / "config.json", json.dumps(config, indent=2) + "\n")

@@ -33,6 +33,7 @@ def matching_files(pattern: str) -> list[str]:
     `**` is any number of folders. A file that matches under several names, as by links, is returned once: under the
     first name that is no link, else the first.
     """
+    pattern = os.path.expanduser(pattern)
     if os.path.exists(pattern):
         return [pattern]
     paths: dict[str, str] = {}
@@ -87,6 +88,11 @@ def inside(folder: Path, name: str, source: Path) -> Path:
     if leads_out(name) or not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise ValueError(f"{source} names {brief(name)}, which leads out of {folder}; it must be a folder in there")
     return path
+
+
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path that a user gave, with the home folder in place of ~ as a shell has it."""
+    return Path(os.path.expanduser(path))
 
 
 def regular(path: Path, what: str = "file") -> Path:

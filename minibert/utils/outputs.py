@@ -22,6 +22,7 @@ from minibert.utils.files import (
     sha256,
     sync,
     temporary_path,
+    user_path,
     write_text_atomically,
 )
 
@@ -98,7 +99,7 @@ def check_place(out: Path, apart: Iterable[str | os.PathLike[str] | None]) -> No
     place = out.resolve()
     if Path.cwd().is_relative_to(place):
         raise ValueError(f"{out} is the folder in which the command runs, or one around it; {OTHER}")
-    for other in (Path(one).resolve() for one in apart if one is not None and Path(one).is_dir()):
+    for other in (user_path(one).resolve() for one in apart if one is not None and user_path(one).is_dir()):
         if place.is_relative_to(other) or other.is_relative_to(place):
             raise ValueError(f"{out} is the same as, inside or around {other}, which is read; {OTHER}")
     parent = next(one for one in place.parents if one.exists())

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -23,6 +22,7 @@ from sklearn.utils import assert_all_finite, check_consistent_length
 from sklearn.utils.validation import check_is_fitted
 
 from minibert.text.texts import TEXTS, TextOrPair, are_pairs, as_texts_or_pairs, columns_of
+from minibert.utils.files import user_path
 from minibert.utils.printing import progress_bar
 from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
@@ -61,7 +61,7 @@ class DiskRows:
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.path, self.usable = Path(folder) / "rows.sqlite", True
+        self.path, self.usable = user_path(folder) / "rows.sqlite", True
 
     def read(self, keys: set[bytes]) -> dict[bytes, bytes]:
         """The rows that are there."""

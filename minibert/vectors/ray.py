@@ -47,7 +47,7 @@ from typing import Any
 import torch
 
 from minibert.text.tokenized import TokenStats
-from minibert.utils.files import final_name
+from minibert.utils.files import final_name, user_path
 from minibert.utils.outputs import check_place
 from minibert.utils.printing import progress_bar
 from minibert.vectors.embedder import Embedder
@@ -107,7 +107,7 @@ def embed_shards(
     Raises FileNotFoundError if no file matches; ValueError, with the file, the row or the column, for what is wrong
     with a shard, mostly before a worker starts; RuntimeError if Ray fails or `out` is in use; and what `embed` raises.
     """
-    folder, recipe = Path(out), Recipe(**settings)
+    folder, recipe = user_path(out), Recipe(**settings)
     columns = Columns(text, pair, format=format, delimiter=delimiter, encoding=encoding, missing=recipe.missing)
     check_place(folder, [model])
     shards = find_shards(os.fspath(pattern), folder)

@@ -23,7 +23,7 @@ import torch
 from minibert.text.tables import TextFile
 from minibert.text.texts import CHARACTERS, TEXTS, TextOrPair, as_text, chunked
 from minibert.text.tokenized import TokenStats
-from minibert.utils.files import matching_files
+from minibert.utils.files import matching_files, user_path
 from minibert.utils.outputs import check_output
 from minibert.utils.printing import brief, progress_bar
 from minibert.vectors.embedder import Chunk, Embedder
@@ -173,17 +173,18 @@ def embed_stream(
         raise TypeError("texts is one str; embed_stream needs a stream of texts, embed_file the name of a file")
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {brief(dtype)}; choose from {', '.join(DTYPES)}")
-    check_output(Path(out), overwrite, endings=(".npy",), apart=[model])
+    out = user_path(out)
+    check_output(out, overwrite, endings=(".npy",), apart=[model])
     embedder = Embedder(model, Recipe(**settings), device)
     are_pairs = pairs is not None or (isinstance(texts, TextFiles) and texts.pairs)
     identity = embedder.identity | {"batch_tokens": embedder.recipe.batch_tokens, "part_rows": [part_rows, CHARACTERS]}
     identity |= {"pairs": are_pairs, "dtype": dtype, "kernels": embedder.engine.kernels}
     rows = checked(texts if pairs is None else zip(texts, pairs, strict=True), embedder.recipe.missing, are_pairs)
-    parts = Parts(Path(f"{os.fspath(out)}.parts"), embedder.width, dtype)
+    parts = Parts(Path(f"{out}.parts"), embedder.width, dtype)
     with part_folder(parts, identity, restart):
         computed, cosine = fill(parts, chunked(rows, part_rows), texts, embedder)
-        check_output(Path(out), overwrite)  # it may have appeared meanwhile
-        parts.join(Path(out))
+        check_output(out, overwrite)  # it may have appeared meanwhile
+        parts.join(out)
     return Written(
         **summary(out, sum(parts.stats.values(), TokenStats()), embedder),
         shape=(parts.rows, embedder.width),
