@@ -13,6 +13,7 @@ Those of relatives (vocab.json and merges.txt, or SentencePiece's own files) are
 import json
 import re
 import warnings
+from collections import ChainMap
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def read_definition(folder: Path, settings: Mapping[str, Any], lowercase: bool |
         definition["normalizer"] = with_lowercase(definition.get("normalizer"), lowercase, source)
     if name == AS_IS:
         return definition, name
-    vocab = pieces | {token["content"]: token["id"] for token in definition["added_tokens"]}
+    vocab = ChainMap({token["content"]: token["id"] for token in definition["added_tokens"]}, pieces)
     special = special_tokens(settings, source, vocab)
     with guarded(source):
         rules = CLASSES[name][1](settings, definition, special, vocab)
@@ -144,12 +145,15 @@ def all_added_tokens(
     """Return the added tokens of a tokenizer: those of tokenizer.json, of the other files, and of its class."""
     present = definition.get("added_tokens") or []
     stated = stated_tokens(folder, settings, present)
-    known = {*pieces, *(token.content for token in stated.values())}
+    contents = {token.content for token in stated.values()}
     named = named_tokens(settings)
     if name != AS_IS:
-        defaults = {role: [one for one in names if one in known] for role, names in SPECIAL_TOKENS.items()}
+        defaults = {
+            role: [one for one in names if one in pieces or one in contents] for role, names in SPECIAL_TOKENS.items()
+        }
         named = named_tokens({role: names[0] for role, names in defaults.items() if names} | dict(settings))
-    if "unk_token" in named and named["unk_token"].content not in known:
+    unknown = named["unk_token"].content if "unk_token" in named else ""
+    if unknown and unknown not in pieces and unknown not in contents:
         del named["unk_token"]  # no token that is added can be the model's unknown one
     extra = extra_tokens(settings)
     if name == "CamembertTokenizer" and not isinstance(settings.get("extra_special_tokens"), list) and not extra:

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, models
+from tokenizers import AddedToken
 
 from minibert.utils.files import read_json
 from minibert.utils.printing import brief
@@ -219,13 +219,12 @@ def added_tokens(
     vocab: the pieces of the model. present: the tokens that are added already. A token that is a piece keeps its id;
     any other gets the next free one, whatever id the file states. (TokenizersBackend.__init__)
     """
-    stub = Tokenizer(models.WordLevel(dict(vocab), unk_token=""))  # has ids, and never sees a text
-    stub.add_tokens([as_added(entry) for entry in present])
+    found = place(vocab, {}, [as_added(entry) for entry in present])
     by_content = {token.content: token for token in stated.values()}
     named = {role: by_content.get(token.content, token) for role, token in named.items()}
-    known = {repr(token) for token in stub.get_added_tokens_decoder().values()}
+    known = {repr(token) for token in found.values()}
     new = [token for _, token in sorted(stated.items()) if repr(token) not in known]
-    contents = {token.content for token in [*stub.get_added_tokens_decoder().values(), *new]}
+    contents = {token.content for token in [*found.values(), *new]}
     for token in [*named.values(), *extra]:
         if token.content not in contents:
             contents.add(token.content)
@@ -233,6 +232,18 @@ def added_tokens(
     roles = {token.content for token in named.values()}
     for token in new:
         token.special = token.special or token.content in roles
-    stub.add_tokens(new)
-    found = sorted(stub.get_added_tokens_decoder().items())
-    return [{"id": id, **token.__getstate__()} for id, token in found]
+    return [{"id": id, **token.__getstate__()} for id, token in sorted(place(vocab, found, new).items())]
+
+
+def place(
+    vocab: Mapping[str, int], known: Mapping[int, AddedToken], new: Iterable[AddedToken]
+) -> dict[int, AddedToken]:
+    """Return added tokens by id, known and new ones, as the library numbers them (AddedVocabulary.add_tokens)."""
+    found = dict(known)
+    ids = {token.content: id for id, token in known.items()}
+    free = max([len(vocab), *(id + 1 for id in known)])
+    for token in new:
+        if token.content:
+            id = ids.setdefault(token.content, vocab.get(token.content, free))
+            found[id], free = token, max(free, id + 1)
+    return found
