@@ -213,7 +213,7 @@ TOKENIZER_JSON = {
     "no model": (json.dumps({"model": 7}), CANNOT),
     "a unigram vocabulary": (definition(model={"type": None, "vocab": [["a", 0.5]]}), CANNOT),
     "no pieces": (definition(model={"vocab": {}}), "unk_token is"),
-    "an id of another kind": (definition(model={"vocab": {"a": "0"}}), "cannot add the tokens"),
+    "an id of another kind": (definition(model={"vocab": {"a": "0"}}), "unk_token is"),
     "words": (definition(model={"type": "WordLevel", "max_input_chars_per_word": None}), "a WordLevel model"),
     "merges of characters": (definition(model={"type": "BPE", "merges": []}), "a BPE model that is not byte-level"),
     "added tokens of another kind": (definition(added_tokens=7), "cannot add the tokens"),
