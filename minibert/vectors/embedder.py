@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+import math
 import os
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
@@ -18,6 +19,7 @@ from functools import cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -145,7 +147,9 @@ class Embedder:
     def engine(self) -> Engine:
         """The engine that computes. Raises ValueError for other weights or another tokenizer than those of a pickle."""
         if isinstance(self.model, Encoder):
-            return Engine(self.model, self.recipe.precision, samples=samples(self.tokenizer, self.recipe.precision))
+            if self.recipe.precision == "int8":
+                return Engine(self.model, "int8", samples=samples(self.tokenizer, "int8"))
+            return engine_of(self.model, self.recipe.precision)
         if self.expected is None:
             if self.given_recipe.pooling == "cls" and self.given_recipe.normalize is None:
                 note_stated(os.fspath(self.model), self.checkpoint.folder)
@@ -317,6 +321,35 @@ class LoadedCheckpoint:
 def files_in(folder: Path) -> Files:
     """The state of a folder, by which a change is recognised."""
     return tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(folder.iterdir()))
+
+
+ENGINES: WeakKeyDictionary[Encoder, tuple[Any, Engine]] = WeakKeyDictionary()  # the last one of each
+
+
+def engine_of(encoder: Encoder, precision: str) -> Engine:
+    """Return the engine of an encoder in memory, the same one until its weights change.
+
+    Building an engine reads all weights, and so would a comparison. A change is noticed by the addresses and torch's
+    counts of writes; one that torch does not count, through `.data`, by one number of each row and column.
+    """
+    parameters = list(encoder.parameters())
+    if any(one.is_inference() for one in parameters):  # torch does not count their writes
+        return Engine(encoder, precision)
+    places = [(one.data_ptr(), one._version, one.dtype, one.shape) for one in parameters]
+    sampled = torch.cat([spread(one.detach()) for one in parameters]).nan_to_num()
+    now = (precision, encoder.config, encoder.pooler is None, places)
+    known = ENGINES.get(encoder)
+    if known is not None and known[0][0] == now and torch.equal(known[0][1], sampled):
+        return known[1]
+    ENGINES[encoder] = (now, sampled), Engine(encoder, precision)
+    return ENGINES[encoder][1]
+
+
+def spread(weights: torch.Tensor) -> torch.Tensor:
+    """Return at least one number of each row and column, in float64."""
+    step = max(1, min(weights.shape) - 1)
+    step = step if math.gcd(step, weights.shape[-1]) == 1 else 1
+    return weights.flatten()[::step].double()
 
 
 @functools.lru_cache(maxsize=2)  # two, so that a comparison of two models loads each once

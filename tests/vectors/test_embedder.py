@@ -1,7 +1,11 @@
 """Embedder and embed: which texts they take, what they load and hash, how they are pickled."""
 
+import copy
+import gc
 import json
 import pickle
+import weakref
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -245,3 +249,44 @@ def test_chunks_that_are_tokenized_ahead_are_those_of_one_thread(
     assert list(embedder.tokenized(chunked(texts, 8), first=7)) == here
     assert [portion.rows.start for portion in here] == [7, 15, 23, 31, 39, 47]
     assert [ids for portion in here for ids in portion.tokens.ids] == embedder.tokenizer.ids(texts)
+
+
+def halve_a_row(weight: torch.Tensor) -> None:
+    weight.data[7] /= 2  # which torch does not count as a write
+
+
+def halve_a_column(weight: torch.Tensor) -> None:
+    weight.data[:, 7] /= 2
+
+
+@torch.no_grad()
+def halve(weight: torch.Tensor) -> None:
+    weight.div_(2)
+
+
+def reassign(weight: torch.Tensor) -> None:
+    weight.data = weight.data / 2
+
+
+@pytest.mark.parametrize("change", [halve, halve_a_row, halve_a_column, reassign])
+@pytest.mark.parametrize("name", ["attention.query", "feed_forward.expand", "feed_forward.contract"])
+def test_an_encoder_is_prepared_once_until_its_weights_change(
+    name: str, change: Callable[[torch.Tensor], None], checkpoint: Path
+) -> None:
+    encoder, tokenizer = minibert.load(checkpoint), minibert.load_tokenizer(checkpoint)
+    before = minibert.Embedder(encoder, tokenizer=tokenizer).engine
+    assert minibert.Embedder(encoder, tokenizer=tokenizer).engine is before
+    change(encoder.get_submodule(f"layers.0.{name}").weight)
+    found = minibert.embed(["the good film"], encoder, tokenizer=tokenizer)
+    assert minibert.Embedder(encoder, tokenizer=tokenizer).engine is not before
+    assert np.array_equal(found, minibert.embed(["the good film"], copy.deepcopy(encoder), tokenizer=tokenizer))
+
+
+def test_an_encoder_of_another_dtype_is_prepared_anew_and_no_encoder_is_kept_in_memory(checkpoint: Path) -> None:
+    encoder, tokenizer = minibert.load(checkpoint), minibert.load_tokenizer(checkpoint)
+    before = minibert.Embedder(encoder, tokenizer=tokenizer).engine
+    assert minibert.Embedder(encoder.to(torch.bfloat16), tokenizer=tokenizer).engine is not before
+    kept = weakref.ref(encoder)
+    del encoder
+    gc.collect()
+    assert kept() is None
