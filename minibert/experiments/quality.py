@@ -163,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--precision", default="auto", help="float32, bfloat16 or auto (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON too")
     args, folder = parser.parse_args(arguments), os.path.expanduser(os.environ.get("MINIBERT_DATA", ""))
-    if folder is None or not set(args.data) <= DATA.keys():
+    if not folder or not set(args.data) <= DATA.keys():
         parser.error(f"DATA is one of {', '.join(DATA)}, each a folder of the folder that $MINIBERT_DATA names")
     settings = FinetuneSettings(model=args.model, epochs=args.epochs, precision=args.precision)
     found = {name: compare(prepare(name, Path(folder), settings), args.seeds) for name in args.data or DATA}

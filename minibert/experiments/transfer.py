@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--learning-rate", type=float, default=3e-4, metavar="X", help="peak (%(default)s)")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON too")
     args, folder = parser.parse_args(arguments), os.path.expanduser(os.environ.get("MINIBERT_DATA", ""))
-    if folder is None or not set(args.data) <= set(DATA):
+    if not folder or not set(args.data) <= set(DATA):
         parser.error(f"DATA is one of {', '.join(DATA)}, each a folder of the folder that $MINIBERT_DATA names")
     settings = FinetuneSettings(model=args.model, epochs=args.epochs, learning_rate=args.learning_rate)
     found = {name: compare(name, Path(folder), settings, args.seeds) for name in args.data or DATA}
