@@ -11,7 +11,11 @@ from minibert.utils.files import read_json
 from minibert.utils.printing import brief
 from minibert.utils.settings import check, check_number, setting
 
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu")
+ACTIVATIONS = (  # the activations of model.py, whose import would need torch
+    *("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu"),
+    *("gelu_10", "gelu_accurate", "gelu_fast", "gelu_python", "gelu_python_tanh", "hardswish", "laplace", "leaky_relu"),
+    *("linear", "mish", "quick_gelu", "relu2", "relu6", "sigmoid", "sqrtsoftplus", "swish", "tanh"),
+)
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 # Keys of config.json that change what transformers computes and that minibert does not implement: key -> the value
 # without effect. tests/test_config_keys.py lists every key of transformers, and why the others need no row here.

@@ -9,7 +9,6 @@ pretraining_heads.py explains task heads and has those of pretraining. Sections 
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from minibert.config import Config
@@ -44,7 +43,6 @@ __all__ = [  # what other modules import from here, pretraining heads included
     "head_class",
     "with_num_labels",
 ]
-TEXT_ACTIVATION = ACTIVATION | {"tanh": torch.tanh}
 
 
 @output
@@ -72,7 +70,7 @@ class TextClassifier(Head):
         """Create the first layer, unless that is the pooler, and the layer of scores."""
         D, first = config.hidden_size, self.first_layer(config)
         self.pre_classifier = None if first == "pooler" else nn.Linear(D, D)
-        self.activation = TEXT_ACTIVATION.get(first)
+        self.activation = ACTIVATION.get(first)
         self.dropout_before = self.has_labels and config.dropout_before_text_head
         self.dropout = nn.Dropout(classifier_dropout(config))
         self.classifier = nn.Linear(D, config.num_labels if self.has_labels else 1)

@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from minibert.activations import RARE_ACTIVATIONS
 from minibert.config import Config
 from minibert.inputs import Fields, as_inputs, output
 from minibert.utils.device import without_cudnn
@@ -153,6 +154,9 @@ ACTIVATION: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
     "relu": F.relu,
     "silu": F.silu,
+    "gelu_accurate": gelu_new,
+    "gelu_python_tanh": gelu_new,
+    **RARE_ACTIVATIONS,
 }
 
 

@@ -91,7 +91,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "model_type 'xlnet' is not supported; supported: bert, ernie, distilbert, roberta, xlm-roberta, ",
     ),
     ({"model_type": None}, "model_type None is not supported"),
-    ({"hidden_act": "swish"}, f"hidden_act is 'swish'; choose from {', '.join(ACTIVATIONS)}"),
+    ({"hidden_act": "xielu"}, f"hidden_act is 'xielu'; choose from {', '.join(ACTIVATIONS)}"),
     ({"hidden_size": 24, "num_attention_heads": 5}, "hidden_size 24 .* num_attention_heads 5"),
     ({"num_hidden_layers": 0}, "num_hidden_layers is 0; it must be at least 1"),
     ({"num_hidden_layers": 2**12 + 1}, "num_hidden_layers is 4097; it must be at least 1 and at most 4096$"),

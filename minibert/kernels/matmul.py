@@ -130,7 +130,7 @@ class PackedLinear(Linear):
     ) -> None:
         super().__init__(layers, dtype, device, activation)
         self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight, REORDERED_FOR)
-        self.attribute, self.algorithm = ONEDNN_ACTIVATION[activation]
+        self.attribute, self.algorithm = ONEDNN_ACTIVATION.get(activation) or ONEDNN_ACTIVATION[None]
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """(T, in) -> (T, out)."""
@@ -138,6 +138,8 @@ class PackedLinear(Linear):
         if residual is not None and residual.dtype == x.dtype:
             return cast(Tensor, operator.binary(x, residual, self.weight, self.bias, "add"))
         y: Tensor = operator(x, self.weight, self.bias, self.attribute, [], self.algorithm)
+        if self.activation and self.activation not in ONEDNN_ACTIVATION:
+            y = ACTIVATION[self.activation](y)
         return y if residual is None else residual + y
 
 
@@ -151,7 +153,7 @@ class GeluLinear(Linear):
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """(T, in) -> (T, out)."""
-        if self.activation is None or not self.activation.startswith("gelu"):
+        if ONEDNN_ACTIVATION.get(self.activation, ("", ""))[0] != "gelu":
             return super().__call__(x, residual)
         return torch._addmm_activation(self.bias, x, self.weight.T, use_gelu=True)
 

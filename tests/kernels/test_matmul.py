@@ -18,8 +18,10 @@ from engine_helpers import (
     readable,
 )
 
+from minibert.config import ACTIVATIONS
 from minibert.kernels import matmul
-from minibert.kernels.matmul import Linear, PackedLinear, Workspace, keep_freed_memory
+from minibert.kernels.matmul import GeluLinear, Linear, PackedLinear, Workspace, keep_freed_memory
+from minibert.model import ACTIVATION
 from minibert.vectors import engine as module
 from minibert.vectors.engine import Engine
 
@@ -53,6 +55,15 @@ def test_every_kernel_gives_the_same_vectors_and_leaves_the_settings_of_torch_al
     with pytest.raises(ZeroDivisionError), matmul.onednn_allowed():
         raise ZeroDivisionError
     assert settings_of_torch() == before
+
+
+@pytest.mark.parametrize("kernel", [pytest.param(PackedLinear, marks=HERE_PACKED), GeluLinear])
+@pytest.mark.parametrize("name", [name for name in ACTIVATIONS if name not in matmul.ONEDNN_ACTIVATION])
+def test_a_kernel_adds_an_activation_that_it_does_not_have_itself(kernel: type[Linear], name: str) -> None:
+    layer = torch.nn.Linear(3, 4).requires_grad_(False)
+    x = torch.tensor([[1.0, -2.0, 3.0], [90.0, 7.0, -80.0]])  # gelu_10 differs from GELU for large numbers only
+    found = kernel([layer], torch.float32, CPU, name)(x)
+    torch.testing.assert_close(found, ACTIVATION[name](layer(x)), rtol=1e-5, atol=1e-5)
 
 
 def product(dtype: torch.dtype = torch.float32, shift: int = 0) -> Callable[..., torch.Tensor]:

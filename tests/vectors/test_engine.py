@@ -29,7 +29,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minibert import load
-from minibert.kernels import matmul
+from minibert.config import ACTIVATIONS
 from minibert.kernels.packing import PADDED_FROM, Packed, pack
 from minibert.utils import device
 from minibert.utils.device import PendingCopy
@@ -74,7 +74,7 @@ def test_lengths_in_any_order_and_many_texts_equal_the_readable_path(lengths: li
     assert difference(ENGINE.vectors(rows, Recipe(pooling)), readable(ENCODER, rows, pooling)) < BOUND
 
 
-@pytest.mark.parametrize("changes", [{"hidden_act": name} for name in matmul.ONEDNN_ACTIVATION if name] + RELATIVES)
+@pytest.mark.parametrize("changes", [{"hidden_act": name} for name in ACTIVATIONS] + RELATIVES)
 def test_what_relatives_changed_equals_the_readable_path(changes: dict[str, Any]) -> None:
     encoder, rows = random_encoder(**changes), random_rows(MIXED)
     layers = tuple(range(L + 1))

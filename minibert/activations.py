@@ -1,0 +1,71 @@
+"""Activations that few checkpoints have, by their names in config.json; model.py has the common ones.
+
+Each is a function of one number, with the operations of transformers 5.23's ACT2FN in their order, so that results and
+gradients are bit-identical. Two names are missing, prelu and xielu: they have weights of their own.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def gelu_python(x: Tensor) -> Tensor:
+    """GELU written out; torch's kernel rounds differently."""
+    return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
+
+
+def gelu_fast(x: Tensor) -> Tensor:
+    """GELU by tanh, with √(2/π) rounded to ten digits."""
+    return 0.5 * x * (1.0 + torch.tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x)))
+
+
+def gelu_10(x: Tensor) -> Tensor:
+    """GELU between -10 and 10, for integers of few bits (Wu et al. 2020)."""
+    return torch.clip(F.gelu(x), -10, 10)
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """GELU by the logistic function, as in CLIP."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+def laplace(x: Tensor) -> Tensor:
+    """The distribution function of a normal variable, a smooth relu2 with a bounded slope (Ma et al. 2022, MEGA)."""
+    return 0.5 * (1.0 + torch.erf((x - 0.707107).div(0.282095 * math.sqrt(2.0))))
+
+
+def relu2(x: Tensor) -> Tensor:
+    """The square of ReLU (So et al. 2021, Primer)."""
+    return torch.square(F.relu(x))
+
+
+def sqrtsoftplus(x: Tensor) -> Tensor:
+    """√log(1 + eˣ)."""
+    return F.softplus(x).sqrt()
+
+
+def linear(x: Tensor) -> Tensor:
+    """x itself: the two matrices of the feed-forward are one, of rank F."""
+    return x
+
+
+RARE_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu_python": gelu_python,
+    "gelu_fast": gelu_fast,
+    "gelu_10": gelu_10,
+    "quick_gelu": quick_gelu,
+    "swish": F.silu,  # an older name of silu
+    "mish": F.mish,
+    "hardswish": F.hardswish,
+    "relu2": relu2,
+    "relu6": F.relu6,
+    "leaky_relu": F.leaky_relu,
+    "laplace": laplace,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "sqrtsoftplus": sqrtsoftplus,
+    "linear": linear,
+}
