@@ -10,6 +10,7 @@ from typing import Any
 from minibert.cli.shared import COLUMNS, Arguments, Figures, add_options, add_overwrite, read_options
 from minibert.tasks import task_class
 from minibert.tasks.settings import SETTINGS
+from minibert.text.wordpiece import MAX_WORD_LENGTH
 from minibert.train.settings import (
     DistillClassifierSettings,
     DistillSettings,
@@ -209,13 +210,35 @@ def vocab(args: Arguments) -> Figures:
         "words": found.words,
         "different_words": found.different_words,
         "letters": found.letters,
+        "stripped_words": round(found.stripped, 6),
+        "words_too_long": found.too_long,
         "out": str(args.out),
         "seconds": round(time.perf_counter() - begin, 3),
     }
     print(block("corpus", "{words:,} words, {different_words:,} different ones, {letters:,} letters".format(**figures)))
     print(block("vocabulary", "{tokens:,} tokens; {whole_words:.1%} of the words are one token".format(**figures)))
-    if len(found.tokens) < args.size:
-        why = f"no other pair occurs {args.min_frequency} times; more text gives more"
-        print(block("note", f"fewer tokens than the {args.size:,} requested: {why}"))
+    for note in vocabulary_notes(found, settings["size"], settings["min_frequency"]):
+        print(block("note", note))
     print(block("written", "{out}, in {seconds:.1f} s".format(**figures)))
     return figures
+
+
+def vocabulary_notes(found: Any, size: int, min_frequency: int) -> list[str]:
+    """Return what a user of this train.vocabulary.Vocabulary may not expect."""
+    notes = []
+    if found.stripped >= 0.01:
+        notes.append(
+            f"{found.stripped:.1%} of the words lost accents or vowel signs, as in BERT's uncased vocabularies; "
+            "--no-strip-accents keeps them, which Hindi, Thai, Vietnamese and Japanese need"
+        )
+    if found.too_long:
+        notes.append(
+            f"{found.too_long:,} of {found.words:,} words have over {MAX_WORD_LENGTH} characters ({found.unknown:.1%} "
+            "of all characters): nothing is learned from them, and each becomes one [UNK]. If the language has no "
+            "spaces between words, as Thai, Khmer and Japanese, split its texts into words first, also those for which "
+            "the vocabulary is used"
+        )
+    if len(found.tokens) < size:
+        why = f"no other pair occurs {min_frequency} times; more text gives more"
+        notes.append(f"fewer tokens than the {size:,} requested: {why}")
+    return notes

@@ -146,5 +146,10 @@ class VocabularySettings(FileSettings):
     """Settings of learning a vocabulary."""
 
     size: int = setting(8000, "tokens, special tokens included", minimum=6, maximum=2**24)
+    strip_accents: bool | None = setting(
+        None,
+        "remove accents and vowel signs, or keep them, as Hindi, Thai, Vietnamese and Japanese need (default: remove "
+        "them unless --cased)",
+    )
     min_frequency: int = setting(2, "count that a pair of pieces needs to be joined", minimum=1, maximum=1000 * MILLION)
     by: str = setting("library", "{choices}, which is slower and gives the same tokens", choices=("library", "hand"))

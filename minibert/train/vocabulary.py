@@ -15,6 +15,7 @@ by hand, for reading, and by the library, for work; both give the same pieces.
 
 import json
 import os
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from minibert.text.formats import FileSettings
 from minibert.text.tables import DEFAULT, Column, Table
 from minibert.text.tokenizer import load_tokenizer
-from minibert.text.wordpiece import MAX_WORD_LENGTH, SPECIAL_TOKENS
+from minibert.text.wordpiece import MAX_WORD_LENGTH, SPECIAL_TOKENS, strip_accents
 from minibert.train.settings import VocabularySettings
 from minibert.utils.files import user_path, write_text_atomically
 from minibert.utils.outputs import atomic_folder
@@ -46,10 +47,14 @@ class Vocabulary:
 
     tokens: list[str]  # in the order of their ids
     lowercase: bool
+    strip_accents: bool  # as the setting of transformers' BertTokenizer
     words: int  # of the corpus, including punctuation marks; of a huge corpus without the rarest
     different_words: int
     letters: int  # different characters of these
     whole: float  # fraction of the corpus' words that are one token
+    stripped: float  # fraction of the strings between spaces that lose accents or vowel signs
+    too_long: int  # words of over MAX_WORD_LENGTH characters, each of which becomes [UNK]
+    unknown: float  # fraction of the corpus' characters that are in these
 
     def save(self, out: str | Path, overwrite: bool = False) -> None:
         """Write a new folder: vocab.txt, tokenizer.json, tokenizer_config.json, and a config.json with the size.
@@ -61,7 +66,9 @@ class Vocabulary:
             write_text_atomically(folder / "vocab.txt", "".join(f"{token}\n" for token in self.tokens))
             config = {"model_type": "bert", "vocab_size": len(self.tokens)}
             write_text_atomically(folder / "config.json", json.dumps(config, indent=2) + "\n")
-            load_tokenizer(folder, lowercase=self.lowercase).save(folder)
+            settings = {"do_lower_case": self.lowercase, "strip_accents": self.strip_accents}
+            write_text_atomically(folder / "tokenizer_config.json", json.dumps(settings))
+            load_tokenizer(folder).save(folder)
 
 
 def learn_vocabulary(
@@ -69,49 +76,72 @@ def learn_vocabulary(
     size: int = VocabularySettings.size,
     *,
     lowercase: bool = True,
+    strip_accents: bool | None = VocabularySettings.strip_accents,
     min_frequency: int = VocabularySettings.min_frequency,
     by: str = VocabularySettings.by,
     **reading: Any,
 ) -> Vocabulary:
     """Learn a vocabulary of `size` tokens, special tokens included, from files of text.
 
-    paths: plain text, or any file that text/tables.py reads, each also as .gz. lowercase: without case and accents, as
-    in "uncased". min_frequency: the count that a pair needs to be joined; where too few pairs have it, the vocabulary
-    stays smaller. by: "library", or "hand", which is slower and gives the same tokens. reading: format, delimiter,
-    encoding and missing of the files, see text.formats.FileSettings.
+    paths: plain text, or any file that text/tables.py reads, each also as .gz. lowercase: without case, as in
+    "uncased". strip_accents: also without accents and vowel signs; None: if lowercase, as in BERT. Hindi, Thai,
+    Vietnamese and Japanese need False. min_frequency: the count that a pair needs to be joined; where too few pairs
+    have it, the vocabulary stays smaller. by: "library", or "hand", which is slower and gives the same tokens. reading:
+    format, delimiter, encoding and missing of the files, see text.formats.FileSettings.
     Raises FileNotFoundError for a missing file, ValueError for a file that is not text or has no words, and for a size
     too small for the letters.
     """
-    settings = VocabularySettings(size=size, min_frequency=min_frequency, by=by, **reading)
+    settings = VocabularySettings(size=size, strip_accents=strip_accents, min_frequency=min_frequency, by=by, **reading)
     paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    counted = count_words(paths, lowercase, settings)
-    words = {word: count for word, count in counted.items() if len(word) <= MAX_WORD_LENGTH}  # longer ones are [UNK]
+    strip = lowercase if strip_accents is None else strip_accents
+    strings = count_strings(paths, settings)
+    counted = count_words(strings, lowercase, strip)
+    words = {word: count for word, count in counted.items() if len(word) <= MAX_WORD_LENGTH}
+    check_words(words, counted, size, " and ".join(map(str, paths)))
+    tokens = (learn_by_hand if by == "hand" else learn_by_library)(words, size, min_frequency)
+    marked = sum(count for string, count in strings.items() if has_marks(string)) if strip else 0
+    return Vocabulary(
+        tokens=tokens,
+        lowercase=lowercase,
+        strip_accents=strip,
+        words=counted.total(),
+        different_words=len(counted),
+        letters=len(set().union(*words)),
+        whole=sum(words.get(token, 0) for token in tokens) / counted.total(),
+        stripped=marked / strings.total(),
+        too_long=counted.total() - sum(words.values()),
+        unknown=1 - characters(words) / characters(counted),
+    )
+
+
+def check_words(words: Mapping[str, int], counted: Counter[str], size: int, source: str) -> None:
+    """Raise ValueError, naming the source, where no word is short enough to learn from, or size is too small."""
+    if not counted:
+        raise ValueError(f"{source}: no word to learn from; a corpus is text, line by line")
     if not words:
-        raise ValueError(f"{' and '.join(map(str, paths))}: no word to learn from; a corpus is text, line by line")
-    needed, characters = len(SPECIAL_TOKENS) + len(letters(words)), len(set().union(*words))
+        raise ValueError(
+            f"{source}: every word has over {MAX_WORD_LENGTH} characters, and WordPiece turns such a word into [UNK]; "
+            "if the language has no spaces between words, split its texts into words first"
+        )
+    needed, different = len(SPECIAL_TOKENS) + len(letters(words)), len(set().union(*words))
     if size < needed:
         raise ValueError(
-            f"size is {size:,}, and {needed:,} tokens are needed to write all {characters:,} characters of the corpus, "
+            f"size is {size:,}, and {needed:,} tokens are needed to write all {different:,} characters of the corpus, "
             f"at the beginning of a word and inside; choose {needed:,} or more (--size), or remove rare characters"
         )
-    tokens = (learn_by_hand if by == "hand" else learn_by_library)(words, size, min_frequency)
-    whole = sum(words.get(token, 0) for token in tokens) / counted.total()
-    return Vocabulary(tokens, lowercase, counted.total(), len(counted), characters, whole)
 
 
 # ---------------------------------------------------------------------------------------------------------------
 # Words
 
 
-def count_words(
-    paths: Sequence[str | os.PathLike[str]], lowercase: bool, reading: FileSettings = DEFAULT
-) -> Counter[str]:
-    """The count of each word, split as BERT splits text; of more than MOST_WORDS different ones the rarest are dropped.
+def count_strings(paths: Sequence[str | os.PathLike[str]], reading: FileSettings = DEFAULT) -> Counter[str]:
+    """Return the count of each string between spaces; beyond MOST_WORDS different ones the rarest are dropped.
 
     Raises ValueError for a binary file.
     """
-    normalizer, splitter = normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
-    chunks: Counter[str] = Counter()  # between spaces, with punctuation; only different ones are split further
+    cleaner = normalizers.BertNormalizer(lowercase=False, strip_accents=False)
+    strings: Counter[str] = Counter()
     for path in paths:
         with (
             Table(path, [Column("text")], reading) as file,
@@ -120,15 +150,32 @@ def count_words(
             for (line,) in file.rows():
                 if "\0" in line:
                     raise ValueError(f"{file.name} is a binary file (or UTF-16), not text; save it as UTF-8")
-                chunks.update(normalizer.normalize_str(line).split(" "))  # all white space is a space by now
-                if len(chunks) > MOST_WORDS:
-                    chunks = Counter(dict(chunks.most_common(MOST_WORDS // 2)))
+                strings.update(cleaner.normalize_str(line).split())  # all white space is a space by now
+                if len(strings) > MOST_WORDS:
+                    strings = Counter(dict(strings.most_common(MOST_WORDS // 2)))
                 bar.update(file.position - bar.n)
+    return strings
+
+
+def count_words(strings: Mapping[str, int], lowercase: bool, strip: bool) -> Counter[str]:
+    """Return the count of each word, split as BERT splits text. strip: without accents and vowel signs."""
+    normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=strip)
+    splitter = pre_tokenizers.BertPreTokenizer()
     words: Counter[str] = Counter()
-    for chunk, count in chunks.items():
-        for word, _ in splitter.pre_tokenize_str(chunk):
+    for string, count in strings.items():
+        for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(string)):
             words[word] += count
     return words
+
+
+def has_marks(string: str) -> bool:
+    """Return whether a string has accents or vowel signs: marks that do not take space (Unicode category Mn)."""
+    return not string.isascii() and strip_accents(string) != unicodedata.normalize("NFD", string)
+
+
+def characters(words: Mapping[str, int]) -> int:
+    """Return the number of characters of all words."""
+    return sum(len(word) * count for word, count in words.items())
 
 
 def letters(words: Mapping[str, int]) -> list[str]:

@@ -13,7 +13,14 @@ from transformers import AutoTokenizer
 
 import minibert
 from minibert.text.wordpiece import SPECIAL_TOKENS
-from minibert.train.vocabulary import count_words, learn_by_hand, learn_by_library, learn_vocabulary, letters
+from minibert.train.vocabulary import (
+    count_strings,
+    count_words,
+    learn_by_hand,
+    learn_by_library,
+    learn_vocabulary,
+    letters,
+)
 
 BOATS = "the old boat . the older boats .\n"
 REVIEWS = Path(__file__).parents[2] / "minibert" / "data" / "reviews.tsv"  # real sentences
@@ -33,7 +40,7 @@ def test_the_example_of_the_first_page_is_what_is_learned() -> None:
 
 
 def test_on_real_text_the_library_learns_what_the_hand_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = count_words([shutil.copy(REVIEWS, tmp_path / "text.txt")], lowercase=True)
+    words = count_words(count_strings([shutil.copy(REVIEWS, tmp_path / "text.txt")]), lowercase=True, strip=True)
     right = learn_by_hand(words, 1000)
     assert len(right) == 1000
     assert learn_by_library(words, 1000) == right
@@ -86,6 +93,61 @@ def test_the_folder_is_a_tokenizer_to_minibert_and_to_transformers(
     assert (tmp_path / "out" / "vocab.txt").read_text("utf-8").split("\n")[:-1] == found.tokens
 
 
+MARKED = {  # a text, and its first word without marks
+    "Hindi": ("हिन्दी में लिखा है\n", "हिनदी"),
+    "Thai": ("ที่นี่ น้ำ\n", "ทน"),
+    "Vietnamese": ("Tiếng Việt\n", "tieng"),
+    "Japanese": ("がくせい です\n", "かくせい"),
+    "Russian": ("Чёрный чай\n", "черныи"),
+}
+
+
+@pytest.mark.parametrize(("text", "bare"), MARKED.values(), ids=MARKED)
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("strip", [None, True, False])
+def test_accents_and_vowel_signs_are_kept_or_not_apart_from_case(
+    text: str, bare: str, lowercase: bool, strip: bool | None, tmp_path: Path
+) -> None:
+    (tmp_path / "corpus.txt").write_text(text, encoding="utf-8")
+    found = learn_vocabulary(tmp_path / "corpus.txt", 1000, min_frequency=1, lowercase=lowercase, strip_accents=strip)
+    stripped = lowercase if strip is None else strip
+    word = text.split()[0]
+    right = bare if stripped else word
+    assert (right.lower() if lowercase else right).casefold() in [token.casefold() for token in found.tokens]
+    assert (found.stripped > 0) == stripped
+    found.save(tmp_path / "out")
+    settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text("utf-8"))
+    assert (settings["do_lower_case"], settings["strip_accents"]) == (lowercase, stripped)
+    ours, theirs = minibert.load_tokenizer(tmp_path / "out"), AutoTokenizer.from_pretrained(tmp_path / "out")
+    for line in (text, f"{text} é {text} {text.upper()}"):
+        assert ours.encode(line) == theirs.encode(line)
+    assert ours.unk_id not in ours.encode(text)
+
+
+def test_the_command_says_that_words_lost_their_marks_and_how_to_keep_them(tmp_path: Path, run: Any) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("हिन्दी में लिखा है ।\n" * 5, encoding="utf-8")
+    request = ("vocab", corpus, "--size", "60")
+    lost = " ".join(run(*request, "--out", tmp_path / "lost").split())
+    assert "60.0% of the words lost" in lost and "--no-strip-accents" in lost
+    assert "no-strip" not in run(*request, "--no-strip-accents", "--out", tmp_path / "kept")
+    assert "no-strip" not in run(*request, "--cased", "--out", tmp_path / "cased")
+    corpus.write_text("a fine café\n" + "plain words\n" * 200, encoding="utf-8")
+    assert "no-strip" not in run(*request, "--out", tmp_path / "english")
+
+
+def test_words_of_a_language_without_spaces_are_counted_where_they_are_too_long(tmp_path: Path, run: Any) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("かな" * 60 + "\nかな\n" * 2, encoding="utf-8")
+    found = learn_vocabulary(corpus, 50, min_frequency=1)
+    assert (found.too_long, found.unknown) == (1, 120 / 124)
+    said = " ".join(run("vocab", corpus, "--size", "50", "--out", tmp_path / "out").split())
+    assert "1 of 3 words have over 100 characters (96.8% of all characters)" in said and "no spaces" in said
+    corpus.write_text("かな" * 60 + "\n", encoding="utf-8")
+    said = run("vocab", corpus, "--size", "50", "--out", tmp_path / "none", status=2)
+    assert "every word has over 100 characters" in said and "no spaces" in said
+
+
 def test_the_command_reports_what_it_learned(corpus: Path, tmp_path: Path, run: Any) -> None:
     *shown, figures = run("vocab", corpus, "--size", "50", "--out", tmp_path / "out", "--json").splitlines()
     printed = " ".join(" ".join(shown).split())
@@ -116,7 +178,7 @@ def test_what_is_no_text_is_refused(content: bytes, message: str, tmp_path: Path
 
 
 def test_a_size_too_small_for_the_letters_names_the_smallest_that_fits(corpus: Path) -> None:
-    least = 5 + len(letters(count_words([corpus], True)))
+    least = 5 + len(letters(count_words(count_strings([corpus]), lowercase=True, strip=True)))
     with pytest.raises(ValueError, match=rf"size is {least - 1}, and {least} tokens are needed .* choose {least}"):
         learn_vocabulary(corpus, least - 1)
     assert len(learn_vocabulary(corpus, least).tokens) == least
