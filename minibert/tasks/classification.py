@@ -7,6 +7,7 @@ tasks of GLUE).
 """
 
 import shlex
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
-from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, check_finite
+from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel, check_finite, is_alone
 from minibert.tasks.names import as_labels, in_order, of_matrix
 from minibert.tasks.settings import ClassificationSettings
 from minibert.text.tables import Column, Table, listed
@@ -102,13 +103,15 @@ class Classification(ClassificationSettings, Task):
             raise ValueError(
                 f"{table.name} has tags of words as labels, {listed(sorted(kinds))}; the task tag reads such a file"
             )
-        by_place = not (self.regression or table.header or self.text or self.label or self.pair)
-        if by_place and cells.count(cells[0]) == 1 and len(set(cells)) < len(cells):
-            raise ValueError(
+        if not table.header and is_alone(given):
+            alone = (
                 f"the first row of {table.name} has the label {cells[0]!r}, which no other row has; if it is a header, "
                 f"name the columns: --text {shlex.quote(texts[0] if len(texts[0]) <= 30 else 'NAME')} --label "
-                f"{shlex.quote(cells[0])}; else: --text 1 --label 2"
+                f"{shlex.quote(cells[0])}"
             )
+            if not (self.text or self.label or self.pair):
+                raise ValueError(f"{alone}; else: --text 1 --label 2")
+            warnings.warn(alone, stacklevel=2)
         try:
             labels, names = self.label_type.named(given)
         except ValueError as error:

@@ -20,7 +20,7 @@ from sklearn.metrics import matthews_corrcoef, root_mean_squared_error
 
 from minibert.tasks import metrics
 from minibert.tasks.base import Measure, Prediction
-from minibert.tasks.names import ARRAYS, Names, array_in, as_label, in_order, is_matrix, of_matrix
+from minibert.tasks.names import ARRAYS, NUMBER, Names, array_in, as_label, in_order, is_matrix, of_matrix
 from minibert.text.tables import listed
 from minibert.utils.printing import beside, block, brief
 
@@ -40,6 +40,14 @@ def check_classes(labels: Sequence[str], least: int = 1) -> None:
             f"the labels of {len(labels)} rows cannot be learned: they have {len(counts)} classes, the smallest "
             f"{brief(label)} with {fewest} rows; at least 2 classes are needed, of several rows each ({least} or more)"
         )
+
+
+def is_alone(labels: Sequence[object]) -> bool:
+    """Return whether no other row has a label of the first one, which may be a header: a name, where others repeat."""
+    rows = [label if isinstance(label, tuple) else (label,) for label in labels if isinstance(label, str | tuple)]
+    counts = Counter(name for row in rows for name in row)
+    names = [name for name in rows[0] if not NUMBER.fullmatch(str(name))] if len(rows) == len(labels) else []
+    return bool(names) and all(counts[name] == 1 for name in rows[0]) and counts.total() > len(counts)
 
 
 def label_number(name: str, numbers: Mapping[str, int], where: str) -> int:

@@ -10,6 +10,7 @@ import csv
 import gzip
 import io
 import os
+import re
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
@@ -26,9 +27,14 @@ from minibert.utils.settings import check, setting
 DELIMITERS = {"tsv": "\t", "csv": ","}  # that the format implies
 ROW_LIMIT = 64_000_000  # bytes of a line: a thousand times what BERT reads of a text
 WHOLE_LIMIT = 1_000_000_000  # bytes of a .json, or of UTF-16, decompressed
+CELL_LIMIT = 16_000_000  # characters of a cell of a .csv or .tsv
 CANDIDATES = (",", ";", "\t", "|")
 FORMATS = ("txt", *DELIMITERS, "jsonl", "json", "parquet")
 FIRST_LINES = 20  # of a table, in which the delimiter is found
+STATED = re.compile(r'"?sep=([^\w"\r\n])"?[\r\n]*', re.IGNORECASE)  # a first line by which Excel knows the delimiter
+
+# A limit of the whole process, as csv has none for a single reader; it is raised once and never lowered.
+csv.field_size_limit(max(csv.field_size_limit(), CELL_LIMIT))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +186,11 @@ def first_rows(lines: Sequence[str], how: dict[str, Any]) -> list[list[str]]:
     except csv.Error:
         return []
     return [row for row in rows if row][: -1 if len(lines) == FIRST_LINES else None]
+
+
+def in_quotes(cell: str) -> bool:
+    """Return whether a cell is in quotes and each quote inside is doubled, as the csv module and pandas write it."""
+    return len(cell) > 2 and cell[0] == cell[-1] == '"' and '"' not in cell[1:-1].replace('""', "")
 
 
 def shown(delimiter: str) -> str:

@@ -3,21 +3,19 @@
     bytes (.gz decompressed) -> lines, decoded -> rows -> the requested columns -> a text for each
 
 .txt      one text per line; an empty line is an empty text. Standard input and names without an ending are read as this
-.tsv      columns separated by tabs; quotes are ordinary characters
+.tsv      columns separated by tabs; quotes are ordinary characters (--format csv --delimiter tab reads them as quotes)
 .csv      columns separated by commas, quoted
 .jsonl    one object or text per line
 .json     an array of objects or of texts, read at once
 .parquet  with pyarrow
 
-All may also end in .gz. A .csv or .tsv may have another delimiter: it is found in the first rows, with a warning, or
-given (formats.py). Blank lines of a table and of .jsonl are skipped. A table has a header if a column is requested by
-name, and none if all are requested by number, from 1. Except for .json and UTF-16, memory does not grow with the file:
-a row longer than ROW_LIMIT is refused before it is read. Errors name the file and the place in it.
+All may also end in .gz. A .csv or .tsv may have another delimiter: it is given, or stated in a first line such as sep=;
+as Excel has it, or found in the first rows, with a warning (formats.py). Blank lines of a table and of .jsonl are
+skipped. A table has a header if a column is requested by name, and none if all are requested by number, from 1. Except
+for .json and UTF-16, memory does not grow with the file: a row longer than ROW_LIMIT is refused before it is read.
+Errors name the file and the place in it.
 """
 
-import csv
-import importlib
-import io
 import os
 import unicodedata
 import warnings
@@ -30,18 +28,19 @@ from minibert.text.formats import (
     CANDIDATES,
     DELIMITERS,
     FIRST_LINES,
+    STATED,
     FileSettings,
     decoded_lines,
     decompressed,
     dialect,
     first_rows,
+    in_quotes,
     opened,
     shown,
-    whole_text,
 )
+from minibert.text.rows import open_parquet, read_json_array, read_json_lines, read_parquet, read_table
 from minibert.text.texts import TextOrPair
-from minibert.utils.files import parse_json
-from minibert.utils.printing import brief, install_hint
+from minibert.utils.printing import brief
 
 DEFAULT = FileSettings()
 TEXT_COLUMNS = ("sentence", "text")  # the usual names of a column of texts
@@ -137,9 +136,12 @@ class Table:
         if self.format in DELIMITERS:
             lines = decoded_lines(stream, self.name, encoding)
             first = list(islice(lines, FIRST_LINES))
+            if stated := STATED.fullmatch(first[0] if first else ""):  # by Excel, which has quotes between tabs too
+                self.delimiter, first[0] = self.delimiter or stated[1], "\n"  # blank: later lines keep their numbers
             self.delimiter = self.delimiter or self._delimiter(first)
-            how = dialect(self.format, self.delimiter)
-            yield from self._table(read_table(chain(first, lines), self.name, how))
+            how = dialect("csv" if stated else self.format, self.delimiter)
+            rows = read_table(chain(first, lines), self.name, how)
+            yield from self._table(rows if how.get("strict") or self.settings.format else self._unquoted(rows))
         elif self.format == "parquet":
             file = open_parquet(stream, self.name)
             self.names = find_columns(self.columns, file.schema_arrow.names, self.name)
@@ -181,6 +183,20 @@ class Table:
         """Whether this is a header with the requested columns."""
         return has_header(self.columns, row) and all(name_of(column, row) in row for column in self.columns)
 
+    def _unquoted(self, rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, list[str]]]:
+        """The rows of a .tsv, with one warning where its quotes seem to be no part of the texts."""
+        warned = False
+        for number, (place, row) in enumerate(rows):
+            quoted = [cell for cell in row if in_quotes(cell)]
+            if not warned and (len(quoted) == len(row) if number == 0 else any('""' in cell for cell in quoted)):
+                warned = True
+                warnings.warn(
+                    f"{place} has quotes around a cell, {brief(quoted[0])}, and quotes of a .tsv are part of the text; "
+                    "pandas and R write such cells: --format csv --delimiter tab reads them, --format tsv confirms it",
+                    stacklevel=2,
+                )
+            yield place, row
+
     def value(self, record: Mapping[str, object], name: str, column: Column, where: str) -> object:
         """A text unchanged, a label stripped. Raises ValueError for an empty cell, and for anything but a text."""
         found = record.get(name)
@@ -207,7 +223,7 @@ class Table:
                 raise ValueError(f"{place} has one column, {listed(names)}; {roles} need one each (--delimiter)")
             self.header = has_header(self.columns, names)
             keys = names if self.header else [str(number) for number in range(1, len(names) + 1)]
-            self.names = find_columns(self.columns, keys, place, self.header)
+            self.names = find_columns(self.columns, keys, place, () if self.header else names)
             if self.whole and len(set(keys)) < len(keys):
                 twice = next(name for name in keys if keys.count(name) > 1)
                 raise ValueError(f"{place} has more than one column {twice!r}, and all are kept; rename one")
@@ -217,6 +233,8 @@ class Table:
             for at, row in rows if self.header else chain([(place, first)], rows):
                 if len(row) != len(keys):
                     quotes = f"; a cell with {shown(self.delimiter or '')} in it needs quotes" * (self.format == "csv")
+                    if self.format == "tsv" and any(cell.startswith('"') for cell in row):
+                        quotes = "; --format csv --delimiter tab reads cells in quotes, as pandas writes them"
                     raise ValueError(
                         f"{at} has {len(row)} columns, {len(keys)} are expected, as in the first row{quotes}"
                     )
@@ -251,71 +269,6 @@ class TextFile(Table):
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Rows
-
-
-def read_table(lines: Iterator[str], name: str, dialect: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """The rows of a table that are not blank, each with its place: the line that it begins on, from 1."""
-    parts = (io.StringIO(line, newline="") for line in lines)  # may end in a lone \r
-    rows = csv.reader(chain.from_iterable(parts), **dialect)
-    place = f"{name}, line 1,"
-    try:
-        for row in rows:
-            if row:
-                yield place, row
-            place = f"{name}, line {rows.line_num + 1},"
-    except csv.Error as error:
-        plain = " --format tsv reads quotes as ordinary characters" * (dialect["delimiter"] == "\t")
-        raise ValueError(f"{place} cannot be read: {error}; is a quote not closed?{plain}") from None
-
-
-def read_json_lines(stream: BinaryIO, name: str, encoding: str) -> Iterator[tuple[str, object]]:
-    """The value of each line that is not blank, with its place."""
-    for number, line in enumerate(decoded_lines(stream, name, encoding), 1):
-        if line.strip():
-            place = f"{name}, line {number},"
-            yield place, parsed(line, place)
-
-
-def read_json_array(stream: BinaryIO, name: str, encoding: str) -> Iterator[tuple[str, object]]:
-    """The items of a JSON array, each with its place."""
-    place = f"{name}, read as one JSON array (with one object per line, its format is jsonl: --format jsonl),"
-    items = parsed(whole_text(stream, name, encoding), place)
-    if not isinstance(items, list):
-        raise ValueError(f"{place} is no array")
-    yield from ((f"{name}, item {number},", item) for number, item in enumerate(items, 1))
-
-
-def parsed(text: str, place: str) -> Any:
-    """A JSON value. Raises ValueError with the place."""
-    try:
-        return parse_json(text)
-    except ValueError as error:
-        raise ValueError(f"{place} is not JSON: {error}") from None
-
-
-def open_parquet(stream: BinaryIO, name: str) -> Any:
-    """A pyarrow ParquetFile. Raises ImportError without pyarrow, ValueError for a damaged file."""
-    try:
-        return importlib.import_module("pyarrow.parquet").ParquetFile(stream)
-    except ImportError:
-        raise ImportError(
-            f"{name} is read as parquet, which needs pyarrow: {install_hint('parquet')}; or save it as .jsonl"
-        ) from None
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} is not a sound parquet file: {error}") from None
-
-
-def read_parquet(file: Any, name: str, columns: Sequence[str]) -> Iterator[tuple[str, object]]:
-    """The rows, as objects of these columns, each with its place."""
-    rows = (row for batch in file.iter_batches(1024, columns=columns) for row in batch.to_pylist())
-    try:
-        yield from ((f"{name}, row {number},", row) for number, row in enumerate(rows, 1))
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} is not a sound parquet file: {error}") from None
-
-
-# ---------------------------------------------------------------------------------------------------------------
 # Columns
 
 
@@ -338,25 +291,28 @@ def has_header(columns: Sequence[Column], first: Sequence[str]) -> bool:
     return len(columns) == 1 or all(name_of(column, first) for column in columns)
 
 
-def find_columns(columns: Sequence[Column], names: Sequence[str], where: str, header: bool = True) -> tuple[str, ...]:
+def find_columns(
+    columns: Sequence[Column], names: Sequence[str], where: str, first: Sequence[str] = ()
+) -> tuple[str, ...]:
     """The name of each requested column in a file that has these.
 
-    A column that is not requested by name is the only one, or one of those left, in order, of a table without a header.
-    Raises ValueError for a column that is not there, or there twice, or requested twice.
+    A column that is not requested by name is the only one, or one of those left, in order, of a table without a header,
+    whose first row is `first`. Raises ValueError for a column that is not there, or there twice, or requested twice.
     """
     left = [name for name in names if name not in [name_of(column, names) for column in columns if column.name]]
     unnamed = sum(column.name is None for column in columns)
-    spare = iter(left if (not header or len(columns) == 1) and len(left) == unnamed else ())
+    spare = iter(left if (first or len(columns) == 1) and len(left) == unnamed else ())
     found: list[str] = []
     for column in columns:
         name = name_of(column, names) or next(spare, "")
         if name in found or names.count(name) != 1:
             what = repr(name) if name else " or ".join(column.usual)
             count = "only one" if name in found else "more than one" if name in names else "no"
-            raise ValueError(
-                f"{where} has {count} column {what}; choose as {column.role} one of: {listed(names)}"
-                f"{'' if header else ' (without a header, columns have numbers)'}"
-            )
+            if first and not any(one.name for one in columns):
+                either = f"{listed(first)}; if these are no names, choose a number from 1 to {len(first)}"
+            else:
+                either = listed(names) + " (without a header, columns have numbers)" * bool(first)
+            raise ValueError(f"{where} has {count} column {what}; choose as {column.role} one of: {either}")
         found.append(name)
     return tuple(found)
 

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from minibert.text.formats import FileSettings
-from minibert.text.tables import Column, TextFile, find_columns, open_parquet
+from minibert.text.rows import open_parquet
+from minibert.text.tables import Column, TextFile, find_columns
 from minibert.text.texts import TEXTS, TextOrPair, chunked
 from minibert.text.tokenized import TokenStats
 from minibert.utils.files import atomic_write, matching_files

@@ -2,7 +2,9 @@
 
 import json
 import math
+import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +77,30 @@ def test_a_first_row_that_looks_like_a_header_is_refused_unless_columns_are_name
     with pytest.raises(ValueError, match=r"the first row .* has the label 'sentiment', .* --text 'my review' --label"):
         ONE.read(path)
     assert Classification("my review", label="sentiment").read(path).labels == ["1", "0", "1"]
-    assert Classification(1, label=2).read(path).labels == ["sentiment", "1", "0", "1"]
+    with pytest.warns(UserWarning, match=r"the first row .* has the label 'sentiment', .* --text 'my review' --label"):
+        assert Classification(1, label=2).read(path).labels == ["sentiment", "1", "0", "1"]
     assert ONE.read(file(tmp_path, "x.csv", "a,0\nb,rare\nc,0\n")).labels == ["0", "rare", "0"]
+
+
+@pytest.mark.parametrize(
+    ("task", "cells", "warned"),
+    [
+        (ONE, ["Avis", "bon", "bon", "nul"], 1),
+        (ONE, ["5", "1", "1", "2"], 0),
+        (ONE, ["Avis", "bon", "nul"], 0),
+        (SEVERAL, ["Avis", "bon|cher", "bon"], 1),
+        (SEVERAL, ["bon|nul", "bon|cher", "bon|cher"], 0),
+    ],
+)
+def test_a_class_of_only_the_first_row_is_a_warning_where_columns_have_numbers(
+    tmp_path: Path, task: Classification, cells: list[str], warned: int
+) -> None:
+    path = file(tmp_path, "x.csv", "".join(f"{row};a text;{cell}\n" for row, cell in enumerate(cells)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        data = replace(task, text=2, label=3, delimiter=";").read(path)
+    assert (len(data), len(caught)) == (len(cells), warned)
+    assert all("has the label 'Avis', which no other row has" in str(one.message) for one in caught)
 
 
 @pytest.mark.parametrize(

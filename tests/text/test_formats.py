@@ -164,6 +164,73 @@ def test_an_empty_cell_is_a_missing_text_as_null_is(tmp_path: Path, name: str, c
         assert list(file) == ["a", ""]
 
 
+# -- what Excel, pandas and R write
+
+
+@pytest.mark.parametrize("delimiter", [";", ",", "\t", "|"])
+@pytest.mark.parametrize("line", ["sep={}", '"sep={}"', "SEP={}"])
+@pytest.mark.parametrize("name", ["x.csv", "x.tsv"])
+def test_the_first_line_of_excel_states_the_delimiter(tmp_path: Path, name: str, line: str, delimiter: str) -> None:
+    content = f"\ufeff{line.format(delimiter)}\r\n".encode() + table(delimiter, ("text", "label"))
+    assert read(tmp_path / name, content) == (ROWS, [])
+    with pytest.raises(ValueError, match=r"line 2, has no column 'body'"):
+        read(tmp_path / name, content, "body", "label")
+
+
+def test_a_column_may_be_called_as_a_stated_delimiter_is(tmp_path: Path) -> None:
+    assert read(tmp_path / "x.csv", b"sep=x,label\na,1\n", "sep=x", "label") == ([("a", "1")], [])
+
+
+@pytest.mark.parametrize(("name", "quote"), [("x.csv", '"'), ("x.tsv", "")])
+def test_a_cell_may_be_longer_than_the_csv_module_reads_by_default(tmp_path: Path, name: str, quote: str) -> None:
+    delimiter, text = "," if quote else "\t", "a film " * 50_000
+    content = f"text{delimiter}label\n{quote}{text}{quote}{delimiter}1\n".encode()
+    assert read(tmp_path / name, content) == ([(text, "1")], [])
+
+
+def test_a_quote_that_is_not_closed_is_named_where_it_opens_also_after_many_characters(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"line 3, cannot be read: .*; is a quote not closed"):
+        read(tmp_path / "x.csv", b'text,label\na,1\n"b,0\n' + b"a long text,1\n" * 20_000)
+
+
+def test_quotes_that_pandas_puts_into_a_tsv_are_named_once_with_the_way_to_read_them(tmp_path: Path) -> None:
+    content = b'text\tlabel\nplain\t1\n"so ""he"" said"\t0\n"a ""b"""\t0\n'
+    rows, said = read(tmp_path / "x.tsv", content)
+    assert rows[1:] == [('"so ""he"" said"', "0"), ('"a ""b"""', "0")]
+    assert len(said) == 1 and "x.tsv, line 3, has quotes" in said[0] and "--format csv --delimiter tab" in said[0]
+    assert read(tmp_path / "x.tsv", content, format="tsv") == (rows, [])
+    plain = [("plain", "1"), ('so "he" said', "0"), ('a "b"', "0")]
+    assert read(tmp_path / "x.tsv", content, format="csv", delimiter="tab") == (plain, [])
+
+
+@pytest.mark.parametrize("cell", ['"a\nb"', '"a\tb"'])
+def test_a_cell_of_pandas_with_a_tab_or_a_line_end_is_refused_with_the_way_to_read_it(
+    tmp_path: Path, cell: str
+) -> None:
+    content = f"text\tlabel\n{cell}\t1\n".encode()
+    with pytest.raises(ValueError, match=r"line 2, has . columns, 2 are expected.*--format csv --delimiter tab"):
+        read(tmp_path / "x.tsv", content)
+    rows, said = read(tmp_path / "x.tsv", content, format="csv", delimiter="tab")
+    assert (rows, said) == ([(cell.strip('"'), "1")], [])
+
+
+def test_a_tsv_of_r_whose_names_are_in_quotes_is_refused_with_the_way_to_read_it(tmp_path: Path) -> None:
+    content = b'"text"\t"label"\n"a"\t"1"\n'
+    (tmp_path / "x.tsv").write_bytes(content)
+    with (
+        TextFile(tmp_path / "x.tsv", "text") as file,
+        pytest.warns(UserWarning, match="line 1, has quotes .*--format csv --delimiter tab"),
+        pytest.raises(ValueError, match="has no column 'text'"),
+    ):
+        list(file)
+    assert read(tmp_path / "x.tsv", content, format="csv", delimiter="tab") == ([("a", "1")], [])
+
+
+@pytest.mark.parametrize("text", ['"He said no."', 'a 12"" pipe', '"a" and "b"', '"'])
+def test_quotes_that_belong_to_a_text_are_no_warning(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path / "x.tsv", f"text\tlabel\n{text}\t1\n".encode()) == ([(text, "1")], [])
+
+
 # -- settings
 
 
