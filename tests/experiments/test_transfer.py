@@ -26,7 +26,7 @@ def test_the_table_has_every_way_with_its_standard_error(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MINIBERT_DATA", str(checkpoint))
-    assert transfer.main(["sst2", "--model", str(checkpoint), "--seeds", "2", "--epochs", "1", "--json"]) == 0
+    assert transfer.main(["sst2", "--model", str(checkpoint), "--seeds", "2", "--epochs", "2", "--json"]) == 0
     header, row = capsys.readouterr().out.splitlines()[:2]
     assert header.count("standard error") == len(("fine-tuned", "random", "frozen", "gain"))
     assert row.split()[:4] == ["sst2", "24", "12", "0.500"] and row.count(",") == 4

@@ -93,8 +93,8 @@ ARRAYS = {"mean": np.zeros(3), "scale": np.ones(3), "coef": np.ones((1, 3)), "in
 CLASSIFIER = {
     "format": 1,
     "model": "a",
-    "weights_sha256": "b",
-    "tokenizer_fingerprint": "c",
+    "weights_sha256": "b" * 64,
+    "tokenizer_fingerprint": "c" * 64,
     "pairs": False,
     "pooling": "cls",
     "layers": [-1],
