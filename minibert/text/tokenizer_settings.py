@@ -82,6 +82,11 @@ def read_settings(folder: Path) -> dict[str, Any]:
             older = "additional_special_tokens" in settings and not settings.get("extra_special_tokens")
             if older and name == "tokenizer_config.json":
                 settings["extra_special_tokens"] = settings.pop("additional_special_tokens")
+            if isinstance(settings.get("extra_special_tokens"), dict):
+                own = settings.get("model_specific_special_tokens") or {}
+                settings["model_specific_special_tokens"] = own | settings.pop("extra_special_tokens")
+    if "extra_special_tokens" in settings:  # also an empty list counts
+        settings.pop("additional_special_tokens", None)
     return settings
 
 
@@ -199,7 +204,8 @@ def stated_tokens(
         extra = settings.get("extra_special_tokens")
         extra = extra if isinstance(extra, list) else []
         roles = {role: settings[role] for role in NAMED if settings.get(role)}
-        special = {token.content for token in [*named_tokens(roles).values(), *map(as_token, extra)]}
+        special = {token.content for token in named_tokens(roles).values()}
+        special |= {token for token in extra if isinstance(token, str)}  # as upstream, which overlooks the others
         for token, id in read_json(path).items():
             found[id] = AddedToken(token, normalized=token not in special, special=token in special)
     for entry in content:
@@ -226,8 +232,7 @@ def added_tokens(
     new = [token for _, token in sorted(stated.items()) if repr(token) not in known]
     contents = {token.content for token in [*found.values(), *new]}
     for token in [*named.values(), *extra]:
-        if token.content not in contents:
-            contents.add(token.content)
+        if token.content not in contents:  # one that has a role and is listed as well has the flags of the list
             new.append(token)
     roles = {token.content for token in named.values()}
     for token in new:

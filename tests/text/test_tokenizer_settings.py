@@ -102,6 +102,29 @@ FILES: dict[str, Callable[[int], dict[str, dict[str, Any]]]] = {  # by the next 
     "names of their own": lambda free: {
         "tokenizer_config.json": {"extra_special_tokens": {"font_token": "[FONT_HIGH]"}, "image_token": "<ent>"},
     },
+    "a list beside names of their own": lambda free: {
+        "tokenizer_config.json": {
+            "extra_special_tokens": {"font_token": "[FONT_HIGH]"},
+            "additional_special_tokens": ["<ent>"],
+        },
+    },
+    "a list that another list replaces": lambda free: {
+        "tokenizer_config.json": {"extra_special_tokens": []},
+        "special_tokens_map.json": {"additional_special_tokens": ["[FONT_HIGH]"]},
+        "added_tokens.json": {"<ent>": free},
+    },
+    "a token with a role and in a list": lambda free: {
+        "tokenizer_config.json": {
+            "bos_token": "[FONT_HIGH]",
+            "extra_special_tokens": [{"__type": "AddedToken"} | added("[FONT_HIGH]", lstrip=True, special=True)],
+        },
+    },
+    "a listed token that is added as well": lambda free: {
+        "tokenizer_config.json": {
+            "extra_special_tokens": [{"__type": "AddedToken"} | added("new_tok", single_word=True, special=True)]
+        },
+        "added_tokens.json": {"new_tok": free},
+    },
     "bos and eos": lambda free: {"tokenizer_config.json": {"bos_token": "[FONT_HIGH]", "eos_token": "<ent>"}},
     "split_special_tokens": lambda free: {
         "tokenizer_config.json": {"split_special_tokens": True, "additional_special_tokens": ["<ent>"]},
