@@ -13,42 +13,42 @@ from torch import Tensor
 
 
 def gelu_python(x: Tensor) -> Tensor:
-    """GELU written out; torch's kernel rounds differently."""
+    """Return GELU, written out; torch's kernel rounds differently."""
     return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
 
 
 def gelu_fast(x: Tensor) -> Tensor:
-    """GELU by tanh, with √(2/π) rounded to ten digits."""
+    """Return GELU by tanh, with √(2/π) rounded to ten digits."""
     return 0.5 * x * (1.0 + torch.tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x)))
 
 
 def gelu_10(x: Tensor) -> Tensor:
-    """GELU between -10 and 10, for integers of few bits (Wu et al. 2020)."""
+    """Return GELU, clipped to -10 and 10, for integers of few bits (Wu et al. 2020)."""
     return torch.clip(F.gelu(x), -10, 10)
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """GELU by the logistic function, as in CLIP."""
+    """Return GELU by the logistic function, as in CLIP."""
     return x * torch.sigmoid(1.702 * x)
 
 
 def laplace(x: Tensor) -> Tensor:
-    """The distribution function of a normal variable, a smooth relu2 with a bounded slope (Ma et al. 2022, MEGA)."""
+    """Return the distribution function of a normal variable, a smooth and bounded relu2 (Ma et al. 2022, MEGA)."""
     return 0.5 * (1.0 + torch.erf((x - 0.707107).div(0.282095 * math.sqrt(2.0))))
 
 
 def relu2(x: Tensor) -> Tensor:
-    """The square of ReLU (So et al. 2021, Primer)."""
+    """Return the square of ReLU (So et al. 2021, Primer)."""
     return torch.square(F.relu(x))
 
 
 def sqrtsoftplus(x: Tensor) -> Tensor:
-    """√log(1 + eˣ)."""
+    """Return √log(1 + eˣ)."""
     return F.softplus(x).sqrt()
 
 
 def linear(x: Tensor) -> Tensor:
-    """x itself: the two matrices of the feed-forward are one, of rank F."""
+    """Return x: the two matrices of the feed-forward are one, of rank F."""
     return x
 
 

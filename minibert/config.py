@@ -58,7 +58,7 @@ class Config:
     pad_token_id: int = size(0, minimum=0)  # [PAD], which fills short rows
     tie_word_embeddings: bool = True  # tokens are predicted with the matrix that embeds them
     # Of the task heads (pretraining_heads.py, heads.py).
-    id2label: dict[int, str] = field(default_factory=lambda: {0: "LABEL_0", 1: "LABEL_1"})
+    id2label: dict[int, Any] = field(default_factory=lambda: {0: "LABEL_0", 1: "LABEL_1"})  # names, or null
     problem_type: str | None = setting(None, "", choices=PROBLEM_TYPES)  # which loss; None: chosen by the labels
     classifier_dropout: float | None = fraction(None)  # None: hidden_dropout_prob
     # Settings of some relatives; the others cannot change them.

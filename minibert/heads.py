@@ -218,6 +218,6 @@ def with_num_labels(config: Config, head: str, num_labels: int | None, new_head:
     if num_labels < 1 or not new_head:
         raise ValueError(
             f"num_labels is {num_labels}, and the checkpoint has {config.num_labels}: "
-            f"{cut(', '.join(config.id2label.values()), 400)}; new_head=True makes a fresh head of 1 or more"
+            f"{cut(', '.join(map(str, config.id2label.values())), 400)}; new_head=True makes a fresh head of 1 or more"
         )
     return replace(config, id2label={i: f"LABEL_{i}" for i in range(num_labels)}, problem_type=None)

@@ -83,8 +83,16 @@ def test_labels_are_counted_by_id2label_else_num_labels_else_two() -> None:
     assert bert().num_labels == 2
 
 
+def test_labels_without_a_text_as_name_are_kept_as_transformers_keeps_them() -> None:
+    names = {0: None, 1: 7, 2: ["a"], 3: "b"}
+    config = bert(id2label={str(number): name for number, name in names.items()})
+    theirs = pytest.importorskip("transformers").BertConfig(**config.to_dict())
+    assert config.id2label == theirs.id2label == names and config.num_labels == theirs.num_labels == 4
+    assert config.to_dict()["label2id"] == {"b": 3}
+
+
 LARGEST = "at least [01] and at most (16777216|4096)$"
-BAD_LABELS: list[Any] = [2, "positive", ["no", "yes"], {"one": "yes"}, {"0": 7}, {"0": None}, {"-1": "no"}]
+BAD_LABELS: list[Any] = [2, "positive", ["no", "yes"], {"one": "yes"}, {"-1": "no"}]
 WRONG: list[tuple[dict[str, Any], str]] = [
     (
         {"model_type": "xlnet"},

@@ -130,15 +130,18 @@ class Family:
         """The config.json of these values of Config's fields."""
         left_out = {"extra", *self.decides}
         written = {self.keys.get(name, name): value for name, value in values.items() if name not in left_out}
-        return {**values["extra"], **written, "label2id": {label: i for i, label in values["id2label"].items()}}
+        label2id = {label: i for i, label in values["id2label"].items() if isinstance(label, str)}
+        return {**values["extra"], **written, "label2id": label2id}
 
 
-def read_labels(raw: Mapping[str, Any]) -> dict[int, str]:
-    """The labels of a config.json by number: those of id2label, else as many as num_labels, else two."""
+def read_labels(raw: Mapping[str, Any]) -> dict[int, Any]:
+    """The labels of a config.json by number: those of id2label, else as many as num_labels, else two.
+
+    Names may be null or no text, as in transformers: only predictions need them (tasks.names.label_names).
+    """
     count = 2 if raw.get("num_labels") is None else raw["num_labels"]
     check_number("num_labels", count, int, 0, MOST_LABELS)
     labels = raw.get("id2label") or {i: f"LABEL_{i}" for i in range(count or 2)}
-    names = labels.items() if isinstance(labels, dict) else [("", labels)]
-    if not all(str(i).isdecimal() and isinstance(label, str) for i, label in names):
+    if not isinstance(labels, dict) or not all(str(i).isdecimal() for i in labels):
         raise ValueError(f"id2label is {brief(labels)}; it must map label numbers, from 0 on, to names")
-    return {int(i): label for i, label in names}  # JSON has only strings as keys
+    return {int(i): label for i, label in labels.items()}  # JSON has only strings as keys

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from minibert.config import Config
 from minibert.utils.files import parse_json
 from minibert.utils.printing import brief
 
@@ -24,6 +25,20 @@ UNNAMED = "LABEL_"  # transformers calls labels without names LABEL_0, LABEL_1, 
 ITEM = r"""(\d+(\.\d*)?|True|False|'[^']*'|"[^"]*")"""
 PRINTED = re.compile(rf"\[\s*{ITEM}(\s+{ITEM})+\s*\]", re.ASCII)  # as numpy prints an array: [0 1 1], ['a' 'b']
 ARRAYS = (list, tuple, np.ndarray)
+
+
+def label_names(config: Config) -> list[str]:
+    """Return the labels of a checkpoint in the order of its logits.
+
+    Raises ValueError for a label without a name, or with that of another one.
+    """
+    names: dict[str, int] = {}
+    for number, name in sorted(config.id2label.items()):
+        if not isinstance(name, str) or name in names:
+            problem = "twice" if isinstance(name, str) else f"as the name of {number}, which is no text,"
+            raise ValueError(f"config.json has the label {brief(name)} {problem} in id2label; each needs its own name")
+        names[name] = number
+    return list(names)
 
 
 # ---------------------------------------------------------------------------------------------------------------

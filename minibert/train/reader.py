@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,14 @@ from minibert.tasks.base import Measure, Task
 from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.frozen import CLASSIFIER_FILE, Classifier
 from minibert.tasks.masked_text import Corpus, MaskedText, filled
-from minibert.tasks.names import as_numbers
+from minibert.tasks.names import as_numbers, label_names
 from minibert.tasks.tagging import Tagging
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.outputs import outputs
 from minibert.train.run import REPORT
 from minibert.utils.device import choose_device
 from minibert.utils.files import read_json, user_path
-from minibert.utils.printing import brief, cut
+from minibert.utils.printing import cut
 from minibert.utils.settings import check_number
 
 
@@ -67,14 +66,10 @@ class Reader:
     def of(cls, model: Head, tokenizer: Tokenizer, task: Task | None = None, **more: Any) -> Reader:
         """A loaded model. task: with its settings; None: those that config.json implies.
 
-        Raises what task_name raises, and ValueError for two labels of one name.
+        Raises what task_name and label_names raise.
         """
         found = task_name(model)
-        labels = [name for _, name in sorted(model.config.id2label.items())]
-        if (twice := Counter(labels).most_common(1)) and twice[0][1] > 1:
-            raise ValueError(
-                f"config.json has the label {brief(twice[0][0])} twice in id2label; each needs its own name"
-            )
+        labels = label_names(model.config) if model.has_labels else []
         return cls(task or task_of(found, model.config), model, tokenizer, labels, tokenizer.max_length, **more)
 
     @classmethod

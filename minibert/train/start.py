@@ -24,7 +24,7 @@ def labels_of_head(folder: Path, task: Task, labels: list[str]) -> tuple[list[st
         return None, ""
     if not labels:
         return labels, ""
-    known = [name for _, name in sorted(config.id2label.items())]
+    known = [str(name) for _, name in sorted(config.id2label.items())]
     numbers = task.problem_type == "regression"
     order = known if numbers and len(known) == 1 else in_order_of(known, labels)
     if order is None:

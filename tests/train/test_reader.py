@@ -13,7 +13,7 @@ import torch
 import transformers
 from helpers import every_wrong_number
 from kinds import HEADS, write_kinds, write_theirs
-from words import OTHER, write_words_checkpoint
+from words import OTHER, labelled, write_words_checkpoint
 
 import minibert
 from minibert.tasks.frozen import Classifier
@@ -283,6 +283,37 @@ def test_two_labels_of_one_name_are_refused(home: Path, tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="has the label 'a' twice in id2label"):
         minibert.predict(folder, TEXTS)
+
+
+def relabelled(folder: Path, new: Path, names: dict[str, Any]) -> Path:
+    config = json.loads((shutil.copytree(folder, new) / "config.json").read_text())
+    (new / "config.json").write_text(json.dumps(config | {"id2label": names}))
+    return new
+
+
+@pytest.mark.parametrize("name", [None, 7, True, ["a"], {}])
+def test_a_label_without_a_text_as_name_is_refused_only_where_labels_are_predicted(
+    name: Any, home: Path, tmp_path: Path
+) -> None:
+    names = {"0": "a", "1": name}
+    folder = relabelled(home / "classify", tmp_path / "classify", names)
+    ids = torch.tensor([[2, 5, 3]])
+    before, model = (minibert.load(one, head="sequence-classification") for one in (home / "classify", folder))
+    assert torch.equal(model(ids).logits, before(ids).logits)  # which have no names
+    minibert.save(minibert.load(relabelled(home / "encoder", tmp_path / "encoder", names)), tmp_path / "again")
+    assert transformers.AutoModel.from_pretrained(tmp_path / "again").config.id2label == {0: "a", 1: name}
+    question = (["Who was here?"], ["The cat was here."])
+    answers = minibert.predict(relabelled(home / "answer", tmp_path / "answer", names), *question)
+    assert answers == minibert.predict(home / "answer", *question)
+    with pytest.raises(ValueError, match=r"label .* as the name of 1, which is no text, in id2label"):
+        minibert.predict(folder, TEXTS)
+
+
+def test_a_new_head_replaces_labels_without_a_text_as_name(home: Path, tmp_path: Path) -> None:
+    folder = relabelled(home / "classify", tmp_path / "classify", {"0": None, "1": 7})
+    texts, labels = labelled()
+    minibert.train.finetune("classify", texts, labels, model=folder, out=tmp_path / "tuned", epochs=1, batch_size=8)
+    assert minibert.predict(tmp_path / "tuned", TEXTS[:1])[0]["label"] in labels
 
 
 @every_wrong_number
