@@ -133,6 +133,25 @@ def test_a_decoder_loads_under_any_of_its_names(family, head, copied, removed, p
     assert not report.missing and len(report.ignored) == len(copied) - len(removed)
 
 
+@every_family
+def test_an_encoder_loads_where_its_matrix_has_only_the_name_of_the_tied_decoder(family, pair, written, tmp_path):
+    embedding = family.official("embeddings.token") + ".weight"
+    (second,) = [name for name, first in family.second_names.items() if first == embedding]
+
+    def rename(tensors: dict[str, Tensor]) -> None:
+        tensors[second] = tensors.pop(family.prefix + embedding)
+
+    folder = edited(written(family, "masked-lm")[0], tmp_path / "tied", rename)
+    ours, batch = pair(family, "masked-lm").ours, pair(family, "masked-lm").task.batch
+    encoder, report = minibert.load(folder, report=True)
+    assert report.loaded[second] == "embeddings.token.weight" and second not in report.ignored
+    assert_equal(forward(encoder, batch)[0], forward(ours.encoder, batch)[0])
+    assert_equal(forward(minibert.load(folder, head="masked-lm"), batch)[:], forward(ours, batch)[:])
+    untied = edited(folder, tmp_path / "untied", lambda tensors: None, tie_word_embeddings=False)
+    with pytest.raises(ValueError, match=r"lacks 1 tensor .*, such as embeddings\.token\.weight"):
+        minibert.load(untied)
+
+
 @pytest.mark.parametrize(
     ("family", "name"),
     [

@@ -33,7 +33,9 @@ class Positional(nn.Module):
     def __init__(self, model: Encoder | Head) -> None:
         super().__init__()
         self.model = model
-        self.inputs = ("input_ids", "attention_mask", "token_type_ids")[: 3 if model.config.type_vocab_size else 2]
+        # RoBERTa's tokenizers give no segments: every token is in segment 0, as in the model without that input.
+        segments = model.config.type_vocab_size and model.config.family.pairs_in_segments
+        self.inputs = ("input_ids", "attention_mask", "token_type_ids")[: 3 if segments else 2]
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
@@ -85,7 +87,7 @@ def export(name: str | Path, out: str | Path, *, head: str | None = None, overwr
 
 
 def inputs_of(model: Encoder | Head, shape: tuple[int, int]) -> tuple[Tensor, ...]:
-    """Ids, mask and, if the model has them, segments of random texts, half of the last text padding.
+    """Ids, mask and, if the model reads them, segments of random texts, half of the last text padding.
 
     shape: texts and tokens; a multiple-choice model gets three choices for each text.
     """

@@ -156,6 +156,7 @@ def fill(
     naming the tensors, for a parameter that is missing, of another shape or not finite; warns of unknown tensors.
     """
     config, head = model.config, model.name if isinstance(model, Head) else ""
+    name_tied(found, config)
     if isinstance(model, TokenPrediction) and not new_head:
         drop_second_names(found, config, report)
     wanted: dict[str, StoredTensor] = {}
@@ -183,6 +184,15 @@ def fill(
             )
         report.loaded[stored.name] = ours
     model.load_state_dict(state, assign=True)
+
+
+def name_tied(found: dict[str, StoredTensor], config: Config) -> None:
+    """Give the matrix of the token embedding its own name where a file has it only as that of the tied decoder."""
+    embedding = name_in_file(config.family, "embeddings.token.weight")
+    if config.tie_word_embeddings and embedding not in found:
+        second = next(name for name, first in config.family.second_names.items() if first == embedding)
+        if second in found:
+            found[embedding] = found.pop(second)
 
 
 def drop_second_names(found: dict[str, StoredTensor], config: Config, report: LoadReport) -> None:

@@ -81,6 +81,17 @@ def test_the_command_writes_a_file_that_onnxruntime_runs(
     assert all(float((torch.from_numpy(x) - y).abs().max()) <= 3e-5 for x, y in zip(found, expected, strict=True))
 
 
+@pytest.mark.parametrize(("family", "segments"), [("bert", True), ("roberta", False), ("xlm-roberta", False)])
+def test_a_relative_whose_tokenizer_gives_no_segments_needs_none(family: str, segments: bool) -> None:
+    model = small(family)
+    wrapped = Positional(model)
+    assert ("token_type_ids" in wrapped.inputs) == segments
+    ids, mask, *given = inputs_of(model, (2, 7))
+    assert torch.equal(
+        wrapped(ids, mask, *given)[0], model(ids, attention_mask=mask, token_type_ids=(*given, None)[0])[0]
+    )
+
+
 @pytest.mark.parametrize(
     ("held", "requested", "exported"),
     [
