@@ -1,7 +1,7 @@
 """Unfinished work: the parts of a large matrix on disk, which an interrupted run resumes from.
 
-    vectors.npy.parts/manifest.json   the settings: everything that determines a vector except its text
-    vectors.npy.parts/part-0.npz      the first vectors, the hash of their texts, and their token stats
+    vectors.npy.parts/_manifest.json   the settings: everything that determines a vector except its text
+    vectors.npy.parts/part-0.npz       the first vectors, the hash of their texts, and their token stats
 
 A part appears by a rename, so it is done if its file exists; the checksums of a zip file tell whether it is whole. A
 damaged one is named and computed again. Only what a manifest of minibert belongs to is used or removed.
@@ -31,7 +31,9 @@ from minibert.utils.printing import brief
 from minibert.vectors.embedder import Chunk
 from minibert.vectors.readable import Matrix
 
-MANIFEST, PART = "manifest.json", re.compile(r"part-\d+\.npz")
+MANIFEST = "_manifest.json"  # readers of a folder of .parquet files, such as pandas, skip names that begin with _
+OLDER_MANIFEST = "manifest.json"
+PART = re.compile(r"part-\d+\.npz")
 
 
 @contextmanager
@@ -47,13 +49,14 @@ def work_folder(folder: Path, settings: dict[str, Any], restart: bool, outputs: 
     folder.mkdir(parents=True, exist_ok=True)
     with lock_file(lock):
         try:
-            before = read_manifest(manifest) if manifest.exists() else None
-            own = {manifest, *outputs} if before is not None else set()
+            found = manifest if manifest.exists() else folder / OLDER_MANIFEST
+            before = read_manifest(found) if found.exists() else None
+            own = {found, *outputs} if before is not None else set()
             files = {path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")}
             if others := sorted(files - own):
                 raise ValueError(f"{others[0]} is not an output of this work; move it away, or choose another folder")
             if restart or before is None:
-                for path in own - {manifest}:
+                for path in own - {found}:
                     path.unlink(missing_ok=True)
                 before = settings
             for name in settings:
@@ -62,6 +65,8 @@ def work_folder(folder: Path, settings: dict[str, Any], restart: bool, outputs: 
                         f"{folder} was started with {name} {brief(before.get(name))}, and now it is "
                         f"{settings[name]!r}; use the earlier settings, or start again (--restart, restart=True)"
                     )
+            if found.exists():
+                found.replace(manifest)
             write_text_atomically(manifest, json.dumps({"settings": settings}, indent=1) + "\n")
             yield
         finally:
@@ -98,7 +103,8 @@ def part_folder(parts: Parts, settings: dict[str, Any], restart: bool) -> Iterat
             raise KeyboardInterrupt(kept) from None
         finally:
             for path in parts.folder.iterdir() if not parts.files() else ():
-                if final_name(path) == MANIFEST or PART.fullmatch(final_name(path)):  # or what a kill left of them
+                name = final_name(path)  # also of what a kill left
+                if name in (MANIFEST, OLDER_MANIFEST) or PART.fullmatch(name):
                     path.unlink()
 
 

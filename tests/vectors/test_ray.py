@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -59,7 +60,9 @@ def write_corpus(folder: Path, count: int = 3, times: int = 1) -> str:
 def assert_whole(folder: Path, checkpoint: Path, count: int = 3, times: int = 1) -> None:
     """Every shard is there with all columns, rows and vectors, each once and in order, and nothing else."""
     names = [f"{number}.parquet" for number in range(count)]
-    assert sorted(os.listdir(folder / "out")) == [*names, "manifest.json"]
+    assert sorted(os.listdir(folder / "out")) == [*names, "_manifest.json"]
+    whole = pandas.read_parquet(folder / "out")  # which skips the manifest
+    assert len(whole) == sum(len(TEXTS[number:]) for number in range(count)) * times and "vector" in whole.columns
     vectors = minibert.embed(TEXTS, checkpoint)
     for number, name in enumerate(names):
         made = pq.read_table(folder / "out" / name)
@@ -145,6 +148,7 @@ def test_only_missing_and_changed_shards_are_computed_and_other_settings_refused
 ) -> None:
     pattern, out = write_corpus(tmp_path), tmp_path / "out"
     embed_shards(pattern, out, checkpoint, text="body")
+    (out / "_manifest.json").rename(out / "manifest.json")  # as earlier versions called it
     write_shard(tmp_path / "corpus" / "1.parquet", TEXTS[1:], rows=7)
     (out / "2.parquet").unlink()
     for name in (".2.parquet.123", ".2.parquet.0123abcd", ".notes.parquet.txt"):  # two of workers that were killed

@@ -124,13 +124,28 @@ def begin(checkpoint: Path, out: Path, rows: int = 20, error: type[BaseException
 def test_an_interrupted_run_continues_where_it_stopped(checkpoint: Path, tmp_path: Path, computed: list[int]) -> None:
     embed_stream(TEXTS, tmp_path / "whole.npy", checkpoint, part_rows=PART)
     assert begin(checkpoint, tmp_path / "x.npy") == "16 rows are kept; the same command continues"
-    assert names(tmp_path) == ["whole.npy", *(f"x.npy.parts/{name}" for name in ("manifest.json", *PARTS[:2]))]
+    assert names(tmp_path) == ["whole.npy", *(f"x.npy.parts/{name}" for name in ("_manifest.json", *PARTS[:2]))]
     computed.clear()
     written = embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART)
     assert computed == [8, 8, 8, 5]
     assert (written.resumed_rows, written.rows) == (16, 45)
     assert (tmp_path / "x.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
     assert names(tmp_path) == ["whole.npy", "x.npy"]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_the_unfinished_work_of_an_earlier_version_is_continued(
+    checkpoint: Path, tmp_path: Path, computed: list[int], restart: bool
+) -> None:
+    begin(checkpoint, tmp_path / "x.npy")
+    (tmp_path / FOLDER / "_manifest.json").rename(tmp_path / FOLDER / "manifest.json")
+    with pytest.raises(ValueError, match="was started with pooling 'cls'"):
+        embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART, pooling="mean")
+    assert (tmp_path / FOLDER / "manifest.json").exists()
+    computed.clear()
+    written = embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART, restart=restart)
+    assert (written.resumed_rows, sum(computed)) == ((0, 45) if restart else (16, 29))
+    assert names(tmp_path) == ["x.npy"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
@@ -205,17 +220,17 @@ def test_a_folder_whose_manifest_is_damaged_or_foreign_is_refused_and_left_as_it
     checkpoint: Path, tmp_path: Path, manifest: bytes
 ) -> None:
     begin(checkpoint, tmp_path / "x.npy")
-    (tmp_path / FOLDER / "manifest.json").write_bytes(manifest)
+    (tmp_path / FOLDER / "_manifest.json").write_bytes(manifest)
     before = names(tmp_path)
     for restart in (False, True):
-        with pytest.raises(ValueError, match=rf"{FOLDER}/manifest\.json is damaged, or not by minibert"):
+        with pytest.raises(ValueError, match=rf"{FOLDER}/_manifest\.json is damaged, or not by minibert"):
             embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, restart=restart)
     assert names(tmp_path) == before
 
 
 def test_only_files_with_exactly_the_names_of_parts_are_removed(checkpoint: Path, tmp_path: Path) -> None:
     begin(checkpoint, tmp_path / "x.npy")
-    for name in (".part-2.npz.0123abcd", ".manifest.json.7", ".notes.of.mine"):
+    for name in (".part-2.npz.0123abcd", ".manifest.json.7", "._manifest.json.0123abcd", ".notes.of.mine"):
         (tmp_path / FOLDER / name).write_text("x")
     embed_stream(TEXTS, tmp_path / "x.npy", checkpoint, part_rows=PART)
     assert names(tmp_path) == ["x.npy", f"{FOLDER}/.notes.of.mine"]
