@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import islice
 from typing import Any
 
@@ -19,14 +19,17 @@ from minibert.cli.shared import (
     add_data,
     add_machine,
     add_masked_lm,
+    add_options,
     add_overwrite,
     masked_lm,
     standard_input,
 )
+from minibert.tasks.settings import AnsweringSettings, TaggingSettings
 from minibert.utils.files import user_path
 from minibert.utils.outputs import check_output
 from minibert.utils.printing import block, require
 
+OF_TASKS = ("columns", "tag_names", "repair")  # options about a file of other tasks than classify
 TEXTS_AT_ONCE = 64  # texts in a batch
 Row = tuple[str, str | None, dict[str, Any]]  # a text, its second text, and all columns of its row
 # Some rows, and the number of the first, to a line and a dict for each.
@@ -54,17 +57,19 @@ def with_file_options(task: Any, args: Arguments, path: str) -> Any:
     """
     from minibert.text.formats import DELIMITERS, FORMATS, FileSettings
 
-    given = {name: value for name in COLUMNS if (value := getattr(args, name, None)) is not None}
-    if wrong := [name for name in given if not hasattr(task, name)]:
+    own = {one.name for one in fields(task)}
+    given = {name: value for name in (*COLUMNS, *OF_TASKS) if (value := getattr(args, name, None)) is not None}
+    if wrong := [name for name in given if name not in own]:
         raise ValueError(f"files of the task {task.name!r} have no {', '.join(wrong)} to choose")
     changed: dict[str, Any] = {}
-    if hasattr(task, "format"):
+    if "format" in own:
         by_name = path.removesuffix(".gz").lower().endswith(tuple(f".{format}" for format in FORMATS))
         changed["format"] = given.get("format") or (None if by_name else task.format)
+    if "delimiter" in own:
         format, _ = FileSettings(format=changed["format"]).format_of(path)
         changed |= {} if format in DELIMITERS else {"delimiter": None}
         changed |= {"text": None, "pair": None, "label": None} if format == "txt" else {}
-    return replace(task, **{name: value for name, value in changed.items() if hasattr(task, name)} | given)
+    return replace(task, **{name: value for name, value in changed.items() if name in own} | given)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -74,7 +79,9 @@ def with_file_options(task: Any, args: Arguments, path: str) -> Any:
 def evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     load_arguments(parser)
     add_data(parser)
-    parser.set_defaults(encoding=None, missing=None)  # None: as in training
+    add_options(parser, TaggingSettings, only=("columns", "tag_names"))
+    add_options(parser, AnsweringSettings, only=("repair",))
+    parser.set_defaults(encoding=None, missing=None, repair=None)  # None: as in training
 
 
 def evaluate(args: Arguments) -> Figures:

@@ -9,7 +9,9 @@ In reading order:
     labels          what the label of a text is: one name, several, or a number
     classification  texts or pairs to labels
     choice          which of several texts answers a question
-    tagging         a tag for each word, and the entities that tags mark
+    entities        the entities that tags mark, and their score
+    sentences       words and their tags, and the files that have them
+    tagging         a tag for each word
     answering       questions to spans of a passage: SQuAD, its file and its score
     masked_text     masked tokens: filling masks, and continued pretraining
     scoring         how likely a masked language model finds a text

@@ -3,11 +3,23 @@
 Nothing here imports torch, so that `--help` is fast.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from minibert.text.formats import FileSettings, TextSettings
+from minibert.utils.printing import brief
 from minibert.utils.settings import check, setting
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Return "O, B-PER" as ("O", "B-PER"), for a setting that is a list of names."""
+    return tuple(name.strip() for name in text.split(","))
+
+
+def columns_of(text: str) -> tuple[str | int, ...]:
+    """Return names or numbers of columns: "2,-1" as (2, -1), "token,ner" as ("token", "ner")."""
+    return tuple(int(name) if re.fullmatch(r"-?\d+", name) else name for name in names(text))
 
 
 @dataclass(frozen=True)
@@ -35,8 +47,34 @@ class TaggingSettings(TextSettings):
     """The settings of tasks.tagging.Tagging."""
 
     pretokenized: bool = False
+    format: str | None = setting(
+        None, "txt (CoNLL), csv, jsonl, json or parquet (default: by the file name, else txt)", metavar="TYPE"
+    )
+    columns: tuple[str | int, ...] | None = setting(
+        None,
+        "columns of word and tag: names in a header, or numbers from 1, -1 is the last (default: the usual names, or "
+        "first and last)",
+        metavar="WORD,TAG",
+        parse=columns_of,
+    )
+    tag_names: tuple[str, ...] | None = setting(
+        None,
+        "of tags that are numbers, from 0, as in ner_tags of Hugging Face: O,B-PER,...",
+        metavar="NAMES",
+        parse=names,
+    )
 
-    data_help: ClassVar[str] = "one word and its tag a line, an empty line between sentences (CoNLL)"
+    data_help: ClassVar[str] = (
+        "a word and its tag on each line, an empty line between sentences (CoNLL); or .csv, .jsonl"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("columns", "tag_names"):  # which training.json has as lists
+            if isinstance(value := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(value))
+        if self.columns is not None and (not isinstance(self.columns, tuple) or len(set(self.columns)) != 2):
+            raise ValueError(f"columns is {brief(self.columns)}; it must be two, such as (1, 4) or ('token', 'ner')")
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,9 @@
     tokens    red  ##ond  ##o   beach        b  ##l  ##vd
     labels    0    -100   -100  1            1  -100  -100
 
-A file has a word and its tag on each line and an empty line between sentences. A word is labelled, and its prediction
-read, at its first token. A word without tokens, because it is invisible, gets O. The words of a file are those of its
-lines. Raw text is split as such files are: at spaces and at punctuation, which is a word of its own, but not inside of
-O'Brien, U.S or 3.5; a Chinese character is a word.
+A file has words and their tags (sentences.py). A word is labelled, and its prediction read, at its first token. A word
+without tokens, because it is invisible, gets O. Raw text is split as such files are: at spaces and at punctuation,
+which is a word by itself, but not inside of O'Brien, U.S or 3.5; a Chinese character is a word.
 
 A sentence of more tokens than the model reads at once is split into windows that overlap by half, for training too, so
 that no word is lost. A word is labelled and read where its first token is farthest from an end of the window:
@@ -19,21 +18,14 @@ that no word is lost. A word is labelled and read where its first token is farth
 
 Of a word that is longer than a window, its first token is read with as many of the others as fit.
 
-The metric counts entities, as the CoNLL shared tasks do: the spans of words that tags mark.
-
-    B-person I-person O B-location  ->  person 0:2, location 3:4
-
-An entity counts as found only if its type, first and last word are all right. A tag is a prefix and a type: B- begins
-an entity, I- is inside one, E- ends it, S- is a single word (BILOU writes L- and U-), O is outside. Predicted tags may
-not be well-formed, so any sequence is read by the rules of conlleval and of seqeval's default: an I- or E- after
-nothing begins an entity, and so does another type. This reads IOB1, IOB2, IOBES and BILOU alike.
+The metric counts entities, as the CoNLL shared tasks do: an entity is found only if its type, first and last word are
+all right (entities.py).
 """
 
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +34,13 @@ from scipy.special import softmax
 
 from minibert.losses import IGNORED
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
+from minibert.tasks.entities import OUTSIDE, entities, note_on, score_entities, standard_tags
 from minibert.tasks.labels import label_number
-from minibert.tasks.metrics import ClassScore, class_scores, class_table
+from minibert.tasks.metrics import class_table
 from minibert.tasks.names import in_order
+from minibert.tasks.sentences import WRONG_TASK, Sentences, read_sentences
 from minibert.tasks.settings import TaggingSettings
-from minibert.text.formats import FileSettings
-from minibert.text.tables import Column, Table, listed
+from minibert.text.tables import listed
 from minibert.text.texts import as_texts
 from minibert.text.tokenized import in_windows
 from minibert.text.tokenizer import Tokenizer, TokenStats
@@ -55,41 +48,9 @@ from minibert.text.wordpiece import CHINESE
 from minibert.text.writing import one_line
 from minibert.utils.printing import progress_bar
 
-DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL files; not a word
-OUTSIDE = "O"
-PREFIXES = {"O": "O", "B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S"}
-HEADER = ("word", "words", "token", "tokens", "form"), ("tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags")
-JSON = re.compile(r"\s*\[?\{.*\}\]?,?\s*")  # a line of a .jsonl
-MOST_SPACES = 2  # in a word, on average: "New York" may be one
 MOST_TAGS = 20  # of data with less than two words for each
 MOST_WORDS = 300  # of a sentence that is the only one
-WRONG_TASK = "; texts with a label each are for the task classify, JSON for answer or choose"
 JOINS = "-'’.,&/_"  # part of a word between two letters or digits; a comma only between digits
-
-
-@dataclass(frozen=True)
-class Sentences:
-    """The words of sentences, tagged or not. Raises ValueError where words and tags differ in number."""
-
-    words: Sequence[Sequence[str]]
-    tags: Sequence[Sequence[str]] | None = None
-    texts: Sequence[str] = ()  # of raw texts, and where the words are in them: characters start .. end - 1
-    places: Sequence[Sequence[tuple[int, int]]] = ()
-
-    def __post_init__(self) -> None:
-        pairs = enumerate(zip_longest(self.words, self.words if self.tags is None else self.tags, fillvalue=()))
-        if wrong := [row for row, (words, tags) in pairs if len(words) != len(tags)]:
-            raise ValueError(f"row {wrong[0]} has not as many tags as words; each word needs one tag")
-
-    def __len__(self) -> int:
-        return len(self.words)
-
-    @property
-    def known_tags(self) -> Sequence[Sequence[str]]:
-        """The tags. Raises ValueError for untagged sentences."""
-        if self.tags is None:
-            raise ValueError("these sentences have no tags; training and evaluation need one for each word")
-        return self.tags
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -98,38 +59,19 @@ class Sentences:
 
 @dataclass(frozen=True)
 class Tagging(TaggingSettings, Task):
-    """A tag for each word of a sentence. pretokenized: in raw texts there is a space between any two words."""
+    """A tag for each word of a sentence.
+
+    pretokenized: in raw texts there is a space between any two words. columns: of a file, the word's and the tag's, by
+    name or by number from 1, -1 is the last. tag_names: of tags that are numbers, from 0. format, encoding: of a file.
+    """
 
     name = "tag"
     head = "token-classification"
     main = "f1"
 
     def read(self, path: str | Path) -> Sentences:
-        """Sentences of a file (.gz too, - is standard input): the first column is the word, the last one its tag.
-
-        Columns are separated by tabs or, in a line without tabs, by spaces. Raises ValueError, with the line, for
-        other lines, and for a header or texts with labels.
-        """
-        settings = FileSettings(format="txt", encoding=self.encoding)
-        sentences: list[list[tuple[str, str]]] = [[]]
-        width = 0
-        with Table(path, [Column("column", None)], settings) as file:
-            for number, (line,) in enumerate(file.rows(), 1):
-                cells = line.split("\t") if "\t" in line else [cell for cell in line.split(" ") if cell]
-                cells = [cell.strip(" ") for cell in cells]
-                if not any(cells) or cells[0] == DOCUMENT:
-                    sentences.append([])
-                    continue
-                width = width or len(cells)
-                if len(cells) != width or width == 1 or not cells[0] or not cells[-1] or JSON.fullmatch(line):
-                    columns = f"{max(width, 2)} columns separated by tabs or spaces"
-                    raise ValueError(
-                        f"{file.name}, line {number}, is {line[:40]!r}; a word and its tag need {columns}{WRONG_TASK}"
-                    )
-                sentences[-1].append((cells[0], cells[-1]))
-        found = [sentence for sentence in sentences if sentence]
-        check_sentences(found, file.name)
-        return Sentences([[word for word, _ in one] for one in found], [[tag for _, tag in one] for one in found])
+        """Sentences of a file, see sentences.read_sentences."""
+        return read_sentences(path, self)
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Sentences:
         """Untagged sentences, split into words; there are no pairs."""
@@ -191,13 +133,18 @@ class Tagging(TaggingSettings, Task):
                 f"read in windows, {len(examples):,} rows in all",
             ),
         ]
-        return Encoded(examples, notes=tuple(f"{count:,} {note}" for count, note in counts if count), back=back)
+        notes = [
+            *data.notes,
+            note_on(labels) if data.tags else "",
+            *(f"{count:,} {note}" for count, note in counts if count),
+        ]
+        return Encoded(examples, notes=tuple(filter(None, notes)), back=back)
 
     def decode(
         self, logits: Sequence[Logits], encoded: Encoded, data: Sentences, labels: Sequence[str]
     ) -> list[Prediction]:
-        """The best tag of each word at its first token, and its probability; O for a word without tokens."""
-        remaining = iter(logits)
+        """The best tag of each word at its first token, its probability, and the entities; O for one without tokens."""
+        remaining, standard = iter(logits), standard_tags([OUTSIDE, *labels])
         answers = []
         for places in encoded.back:
             last = max((place for place in places if place is not None), default=-1)
@@ -208,13 +155,14 @@ class Tagging(TaggingSettings, Task):
             p = np.concatenate(windows) if windows else ()
             tags = [OUTSIDE if place is None else labels[p[place].argmax()] for place in places]
             probabilities = [1.0 if place is None else float(p[place].max()) for place in places]
-            answers.append({"tags": tags, "probabilities": probabilities})
+            spans = entities([standard[tag] for tag in tags])
+            answers.append({"tags": tags, "probabilities": probabilities, "entities": spans})
         return answers
 
     def measure(self, answers: Sequence[Prediction], data: Sentences, labels: Sequence[str]) -> Measure:
         """Precision, recall and F1 of entities, overall and by type, and the accuracy over words."""
         predicted = [one["tags"] for one in answers]
-        overall, types = score_entities(data.known_tags, predicted)
+        overall, types = score_entities(data.known_tags, predicted, labels)
         words = [pair for rows in zip(data.known_tags, predicted, strict=True) for pair in zip(*rows, strict=True)]
         figures: dict[str, Any] = {
             "f1": overall.f1,
@@ -244,30 +192,12 @@ class Tagging(TaggingSettings, Task):
         found: list[Prediction] = []
         for text, places, one in zip(data.texts, data.places, answers, strict=True):
             row = []
-            for label, first, last in entities(one["tags"]):
+            for label, first, last in one["entities"]:
                 start, end = places[first][0], places[last - 1][1]
                 score = float(np.mean(one["probabilities"][first:last]))
                 row.append({"text": text[start:end], "label": label, "start": start, "end": end, "score": score})
             found.append({"entities": row})
         return found
-
-
-def check_sentences(sentences: Sequence[Sequence[tuple[str, str]]], name: str) -> None:
-    """Raise ValueError for words and tags of a file that are something else."""
-    rows = [row for sentence in sentences for row in sentence]
-    if not rows:
-        raise ValueError(f"{name} holds no sentences; each line needs a word and its tag")
-    most = MOST_SPACES if len(sentences) > 1 else MOST_SPACES / 2  # without an empty line it is the less likely
-    if sum(word.count(" ") for word, _ in rows) > most * len(rows):
-        raise ValueError(
-            f"{name} has texts in place of words, such as {rows[0][0][:40]!r}; each line needs a word and its tag"
-            f"{WRONG_TASK}"
-        )
-    (word, tag), others = rows[0], {tag for _, tag in rows[1:]} - {OUTSIDE}
-    usual = word.lower() in HEADER[0] and tag.lower() in HEADER[1]
-    prefixed = [len(one) > 2 and one[0] in PREFIXES and one[1] == "-" for one in (tag, *others)]
-    if usual or (others and tag != OUTSIDE and all(prefixed[1:]) and not prefixed[0]):
-        raise ValueError(f"{name} begins with a header, {word!r} and {tag!r}, or a wrong tag; remove that line")
 
 
 def as_windows(word_ids: Sequence[int], max_length: int) -> tuple[list[range], dict[int, int]]:
@@ -310,41 +240,3 @@ def is_separate(text: str, place: int) -> bool:
         return any(first <= ord(mark) <= last for first, last in CHINESE)
     inside = mark in JOINS and before.isalnum() and after.isalnum() and (mark != "," or (before + after).isdigit())
     return not inside and not (mark in "@#" and after.isalnum())
-
-
-# ---------------------------------------------------------------------------------------------------------------
-# Entities
-
-
-Entity = tuple[str, int, int]  # its type, and its words: first .. end - 1
-
-
-def entities(tags: Sequence[str]) -> list[Entity]:
-    """The entities of one sentence, from the tags of its words."""
-    found: list[Entity] = []
-    first = 0
-    before, type_before = OUTSIDE, ""
-    for place, tag in enumerate([*tags, OUTSIDE]):
-        prefix, type = prefix_and_type(tag)
-        if prefix not in ("I", "E") or before not in ("B", "I") or type != type_before:  # it does not continue
-            if before != OUTSIDE:
-                found.append((type_before, first, place))
-            first = place
-        before, type_before = prefix, type
-    return found
-
-
-def prefix_and_type(tag: str) -> tuple[str, str]:
-    """B-creative-work is B and creative-work. A tag without a prefix is a type; equal ones in a row are one entity."""
-    prefix, dash, type = tag.partition("-")
-    if prefix in PREFIXES and (dash or not type):
-        return PREFIXES[prefix], type
-    return "I", tag
-
-
-def score_entities(
-    true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
-) -> tuple[ClassScore, dict[str, ClassScore]]:
-    """The score over all entities, and of each type that is true or predicted; rows are true entities."""
-    right, found = ([set(entities(tags)) for tags in rows] for rows in (true, predicted))
-    return class_scores(right, found, class_of=lambda entity: entity[0])

@@ -20,18 +20,19 @@ from minibert.checkpoints.load import has_head, head_of, load
 from minibert.config import Config
 from minibert.heads import Head, MaskedLM
 from minibert.tasks import TASKS, task_class
-from minibert.tasks.base import Measure, Task
+from minibert.tasks.base import Encoded, Measure, Task
 from minibert.tasks.classification import Classification, Texts
 from minibert.tasks.frozen import CLASSIFIER_FILE, Classifier
 from minibert.tasks.masked_text import Corpus, MaskedText, filled
 from minibert.tasks.names import as_numbers, label_names
+from minibert.tasks.sentences import Sentences
 from minibert.tasks.tagging import Tagging
 from minibert.text.tokenizer import Tokenizer, load_tokenizer
 from minibert.train.outputs import outputs
 from minibert.train.run import REPORT
 from minibert.utils.device import choose_device
 from minibert.utils.files import read_json, user_path
-from minibert.utils.printing import cut
+from minibert.utils.printing import block, cut
 from minibert.utils.settings import check_number
 
 
@@ -98,17 +99,32 @@ class Reader:
         if isinstance(self.task, MaskedText) and not isinstance(data, Corpus):
             model: Any = self.model
             return list(filled(data, model, self.tokenizer))
+        return self.decoded(self.encoded(data), data)
+
+    def encoded(self, data: Any) -> Encoded:
+        """The examples of the data. Warns of texts that were cut (TruncationWarning), once."""
         encoded = self.task.encode(data, self.tokenizer, self.labels, self.max_length)
         if encoded.cut:
-            warnings.warn(encoded.cut, stacklevel=3)
+            warnings.warn(encoded.cut, stacklevel=4)
+        return encoded
+
+    def decoded(self, encoded: Encoded, data: Any) -> list[Any]:
+        """One prediction for each row of the data, from its examples."""
         logits = outputs(self.model, encoded, "float32", self.task.reduce, self.batch_tokens)
         return self.task.decode(logits, encoded, data, self.labels)
 
     def measure(self, data: Any) -> Measure:
-        """The predictions compared with the labels; where the data has 0, 1, ..., LABEL_0, LABEL_1, ... are these."""
-        numbered = isinstance(data, Texts) and data.names
-        labels = as_numbers(self.labels, data.names) if numbered else self.labels
-        return self.task.measure(replace(self, labels=labels).answer(data), data, labels)
+        """The predictions compared with the labels, and the notes on the data.
+
+        Where the data has 0, 1, ..., LABEL_0, LABEL_1, ... are these.
+        """
+        names = set(data.names) if isinstance(data, Texts) else set[str]()
+        if isinstance(data, Sentences):
+            names = {tag for tags in data.known_tags for tag in tags}
+        reader = replace(self, labels=as_numbers(self.labels, names))
+        encoded = reader.encoded(data)
+        found = self.task.measure(reader.decoded(encoded, data), data, reader.labels)
+        return replace(found, text="\n".join([found.text, *(block("note", note) for note in encoded.notes)]))
 
 
 def task_name(model: Head) -> str:

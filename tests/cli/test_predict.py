@@ -337,16 +337,15 @@ def test_evaluate_remembers_the_columns_of_the_training_data(home: Path, run: An
         *((kind, option) for kind in ("tag", "answer", "choose") for option in ("text", "pair", "label", "delimiter")),
         ("mask", "label"),
         ("mask", "pair"),
-        ("answer", "encoding"),
-        ("tag", "format"),
-        ("answer", "format"),
+        ("classify", "columns"),
+        ("answer", "tag_names"),
     ],
 )
 def test_evaluate_refuses_options_that_files_of_the_task_do_not_have(
     kind: str, option: str, home: Path, run: Any
 ) -> None:
     message = f"files of the task '{kind}' have no {option} to choose"
-    assert message in run("evaluate", home / kind, "a.txt", f"--{option}", ";", status=2)
+    assert message in run("evaluate", home / kind, "a.txt", f"--{option.replace('_', '-')}", ";", status=2)
 
 
 def test_evaluate_measures_each_task_of_transformers(home: Path, run: Any, tmp_path: Path) -> None:
@@ -368,6 +367,18 @@ def test_evaluate_measures_each_task_of_transformers(home: Path, run: Any, tmp_p
     table = write_table(tmp_path / "mask.csv", [{"id": 1, "body": "the good film very dull"}] * 20)
     assert "no column sentence or text" in run("evaluate", home / "mask", table, status=2)
     run("evaluate", home / "mask", table, "--text", "body")
+
+
+def test_evaluate_reads_other_columns_and_numbers_for_tags_and_says_so(home: Path, run: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("1 the x O y\n2 film x B-thing y\n")
+    found = run("evaluate", home / "tag", tmp_path / "a.conll", "--columns", "2,-2")
+    assert "1 " in found and "2 words have the right tag" in " ".join(found.split())
+    rows = [{"tokens": ["the", "film"], "ner_tags": [0, 1]}]
+    argv = ["evaluate", home / "tag", write_table(tmp_path / "a.jsonl", rows)]
+    assert "has the label '0'; the model knows 'O'" in run(*argv, status=2)
+    assert "2 words" in " ".join(run(*argv, "--tag-names", "O,B-thing").split())
+    (tmp_path / "b.conll").write_text("# x\nthe O\nfilm B-thing\n")
+    assert "note" in run("evaluate", home / "tag", tmp_path / "b.conll")
 
 
 def test_a_model_that_was_trained_on_pairs_remembers_both_columns(home: Path, run: Any, tmp_path: Path) -> None:

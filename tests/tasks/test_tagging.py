@@ -1,6 +1,5 @@
 """A tag for each word whatever the tokens do, and entities counted as seqeval counts them."""
 
-import gzip
 import json
 import re
 import warnings
@@ -12,12 +11,12 @@ import pytest
 from helpers import HARD_TEXTS, minilm_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from seqeval.metrics import classification_report
-from seqeval.metrics.sequence_labeling import get_entities
 from transformers import AutoTokenizer
 
 from minibert.tasks.base import Encoded
-from minibert.tasks.tagging import Sentences, Tagging, entities
+from minibert.tasks.entities import entities
+from minibert.tasks.sentences import Sentences
+from minibert.tasks.tagging import Tagging
 from minibert.text.tokenizer import UnknownTokensWarning, load_tokenizer
 
 FOLDER = minilm_folder()
@@ -53,51 +52,6 @@ def sure(*rows: Any) -> list[Any]:
 # Files
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "New York\tB-location\nBeach\tI-location\n\nme\tO\n",
-        "New\u00a0York B-location\nBeach  I-location \n\n\n\nme O",
-        "\ufeffNew York\tB-location\r\nBeach\tI-location\r\n\t\r\nme\tO\r\n",
-        "-DOCSTART- -X- -X- O\n\nNew\u00a0York NNP x B-location\nBeach NNP x I-location\n\nme PRP x O\n",
-        "-DOCSTART-\nNew York\tB-location\nBeach\tI-location\n-DOCSTART-\nme\tO\n",
-    ],
-    ids=["tabs", "spaces", "marks and line ends of Windows", "four columns", "documents without empty lines"],
-)
-@pytest.mark.parametrize(("name", "pack"), [("a.conll", bytes), ("a.conll.gz", gzip.compress)])
-def test_sentences_are_read_from_conll_columns(tmp_path: Path, text: str, name: str, pack: Any) -> None:
-    (tmp_path / name).write_bytes(pack(text.encode()))
-    data = TASK.read(tmp_path / name)
-    assert [[word.replace("\u00a0", " ") for word in words] for words in data.words] == [["New York", "Beach"], ["me"]]
-    assert data.tags == [["B-location", "I-location"], ["O"]]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("me\tO\n\nRedondo\n", "a.conll, line 3, is 'Redondo'; a word and its tag need 2 columns"),
-        ("me\tO\nyou\tx\tO\n", r"a.conll, line 2, is 'you\\tx\\tO'; .* need 2 columns"),
-        ("me\tO\nyou\t\n", "a.conll, line 2, is"),
-        ("\tO\n", "a.conll, line 1, is"),
-        ("\n\n-DOCSTART- O\n", "a.conll holds no sentences"),
-        ("", "a.conll holds no sentences"),
-        ("me\tO\n\xff\tO\n", "a.conll, line 2, is not UTF-8"),
-        ("good film\tpos\na bad film\tneg\n", "a.conll has texts in place of words"),
-        (
-            "a good old film\tpos\n\na very bad film\tneg\n",
-            "a.conll has texts in place of words, such as 'a good.* classify",
-        ),
-        ('{"text": "a", "label": 0}\n', r"a.conll, line 1, is '\{.* JSON for answer or choose"),
-        ("word tag\nme O\nyou O\n", "a.conll begins with a header, 'word' and 'tag'"),
-        ("Wort\tArt\n\nAnn\tB-person\nme\tO\n", "a.conll begins with a header, 'Wort' and 'Art'"),
-    ],
-)
-def test_a_file_that_is_no_table_of_words_and_tags_is_refused_by_line(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "a.conll").write_bytes(text.encode("latin-1"))
-    with pytest.raises(ValueError, match=message):
-        TASK.read(tmp_path / "a.conll")
-
-
 def test_what_is_predicted_can_be_read_again(tmp_path: Path) -> None:
     lines = TASK.format_predictions(sure(*BEACH.known_tags), BEACH)
     assert lines == ["Redondo\tB-location", "Beach\tI-location", "Blvd\tI-location", ".\tO", "", "me\tO", ""]
@@ -113,24 +67,6 @@ def test_what_is_predicted_can_be_read_again(tmp_path: Path) -> None:
 def test_tags_that_are_numbers_are_ordered_by_value() -> None:
     tags = [str(number) for number in range(12)]
     assert TASK.labels_of(Sentences([["a"] * 12], [tags])) == tags
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        "Ann PERSON me O",  # one tag without a prefix
-        "Ann NNP reads VBZ .",  # no O
-        "me O Ann B-person Lee I-person",
-        "Ann PERSON in O Rome LOCATION",
-    ],
-)
-def test_a_file_of_a_single_short_sentence_is_read(tmp_path: Path, rows: str) -> None:
-    words, tags = rows.split()[::2], rows.split()[1::2]
-    pairs = list(zip(words, tags, strict=False))
-    (tmp_path / "a.conll").write_text("".join(f"{word}\t{tag}\n" for word, tag in pairs))
-    data = TASK.read(tmp_path / "a.conll")
-    assert (data.words, data.tags) == ([[word for word, _ in pairs]], [[tag for _, tag in pairs]])
-    assert len(TASK.labels_of(data)) == len({tag for _, tag in pairs})
 
 
 @pytest.mark.parametrize(
@@ -228,59 +164,6 @@ def test_words_without_a_token_are_outside_and_are_counted() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# Entities
-
-
-SCHEMES = {
-    "IOB": ["O", "B-a", "I-a", "B-b", "I-b", "B-c-d", "I-c-d"],
-    "IOBES": ["O", *(f"{prefix}-{type}" for prefix in "BIES" for type in "ab")],
-    "without types": ["O", "B", "I", "E", "S"],
-}
-
-
-@pytest.mark.parametrize("tags", SCHEMES.values(), ids=SCHEMES)
-def test_entities_are_those_of_seqeval_however_wrong_the_tags_are(tags: list[str]) -> None:
-    random = np.random.default_rng(0)
-    for _ in range(300):
-        row = random.choice(tags, size=random.integers(0, 12)).tolist()
-        theirs = [(type.replace("_", ""), first, last + 1) for type, first, last in get_entities(row)]
-        assert entities(row) == theirs, row
-
-
-@pytest.mark.parametrize("tags", SCHEMES.values(), ids=SCHEMES)
-def test_scores_are_those_of_seqeval(tags: list[str]) -> None:
-    random = np.random.default_rng(1)
-    true = [random.choice(tags, size=size).tolist() for size in random.integers(1, 15, size=60)]
-    predicted = [
-        [tag if random.random() < 0.7 else str(random.choice(tags)) for tag in row] for row in true
-    ]  # right about as often as a model
-    theirs = classification_report(true, predicted, output_dict=True, zero_division=0)
-    ours = TASK.measure(sure(*predicted), Sentences([[""] * len(row) for row in true], true), [])
-    found, micro = [ours.figures[name] for name in ("precision", "recall", "f1", "entities")], theirs["micro avg"]
-    assert found == pytest.approx([micro[name] for name in ("precision", "recall", "f1-score", "support")])
-    for name, one in ours.figures["types"].items():
-        wanted = theirs[name or "_"]
-        expected = [wanted["precision"], wanted["recall"], wanted["f1-score"], wanted["support"]]
-        assert list(one.values()) == pytest.approx(expected), name
-
-
-@pytest.mark.parametrize(
-    ("tags", "expected"),
-    [
-        ("B-a I-a O B-b B-b I-c-d O I-a", [("a", 0, 2), ("b", 3, 4), ("b", 4, 5), ("c-d", 5, 6), ("a", 7, 8)]),
-        ("I-a I-a B-a O I-b", [("a", 0, 2), ("a", 2, 3), ("b", 4, 5)]),  # IOB1: B- only between neighbours
-        ("B-a I-a L-a U-a O U-b", [("a", 0, 3), ("a", 3, 4), ("b", 5, 6)]),  # BILOU
-        ("ORG ORG O PER NN-P", [("ORG", 0, 2), ("PER", 3, 4), ("NN-P", 4, 5)]),  # no prefixes
-    ],
-)
-def test_entities_by_hand(tags: str, expected: list[Any]) -> None:
-    assert entities(tags.split()) == expected
-    assert [
-        one for one in expected if tags.split()[one[1]].startswith("B-")
-    ] != expected  # a rule that drops stray insides
-
-
-# ---------------------------------------------------------------------------------------------------------------
 # Measure
 
 
@@ -324,7 +207,7 @@ def test_raw_text_is_split_at_spaces_and_punctuation_as_training_data_is(text: s
 def test_entities_have_their_place_in_the_text_and_the_mean_probability_of_their_words() -> None:
     data = TASK.from_texts(["He left  New York, alone.", ""])
     tags = ["O", "O", "B-location", "I-location", "O", "O", "O"]
-    first = {"tags": tags, "probabilities": [1.0, 1.0, 0.5, 1.0, 1.0, 1.0, 1.0]}
-    answers = [first, {"tags": [], "probabilities": []}]
+    first = {"tags": tags, "probabilities": [1.0, 1.0, 0.5, 1.0, 1.0, 1.0, 1.0], "entities": entities(tags)}
+    answers = [first, {"tags": [], "probabilities": [], "entities": []}]
     entity = {"text": "New York", "label": "location", "start": 9, "end": 17, "score": 0.75}
     assert TASK.as_dicts(answers, data) == [{"entities": [entity]}, {"entities": []}]

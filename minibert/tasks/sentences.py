@@ -1,0 +1,282 @@
+"""Sentences of words and their tags, and the files that have them.
+
+    # a comment                       a line for each word, an empty line between sentences; columns are separated by
+    1   Ann    NNP   B-person         tabs or, in a line without tabs, by spaces, in a .csv by commas
+    2   left   VBD   O
+
+    {"words": ["Ann", "left"], "tags": ["B-person", "O"]}     or a sentence in each row: .jsonl, .json, .parquet
+
+Of a line the word is the first column and the tag the last one, unless `columns` names others, or a header does: word
+or token, and ner or tag or label. A first column of numbers (CoNLL-U) is left out, as are lines of CoNLL-U that are no
+word, such as 1-2. A column sentence_id, or Sentence # of Kaggle's files, begins a sentence where it changes.
+
+A line that begins with # is a comment, unless it has all columns and a tag that other words have too, or a prefix.
+"""
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+from minibert.tasks.entities import OUTSIDE, PREFIXES
+from minibert.tasks.settings import TaggingSettings
+from minibert.text.formats import CANDIDATES, DELIMITERS, settings_by_name
+from minibert.text.tables import Table, listed
+from minibert.utils.printing import brief
+
+DOCUMENT = "-DOCSTART-"  # begins a document in CoNLL files; not a word
+WORDS = ("word", "words", "token", "tokens", "form")  # usual names of columns, the likeliest first
+TAGS = ("ner_tags", "ner_tag", "ner", "tags", "tag", "labels", "label", "entity", "pos_tags", "pos", "upos")
+SENTENCE = ("sentence #", "sentence_id", "sent_id", "sentence")
+NUMBER = re.compile(r"\d+([-.]\d+)?", re.ASCII)  # of a word in CoNLL-U; 1-2 and 1.1 are no words
+CONLL_U = 10  # columns
+JSON = re.compile(r"\s*\[?\{.*\}\]?,?\s*")  # a line of a .jsonl
+MOST_SPACES = 2  # in a word, on average: "New York" may be one
+WRONG_TASK = "; texts with a label each are for the task classify, JSON for answer or choose"
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """The words of sentences, tagged or not. Raises ValueError where words and tags differ in number."""
+
+    words: Sequence[Sequence[str]]
+    tags: Sequence[Sequence[str]] | None = None
+    texts: Sequence[str] = ()  # of raw texts, and where the words are in them: characters start .. end - 1
+    places: Sequence[Sequence[tuple[int, int]]] = ()
+    notes: tuple[str, ...] = ()  # on how a file was read
+
+    def __post_init__(self) -> None:
+        pairs = enumerate(zip_longest(self.words, self.words if self.tags is None else self.tags, fillvalue=()))
+        if wrong := [row for row, (words, tags) in pairs if len(words) != len(tags)]:
+            raise ValueError(f"row {wrong[0]} has not as many tags as words; each word needs one tag")
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @property
+    def known_tags(self) -> Sequence[Sequence[str]]:
+        """The tags. Raises ValueError for untagged sentences."""
+        if self.tags is None:
+            raise ValueError("these sentences have no tags; training and evaluation need one for each word")
+        return self.tags
+
+
+def read_sentences(path: str | Path, how: TaggingSettings) -> Sentences:
+    """Sentences of a file; .gz too, - is standard input.
+
+    Raises FileNotFoundError, and ValueError, with the line or row, for anything but words and tags.
+    """
+    settings = settings_by_name(path, how.format, how.encoding, "txt")
+    format, _ = settings.format_of(str(path))
+    lines = format in ("txt", *DELIMITERS)
+    with Table(path, [], replace(settings, format="txt") if lines else settings, whole=True) as file:
+        found = from_lines(file, how, format == "csv") if lines else from_objects(file, how)
+    if not any(found.words):
+        raise ValueError(f"{file.name} holds no sentences; each line needs a word and its tag")
+    if how.tag_names is None:
+        return found
+    return replace(found, tags=[[named(tag, how.tag_names, file.name) for tag in tags] for tags in found.known_tags])
+
+
+def named(tag: str, names: Sequence[str], file: str) -> str:
+    """The name of a tag that is a number. Raises ValueError for any other tag."""
+    if not tag.isdecimal() or int(tag) >= len(names):
+        raise ValueError(f"{file} has the tag {brief(tag)}; tag_names has names of the numbers 0 to {len(names) - 1}")
+    return names[int(tag)]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A sentence in each row
+
+
+def from_objects(file: Table, how: TaggingSettings) -> Sentences:
+    """The sentences of rows that are objects, with a list of words and a list of tags; numbers are tags too."""
+    words, tags = list[list[str]](), list[list[str]]()
+    for place, record in file.records():
+        names = list(record) if isinstance(record, dict) else []
+        columns = how.columns or [next((one for one in usual if one in names), "") for usual in (WORDS, TAGS)]
+        if not isinstance(record, dict) or not set(columns) <= set(names):
+            raise ValueError(
+                f"{place} is {brief(record)}; it needs a list of words and a list of tags, such as "
+                '{"words": ["Ann"], "tags": ["B-person"]}; --columns (columns=) chooses other names'
+            )
+        row, given = (record[one] for one in columns)
+        if not isinstance(row, list) or not isinstance(given, list) or len(row) != len(given):
+            raise ValueError(f"{place} has not as many tags as words; each word needs one tag, both in a list")
+        if wrong := [one for one in row if not isinstance(one, str)] + [one for one in given if not is_tag(one)]:
+            raise ValueError(f"{place} has {brief(wrong[0])}; words are texts, tags are texts or numbers")
+        words.append(row)
+        tags.append(list(map(str, given)))
+    return Sentences(words, tags)
+
+
+def is_tag(value: object) -> bool:
+    """Whether this is a name or a number."""
+    return (isinstance(value, str) and bool(value.strip())) or (isinstance(value, int) and not isinstance(value, bool))
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A word in each line
+
+
+class Line(NamedTuple):
+    """A line of a file and its columns."""
+
+    place: str
+    text: str
+    cells: list[str]
+
+
+class Layout(NamedTuple):
+    """The columns of a file, from 0."""
+
+    word: int
+    tag: int
+    sentence: int | None = None  # changes where a sentence begins
+    header: bool = False  # whether the first line has the names
+    chosen: bool = False  # whether the user named them
+
+
+def from_lines(file: Table, how: TaggingSettings, in_csv: bool) -> Sentences:
+    """The sentences of lines, each a word and its tag."""
+    lines = list(lines_of(file, in_csv))
+    rows = [line for line in lines if line.cells]
+    plain = [row for row in rows if not row.text.startswith("#")] or rows
+    if not plain:
+        return Sentences([], [])
+    width = max(len(plain[0].cells), 2)
+    layout = layout_of(plain[0].cells, [row.cells for row in plain[1:] if len(row.cells) == width], how, file.name)
+    header = {plain[0].place} if layout.header else set[str]()
+    tags = {row.cells[layout.tag] for row in plain[layout.header :] if len(row.cells) == width}
+    comments = {row.place for row in rows if is_comment(row, width, layout.tag, tags)}
+    words = [row for row in rows if row.place not in comments | header]
+    check_lines(words, width, layout, file.name)
+    layout, ranges = without_numbers(words, width, layout, file.name)
+    sentences: list[list[tuple[str, str]]] = [[]]
+    before, taken = "", {row.place for row in words} - ranges
+    for line in lines:
+        number = line.cells[layout.sentence] if layout.sentence is not None and line.place in taken else ""
+        if not line.cells or (number and number != before):
+            sentences.append([])
+            before = number or before
+        if line.place in taken:
+            sentences[-1].append((line.cells[layout.word], line.cells[layout.tag]))
+    found = [sentence for sentence in sentences if sentence]
+    check_sentences(found, file.name)
+    counts = (
+        (len(comments), "lines that begin with # are comments, and are left out"),
+        (len(ranges), "lines have numbers such as 1-2 or 1.1, so they are no words, and are left out"),
+    )
+    notes = [f"{count:,} {text}" for count, text in counts if count]
+    if not layout.chosen and (layout.word, layout.tag) != (0, width - 1):
+        notes.append(f"column {layout.word + 1} is read as the word, and column {layout.tag + 1} of {width} as its tag")
+    words_of, tags_of = ([[one[part] for one in sentence] for sentence in found] for part in (0, 1))
+    return Sentences(words_of, tags_of, notes=tuple(notes))
+
+
+def lines_of(file: Table, in_csv: bool) -> Iterator[Line]:
+    """The lines with their columns, none for a line that ends a sentence or a document."""
+    texts = (str(text) for _, text in file.records())
+    split: Iterable[tuple[int, str, list[str]]]
+    if in_csv:
+        first = next(texts, "")
+        delimiter = max(CANDIDATES, key=first.count)
+        reader = csv.reader((f"{line}\n" for line in chain([first], texts)), delimiter=delimiter)
+        split = ((reader.line_num, delimiter.join(cells), cells) for cells in reader)
+    else:
+        split = (
+            (number, text, text.split("\t") if "\t" in text else [cell for cell in text.split(" ") if cell])
+            for number, text in enumerate(texts, 1)
+        )
+    for number, text, cells in split:
+        cells = [cell.strip(" ") for cell in cells]
+        ends = not any(cells) or DOCUMENT in cells
+        yield Line(f"{file.name}, line {number},", text, [] if ends else cells)
+
+
+def layout_of(first: list[str], others: Sequence[Sequence[str]], how: TaggingSettings, name: str) -> Layout:
+    """The columns, as they were chosen or named in a header. Raises ValueError for a column that is not there."""
+    names, last = [cell.lower() for cell in first], len(first) - 1
+    found = [next((names.index(one) for one in usual if one in names), -1) for usual in (WORDS, TAGS, SENTENCE)]
+    word, tag, sentence = found
+    header = word >= 0 and tag >= 0 and all(row[tag] != first[tag] for row in others)  # a tag may be called ner
+    header = header or any(isinstance(one, str) for one in how.columns or ())
+    if how.columns is not None:
+        word, tag = (place_of(column, first, name) for column in how.columns)
+    elif not header:
+        word, tag = 0, last
+    return Layout(word, tag, sentence if header and sentence >= 0 else None, header, how.columns is not None)
+
+
+def place_of(column: str | int, first: list[str], name: str) -> int:
+    """The place of a column, from 0. Raises ValueError where it is not there."""
+    if isinstance(column, str):
+        if first.count(column) == 1:
+            return first.index(column)
+        raise ValueError(f"{name} has no column {brief(column)} in its first line, or two; it has: {listed(first)}")
+    if column == 0 or not -len(first) <= column <= len(first):
+        raise ValueError(
+            f"columns has {column}, and {name} has {len(first)} columns, 1 to {len(first)}; -1 is the last"
+        )
+    return column - 1 if column > 0 else len(first) + column
+
+
+def is_comment(row: Line, width: int, tag: int, tags: set[str]) -> bool:
+    """Whether this is no word, but a comment: # text = Ann left."""
+    if not row.text.startswith("#"):
+        return False
+    found = row.cells[tag] if len(row.cells) == width else ""
+    return not (found in tags or found == OUTSIDE or (found[:1] in PREFIXES and found[1:2] == "-"))
+
+
+def check_lines(rows: Sequence[Line], width: int, layout: Layout, name: str) -> None:
+    """Raise ValueError for a line without a word and its tag."""
+    for row in rows:
+        fits = len(row.cells) == width and row.cells[layout.word] and row.cells[layout.tag]
+        if not fits or JSON.fullmatch(row.text) or "\n" in "".join(row.cells):
+            how = "commas; is a quote not closed?" if "\n" in row.text else "tabs or spaces"
+            raise ValueError(
+                f"{row.place} is {row.text[:40]!r}; a word and its tag need {width} columns separated by {how}"
+                f"{WRONG_TASK}, or for this task in a file whose name ends in .jsonl"
+            )
+
+
+def without_numbers(rows: Sequence[Line], width: int, layout: Layout, name: str) -> tuple[Layout, set[str]]:
+    """Choose the second column as the word where the first has numbers; with it the places of CoNLL-U's other lines.
+
+    Raises ValueError for CoNLL-U, whose last column is no tag, if the columns were not chosen.
+    """
+    numbers = [found[0] if (found := NUMBER.fullmatch(row.cells[0])) else "" for row in rows]
+    chosen = layout.header or layout.chosen
+    if width < 3 or (chosen and layout.word == 0) or not all(numbers):
+        return layout, set()
+    if not chosen and width == CONLL_U:
+        raise ValueError(
+            f"{name} is in the format CoNLL-U; choose the columns of word and tag: --columns 2,4 (columns=)"
+        )
+    ranges = {row.place for row, number in zip(rows, numbers, strict=True) if not number.isdecimal()}
+    layout = layout if chosen else layout._replace(word=1)
+    return layout, ranges if 2 * len(ranges) < len(rows) else set()
+
+
+def check_sentences(sentences: Sequence[Sequence[tuple[str, str]]], name: str) -> None:
+    """Raise ValueError for words and tags of a file that are something else."""
+    rows = [row for sentence in sentences for row in sentence]
+    most = MOST_SPACES if len(sentences) > 1 else MOST_SPACES / 2  # without an empty line it is the less likely
+    if sum(word.count(" ") for word, _ in rows) > most * len(rows):
+        raise ValueError(
+            f"{name} has texts in place of words, such as {rows[0][0][:40]!r}; each line needs a word and its tag"
+            f"{WRONG_TASK}"
+        )
+    if not rows:
+        return
+    (word, tag), others = rows[0], {tag for _, tag in rows[1:]} - {OUTSIDE}
+    prefixed = [len(one) > 2 and one[0] in PREFIXES and one[1] == "-" for one in (tag, *others)]
+    if others and tag != OUTSIDE and all(prefixed[1:]) and not prefixed[0]:
+        raise ValueError(
+            f"{name} begins with a header, {word!r} and {tag!r}, or a wrong tag; name the columns of the header: "
+            f"--columns {word},{tag} (columns=), or correct the tag"
+        )

@@ -1,0 +1,239 @@
+"""Words and tags are read from every usual file, or refused by line."""
+
+import csv
+import gzip
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minibert.tasks.sentences import Sentences
+from minibert.tasks.tagging import Tagging
+
+TASK = Tagging()
+ANN = ([["Ann", "Lee", "left"], ["Rome"]], [["B-person", "I-person", "O"], ["B-location"]])
+
+
+def read(folder: Path, text: str, name: str = "a.conll", **how: Any) -> Sentences:
+    (folder / name).write_text(text, encoding="utf-8")
+    return Tagging(**how).read(folder / name)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A word in each line
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "New York\tB-location\nBeach\tI-location\n\nme\tO\n",
+        "New\u00a0York B-location\nBeach  I-location \n\n\n\nme O",
+        "\ufeffNew York\tB-location\r\nBeach\tI-location\r\n\t\r\nme\tO\r\n",
+        "-DOCSTART- -X- -X- O\n\nNew\u00a0York NNP x B-location\nBeach NNP x I-location\n\nme PRP x O\n",
+        "-DOCSTART-\nNew York\tB-location\nBeach\tI-location\n-DOCSTART-\nme\tO\n",
+    ],
+    ids=["tabs", "spaces", "marks and line ends of Windows", "four columns", "documents without empty lines"],
+)
+@pytest.mark.parametrize(("name", "pack"), [("a.conll", bytes), ("a.conll.gz", gzip.compress)])
+def test_sentences_are_read_from_conll_columns(tmp_path: Path, text: str, name: str, pack: Any) -> None:
+    (tmp_path / name).write_bytes(pack(text.encode()))
+    data = TASK.read(tmp_path / name)
+    assert [[word.replace("\u00a0", " ") for word in words] for words in data.words] == [["New York", "Beach"], ["me"]]
+    assert data.tags == [["B-location", "I-location"], ["O"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("me\tO\n\nRedondo\n", "a.conll, line 3, is 'Redondo'; a word and its tag need 2 columns"),
+        ("me\tO\nyou\tx\tO\n", r"a.conll, line 2, is 'you\\tx\\tO'; .* need 2 columns"),
+        ("me\tO\nyou\t\n", "a.conll, line 2, is"),
+        ("\tO\n", "a.conll, line 1, is"),
+        ("\n\n-DOCSTART- O\n", "a.conll holds no sentences"),
+        ("", "a.conll holds no sentences"),
+        ("me\tO\n\xff\tO\n", "a.conll, line 2, is not UTF-8"),
+        ("good film\tpos\na bad film\tneg\n", "a.conll has texts in place of words"),
+        (
+            "a good old film\tpos\n\na very bad film\tneg\n",
+            "a.conll has texts in place of words, such as 'a good.* classify",
+        ),
+        ('{"text": "a", "label": 0}\n', r"a.conll, line 1, is '\{.* JSON for answer or choose, or .* \.jsonl"),
+        ("Wort\tArt\n\nAnn\tB-person\nme\tO\n", "a.conll begins with a header, 'Wort' and 'Art'"),
+    ],
+)
+def test_a_file_that_is_no_table_of_words_and_tags_is_refused_by_line(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "a.conll").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=message):
+        TASK.read(tmp_path / "a.conll")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "Ann PERSON me O",  # one tag without a prefix
+        "Ann NNP reads VBZ .",  # no O
+        "me O Ann B-person Lee I-person",
+        "Ann PERSON in O Rome LOCATION",
+    ],
+)
+def test_a_file_of_a_single_short_sentence_is_read(tmp_path: Path, rows: str) -> None:
+    words, tags = rows.split()[::2], rows.split()[1::2]
+    pairs = list(zip(words, tags, strict=False))
+    (tmp_path / "a.conll").write_text("".join(f"{word}\t{tag}\n" for word, tag in pairs))
+    data = TASK.read(tmp_path / "a.conll")
+    assert (data.words, data.tags) == ([[word for word, _ in pairs]], [[tag for _, tag in pairs]])
+    assert len(TASK.labels_of(data)) == len({tag for _, tag in pairs})
+
+
+ROWS = "{0}Ann NNP B-person\n{1}Lee NNP I-person\n{2}left VBD O\n\n{0}Rome NNP B-location\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "how"),
+    [
+        (ROWS.format("", "", ""), {}),
+        (ROWS.format("1 ", "2 ", "3 "), {}),
+        (ROWS.format("x ", "y ", "z "), {"columns": (2, 4)}),
+        (ROWS.format("x ", "y ", "z "), {"columns": (2, -1)}),
+        ("id word pos ner\n" + ROWS.format("7 ", "8 ", "9 "), {}),
+        ("id Token pos LABEL\n" + ROWS.format("x ", "y ", "z "), {}),
+        ("id Wort Art Name\n" + ROWS.format("x ", "y ", "z "), {"columns": ("Wort", "Name")}),
+        ("id Wort Art Name\n" + ROWS.format("x ", "y ", "z "), {"columns": (2, "Name")}),
+        ("# sent_id = 1\n# text = Ann Lee left\n" + ROWS.format("", "", ""), {}),
+        ("# by hand\n\nWort x Name\n" + ROWS.format("", "", ""), {"columns": ("Wort", "Name")}),
+        ("# by hand\nword pos ner\n" + ROWS.format("", "", ""), {}),
+        ("#\n#a comment\n" + ROWS.format("1\t", "2\t", "3\t").replace(" ", "\t"), {}),
+        ("# newdoc\n1-2 AnnLee _ _\n" + ROWS.format("1 ", "2 ", "3 ") + "1.1 Rom _ _\n", {}),
+        ("# newdoc\n1-2 AnnLee _ _\n" + ROWS.format("1 ", "2 ", "3 ") + "1.1 Rom _ _\n", {"columns": (2, 4)}),
+    ],
+)
+def test_comments_headers_numbers_and_other_columns_are_no_words(tmp_path: Path, text: str, how: Any) -> None:
+    data = read(tmp_path, text, **how)
+    assert (data.words, data.tags) == ANN
+
+
+def test_the_summary_says_which_columns_and_lines_are_read(tmp_path: Path) -> None:
+    text = "# newdoc\n1-2 AnnLee _ _\n" + ROWS.format("1 ", "2 ", "3 ")
+    comments, ranges, columns = read(tmp_path, text).notes
+    assert comments.startswith("1 lines that begin with #") and ranges.startswith("1 lines have numbers such as 1-2")
+    assert columns == "column 2 is read as the word, and column 4 of 4 as its tag"
+    assert read(tmp_path, ROWS.format("", "", "")).notes == ()
+
+
+def test_a_word_may_begin_with_a_hash(tmp_path: Path) -> None:
+    data = read(tmp_path, "# O\n#London B-city\nme O\n# hello\n#x O\n")
+    assert data.words == [["#", "#London", "me", "#x"]]
+    assert data.notes == ("1 lines that begin with # are comments, and are left out",)
+
+
+def test_a_tag_may_be_called_as_a_header_is(tmp_path: Path) -> None:
+    data = read(tmp_path, "word ner\nAnn ner\nme O\n")
+    assert data.words == [["word", "Ann", "me"]]
+
+
+KAGGLE = [
+    ["Sentence #", "Word", "POS", "Tag"],
+    ["Sentence: 1", "Ann", "NNP", "B-person"],
+    ["", "Lee", "NNP", "I-person"],
+    ["", ",", ",", "O"],
+    ["Sentence: 2", '"', "x", "O"],
+    ["", "Rome", "NNP", "B-location"],
+]
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize(
+    "rows", [KAGGLE, [KAGGLE[0], *([str(n // 4), *row[1:]] for n, row in enumerate(KAGGLE[1:], 1))]]
+)
+def test_a_csv_has_quotes_and_perhaps_the_number_of_a_sentence(tmp_path: Path, rows: Any, delimiter: str) -> None:
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file, delimiter=delimiter).writerows(rows)
+    data = TASK.read(tmp_path / "a.csv")
+    assert data.words == [["Ann", "Lee", ","], ['"', "Rome"]]
+    assert data.tags == [["B-person", "I-person", "O"], ["O", "B-location"]]
+
+
+def test_a_csv_may_have_empty_lines_between_sentences_and_no_header(tmp_path: Path) -> None:
+    data = read(tmp_path, "Ann,B-person\nLee,I-person\nleft,O\n\nRome,B-location\n", "a.csv")
+    assert (data.words, data.tags) == ANN
+    with pytest.raises(ValueError, match=r"line 3, is .*quote not closed"):
+        read(tmp_path, 'Ann,B-person\n",O\nLee,I-person\n', "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "how", "message"),
+    [
+        ("Wort Art\nAnn B-person\nme O\n", {}, "begins with a header, 'Wort' and 'Art', .* --columns Wort,Art"),
+        ("a b\nAnn B-person\n", {"columns": ("a", "c")}, r"has no column 'c' in its first line, .* 'a', 'b'"),
+        ("a b\nAnn B-person\n", {"columns": (1, 3)}, "columns has 3, and .* has 2 columns"),
+        ("a b\nAnn B-person\n", {"columns": (0, 1)}, "columns has 0, and .* has 2 columns"),
+        ("a b\n", {"columns": (1, 1)}, r"columns is \(1, 1\); it must be two"),
+        ("a b\n", {"columns": "ab"}, "columns is 'ab'; it must be two"),
+        ("1 Ann" + " _" * 8 + "\n", {}, "CoNLL-U; choose the columns of word and tag: --columns 2,4"),
+        ("Ann 7\nme 0\n", {"tag_names": ("O", "B-person")}, "has the tag '7'; tag_names .* 0 to 1"),
+        ("Ann B-person\nme O\n", {"tag_names": ("O", "B-person")}, "has the tag 'B-person'; tag_names"),
+    ],
+)
+def test_columns_and_names_that_are_not_there_are_refused(tmp_path: Path, text: str, how: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path, text, **how)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# A sentence in each row
+
+
+def objects(words: str, tags: str, given: Any = ANN[1]) -> list[dict[str, Any]]:
+    return [{"id": n, words: row, tags: one} for n, (row, one) in enumerate(zip(ANN[0], given, strict=True))]
+
+
+@pytest.mark.parametrize(
+    ("rows", "how"),
+    [
+        (objects("words", "tags"), {}),
+        (objects("tokens", "ner_tags"), {}),
+        ([row | {"pos_tags": [0] * len(row["tokens"])} for row in objects("tokens", "ner_tags")], {}),
+        (objects("Wörter", "Namen"), {"columns": ("Wörter", "Namen")}),
+        (
+            objects("tokens", "ner_tags", [[1, 2, 0], [3]]),
+            {"tag_names": ("O", "B-person", "I-person", "B-location")},
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.jsonl.gz", "a.parquet", "a.data"])
+def test_a_row_is_a_list_of_words_and_one_of_tags(tmp_path: Path, rows: Any, how: Any, name: str) -> None:
+    path, lines = tmp_path / name, "".join(json.dumps(row) + "\n" for row in rows)
+    if name == "a.parquet":
+        arrow = pytest.importorskip("pyarrow")
+        importlib.import_module("pyarrow.parquet").write_table(arrow.Table.from_pylist(rows), path)
+    elif name == "a.json":
+        path.write_text(json.dumps(rows))
+    else:
+        path.write_bytes(gzip.compress(lines.encode()) if name.endswith(".gz") else lines.encode())
+    data = Tagging(format="jsonl" if name == "a.data" else None, **how).read(path)
+    assert (data.words, data.tags) == ANN
+
+
+def test_tags_of_objects_may_be_numbers(tmp_path: Path) -> None:
+    data = read(tmp_path, '{"tokens": ["Ann", "left"], "ner_tags": [10, 9]}\n', "a.jsonl")
+    assert TASK.labels_of(data) == ["9", "10"]
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ('{"text": "a", "label": 0}', r"a.jsonl, line 1, is .*; it needs a list of words and a list of tags"),
+        ("7", r"a.jsonl, line 1, is 7; it needs a list of words"),
+        ('{"words": ["a"], "tags": ["O", "O"]}', "line 1, has not as many tags as words"),
+        ('{"words": "a", "tags": "O"}', "line 1, has not as many tags as words.*in a list"),
+        ('{"words": [1], "tags": ["O"]}', "line 1, has 1; words are texts"),
+        ('{"words": ["a"], "tags": [true]}', "line 1, has True; words are texts"),
+        ('{"words": ["a"], "tags": [0.5]}', "line 1, has 0.5; words are texts"),
+        ('{"words": [], "tags": []}', "a.jsonl holds no sentences"),
+    ],
+)
+def test_an_object_that_is_no_sentence_is_refused_by_line(tmp_path: Path, record: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path, record + "\n", "a.jsonl")
