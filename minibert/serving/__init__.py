@@ -9,8 +9,10 @@ In reading order:
 The API. Bodies are JSON, Content-Type application/json; an unknown field is refused.
 
     POST /v1/embeddings   {"model": NAME, "input": ..., "encoding_format"?, "dimensions"?, "user"?} as OpenAI has it.
-                          input: a text, a list of texts, a list of token ids or a list of such lists; [CLS] and [SEP]
-                          are put around ids that have none. encoding_format: "float", or "base64", float32 in little
+                          input: a text, a list of texts, a list of token ids or a list of such lists. Ids are those
+                          of the model's tokenizer, with [CLS] and [SEP]: ids without them are refused, because they
+                          are mostly tiktoken's (langchain's OpenAIEmbeddings sends texts with
+                          check_embedding_ctx_length=False). encoding_format: "float", or "base64", float32 in little
                           endian. Vectors are those of `minibert.embed` with pooling="auto", unless --pooling says
                           otherwise; of vectors of length 1 `dimensions` gives the first numbers, of length 1 again
                           (of others it is refused; --normalize makes them).

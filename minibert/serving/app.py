@@ -98,6 +98,7 @@ class Server:
             exception_handlers={HTTPException: refusal},
             lifespan=self.lifespan,
         )
+        self.app.router.redirect_slashes = False  # /classify/ is 404 with a body, as every path that is not there
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
@@ -227,7 +228,10 @@ async def refusal(request: Request, error: Any) -> Response:
     """The status, and the error as OpenAI's clients read it; also for Starlette's own 404 and 405."""
     status, param, code = error.status_code, getattr(error, "param", None), getattr(error, "code", None)
     kind = {429: "rate_limit_error", 500: "server_error"}.get(status, "invalid_request_error")
-    content = {"error": {"message": error.detail, "type": kind, "param": param, "code": code}}
+    message = error.detail
+    if status == 404 and not isinstance(error, RequestError):
+        message = "no such path; GET /health, /metrics and /v1/models exist, and no path ends in /"
+    content = {"error": {"message": message, "type": kind, "param": param, "code": code}}
     headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}.get(status, error.headers)
     return Response(msgspec.json.encode(content), status, headers, "application/json")
 

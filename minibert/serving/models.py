@@ -6,6 +6,7 @@ know what a request costs, and a text that is too long is refused. Everything af
 
 import asyncio
 import base64
+import codecs
 import re
 from collections.abc import Sequence
 from itertools import islice
@@ -35,6 +36,7 @@ from minibert.vectors.embedder import Embedder
 from minibert.vectors.readable import Matrix
 
 Prepared = tuple[list[Any], list[int], int]  # items, the tokens of each, and how many texts lost their ends
+BYTE_ORDER_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 FILLER = 16  # tokens of a row that fills up a batch
 
 
@@ -68,7 +70,10 @@ async def read_body(request: Request, kind: Any, settings: ServerSettings) -> An
                     raise RequestError(
                         413, f"the body has more than {settings.max_body:,} bytes; send several requests"
                     )
-        return msgspec.json.decode(content, type=kind)
+        if content.startswith(BYTE_ORDER_MARKS):
+            raise RequestError(400, "the body begins with a byte order mark; send UTF-8 without one")
+        # Spaces, because msgspec reads 6 bytes after half a surrogate pair, and at the end it would miss those instead.
+        return msgspec.json.decode(content + b" " * 6, type=kind)
     except TimeoutError:
         raise RequestError(408, f"the body was not complete after {settings.timeout:g} seconds") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -186,14 +191,25 @@ class Vectors(Model):
         return prepared(encode(self.tokenizer, rows, "cut" if self.truncate else "error"))
 
     def prepare_ids(self, rows: list[list[int]]) -> Prepared:
-        """Rows of token ids; [CLS] and [SEP] are put around those that have none."""
+        """Rows of token ids, with [CLS] and [SEP]: ids without them may be another tokenizer's, for other words.
+
+        Clients of OpenAI send the ids of tiktoken. Raises RequestError, 422 with the row, for those.
+        """
         template, vocab_size = self.tokenizer.template, self.embedder.engine.config.vocab_size
         most, texts = self.tokenizer.max_length - template.specials(pairs=False), []
         for number, ids in enumerate(rows):
             if max(ids) >= vocab_size:
                 raise RequestError(422, f"row {number} has a token id above {vocab_size - 1:,}, the last one", "input")
-            bare = ids[len(template.before) : -len(template.after)]
-            texts.append(bare if template.row(bare) == ids else ids)
+            texts.append(ids[len(template.before) : -len(template.after)])
+            if template.row(texts[-1]) != ids:
+                around = " and ".join(map(str, (*template.before, *template.after)))
+                raise RequestError(
+                    422,
+                    f"row {number} has token ids that may be another tokenizer's, such as tiktoken's; send texts (for "
+                    "langchain's OpenAIEmbeddings: check_embedding_ctx_length=False), or ids of this model's tokenizer "
+                    f"with its special tokens, {around}, around each row",
+                    "input",
+                )
             if len(texts[-1]) > most and not self.truncate:
                 raise RequestError(
                     422,

@@ -92,13 +92,23 @@ def test_one_text_and_base64_and_float_are_the_same_numbers(server: app.Server) 
     assert np.array_equal(np.frombuffer(base64.b64decode(encoded), "<f4"), whole[0])
 
 
-def test_token_ids_with_and_without_the_special_ones_are_the_text(server: app.Server, folder: Path) -> None:
+def test_token_ids_with_the_special_ones_are_the_text(server: app.Server, folder: Path) -> None:
+    whole = minibert.load_tokenizer(folder).ids(TEXTS)
+    expected = minibert.embed(TEXTS, folder, pooling="mean")
+    assert_close(found_in(embed(server, whole)), expected)
+    assert_close(found_in(embed(server, whole[0])), expected[:1])
+
+
+def test_token_ids_that_may_be_of_another_tokenizer_are_refused_with_the_way_out(
+    server: app.Server, folder: Path
+) -> None:
     whole = minibert.load_tokenizer(folder).ids(TEXTS[:2])
-    bare = [row[1:-1] for row in whole]
-    expected = minibert.embed(TEXTS[:2], folder, pooling="mean")
-    for rows in (whole, bare, [whole[0], bare[1]]):
-        assert_close(found_in(embed(server, rows)), expected)
-    assert_close(found_in(embed(server, bare[0])), expected[:1])
+    cls, *bare, sep = whole[1]
+    for row in (bare, [cls, *bare], [*bare, sep], [cls], [sep], [sep, *bare, cls]):
+        answer = embed(server, [whole[0], row])
+        assert (answer.status_code, answer.json()["error"]["param"]) == (422, "input")
+        for words in ("row 1", "another tokenizer", "check_embedding_ctx_length=False", f"{cls} and {sep}"):
+            assert words in answer.json()["error"]["message"]
 
 
 def test_normalized_vectors_have_length_1_and_so_have_their_first_dimensions(vectors: Vectors, folder: Path) -> None:
@@ -140,7 +150,8 @@ def test_a_text_that_is_too_long_is_cut_on_request_and_counted(vectors: Vectors,
     expected = minibert.embed(["good", "good " * 18], folder, pooling="mean")
     assert_close(found_in(answer), expected)
     assert answer.json()["usage"] == {"prompt_tokens": 23, "total_tokens": 23, "truncated_texts": 1}
-    ids = minibert.load_tokenizer(folder).ids(["good"])[0][1:-1] * 40
+    cls, good, sep = minibert.load_tokenizer(folder).ids(["good"])[0]
+    ids = [cls, *[good] * 40, sep]
     assert_close(found_in(embed(server, [ids])), expected[1:])
 
 
@@ -185,6 +196,20 @@ def test_a_folder_of_transformers_answers_as_predict(head: str, input: Any, vect
         assert {name: found[name] for name in row} == close
 
 
+def test_a_tagger_reads_a_long_text_whole_and_a_classifier_counts_what_it_cut(vectors: Vectors, tmp_path: Path) -> None:
+    long = " ".join(["good film"] * 40)  # 80 tokens; the models have 20 positions
+    write_words_checkpoint(tmp_path / "tag", head="token-classification")
+    (expected,) = minibert.predict(tmp_path / "tag", [long])
+    answer = ask(app.Server(vectors, load_labels(tmp_path / "tag", "cpu")), "/classify", {"input": long})
+    (entities,) = found_in(answer, "entities")
+    assert [one["start"] for one in entities] == [one["start"] for one in expected["entities"]]
+    assert max(one["end"] for one in entities) > len(long) / 2
+    assert "truncated_texts" not in answer.json()["usage"]
+    write_words_checkpoint(tmp_path / "classify", head="sequence-classification")
+    classifier = app.Server(vectors, load_labels(tmp_path / "classify", "cpu"))
+    assert ask(classifier, "/classify", {"input": [long, "good"]}).json()["usage"]["truncated_texts"] == 1
+
+
 def test_what_classify_cannot_serve_is_refused_with_the_way_out(folder: Path, vectors: Vectors, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="for the task 'mask'; serve it at /fill-mask: --model"):
         load_labels(folder, "cpu")
@@ -222,6 +247,27 @@ def test_the_key_is_required_everywhere_but_at_health(vectors: Vectors, monkeypa
     assert ask(locked, "/health", method="GET").json() == {"status": "ok"}
 
 
+def test_a_body_that_is_no_json_is_refused_with_its_fault(server: app.Server) -> None:
+    body, headers = b'{"model": "words", "input": %s}', {"content-type": "application/json"}
+    for half in (rb'"\ud800"', rb'["good", "\ud83d"]', rb'"\udc00"', rb'"\ud800 good film"', rb'"\ud800\u0041"'):
+        answer = ask(server, EMBED, content=body % half, headers=headers)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+        assert "surrogate pair (byte " in answer.json()["error"]["message"]
+    for content in (b"\xef\xbb\xbf" + body % b'"good"', (body % b'"good"').decode().encode("utf-16")):
+        answer = ask(server, EMBED, content=content, headers=headers)
+        assert (answer.status_code, "byte order mark" in answer.json()["error"]["message"]) == (400, True)
+    assert "truncated" in ask(server, EMBED, content=b'{"model": "words', headers=headers).json()["error"]["message"]
+    assert ask(server, EMBED, content=body % rb'"\ud83d\ude00"', headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("path", [EMBED, "/classify", "/fill-mask", "/health", "/metrics"])
+def test_a_slash_at_the_end_of_a_path_is_no_redirection_but_an_error_with_a_body(server: app.Server, path: str) -> None:
+    for method in ("POST", "GET"):
+        answer = ask(server, f"{path}/", {} if method == "POST" else None, method=method)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (404, "invalid_request_error")
+        assert "no path ends in /" in answer.json()["error"]["message"]
+
+
 def test_other_paths_and_methods_have_error_bodies_too(server: app.Server) -> None:
     missing = ask(server, "/v1/chat/completions", {})
     assert (missing.status_code, missing.json()["error"]["type"]) == (404, "invalid_request_error")
@@ -241,10 +287,10 @@ LIMITS = ServerSettings(max_body=400, max_texts=3, max_tokens=16, max_queue=20)
         ("x" * 500, 413, "more than 400 bytes"),
         (["a"] * 4, 422, "row 3 is one too many: a request may have 3 texts"),
         (["good", "good good", "good " * 9], 422, "row 2 has one token too many"),
-        ([[5], [5] * 16], 422, "row 1 has one token too many"),
-        ([5] * 17, 422, "row 0 has one token too many"),
+        ([[2, 5, 3], [2, *[5] * 14, 3]], 422, "row 1 has one token too many"),
+        ([2, *[5] * 15, 3], 422, "row 0 has one token too many"),
         (["good", LONG], 422, "row 1 has 42 tokens, more than max_length 20"),
-        ([[5], [5] * 40], 422, "row 1 has 40 tokens of text, more than 18"),
+        ([[2, 5, 3], [2, *[5] * 40, 3]], 422, "row 1 has 40 tokens of text, more than 18"),
     ],
     ids=["body", "texts", "tokens", "ids", "a row of ids", "length", "length of ids"],
 )

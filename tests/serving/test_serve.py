@@ -145,6 +145,7 @@ def of(input: str) -> bytes:
 BAD: dict[str, tuple[int, bytes]] = {  # the expected status, and what is sent
     "no JSON": (400, post(b"{")),
     "nothing": (400, post(b"")),
+    "a byte order mark": (400, post(b"\xef\xbb\xbf" + of('"a"'))),
     "bytes that are no UTF-8": (400, post(b'{"model": "words", "input": "\xff\xfe"}')),
     "deep JSON": (422, post(of("[" * 100_000 + "]" * 100_000))),
     "deep objects": (400, post(of('{"a":' * 50_000 + "1" + "}" * 50_000))),
@@ -164,6 +165,7 @@ BAD: dict[str, tuple[int, bytes]] = {  # the expected status, and what is sent
     "an empty row of ids": (422, post(of("[[5], []]"))),
     "a negative id": (422, post(of("[[5], [-1]]"))),
     "an id beyond the vocabulary": (422, post(of("[[5], [100000]]"))),
+    "ids of another tokenizer": (422, post(of("[[5, 6, 7]]"))),
     "an id that is true": (422, post(of("[[5, true]]"))),
     "a text of 10,000 words": (422, post(of('["a", "' + "good " * 10_000 + '"]'))),
     "2,049 texts": (422, post(of("[" + '"a",' * 2048 + '"a"]'))),
@@ -182,6 +184,7 @@ BAD: dict[str, tuple[int, bytes]] = {  # the expected status, and what is sent
         + b"0\r\n\r\n",
     ),
     "another path": (404, post(b"{}", path="/v1/completions")),
+    "a slash at the end": (404, post(of('"a"'), path="/v1/embeddings/")),
     "another method": (405, b"DELETE /v1/embeddings HTTP/1.1\r\nhost: x\r\n\r\n"),
     "no HTTP": (400, b"\x16\x03\x01 hello\r\n\r\n"),
     "no mask": (422, post(b'{"input": "a film"}', path="/fill-mask")),
