@@ -1,7 +1,6 @@
 """The commands that use a model with a task head: `minibert evaluate`, `predict` and `fill-mask`."""
 
 import argparse
-import json
 import time
 import warnings
 from collections import Counter
@@ -55,7 +54,7 @@ def with_file_options(task: Any, args: Arguments, path: str) -> Any:
 
     Raises ValueError for an option that files of the task do not have.
     """
-    from minibert.text.formats import DELIMITERS, FORMATS, FileSettings
+    from minibert.text.formats import DELIMITERS, FORMATS
 
     own = {one.name for one in fields(task)}
     given = {name: value for name in (*COLUMNS, *OF_TASKS) if (value := getattr(args, name, None)) is not None}
@@ -63,12 +62,11 @@ def with_file_options(task: Any, args: Arguments, path: str) -> Any:
         raise ValueError(f"files of the task {task.name!r} have no {', '.join(wrong)} to choose")
     changed: dict[str, Any] = {}
     if "format" in own:
-        by_name = path.removesuffix(".gz").lower().endswith(tuple(f".{format}" for format in FORMATS))
-        changed["format"] = given.get("format") or (None if by_name else task.format)
-    if "delimiter" in own:
-        format, _ = FileSettings(format=changed["format"]).format_of(path)
+        known = next((one for one in FORMATS if path.lower().removesuffix(".gz").endswith(f".{one}")), None)
+        changed["format"] = given.get("format") or (None if known else task.format)
+        format = changed["format"] or known
         changed |= {} if format in DELIMITERS else {"delimiter": None}
-        changed |= {"text": None, "pair": None, "label": None} if format == "txt" else {}
+        changed |= {} if format in FORMATS[1:] else {"text": None, "pair": None, "label": None}
     return replace(task, **{name: value for name, value in changed.items() if name in own} | given)
 
 
@@ -215,21 +213,26 @@ def rows_of(args: Arguments, pairs: bool | None, task: Any = None) -> Iterator[R
     pairs: whether the model reads pairs; None: it may read either. task: that of the model, if it has one.
     Raises ValueError for single texts where the model reads pairs, and for pairs where it reads single texts.
     """
+    from minibert.tasks.answering import Answering
+    from minibert.tasks.choice import Choice
     from minibert.tasks.classification import Classification
     from minibert.text.tables import TextFile
 
     if args.file is not None:
-        choices = task is not None and task.name == "choose"
         trained = task if isinstance(task, Classification) else Classification()
         how = with_file_options(trained, args, args.file)
+        if isinstance(task, Choice) or (isinstance(task, Answering) and how.text is None and how.pair is None):
+            if how.text is not None or how.pair is not None:
+                raise ValueError("this model reads one text a row, without --pair and --text")
+            yield from task.rows(args.file, how)
+            return
         if pairs is not None and pairs != (how.pair is not None):
             wanted = "pairs: name the column of the second texts, --pair" if pairs else "one text a row, without --pair"
             raise ValueError(f"this model reads {wanted}")
-        column = how.text or ("question" if choices else None)
-        with TextFile(args.file, column, column2=how.pair, whole=True, **how.reading) as file:
+        with TextFile(args.file, how.text, column2=how.pair, whole=True, **how.reading) as file:
             for row in file:
                 text, pair = (row, None) if isinstance(row, str) else row
-                yield json.dumps(file.record) if choices else text, pair, file.record
+                yield text, pair, file.record
         return
     with nullcontext(args.texts) if args.texts else TextFile("-") as lines:
         for number, line in enumerate(lines):

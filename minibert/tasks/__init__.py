@@ -12,7 +12,8 @@ In reading order:
     entities        the entities that tags mark, and their score
     sentences       words and their tags, and the files that have them
     tagging         a tag for each word
-    answering       questions to spans of a passage: SQuAD, its file and its score
+    questions       questions on passages and their answers, and the files that have them: SQuAD
+    answering       questions to spans of a passage, and the score of SQuAD
     masked_text     masked tokens: filling masks, and continued pretraining
     scoring         how likely a masked language model finds a text
     frozen          features + logistic regression, and its folder

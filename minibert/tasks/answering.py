@@ -3,12 +3,8 @@
     [CLS] question [SEP] window of the passage [SEP]  ->  start and end scores of each token  ->  the best span
 
 A long passage is split into overlapping windows; the best span of all windows wins. The answer is cut from the passage
-itself and keeps its case, accents and spaces. Data is in the format of SQuAD (Rajpurkar et al. 2016, 2018):
-
-    {"version": "1.1", "data": [{"paragraphs": [{"context": ..., "qas": [
-        {"id": ..., "question": ..., "answers": [{"text": ..., "answer_start": ...}, ...]}, ...]}, ...]}, ...]}
-
-In version 2.0 a question may have no answer in its passage: "is_impossible" is true.
+itself and keeps its case, accents and spaces. Data is in the format of SQuAD, or has a question in each row
+(questions.py).
 """
 
 import re
@@ -26,58 +22,16 @@ from scipy.special import softmax
 
 from minibert.tasks.base import Encoded, Example, Logits, Measure, Prediction, Task
 from minibert.tasks.metrics import f1
+from minibert.tasks.questions import Gold, Question, Questions, read_questions, records
 from minibert.tasks.settings import AnsweringSettings
-from minibert.text.formats import decompressed, opened
+from minibert.text.formats import FileSettings
 from minibert.text.texts import as_columns
 from minibert.text.tokenized import in_windows
 from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
 from minibert.text.writing import one_line
-from minibert.utils.files import parse_json
-from minibert.utils.printing import brief, progress_bar, table
+from minibert.utils.printing import progress_bar, table
 
 NOWHERE = {"start_positions": 0, "end_positions": 0}  # [CLS]: the label where the answer is not in the window
-
-
-class Gold(NamedTuple):
-    """A right answer and the character of the passage at which it starts."""
-
-    text: str
-    start: int
-
-
-@dataclass(frozen=True)
-class Question:
-    """A question, its passage and the right answers, none where the passage has no answer.
-
-    Raises ValueError for an answer that is not at its start in the passage, TypeError for anything but texts.
-    """
-
-    question: str
-    context: str
-    answers: tuple[Gold, ...] = ()
-
-    def __post_init__(self) -> None:
-        "".join((self.question, self.context))  # raises TypeError
-        for text, start in self.answers:
-            found = self.context[start : start + len(text)] if start >= 0 else ""
-            if found != text or not text.strip():
-                raise ValueError(
-                    f"the answer {brief(text[:60])} is not at character {start}, where the passage has "
-                    f"{brief(found[:60])}; correct answer_start, or search near it: --repair, repair=True"
-                )
-
-
-@dataclass(frozen=True)
-class Questions:
-    """Questions, all with right answers or all to be answered."""
-
-    rows: Sequence[Question]
-    known: bool = True  # False: the answers are to be predicted
-    unanswerable: bool = False  # as in SQuAD 2.0: a question may have no answer
-    repaired: int = 0  # answers that were not at their start
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -100,11 +54,13 @@ Span = tuple[float, int, int]
 class Answering(AnsweringSettings, Task):
     """An answer to each question, cut from its passage.
 
-    max_question: a longer question is truncated. stride: tokens from the start of a window to that of the next, as in
-    Google's script (transformers' doc_stride is the overlap); None: 128, or half a window where that is less.
+    max_question: a longer question is truncated; None: 64, or half of what fits in a row where that is less.
+    stride: tokens from the start of a window to that of the next, as in Google's script (transformers' doc_stride is
+    the overlap); None: 128, or half a window where that is less.
     null_threshold: the margin by which "no answer" must beat the best answer. unanswerable: whether "no answer" is
     allowed; None: if the data is SQuAD 2.0. repair: an answer that is not at its start in a file is taken, stripped,
-    from the nearest place where it occurs.
+    from the nearest place where it occurs; a question is left out whose answers occur nowhere. format, encoding: of a
+    file.
     """
 
     name = "answer"
@@ -114,41 +70,20 @@ class Answering(AnsweringSettings, Task):
     main = "f1"
 
     def read(self, path: str | Path) -> Questions:
-        """The questions of a file of SQuAD 1.1 or 2.0; .gz too, - is standard input.
+        """The questions of a file, see questions.read_questions."""
+        return read_questions(path, self)
 
-        Raises FileNotFoundError, and ValueError with the place in the file for anything invalid.
-        """
-        place = name = str(path)
-        rows: list[Question] = []
-        repaired = 0
-        with opened(path) as stream, decompressed(stream, name, name.endswith(".gz")) as inside:
-            raw = inside.read()
-        try:
-            content = parse_json(raw.decode("utf-8-sig"))
-            if not isinstance(content, dict):
-                raise ValueError(f"it is a {type(content).__name__}")
-            unanswerable = str(content.get("version")).removeprefix("v").startswith("2")
-            for i, article in enumerate(content["data"]):
-                for j, paragraph in enumerate(article["paragraphs"]):
-                    for k, record in enumerate(paragraph["qas"]):
-                        place = f"{name}, data[{i}].paragraphs[{j}].qas[{k}]"
-                        # The answers of an impossible question, if any, are plausible, not right.
-                        impossible = record.get("is_impossible") is True
-                        context, given = paragraph["context"], [] if impossible else record["answers"]
-                        answers = [Gold(one["text"], one["answer_start"]) for one in given]
-                        if not answers and not impossible:
-                            raise ValueError("there is no answer; in SQuAD 2.0 such a question is marked is_impossible")
-                        found = tuple(nearest(context, gold) if self.repair else gold for gold in answers)
-                        repaired += sum(new != old for new, old in zip(found, answers, strict=True))
-                        unanswerable = unanswerable or "is_impossible" in record
-                        rows.append(Question(record["question"], context, found))
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            problem = f"no {error}" if isinstance(error, KeyError) else error
-            reads = '; the task reads {"data": [{"paragraphs": [{"context", "qas": [...]}]}]}' * (place == name)
-            raise ValueError(f"{place} is not as in SQuAD: {problem}{reads}") from None
-        if not rows:
-            raise ValueError(f"{name} holds no questions")
-        return Questions(rows, True, unanswerable, repaired)
+    def rows(self, path: str | Path, settings: FileSettings) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        """The questions of a file, answered or not, with their passages and all fields, for `minibert predict`."""
+        for place, fields, is_row in records(path, settings):
+            question, context = fields.get("question"), fields.get("context")
+            if not isinstance(question, str) or not isinstance(context, str):
+                raise ValueError(
+                    f"{place} has no question with its context, and this model reads pairs: name the column of the "
+                    "second texts, --pair, and of the questions, --text"
+                )
+            kept = fields if is_row else {name: fields.get(name) for name in ("id", "question", "context", "answers")}
+            yield question, context, kept
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Questions:
         """Questions, `texts`, to be answered from passages, `pairs`."""
@@ -171,10 +106,12 @@ class Answering(AnsweringSettings, Task):
         """A row for each window. Raises ValueError where max_question or stride leave too little of max_length."""
         max_length, template = tokenizer.resolve_max_length(max_length, pairs=True), tokenizer.template
         special = template.specials(pairs=True)
-        least = self.max_question + (self.stride or 0) + special + 1
+        room = max_length - special
+        max_question = self.max_question or max(1, min(64, room - self.stride - 1 if self.stride else room // 2))
+        least = max_question + (self.stride or 0) + special + 1
         if max_length < least:
             raise ValueError(
-                f"max_length is {max_length}; max_question {self.max_question} and stride {self.stride} need {least}: "
+                f"max_length is {max_length}; max_question {max_question} and stride {self.stride} need {least}: "
                 "raise max_length, or lower these"
             )
         texts = list(dict.fromkeys(question.context for question in data.rows))  # each once, with all its questions
@@ -185,7 +122,7 @@ class Answering(AnsweringSettings, Task):
         questions = tokenizer.encode_each([question.question for question in data.rows])
         bar = progress_bar(questions, "encoding", len(data), unit="text")
         for row, pieces in zip(data.rows, bar, strict=True):
-            context, question = contexts[row.context], tokenizer.cut(pieces.ids, self.max_question)
+            context, question = contexts[row.context], tokenizer.cut(pieces.ids, max_question)
             room, first = max_length - len(question) - special, template.second(len(question))
             windows = in_windows(range(len(context.ids)), room, self.stride or max(1, min(128, room // 2)))
             answer = answer_tokens(row.answers[0], context.offsets) if row.answers else None
@@ -196,7 +133,7 @@ class Answering(AnsweringSettings, Task):
                 examples.append(Example(ids, segments, known if data.known else {}))
             back.append(Passage(windows, first, context.offsets))
             split += len(windows) > 1
-            truncated, longest = truncated + (len(pieces) > self.max_question), max(longest, len(pieces))
+            truncated, longest = truncated + (len(pieces) > max_question), max(longest, len(pieces))
             too_long = answer is not None and answer[1] - answer[0] >= self.max_answer
             lost += bool(row.answers) and (too_long or all(one == NOWHERE for one in found))
         tokens = [id for one in contexts.values() for id in one.ids]
@@ -205,9 +142,10 @@ class Answering(AnsweringSettings, Task):
             (split, f"of {len(data):,} questions are split into windows, {len(examples):,} in all"),
             (lost, f"answers are in no window or over max_answer, {self.max_answer} tokens: they cannot be found"),
             (data.repaired, "answers were not at their start in the file: the nearest place was taken"),
+            (data.left_out, "questions are left out: none of their answers is in the passage"),
         ]
         notes = tuple(f"{count:,} {text}" for count, text in counts if count)
-        cut = TruncationWarning(truncated, len(data), self.max_question, longest, what="questions")
+        cut = TruncationWarning(truncated, len(data), max_question, longest, what="questions")
         return Encoded(examples, notes=notes, cut=cut if truncated else None, back=back)
 
     def decode(
@@ -322,15 +260,6 @@ def positions(answer: tuple[int, int] | None, window: range, first: int) -> dict
         return NOWHERE
     start, end = (first + token - window.start for token in answer)
     return {"start_positions": start, "end_positions": end}
-
-
-def nearest(context: str, gold: Gold) -> Gold:
-    """The stripped answer at its occurrence nearest to `start`; unchanged if it is there, or nowhere."""
-    text = gold.text.strip()
-    if not text or (gold.start >= 0 and context.startswith(gold.text, gold.start)):
-        return gold
-    starts = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
-    return Gold(text, min(starts, key=lambda start: abs(start - gold.start))) if starts else gold
 
 
 # ---------------------------------------------------------------------------------------------------------------

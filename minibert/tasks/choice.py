@@ -10,7 +10,8 @@ question. A pair that is too long is truncated longest text first: context and q
 at its end.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from minibert.text.writing import one_line
 from minibert.utils.files import parse_json
 from minibert.utils.printing import brief, progress_bar
 
+COLUMNS = (Column("question", None, ("question", "sent1")),)
 EXAMPLE = '{"question": "The sky is", "choices": ["blue.", "a fish."], "label": 0}'
 
 
@@ -56,7 +58,7 @@ class ChoiceQuestion:
 def question_of(record: Any, place: str, labelled: bool = True) -> ChoiceQuestion:
     """The question in a JSON object, or its text. Raises ValueError, with the place, for anything else."""
     try:
-        record = parse_json(record) if isinstance(record, str) else record
+        record = of_swag(parse_json(record) if isinstance(record, str) else record)
         choices, label = record["choices"], record["label"] if labelled else None
         if isinstance(label, str) and choices.count(label) == 1:
             label = choices.index(label)
@@ -65,6 +67,19 @@ def question_of(record: Any, place: str, labelled: bool = True) -> ChoiceQuestio
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         problem = f"no {error}" if isinstance(error, KeyError) else error
         raise ValueError(f"{place} is not a question such as {EXAMPLE}: {problem}") from None
+
+
+def of_swag(record: Any) -> Any:
+    """The question in a row of SWAG, which has sent1, sent2, ending0 to ending3 and label; any other row as it is.
+
+    Each choice is sent2, with which it begins, and its ending, as in run_swag.py of transformers.
+    """
+    if "choices" in record or "ending0" not in record:
+        return record
+    endings = [record[f"ending{n}"] for n in range(len(record)) if f"ending{n}" in record]
+    choices = [" ".join(filter(None, (record.get("sent2"), ending))) for ending in endings]
+    label = {name: int(value) if str(value).isdecimal() else value for name, value in record.items() if name == "label"}
+    return {"question": record["sent1"], "choices": choices, **label}
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -80,13 +95,21 @@ class Choice(ChoiceSettings, Task):
     main = "accuracy"
 
     def read(self, path: str | Path) -> list[ChoiceQuestion]:
-        """Questions with labels, from a .jsonl or from the array of a .json. - is standard input."""
+        """Questions with labels, of a .jsonl, or the array of a .json; of SWAG a .csv too. - is standard input."""
         settings = FileSettings(format=self.format or ("jsonl" if str(path) == "-" else None), encoding=self.encoding)
-        with Table(path, [Column("question", "question", ())], settings) as table:
+        with Table(path, COLUMNS, settings, whole=True) as table:
             found = [question_of(record, place) for place, record in table.records()]
         if not found:
             raise ValueError(f"{table.name} holds no questions; each is an object such as {EXAMPLE}")
         return found
+
+    def rows(self, path: str | Path, settings: FileSettings) -> Iterator[tuple[str, None, dict[str, Any]]]:
+        """The questions of a file, with a label or not, as texts of JSON, for `minibert predict`."""
+        with Table(path, COLUMNS, settings, whole=True) as table:
+            for place, record in table.records():
+                if not isinstance(record, dict):
+                    raise ValueError(f"{place} is not a question such as {EXAMPLE}")
+                yield json.dumps(record), None, record
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[ChoiceQuestion]:
         """Unlabelled questions: each text is one as in a file; its label is ignored, and there are no pairs."""

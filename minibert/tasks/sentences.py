@@ -69,7 +69,7 @@ def read_sentences(path: str | Path, how: TaggingSettings) -> Sentences:
 
     Raises FileNotFoundError, and ValueError, with the line or row, for anything but words and tags.
     """
-    settings = settings_by_name(path, how.format, how.encoding, "txt")
+    settings = settings_by_name(path, "txt", how.format, encoding=how.encoding)
     format, _ = settings.format_of(str(path))
     lines = format in ("txt", *DELIMITERS)
     with Table(path, [], replace(settings, format="txt") if lines else settings, whole=True) as file:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from minibert.text.formats import FileSettings, TextSettings
 from minibert.utils.printing import brief
-from minibert.utils.settings import check, setting
+from minibert.utils.settings import setting
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -78,30 +78,38 @@ class TaggingSettings(TextSettings):
 
 
 @dataclass(frozen=True)
-class AnsweringSettings:
+class AnsweringSettings(TextSettings):
     """The settings of tasks.answering.Answering."""
 
-    max_question: int = setting(64, "tokens of a question", minimum=1)
-    stride: int | None = setting(None, "tokens from one window of a passage to the next (default: 128)", minimum=1)
+    max_question: int | None = setting(
+        None, "tokens of a question (default: 64, fewer for a model of few positions)", minimum=1
+    )
+    stride: int | None = setting(
+        None, "tokens from one window of a passage to the next (default: 128, or half a window)", minimum=1
+    )
     max_answer: int = setting(30, "tokens of an answer", minimum=1)
     n_best: int = setting(20, "candidate answers to keep", minimum=1)
     null_threshold: float = setting(0.0, "margin by which no answer must beat the best answer")
     unanswerable: bool | None = None
-    repair: bool = setting(False, "take an answer that is not at its start from the nearest place where it occurs")
+    repair: bool = setting(
+        False,
+        "take an answer that is not at its start from the nearest place where it occurs; leave out what occurs nowhere",
+    )
+    format: str | None = setting(
+        None, "json, jsonl, csv, tsv or parquet (default: by the file name, else json)", metavar="TYPE"
+    )
+    delimiter: str | None = setting(None, "of a .csv or .tsv (default: found in the first rows)", metavar="CHARACTER")
 
-    data_help: ClassVar[str] = "questions on passages: SQuAD 1.1 or 2.0 JSON"
-
-    def __post_init__(self) -> None:
-        check(self)
+    data_help: ClassVar[str] = "questions on passages: SQuAD 1.1 or 2.0 JSON, or a question in each row"
 
 
 @dataclass(frozen=True)
 class ChoiceSettings(TextSettings):
     """The settings of tasks.choice.Choice."""
 
-    format: str | None = setting(None, "jsonl or json (default: by the file name)", metavar="TYPE")
+    format: str | None = setting(None, "jsonl, json, csv, tsv or parquet (default: by the file name)", metavar="TYPE")
 
-    data_help: ClassVar[str] = 'JSON lines of {"question", "choices": [...], "label"}, and perhaps "context"'
+    data_help: ClassVar[str] = 'JSON lines of {"question", "choices": [...], "label"}, perhaps "context"; or SWAG'
 
 
 @dataclass(frozen=True)

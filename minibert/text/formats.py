@@ -106,11 +106,11 @@ class FileSettings(TextSettings):
         return found, compressed
 
 
-def settings_by_name(path: str | os.PathLike[str], format: str | None, encoding: str, default: str) -> FileSettings:
+def settings_by_name(path: str | os.PathLike[str], default: str, format: str | None, **more: Any) -> FileSettings:
     """How a file is read whose name may have any ending: `default` is the format of an unknown one."""
     name = os.fspath(path).lower().removesuffix(".gz")
     known = name.endswith(tuple(f".{one}" for one in FORMATS))
-    return FileSettings(format=format or (None if known else default), encoding=encoding)
+    return FileSettings(format=format or (None if known else default), **more)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -188,6 +188,35 @@ def test_pairs_are_asked_for_or_refused(kind: str, home: Path, run: Any, tmp_pat
         assert "reads one text a row, without --pair" in run(*argv, "--pair", "second", status=2)
 
 
+def test_predict_reads_the_files_of_its_task(home: Path, run: Any, tmp_path: Path) -> None:
+    questions = [{"id": "a", "question": "the film", "context": "a very good film"}, {"question": "x", "context": "a"}]
+    first, second = (
+        one["answer"] for one in minibert.predict(home / "answer", ["the film", "x"], ["a very good film", "a"])
+    )
+    qas = [{**questions[0], "answers": []}, {**questions[1], "is_impossible": True, "answers": []}]
+    squad = {"data": [{"paragraphs": [{"context": one["context"], "qas": [one]} for one in qas]}]}
+    for name, content in (
+        ("squad.json", json.dumps(squad)),
+        ("rows.json", json.dumps(questions)),
+        ("a.jsonl", "".join(json.dumps(one) + "\n" for one in questions)),
+        ("a.csv", "id,question,context\na,the film,a very good film\n,x,a\n"),
+    ):
+        (tmp_path / name).write_text(content)
+        argv = ["predict", home / "answer", "--file", tmp_path / name]
+        assert [line.split("\t")[0] for line in run(*argv).splitlines()] == [first, second]
+        run(*argv, "--out", tmp_path / f"{name}.out.csv")
+    with (tmp_path / "squad.json.out.csv").open(newline="") as file:
+        assert [(row["id"], row["question"], row["answer"]) for row in csv.DictReader(file)] == [
+            ("a", "the film", first),
+            ("", "x", second),
+        ]
+    (tmp_path / "swag.csv").write_text("sent1,sent2,ending0,ending1\nthe film,it,is good,is bad\n")
+    assert "it is" in run("predict", home / "choose", "--file", tmp_path / "swag.csv")
+    assert "without --pair and --text" in run(
+        "predict", home / "choose", "--file", tmp_path / "swag.csv", "--text", "sent1", status=2
+    )
+
+
 def test_a_tab_is_part_of_a_text_where_the_model_reads_one_text(home: Path, run: Any) -> None:
     out = run("predict", home / "frozen", stdin=b"good\tfilm\nbad\tfilm\n")
     assert [line.split("\t")[2] for line in out.splitlines()] == ["good film", "bad film"]
@@ -334,7 +363,8 @@ def test_evaluate_remembers_the_columns_of_the_training_data(home: Path, run: An
 @pytest.mark.parametrize(
     ("kind", "option"),
     [
-        *((kind, option) for kind in ("tag", "answer", "choose") for option in ("text", "pair", "label", "delimiter")),
+        *((kind, option) for kind in ("tag", "answer", "choose") for option in ("text", "pair", "label")),
+        *((kind, "delimiter") for kind in ("tag", "choose")),
         ("mask", "label"),
         ("mask", "pair"),
         ("classify", "columns"),

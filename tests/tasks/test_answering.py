@@ -1,11 +1,9 @@
 """Answers are cut from the passage itself, by windows that lose nothing, and measured."""
 
-import gzip
 import itertools
 import json
 import math
 import warnings
-from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -64,93 +62,7 @@ def drawn(encoded: Encoded, seed: int = 0) -> list[Any]:
     return [generator.normal(size=(2, len(one.ids))).astype(np.float32) for one in encoded.examples]
 
 
-# -- files
-
-
-def squad(*questions: dict[str, Any], version: str = "1.1", context: str = PASSAGE) -> dict[str, Any]:
-    paragraphs = [{"context": context, "qas": [{"id": f"q{n}", "question": "?"} | q for n, q in enumerate(questions)]}]
-    return {"version": version, "data": [{"title": "t", "paragraphs": paragraphs}]}
-
-
-def written(folder: Path, content: object) -> Path:
-    path = folder / "squad.json"
-    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    return path
-
-
-def moved(text: str, start: int) -> dict[str, Any]:
-    return {"answers": [{"text": text, "answer_start": start}]}
-
-
 ONE = Questions([asked("Rome")])
-ROME = {"question": "Where?", "answers": [gold("Rome")._asdict() | {"answer_start": PASSAGE.index("Rome")}]}
-NONE = {"question": "Why?", "answers": [], "is_impossible": True}
-
-
-@pytest.mark.parametrize(
-    ("content", "unanswerable"),
-    [
-        (squad(ROME, ROME), False),
-        (squad(ROME, version="v2.0"), True),
-        (squad(ROME, NONE), True),
-        (squad(ROME, {"question": "Why?", "is_impossible": True}), True),
-        (squad(ROME | {"is_impossible": False}), True),
-    ],
-)
-def test_questions_are_read_with_their_passages_and_answers(tmp_path: Path, content: Any, unanswerable: bool) -> None:
-    data = Answering().read(written(tmp_path, content))
-    first, *others = data.rows
-    assert (data.known, data.unanswerable) == (True, unanswerable)
-    assert (first.question, first.context, first.answers) == ("Where?", PASSAGE, (gold("Rome"),))
-    assert all(row.answers in ((), first.answers) for row in others)
-    packed = tmp_path / "squad.json.gz"
-    packed.write_bytes(gzip.compress((tmp_path / "squad.json").read_bytes()))
-    assert Answering().read(packed) == data
-
-
-WHERE = r"squad\.json, data\[0\]\.paragraphs\[0\]\.qas\[0\]"
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ([], r"squad\.json is not as in SQuAD: it is a list; the task reads .*paragraphs"),
-        ({"version": "1.1"}, r"squad\.json is not as in SQuAD: no 'data'; the task reads .*paragraphs"),
-        ({"data": ["x"]}, r"squad\.json is not as in SQuAD: string indices"),
-        ({"data": []}, r"squad\.json holds no questions"),
-        (squad(ROME, context=3), rf"{WHERE} is not as in SQuAD: .* expected str"),
-        (squad({"question": None}), rf"{WHERE} is not as in SQuAD: no 'answers'"),
-        (squad({"question": 1, "answers": ROME["answers"]}), rf"{WHERE} is not .*: expected str"),
-        (squad({"answers": []}), rf"{WHERE} is not .*: there is no answer; in SQuAD 2.0 such a question is marked"),
-        (squad({"answers": [{"text": "Rome"}]}), rf"{WHERE} is not as in SQuAD: no 'answer_start'"),
-        (squad({"answers": [{"text": "Rome", "answer_start": "3"}]}), rf"{WHERE} is not as in SQuAD: '>='"),
-        (squad({"answers": [{"text": " ", "answer_start": 2}]}), rf"{WHERE} is not .*: the answer ' ' is not at"),
-        (squad(moved("Rome", 0)), f"the answer 'Rome' is not at character 0, where the passage has '{PASSAGE[:4]}'"),
-        (squad(moved("Rome", 1000)), "the answer 'Rome' is not at character 1000, where the passage has ''"),
-        (squad(moved("Rome", -4)), "the answer 'Rome' is not at character -4, where the passage has ''"),
-        ('{"data":\n[}', r"squad\.json is not as in SQuAD: .* line 2"),
-    ],
-)
-def test_a_file_that_is_not_squad_is_refused_by_place(tmp_path: Path, content: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Answering().read(written(tmp_path, content))
-
-
-@pytest.mark.parametrize(
-    ("text", "start", "context", "expected"),
-    [
-        ("Rome", 0, PASSAGE, gold("Rome")),
-        (" Rome ", 60, PASSAGE, gold("Rome")),
-        ("Rome\n", 71, PASSAGE, gold("Rome")),
-        ("Rome", -4, PASSAGE, gold("Rome")),
-        ("Rome", 10, "Rome or Rome or Rome", Gold("Rome", 8)),
-    ],
-)
-def test_an_answer_is_repaired_on_request(tmp_path: Path, text: str, start: int, context: str, expected: Gold) -> None:
-    data = Answering(repair=True).read(written(tmp_path, squad(moved(text, start), context=context)))
-    assert data.rows[0].answers == (expected,)
-    note = "1 answers were not at their start in the file: the nearest place was taken"
-    assert encode(Answering(), data).notes == (note,)
 
 
 # -- settings
@@ -159,9 +71,13 @@ def test_an_answer_is_repaired_on_request(tmp_path: Path, text: str, start: int,
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda: encode(Answering(), ONE, 67), "max_length is 67; max_question 64 and stride None need 68: raise max"),
-        (lambda: encode(Answering(stride=61), ONE, 128), "max_length is 128; max_question 64 and stride 61 need 129"),
-        (lambda: encode(Answering(stride=128), ONE, 128), "stride 128 need 196"),
+        (
+            lambda: encode(Answering(max_question=64), ONE, 67),
+            "max_length is 67; max_question 64 and stride None need 68",
+        ),
+        (lambda: encode(Answering(max_question=64, stride=61), ONE, 128), "max_question 64 and stride 61 need 129"),
+        (lambda: encode(Answering(stride=128), ONE, 128), "max_length is 128; .* stride 128 need 133"),
+        (lambda: encode(Answering(), ONE, 4), "max_length is 4; .* need 5"),
         (lambda: Answering().labels_of(Questions([])), "none of the 0 questions has an answer"),
         (lambda: Answering().labels_of(Questions([asked()], known=False)), "none of the 1 questions has an answer"),
         (lambda: Answering().labels_of(Questions([asked()] * 2, unanswerable=True)), "none of the 2 questions has"),
@@ -173,6 +89,24 @@ def test_an_answer_is_repaired_on_request(tmp_path: Path, text: str, start: int,
 def test_settings_and_questions_that_do_not_fit_are_refused(use: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         use()
+
+
+@pytest.mark.parametrize("max_length", [6, 7, 12, 20, 40, 67, 68, 130, 131, 200])
+@pytest.mark.parametrize("stride", [None, 1])
+def test_a_model_of_few_positions_reads_shorter_questions_and_windows(max_length: int, stride: int | None) -> None:
+    data = Questions([asked("Rome", question="where " * 70)])
+    encoded = encode(Answering(stride=stride), data, max_length)
+    room = max_length - 3
+    most = min(64, room // 2 if stride is None else room - 2)
+    assert [one.segments.index(1) - 2 for one in encoded.examples] == [max(1, most)] * len(encoded.examples)
+    assert encoded.cut and f"longer than {max(1, most)} tokens" in str(encoded.cut)
+    (passage,) = encoded.back
+    assert sorted({token for window in passage.windows for token in window}) == list(range(len(passage.offsets)))
+
+
+def test_questions_that_are_left_out_are_counted() -> None:
+    data = Questions([asked("Rome")], left_out=2)
+    assert encode(Answering(), data).notes == ("2 questions are left out: none of their answers is in the passage",)
 
 
 # -- windows

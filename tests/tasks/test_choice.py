@@ -1,5 +1,6 @@
 """Multiple choice: questions are read, each choice is scored as a pair, the best one is the prediction."""
 
+import csv
 import gzip
 import io
 import json
@@ -44,7 +45,7 @@ def test_questions_are_read_from_lines_an_array_a_compressed_file_and_standard_i
         assert first == ChoiceQuestion("the film", ("good", "bad", "the play"), 2)
         assert (second.label, second.context) == (1, "the book very good")
     assert Choice(format="jsonl").read(write(tmp_path / "x.data", lines(SKY)))[0].label == 2
-    with pytest.raises(ValueError, match=r"x\.tsv, line 1, has no column 'question'"):
+    with pytest.raises(ValueError, match=r"x\.tsv, line 1, has no column question or sent1"):
         TASK.read(write(tmp_path / "x.tsv", "a\tb\n"))
 
 
@@ -72,6 +73,29 @@ def test_an_invalid_question_is_refused_with_its_line(tmp_path: Path, record: ob
     with pytest.raises(ValueError, match=message) as error:
         TASK.read(write(tmp_path / "x.jsonl", lines(SKY, record)))
     assert "line 2" in str(error.value)
+
+
+SWAG = {"sent1": "They play.", "sent2": "A drum", "ending0": "is loud.", "ending1": "eats.", "label": 0}
+
+
+def test_rows_of_swag_are_read_as_in_transformers(tmp_path: Path) -> None:
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, ["", *SWAG])
+        table.writeheader()
+        table.writerows([SWAG | {"": 0}, SWAG | {"": 1, "label": 1, "sent2": ""}])
+    first, second = TASK.read(tmp_path / "a.csv")
+    assert first == ChoiceQuestion("They play.", ("A drum is loud.", "A drum eats."), 0)
+    assert second == ChoiceQuestion("They play.", ("is loud.", "eats."), 1)
+    assert TASK.read(write(tmp_path / "a.jsonl", lines(SWAG))) == [first]
+    unlabelled = {name: value for name, value in SWAG.items() if name != "label"}
+    assert TASK.from_texts([json.dumps(unlabelled)])[0].choices == first.choices
+    for wrong, message in (
+        (unlabelled, "no 'label'"),
+        (SWAG | {"label": 2}, "the label 2"),
+        ({"ending0": ""}, "no 'sent1'"),
+    ):
+        with pytest.raises(ValueError, match=f"line 1, is not a question .*{message}"):
+            TASK.read(write(tmp_path / "b.jsonl", lines(wrong)))
 
 
 def test_a_file_without_questions_is_refused(tmp_path: Path) -> None:

@@ -147,6 +147,18 @@ def test_a_folder_that_learned_that_there_may_be_no_answer_remembers_it(checkpoi
     assert reader.answer(reader.task.from_texts(["the book"], [context]))[0]["answer"] == ""  # no answer scores better
 
 
+def test_answering_chooses_lengths_that_fit_a_model_of_few_positions(checkpoint: Path, tmp_path: Path) -> None:
+    context = "the film very good play the book " * 4
+    row = {"question": "the film " * 20, "context": context, "answers": {"text": ["good"], "answer_start": [14]}}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.warns(UserWarning, match="1 of 1 questions are longer than 8 tokens"):
+        finetune("answer", tmp_path / "rows.jsonl", model=checkpoint, out=tmp_path / "out", batch_size=2, epochs=1)
+    found = minibert.predict(tmp_path / "out", ["the film"], [context])[0]
+    assert found["answer"] == context[found["start"] : found["end"]] != ""
+    with pytest.raises(ValueError, match="max_length is 20; max_question 30 and stride None need 34"):
+        finetune("answer", tmp_path / "rows.jsonl", model=checkpoint, max_question=30)
+
+
 # ---------------------------------------------------------------------------------------------------------------
 # Tables from Python
 

@@ -1,0 +1,223 @@
+"""Questions on passages with their right answers, and the files that have them.
+
+SQuAD (Rajpurkar et al. 2016, 2018) lists the questions of each passage:
+
+    {"version": "1.1", "data": [{"paragraphs": [{"context": ..., "qas": [
+        {"id": ..., "question": ..., "answers": [{"text": ..., "answer_start": ...}, ...]}, ...]}, ...]}, ...]}
+
+In version 2.0 a question may have no answer in its passage: "is_impossible" is true. Or each question is a row, of a
+.jsonl, .json or .parquet, as Hugging Face saves it, or of a .csv or .tsv; without an answer its passage has none:
+
+    {"question": ..., "context": ..., "answers": {"text": ["Rome"], "answer_start": [71]}}
+    question,context,answer_text,answer_start
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from minibert.tasks.settings import AnsweringSettings
+from minibert.text.formats import FileSettings, decompressed, opened, settings_by_name, whole_text
+from minibert.text.tables import Column, Table
+from minibert.utils.files import parse_json
+from minibert.utils.printing import brief
+
+COLUMNS = Column("text", "question", ()), Column("pair", "context", ())
+TEXTS = ("answer_text", "answer", "answers.text", "text")  # columns of a table with one answer
+STARTS = ("answer_start", "answers.answer_start", "start")
+FORM = '{"data": [{"paragraphs": [{"context", "qas": [...]}]}]}, or rows of "question", "context" and "answers"'
+
+
+class Gold(NamedTuple):
+    """A right answer and the character of the passage at which it starts."""
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, its passage and the right answers, none where the passage has no answer.
+
+    Raises ValueError for an answer that is not at its start in the passage, TypeError for anything but texts.
+    """
+
+    question: str
+    context: str
+    answers: tuple[Gold, ...] = ()
+
+    def __post_init__(self) -> None:
+        "".join((self.question, self.context))  # raises TypeError
+        for text, start in self.answers:
+            found = self.context[start : start + len(text)] if start >= 0 else ""
+            if found != text or not text.strip():
+                raise ValueError(
+                    f"the answer {brief(text[:60])} is not at character {start}, where the passage has "
+                    f"{brief(found[:60])}; correct answer_start, or let --repair (repair=True) search near it, and "
+                    "leave out what is not in the passage"
+                )
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Questions, all with right answers or all to be answered."""
+
+    rows: Sequence[Question]
+    known: bool = True  # False: the answers are to be predicted
+    unanswerable: bool = False  # as in SQuAD 2.0: a question may have no answer
+    repaired: int = 0  # answers that were not at their start
+    left_out: int = 0  # questions whose answers are not in the passage
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class Record(NamedTuple):
+    """A question in a file: its place, all its fields, and whether it is a row, not part of a passage."""
+
+    place: str
+    fields: dict[str, Any]
+    is_row: bool
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Files
+
+
+def read_questions(path: str | Path, how: AnsweringSettings) -> Questions:
+    """The questions of a file with their answers; .gz too, - is standard input.
+
+    Raises FileNotFoundError, and ValueError with the place in the file for anything invalid.
+    """
+    rows: list[Question] = []
+    repaired = left_out = 0
+    unanswerable = False
+    settings = settings_by_name(path, "json", how.format, delimiter=how.delimiter, encoding=how.encoding)
+    for place, fields, is_row in records(path, settings):
+        try:
+            given = golds_of(fields, is_row, how.repair)
+            found = [nearest(fields["context"], gold) if how.repair else gold for gold in given]
+            kept = tuple(gold for gold in found if gold is not None)
+            question = Question(fields["question"], fields["context"], kept)
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            raise not_squad(place, error) from None
+        repaired += sum(new not in (None, old) for new, old in zip(found, given, strict=True))
+        unanswerable = unanswerable or not given or "is_impossible" in fields
+        if kept or not given:
+            rows.append(question)
+        else:
+            left_out += 1
+    if not rows:
+        why = f": of {left_out:,} the answer is not in the passage" if left_out else ""
+        raise ValueError(f"{path} holds no questions{why}")
+    return Questions(rows, True, unanswerable, repaired, left_out)
+
+
+def records(path: str | Path, settings: FileSettings) -> Iterator[Record]:
+    """The questions of a file, one after the other, with "question" and "context" where the file is as it should be.
+
+    Raises FileNotFoundError, and ValueError with the place in the file for anything but objects.
+    """
+    name = str(path)
+    format, compressed = settings.format_of(name)
+    if format == "json":
+        with opened(path) as stream, decompressed(stream, name, compressed) as inside:
+            text = whole_text(inside, name, settings.encoding)
+        try:
+            content = parse_json(text)
+        except ValueError as error:
+            hint = "with an object on each line its format is jsonl: --format jsonl (format=)"
+            raise not_squad(name, f"{error}; {hint}") from None
+        yield from squad_records(content, name)
+        return
+    with Table(path, COLUMNS, settings, whole=True) as table:
+        for place, row in table.records():
+            if not isinstance(row, dict):
+                raise not_squad(place, f"it is {brief(row)}; the task reads {FORM}")
+            yield Record(place, row, True)
+
+
+def squad_records(content: Any, name: str) -> Iterator[Record]:
+    """The questions of a JSON file: of passages, or a list of rows."""
+    place = name
+    try:
+        articles = content if isinstance(content, list) else content["data"]
+        second = isinstance(content, dict) and str(content.get("version")).removeprefix("v").startswith("2")
+        more = {"is_impossible": False} if second else {}
+        for i, article in enumerate(articles):
+            place = f"{name}, data[{i}]"
+            if "paragraphs" not in article:
+                yield Record(place, {**article}, True)
+                continue
+            for j, paragraph in enumerate(article["paragraphs"]):
+                for k, record in enumerate(paragraph["qas"]):
+                    at = f"{place}.paragraphs[{j}].qas[{k}]"
+                    yield Record(at, more | {"context": paragraph["context"]} | record, False)
+    except (KeyError, TypeError) as error:
+        raise not_squad(place, error, f"; the task reads {FORM}") from None
+
+
+def not_squad(place: str, problem: object, more: str = "") -> ValueError:
+    """The error for a file, or a place in it, that is not as in SQuAD."""
+    what = f"no {problem}" if isinstance(problem, KeyError) else problem
+    return ValueError(f"{place} is not as in SQuAD: {what}{more}")
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Answers
+
+
+def golds_of(fields: Mapping[str, Any], is_row: bool, repair: bool) -> list[Gold]:
+    """The right answers to a question. Raises KeyError, TypeError or ValueError where there are none."""
+    if fields.get("is_impossible") is True:  # its answers, if any, are plausible, not right
+        return []
+    given = row_answers(fields) if is_row else fields["answers"]
+    if not given and not is_row:
+        raise ValueError("there is no answer; in SQuAD 2.0 such a question is marked is_impossible")
+    found = []
+    for one in given:
+        start = one.get("answer_start")
+        if start is None and not repair:
+            raise ValueError("no 'answer_start'; --repair (repair=True) takes the first place where the answer occurs")
+        found.append(Gold(one["text"], start if isinstance(start, int) else int(float(start or 0))))
+    return found
+
+
+def row_answers(row: Mapping[str, Any]) -> list[Any]:
+    """The answers of a row in the form of SQuAD: from a list, from lists of texts and starts, or from two columns."""
+    column = next((name for name in TEXTS if name in row), "")
+    if "answers" in row or not column:
+        found = row["answers"]
+        found = parsed(found) if isinstance(found, str) and found[:1] in ("{", "[") else found
+    else:
+        found = {"text": row[column], "answer_start": next((row[name] for name in STARTS if name in row), None)}
+    if isinstance(found, Mapping):
+        texts, starts = found["text"], found.get("answer_start")
+        texts = texts if isinstance(texts, list) else [texts]
+        starts = starts if isinstance(starts, list) else [starts] * len(texts)
+        found = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
+    found = [found] if isinstance(found, str) else found or []
+    found = [one if isinstance(one, Mapping) else {"text": one} for one in found]
+    return [one for one in found if one["text"] not in ("", None)]
+
+
+def parsed(cell: str) -> Any:
+    """The value of a cell that is JSON, or as Python prints it. Raises ValueError for any other."""
+    for parse in (parse_json, ast.literal_eval):
+        try:
+            return parse(cell)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    raise ValueError(f"the answers are {brief(cell)}; write them as JSON, or save the rows as .jsonl or .parquet")
+
+
+def nearest(context: str, gold: Gold) -> Gold | None:
+    """The stripped answer at its occurrence nearest to `start`; unchanged if it is there, None if it is nowhere."""
+    text = gold.text.strip()
+    if text and gold.start >= 0 and context.startswith(gold.text, gold.start):
+        return gold
+    starts = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)] if text else []
+    return Gold(text, min(starts, key=lambda start: abs(start - gold.start))) if starts else None

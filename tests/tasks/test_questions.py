@@ -1,0 +1,208 @@
+"""Questions, passages and answers are read from SQuAD and from rows, or refused by place."""
+
+import csv
+import gzip
+import importlib
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minibert.tasks.answering import Answering
+from minibert.tasks.questions import Gold
+
+PASSAGE = "In 1854, the Café Müller opened in Wien. Its owner, Ann Lee, was born in Rome and died there in 1901."
+
+
+def gold(text: str, context: str = PASSAGE) -> Gold:
+    return Gold(text, context.index(text))
+
+
+# -- SQuAD
+
+
+def squad(*questions: dict[str, Any], version: str = "1.1", context: str = PASSAGE) -> dict[str, Any]:
+    paragraphs = [{"context": context, "qas": [{"id": f"q{n}", "question": "?"} | q for n, q in enumerate(questions)]}]
+    return {"version": version, "data": [{"title": "t", "paragraphs": paragraphs}]}
+
+
+def written(folder: Path, content: object) -> Path:
+    path = folder / "squad.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+def moved(text: str, start: int) -> dict[str, Any]:
+    return {"answers": [{"text": text, "answer_start": start}]}
+
+
+ROME = {"question": "Where?", "answers": [gold("Rome")._asdict() | {"answer_start": PASSAGE.index("Rome")}]}
+NONE = {"question": "Why?", "answers": [], "is_impossible": True}
+
+
+@pytest.mark.parametrize(
+    ("content", "unanswerable"),
+    [
+        (squad(ROME, ROME), False),
+        (squad(ROME, version="v2.0"), True),
+        (squad(ROME, NONE), True),
+        (squad(ROME, {"question": "Why?", "is_impossible": True}), True),
+        (squad(ROME | {"is_impossible": False}), True),
+    ],
+)
+def test_questions_are_read_with_their_passages_and_answers(tmp_path: Path, content: Any, unanswerable: bool) -> None:
+    data = Answering().read(written(tmp_path, content))
+    first, *others = data.rows
+    assert (data.known, data.unanswerable) == (True, unanswerable)
+    assert (first.question, first.context, first.answers) == ("Where?", PASSAGE, (gold("Rome"),))
+    assert all(row.answers in ((), first.answers) for row in others)
+    packed = tmp_path / "squad.json.gz"
+    packed.write_bytes(gzip.compress((tmp_path / "squad.json").read_bytes()))
+    assert Answering().read(packed) == data
+
+
+WHERE = r"squad\.json, data\[0\]\.paragraphs\[0\]\.qas\[0\]"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], r"squad\.json holds no questions"),
+        (["x"], r"squad\.json, data\[0\] is not as in SQuAD: .*; the task reads .*paragraphs"),
+        ({"version": "1.1"}, r"squad\.json is not as in SQuAD: no 'data'; the task reads .*paragraphs"),
+        ({"data": ["x"]}, r"squad\.json, data\[0\] is not as in SQuAD: .*; the task reads .*paragraphs"),
+        ({"data": [{"paragraphs": [{"qas": [{}]}]}]}, r"squad\.json, data\[0\] is not as in SQuAD: no 'context'"),
+        ({"data": []}, r"squad\.json holds no questions"),
+        (squad(ROME, context=3), rf"{WHERE} is not as in SQuAD: .* expected str"),
+        (squad({"question": None}), rf"{WHERE} is not as in SQuAD: no 'answers'"),
+        (squad({"question": 1, "answers": ROME["answers"]}), rf"{WHERE} is not .*: expected str"),
+        (squad({"answers": []}), rf"{WHERE} is not .*: there is no answer; in SQuAD 2.0 such a question is marked"),
+        (squad({"answers": [{"text": "Rome"}]}), rf"{WHERE} is not as in SQuAD: no 'answer_start'"),
+        (squad({"answers": [{"text": "Rome", "answer_start": "x"}]}), rf"{WHERE} is not as in SQuAD: .*'x'"),
+        (squad({"answers": [{"text": " ", "answer_start": 2}]}), rf"{WHERE} is not .*: the answer ' ' is not at"),
+        (squad(moved("Rome", 0)), f"the answer 'Rome' is not at character 0, where the passage has '{PASSAGE[:4]}'"),
+        (squad(moved("Rome", 1000)), "the answer 'Rome' is not at character 1000, where the passage has ''"),
+        (squad(moved("Rome", -4)), "the answer 'Rome' is not at character -4, where the passage has ''"),
+        ('{"data":\n[}', r"squad\.json is not as in SQuAD: .* line 2"),
+    ],
+)
+def test_a_file_that_is_not_squad_is_refused_by_place(tmp_path: Path, content: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Answering().read(written(tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "context", "expected"),
+    [
+        ("Rome", 0, PASSAGE, gold("Rome")),
+        (" Rome ", 60, PASSAGE, gold("Rome")),
+        ("Rome\n", 71, PASSAGE, gold("Rome")),
+        ("Rome", -4, PASSAGE, gold("Rome")),
+        ("Rome", 10, "Rome or Rome or Rome", Gold("Rome", 8)),
+    ],
+)
+def test_an_answer_is_repaired_on_request(tmp_path: Path, text: str, start: int, context: str, expected: Gold) -> None:
+    data = Answering(repair=True).read(written(tmp_path, squad(moved(text, start), context=context)))
+    assert data.rows[0].answers == (expected,)
+    assert (data.repaired, data.left_out) == (1, 0)
+
+
+def test_an_answer_that_is_nowhere_is_left_out_on_request(tmp_path: Path) -> None:
+    answers = [*moved("Paris", 3)["answers"], *moved("Rome", 0)["answers"]]
+    path = written(tmp_path, squad(ROME, moved("Paris", 3), {"answers": answers}, moved(" ", 2)))
+    with pytest.raises(ValueError, match=r"qas\[1\] .* the answer 'Paris' is not at character 3.*--repair.*leave out"):
+        Answering().read(path)
+    data = Answering(repair=True).read(path)
+    assert [row.answers for row in data.rows] == [(gold("Rome"),)] * 2
+    assert (data.left_out, data.repaired) == (2, 1)
+    with pytest.raises(ValueError, match="holds no questions: of 1 the answer is not in the passage"):
+        Answering(repair=True).read(written(tmp_path, squad(moved("Paris", 3))))
+
+
+# -- rows
+
+
+START = PASSAGE.index("Rome")
+BOTH = {"question": "Where?", "context": PASSAGE}
+ROWS: list[dict[str, Any]] = [
+    BOTH | {"id": "a", "answers": {"text": ["Rome", "Ann"], "answer_start": [START, PASSAGE.index("Ann")]}},
+    BOTH | {"id": "b", "answers": {"text": [], "answer_start": []}},
+]
+EXPECTED = [(gold("Rome"), gold("Ann")), ()]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "b.json", "a.jsonl.gz", "a.parquet"])
+def test_rows_of_hugging_face_are_read(tmp_path: Path, name: str) -> None:
+    path, lines = tmp_path / name, "".join(json.dumps(row) + "\n" for row in ROWS)
+    if name == "a.parquet":
+        arrow = pytest.importorskip("pyarrow")
+        importlib.import_module("pyarrow.parquet").write_table(arrow.Table.from_pylist(ROWS), path)
+    elif name.endswith(".json"):
+        path.write_text(json.dumps(ROWS if name == "a.json" else {"data": ROWS}))
+    else:
+        path.write_bytes(gzip.compress(lines.encode()) if name.endswith(".gz") else lines.encode())
+    data = Answering().read(path)
+    assert [row.answers for row in data.rows] == EXPECTED
+    assert {(row.question, row.context) for row in data.rows} == {("Where?", PASSAGE)}
+    assert data.unanswerable
+
+
+def test_lines_in_a_json_need_the_format(tmp_path: Path) -> None:
+    path = written(tmp_path, "".join(json.dumps(row) + "\n" for row in ROWS))
+    with pytest.raises(ValueError, match=r"is not as in SQuAD: .*--format jsonl"):
+        Answering().read(path)
+    assert [row.answers for row in Answering(format="jsonl").read(path).rows] == EXPECTED
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"answer_text": "Rome", "answer_start": START},
+        {"answer": "Rome", "answer_start": f"{START}.0"},  # as pandas writes a column with a missing value
+        {"answers.text": "Rome", "answers.answer_start": START},
+        {"answers": {"text": ["Rome"], "answer_start": [START]}},  # as Python prints it
+        {"answers": json.dumps([{"text": "Rome", "answer_start": START}])},
+        {"answers": json.dumps({"text": "Rome", "answer_start": START})},
+    ],
+)
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_columns_of_a_table_are_read(tmp_path: Path, answer: dict[str, Any], delimiter: str) -> None:
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, list(BOTH | answer), delimiter=delimiter)
+        table.writeheader()
+        table.writerows([BOTH | answer, BOTH | dict.fromkeys(answer, "")])
+    with warnings.catch_warnings(action="ignore"):  # of another delimiter
+        data = Answering().read(tmp_path / "a.csv")
+    assert data == Answering(delimiter=delimiter).read(tmp_path / "a.csv")
+    assert [row.answers for row in data.rows] == [(gold("Rome"),), ()]
+
+
+def test_an_answer_without_a_place_is_found_on_request(tmp_path: Path) -> None:
+    for answer in ({"answers": ["Rome"]}, {"answers": "Rome"}, {"answer": "Rome"}, {"answers": {"text": ["Rome"]}}):
+        (tmp_path / "a.jsonl").write_text(json.dumps(BOTH | answer) + "\n")
+        with pytest.raises(ValueError, match=r"a.jsonl, line 1, .* no 'answer_start'; --repair"):
+            Answering().read(tmp_path / "a.jsonl")
+        assert Answering(repair=True).read(tmp_path / "a.jsonl").rows[0].answers == (gold("Rome"),)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"question": "Where?", "answers": []}, "a.jsonl, line 1, is not as in SQuAD: no 'context'"),
+        (BOTH, "line 1, is not as in SQuAD: no 'answers'"),
+        (7, 'line 1, is not as in SQuAD: it is 7; the task reads .* rows of "question"'),
+        (BOTH | {"answers": {"text": ["Rome"], "answer_start": [3, 4]}}, "line 1, is not as in SQuAD"),
+        (
+            BOTH | {"answers": "{'text': array(['Rome'], dtype=object)}"},
+            "write them as JSON, or save the rows as .jsonl",
+        ),
+        (BOTH | {"answer": "Rome", "start": 1e999}, "line 1, is not as in SQuAD"),
+        (BOTH | {"answer": "Rome", "start": 3}, "the answer 'Rome' is not at character 3"),
+    ],
+)
+def test_a_row_without_question_passage_and_answer_is_refused(tmp_path: Path, row: Any, message: str) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(ValueError, match=message):
+        Answering().read(tmp_path / "a.jsonl")
