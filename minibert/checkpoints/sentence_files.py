@@ -5,6 +5,8 @@ modules.json                        the steps, each with its type and folder: Tr
 sentence_bert_config.json           max_seq_length, to which texts are cut; newer folders have model_max_length in
                                     tokenizer_config.json instead
 config_sentence_transformers.json   a text that is put before every text
+
+In folders of before 2021 the Transformer, with its config.json, is in a folder of its own: 0_Transformer, 0_BERT.
 """
 
 import os
@@ -19,6 +21,7 @@ from minibert.utils.settings import check_number
 
 PATTERNS = ("modules.json", "*_Pooling/config.json", "sentence_*_config.json", "config_sentence_transformers.json")
 TYPES = "sentence_transformers."  # the package of the types of steps
+TRANSFORMERS = ("BERT", "DistilBERT", "RoBERTa", "XLMRoBERTa", "CamemBERT", "ALBERT")  # names of before 2020
 STEPS = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 MODES = ("cls", "mean", "max")
 OLDER = {  # keys of a pooling's config.json before there was "pooling_mode"
@@ -43,15 +46,11 @@ class Stated:
         return f"pooling {self.pooling}{', normalized' * self.normalize}, at most {self.max_length} tokens"
 
 
-def read_stated(folder: Path) -> Stated | None:
-    """Return what the files in the folder of a checkpoint state; None if there is no modules.json.
+def read_modules(path: Path) -> list[tuple[str, Path]]:
+    """Return the steps of a modules.json, each with its type and its folder.
 
-    Raises ValueError for files that are damaged, missing or outside the folder, and for steps that minibert does not
-    have.
+    Raises ValueError for a file that is damaged or names a folder outside.
     """
-    path = folder / "modules.json"
-    if not path.exists():
-        return None
     try:
         modules = [(one["type"], one["path"]) for one in parse_json(read_small(path).decode("utf-8-sig"))]
         if not all(isinstance(text, str) for one in modules for text in one):
@@ -59,19 +58,49 @@ def read_stated(folder: Path) -> Stated | None:
     except (ValueError, TypeError, KeyError):
         raise refusal(path, "it is not a list of modules, each with a type and a path") from None
     steps = [name.rpartition(".")[2] if name.startswith(TYPES) else name for name, _ in modules]
-    folders = [inside(folder, name, path) for _, name in modules]
+    steps = ["Transformer" if name in TRANSFORMERS else name for name in steps]
+    return [(step, inside(path.parent, name, path)) for step, (_, name) in zip(steps, modules, strict=True)]
+
+
+def transformer_folder(folder: Path) -> Path:
+    """Return the folder of the Transformer that modules.json names, such as 0_BERT; `folder` where it names none."""
+    try:
+        modules = read_modules(folder / "modules.json")
+    except (ValueError, OSError):
+        return folder
+    return next((path for step, path in modules if step == "Transformer"), folder)
+
+
+def home_of(folder: Path) -> Path:
+    """Return the folder of the modules.json whose Transformer is in `folder`: the one around it, or `folder` itself."""
+    around = folder.parent
+    return around if transformer_folder(around) == folder and not (folder / "modules.json").exists() else folder
+
+
+def read_stated(folder: Path) -> Stated | None:
+    """Return what the files in the folder of a checkpoint state; None if there is no modules.json for it.
+
+    Raises ValueError for files that are damaged, missing or outside the folder, and for steps that minibert does not
+    have.
+    """
+    path = home_of(folder) / "modules.json"
+    if not path.exists():
+        return None
+    modules = read_modules(path)
+    steps = [step for step, _ in modules]
     if steps not in STEPS:
         found = cut(", ".join(steps)) or "nothing"
         raise refusal(path, f"the vectors are made by {found}, and minibert can only do {', '.join(STEPS[1])}")
-    if folders[0] != folder:
-        raise refusal(path, f"its Transformer is in {brief(modules[0][1])}, and minibert reads that of {folder} itself")
-    pooling = folders[1] / "config.json"
+    names = [brief(place.relative_to(path.parent).as_posix()) for _, place in modules]
+    if modules[0][1] != folder:
+        raise refusal(path, f"its Transformer is in {names[0]}, and minibert reads that of {folder} itself")
+    pooling = modules[1][1] / "config.json"
     if not os.path.isfile(pooling):  # which is false where a name is too long
-        raise refusal(path, f"its Pooling is in {brief(modules[1][1])}, where there is no config.json")
+        raise refusal(path, f"its Pooling is in {names[1]}, where there is no config.json")
     mode = pooling_mode(read_json(pooling))
     if mode not in MODES:
         raise refusal(pooling, f"its pooling is {brief(mode)}, and minibert can only do {', '.join(MODES)}")
-    check_prompt(folder / "config_sentence_transformers.json")
+    check_prompt(path.parent / "config_sentence_transformers.json")
     return Stated(mode, len(steps) == 3, read_max_length(folder))
 
 

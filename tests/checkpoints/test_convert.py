@@ -15,7 +15,7 @@ import transformers
 from helpers import HEADS, Pair, Written, assert_equal, unequal
 from safetensors.torch import load_file
 from torch import Tensor
-from words import state_vectors
+from words import as_before_2021, state_vectors
 
 import minibert
 from minibert.checkpoints.convert import convert
@@ -277,6 +277,19 @@ def test_files_that_state_how_vectors_are_made_are_kept(pretraining: Any, tmp_pa
     done = convert(folder, tmp_path / "new")
     assert {"modules.json", "1_Pooling/config.json", "sentence_bert_config.json"} <= set(done["written"])
     assert read_stated(tmp_path / "new") == read_stated(folder) == Stated("cls", False, 9)
+
+
+def test_an_old_folder_of_sentence_transformers_is_converted_with_how_its_vectors_are_made(
+    pretraining: Any, tmp_path: Path
+) -> None:
+    folder = as_before_2021(state_vectors(write_old(tmp_path / "old", pretraining), "cls", False, max_length=9))
+    with pytest.raises(FileNotFoundError, match=r"0_BERT has only pytorch_model\.bin.*minibert convert .*0_BERT --out"):
+        minibert.load(folder)
+    for number, name in enumerate((folder, folder / "0_BERT")):
+        new = convert(name, tmp_path / f"new {number}")["out"]
+        assert read_stated(new) == read_stated(folder / "0_BERT") == Stated("cls", False, 9)
+        assert json.loads((new / "modules.json").read_text())[0]["path"] == ""
+        assert minibert.load(new, head="pretraining").source == new
 
 
 def test_a_folder_that_is_a_link_to_elsewhere_is_not_copied(pretraining: Any, tmp_path: Path) -> None:

@@ -320,6 +320,33 @@ def test_a_download_requests_the_needed_files_only_and_appears_when_complete(pla
     assert not any(pattern.endswith((".bin", ".h5", ".msgpack", ".onnx", ".py")) for pattern in how["allow_patterns"])
 
 
+def test_an_old_folder_of_sentence_transformers_is_downloaded_cached_and_named(places: Path, download: Mock) -> None:
+    def old(folder: Path) -> None:
+        make(folder / "0_BERT")
+        make(folder, "modules.json")
+        (folder / "modules.json").write_text('[{"type": "sentence_transformers.models.BERT", "path": "0_BERT"}]')
+
+    download.side_effect = lambda hub_id, local_dir, **_: old(local_dir)
+    for _ in range(2):
+        assert hub.locate("someone/old").folder == places / "weights" / "someone" / "old" / "0_BERT"
+    download.assert_called_once()
+    names = ["0_BERT/config.json", "0_BERT/vocab.txt", "0_BERT/model.safetensors", "0_BERT/sentence_bert_config.json"]
+    wanted = huggingface_hub.utils.filter_repo_objects(
+        [*names, "0_BERT/pytorch_model.bin", "0_BERT/tf_model.h5"], allow_patterns=hub.NEEDED_FILES
+    )
+    assert list(wanted) == names
+    old(places / "cache" / "models--someone--cached" / "snapshots" / "abc")
+    assert hub.locate("someone/cached").folder.name == "0_BERT"
+
+
+def test_a_folder_around_a_checkpoint_names_it(places: Path) -> None:
+    make(places / "run" / "checkpoint-500")
+    make(places / "run" / "logs", "events")
+    assert not_found(places / "run").endswith("; name a folder in it that has weights: checkpoint-500")
+    make(places / "run", "modules.json")  # which holds no modules
+    assert not_found(places / "run").endswith("; name a folder in it that has weights: checkpoint-500")
+
+
 def breaks_off(hub_id: str, local_dir: Path, **_: Any) -> None:
     make(local_dir, "config.json")
     raise OSError("connection reset")

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from words import labelled, state_vectors, write_words_checkpoint
+from words import as_before_2021, labelled, state_vectors, write_words_checkpoint
 
 import minibert
 from minibert import TextFeatures, embed
@@ -52,6 +52,22 @@ def test_minilms_vectors_are_those_of_its_own_page_for_long_texts_too(minilm: Pa
     texts = ["This is an example sentence", "Each sentence is converted", "a long text of words " * 80, ""]
     assert len(minibert.load_tokenizer(minilm)(texts[2]).tokens[0]) > 256
     assert_close(embed(texts, minilm, pooling="auto"), documented(minilm, texts, 256))
+
+
+@pytest.mark.parametrize("version", [True, False])
+@pytest.mark.parametrize(("inner", "module"), [("0_Transformer", "Transformer"), ("0_BERT", "BERT")])
+def test_a_transformer_in_a_folder_of_its_own_is_found_and_gives_the_same_vectors(
+    stated: Path, inner: str, module: str, version: bool, run: Any
+) -> None:
+    expected, tokens = embed(TEXTS, stated, pooling="auto"), minibert.load_tokenizer(stated).ids(TEXTS)
+    as_before_2021(stated, inner, module)
+    if not version:
+        (stated / "config.json").unlink()
+    for name in (stated, stated / inner):
+        assert minibert.load(name).source == stated / inner
+        assert minibert.load_tokenizer(name).ids(TEXTS) == tokens
+        assert np.array_equal(embed(TEXTS, name, pooling="auto"), expected)
+        assert "pooling mean, normalized, at most 12 tokens" in run("inspect", name)
 
 
 @pytest.mark.parametrize("newer", [False, True])
