@@ -73,18 +73,25 @@ def text_loss(logits: Tensor, labels: Tensor, problem_type: str | None) -> Tenso
     classes (B); multi_label_classification: binary cross entropy of numbers between 0 and 1 (B, K). None chooses
     as upstream does: one output is a regression, integers are single labels, floats are multiple labels.
     """
+    cause = f"config.problem_type is {problem_type}"
+    way_out = "; for another type of label set model.config = dataclasses.replace(model.config, problem_type=None)"
     if problem_type is None:
         classes = "single_label_classification" if labels.dtype in INTEGERS else "multi_label_classification"
         problem_type = "regression" if logits.shape[1] == 1 else classes
-    if problem_type == "single_label_classification":
-        return cross_entropy(logits, labels)
-    if logits.shape[1] == 1 and labels.dim() == 1:
-        labels = labels.unsqueeze(-1)  # (B) -> (B,1)
-    if labels.shape != logits.shape:
-        raise ValueError(
-            f"labels of {labels.dtype} mean {problem_type}, which needs shape {tuple(logits.shape)}, not "
-            f"{tuple(labels.shape)}; classes are integers"
+        cause, way_out = (
+            f"labels of {labels.dtype} mean {problem_type}",
+            "; single labels are integers, several are floats",
         )
+    single, rows = problem_type == "single_label_classification", logits.shape[:1]
+    if logits.shape[1] == 1 and labels.dim() == 1 and not single:
+        labels = labels.unsqueeze(-1)  # (B) -> (B,1)
+    fits = labels.dtype in INTEGERS and labels.shape in (rows, (*rows, 1)) if single else labels.shape == logits.shape
+    if not fits:
+        needed = f"integers with shape {tuple(rows)}" if single else f"numbers with shape {tuple(logits.shape)}"
+        given = f"{labels.dtype} with shape {tuple(labels.shape)}"
+        raise ValueError(f"{cause}, which needs labels that are {needed}, not {given}{way_out}")
+    if single:
+        return cross_entropy(logits, labels)
     labels = labels.to(logits.dtype)
     refuse_where(~labels.isfinite(), "labels", labels, "it must be finite")
     if problem_type == "regression":

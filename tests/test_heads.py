@@ -3,6 +3,7 @@
 `minibert parity` shows that outputs, gradients and training are equal bit for bit.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,25 @@ def test_integers_are_accepted_for_several_labels_and_for_a_regression(pair):
         both = pair(BERT, "sequence-classification", problem_type=problem_type)
         losses = [forward(both.ours, both.task.batch, {"labels": labels}).loss for labels in (whole, whole.float())]
         assert torch.equal(*losses)
+
+
+@pytest.mark.parametrize(
+    ("problem_type", "labels"),
+    [
+        ("multi_label_classification", torch.tensor([2, 0, 1] * 2)),
+        ("regression", torch.tensor([2, 0, 1] * 2)),
+        ("single_label_classification", torch.tensor([[1.0, 0.0, 1.0]] * 6)),
+    ],
+)
+def test_a_head_for_another_type_of_label_is_named_as_the_cause_with_the_way_out(problem_type, labels, pair):
+    both = pair(BERT, "sequence-classification", problem_type=problem_type)
+    model, batch = both.ours, both.task.batch
+    with pytest.raises(
+        ValueError, match=rf"config.problem_type is {problem_type}, .* shape .*, not .* problem_type=None"
+    ):
+        forward(model, batch, {"labels": labels})
+    model.config = replace(model.config, problem_type=None)
+    assert forward(model, batch, {"labels": labels}).loss.isfinite()
 
 
 @pytest.mark.parametrize("head", ["sequence-classification", "token-classification", "multiple-choice"])

@@ -47,7 +47,7 @@ def put(shape: tuple[int, ...], place: tuple[int, ...], value: float, dtype: tor
         ("sequence-classification", torch.tensor([0, 5, 1]), r"labels\[1\] is 5; it must be from 0 to 2"),
         ("sequence-classification", torch.tensor([0, -100, 1]), r"labels\[1\] is -100"),
         ("sequence-classification", torch.tensor([0.0, 1.0, 2.0]), r"float32 .*multi_label.*\(3, 3\).*integers"),
-        ("sequence-classification", torch.zeros(B, 3).long(), r"with shape \(3, 3\); cross .* \(3,\)"),
+        ("sequence-classification", torch.zeros(B, 3).long(), r"single_label.* \(3,\), not .* \(3, 3\)"),
         ("sequence-classification", put((B, 3), (1, 2), 2.0, torch.float), r"labels\[1, 2\] is 2.0; .*from 0 to 1"),
         ("sequence-classification", put((B, 3), (0, 1), float("nan"), torch.float), r"labels\[0, 1\] is nan"),
         ("token-classification", put((B, S), (0, 7), 5), r"labels\[0, 7\] is 5; it must be from 0 to 4, or -100"),
