@@ -55,7 +55,7 @@ class Masking:
         places (ERNIE: Sun et al. 2019, section 3.2). Raises ValueError for a rate that is not between 0 and 1.
         """
         check_number("the mask rate", rate, float, above=0, below=1)
-        ids = np.unique(list(tokenizer.vocab.values()))
+        ids = np.unique([id for token, id in tokenizer.vocab.items() if token])  # no blank line of vocab.txt
         special = np.zeros(ids[-1] + 1, dtype=bool)
         special[list(tokenizer.control_ids)] = True
         continues = tokenizer.continues if whole_words else np.zeros_like(special)

@@ -396,5 +396,5 @@ def load_tokenizer(
         settings=settings,
         source=str(folder),
     )
-    check_fits(definition, max(tokenizer._pieces) + 1, tokenizer.pad_id, config, str(folder))
+    check_fits(definition, tokenizer.vocab, tokenizer.pad_id, config, str(folder))
     return tokenizer

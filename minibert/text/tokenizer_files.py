@@ -151,6 +151,8 @@ def all_added_tokens(
         defaults = {
             role: [one for one in names if one in pieces or one in contents] for role, names in SPECIAL_TOKENS.items()
         }
+        if name == "BertTokenizer":  # which adds its special tokens where a vocabulary lacks them
+            defaults = {role: found or [SPECIAL_TOKENS[role][0]] for role, found in defaults.items()}
         named = named_tokens({role: names[0] for role, names in defaults.items() if names} | dict(settings))
     unknown = named["unk_token"].content if "unk_token" in named else ""
     if unknown and unknown not in pieces and unknown not in contents:
@@ -218,12 +220,15 @@ def check_literal(backend: tokenizers.Tokenizer, special: Iterable[str], control
             )
 
 
-def check_fits(definition: Mapping[str, Any], tokens: int, pads: int, config: Config, source: str) -> None:
+def check_fits(definition: Mapping[str, Any], vocab: Mapping[str, int], pads: int, config: Config, source: str) -> None:
     """Raise ValueError, naming `source`, for a tokenizer with more tokens than the model has, or another padding."""
+    tokens = 1 + max(id for token, id in vocab.items() if token)  # a blank line of vocab.txt needs no row
     if tokens <= config.vocab_size and (not config.first_position or pads == config.pad_token_id):
         return
     beyond = [token["content"] for token in definition["added_tokens"] if token["id"] >= config.vocab_size]
     added = f", or the model has no rows for the added tokens {brief(beyond)}" if beyond else ""
+    if "[MASK]" in beyond:
+        added += '; where nothing is to be masked, "mask_token": "[UNK]" in tokenizer_config.json makes it unnecessary'
     raise ValueError(
         f"the tokenizer of {source} has {tokens} tokens and pads with id {pads}, by config.json the model has "
         f"{config.vocab_size} (vocab_size) and pads with id {config.pad_token_id} (pad_token_id); the files belong "
@@ -236,15 +241,19 @@ def check_fits(definition: Mapping[str, Any], tokens: int, pads: int, config: Co
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """Return the pieces of BERT's original file with their ids: one piece per line, its id is the line number."""
+    """Return the pieces of BERT's original file with their ids: one piece per line, its id is the line number.
+
+    As in transformers, a blank line is a piece too, which no text contains; the last of several has its id.
+    """
     try:
         text = read_small(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not UTF-8: {error}") from None
     vocab: dict[str, int] = {}
-    for id, piece in enumerate(text.replace("\r\n", "\n").rstrip("\n").split("\n")):
-        if piece == "" or piece in vocab:
-            before = f" as on line {vocab[piece] + 1}" if piece else ""
-            raise ValueError(f"{path}, line {id + 1} is {piece!r}{before}; every line must hold a different piece")
+    for id, piece in enumerate(text.replace("\r\n", "\n").removesuffix("\n").split("\n")):
+        if piece and piece in vocab:
+            raise ValueError(
+                f"{path}, line {id + 1} is {piece!r} as on line {vocab[piece] + 1}; each line must hold another piece"
+            )
         vocab[piece] = id
     return vocab

@@ -16,6 +16,7 @@ from helpers import HARD_TEXTS, minilm_folder
 from small_tokenizers import SENTENCES, write_config, write_saved, write_vocabulary
 from transformers import AutoTokenizer
 
+from minibert.text.masking import Masking
 from minibert.text.tokenizer import load_tokenizer
 from minibert.text.wordpiece import SPECIAL_TOKENS
 
@@ -190,6 +191,45 @@ def test_an_electra_has_the_tokenizer_of_bert(tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(tmp_path)("The films")["input_ids"] == [2, 5, 6, 7, 3]
 
 
+WORDS = ["the", "film", "##s", "[", "mask", "]"]
+LACKING: dict[str, list[str]] = {
+    "mask": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS],
+    "padding and mask": ["[UNK]", "[CLS]", "[SEP]", *WORDS],
+    "beginning and end": ["[PAD]", "[UNK]", "[MASK]", *WORDS],
+    "nothing but a word": [*SPECIAL_TOKENS, "", *WORDS],
+    "two words": [*SPECIAL_TOKENS, "the", "", "film", "", "##s"],
+    "the first word": ["", *SPECIAL_TOKENS, *WORDS],
+    "the last words": [*SPECIAL_TOKENS, *WORDS, "", "", ""],
+    "the last word, and the mask": ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS, ""],
+}
+
+
+@pytest.mark.parametrize("lines", LACKING.values(), ids=LACKING)
+def test_a_vocabulary_that_lacks_special_tokens_or_words_gives_the_ids_of_transformers(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    write_config(tmp_path, "bert", 20)
+    (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n")
+    texts = ["The films", "the [MASK] film", "x", ""]
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    ours = load_tokenizer(tmp_path)
+    assert ours.ids(texts) == theirs(texts)["input_ids"]
+    assert (ours.mask_id, ours.pad_id) == (theirs.mask_token_id, theirs.pad_token_id)
+    ours.save(tmp_path)
+    assert load_tokenizer(tmp_path).ids(texts) == AutoTokenizer.from_pretrained(tmp_path)(texts)["input_ids"]
+
+
+def test_a_mask_for_which_the_model_has_no_row_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    lines = LACKING["mask"]
+    write_config(tmp_path, "bert", len(lines))
+    (tmp_path / "vocab.txt").write_text("\n".join(lines) + "\n\n")  # a blank line needs no row
+    refused(tmp_path, r"no rows for the added tokens \['\[MASK\]'\]; .*\"mask_token\": \"\[UNK\]\"")
+    (tmp_path / "tokenizer_config.json").write_text('{"mask_token": "[UNK]"}')
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.ids(["The films"]) == [[2, 4, 5, 6, 3]]
+    assert Masking.of(tokenizer).ordinary.max() < len(lines)
+
+
 # -- damaged files
 
 
@@ -249,10 +289,9 @@ def test_literal_is_refused_if_a_special_token_is_an_ordinary_word(tmp_path: Pat
 
 DAMAGED: list[tuple[str, bytes, str]] = [
     ("vocab.txt", b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\na\n", "line 7 is 'a' as on line 6"),
-    ("vocab.txt", b"[PAD]\n[UNK]\n\n[CLS]\n[SEP]\n[MASK]\na\n", "line 3 is ''"),
     ("vocab.txt", b"[PAD]\n[MASK]\n[CLS]\n[SEP]\na\n", r"unk_token is '\[UNK\]'"),
     ("vocab.txt", "[PAD]\n[UNK]\né\n".encode("cp1252"), "is not UTF-8"),
-    ("vocab.txt", b"", "line 1 is ''"),
+    ("vocab.txt", b"", r"unk_token is '\[UNK\]'"),
     *(("tokenizer.json", text.encode(), message) for text, message in TOKENIZER_JSON.values()),
 ]
 
