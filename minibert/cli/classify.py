@@ -44,7 +44,7 @@ def run(args: Arguments) -> Figures:
     task = read_options(args, Classification)
     rows = task.read(args.data)
     begin = time.perf_counter()
-    settings = features_settings(args)
+    settings = features_settings(args, missing="empty" if task.missing == "empty" else "error")
     if args.features is None:
         settings["cache"] = args.cache or args.out.with_name(args.out.name + ".features")
     vectors = None if args.features is None else read_vectors(user_path(args.features))

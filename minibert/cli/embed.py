@@ -16,6 +16,7 @@ from minibert.cli.shared import (
 from minibert.text.formats import FileSettings
 from minibert.utils.files import user_path
 from minibert.utils.printing import printable, require
+from minibert.vectors.recipe import Recipe
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +42,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="name, or number from 1 in a table without header (default: sentence, text, or the only one)",
     )
     add("--column2", "--pair", metavar="NAME", help="the column of second texts, if the rows are pairs")
-    add_options(parser, FileSettings)
+    add_options(parser, FileSettings, skip=["missing"])
+    add_options(parser, Recipe, only=["missing"])  # none is dropped: there is a vector for each row
     add("--dtype", default="float32", metavar="TYPE", help="of numbers in the file: float32 or float16 (%(default)s)")
     add("--restart", action="store_true", help="discard what an interrupted command has done")
     add_overwrite(parser)

@@ -221,6 +221,8 @@ def rows_of(args: Arguments, pairs: bool | None, task: Any = None) -> Iterator[R
     if args.file is not None:
         trained = task if isinstance(task, Classification) else Classification()
         how = with_file_options(trained, args, args.file)
+        if args.missing is None and how.missing == "drop":
+            how = replace(how, missing="error")  # training may leave rows out; of predictions each is wanted
         if isinstance(task, Choice) or (isinstance(task, Answering) and how.text is None and how.pair is None):
             if how.text is not None or how.pair is not None:
                 raise ValueError("this model reads one text a row, without --pair and --text")

@@ -118,9 +118,9 @@ def masked_lm(args: Arguments) -> str:
     return str(args.model)
 
 
-def features_settings(args: Arguments) -> dict[str, Any]:
-    """The options of add_features, as the keyword arguments of TextFeatures. Raises what Recipe raises."""
-    return {"model": args.model, "device": args.device, **asdict(read_options(args, Recipe))}
+def features_settings(args: Arguments, **more: Any) -> dict[str, Any]:
+    """The options of add_features and `more`, as keyword arguments of TextFeatures. Raises what Recipe raises."""
+    return {"model": args.model, "device": args.device, **asdict(read_options(args, Recipe, **more))}
 
 
 def standard_input() -> BinaryIO:

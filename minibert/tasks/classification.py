@@ -20,7 +20,7 @@ from minibert.tasks.labels import LabelType, MultiLabel, Regression, SingleLabel
 from minibert.tasks.names import as_labels, in_order, of_matrix
 from minibert.tasks.settings import ClassificationSettings
 from minibert.text.tables import Column, Table, listed
-from minibert.text.texts import TextOrPair, as_columns, as_texts_or_pairs
+from minibert.text.texts import TextOrPair, as_columns, as_texts_or_pairs, without_missing
 from minibert.text.tokenizer import Tokenizer, TokenStats, TruncationWarning
 from minibert.text.writing import one_line
 
@@ -88,7 +88,7 @@ class Classification(ClassificationSettings, Task):
     def columns(self) -> list[Column]:
         """Those of the texts, the labels and, if they are requested, the second texts."""
         text, label, pair = (None if name is None else str(name) for name in (self.text, self.label, self.pair))
-        found = [Column("text", text), Column("label", label, ("label",))]
+        found = [Column("text", text), Column("label", label, ("label",), blank=self.separator is not None)]
         return found + ([] if pair is None else [Column("pair", pair, ("sentence2", "text2", "text_b"))])
 
     def read(self, path: str | Path) -> Texts:
@@ -119,17 +119,23 @@ class Classification(ClassificationSettings, Task):
         return Texts(texts, pairs[0] if pairs else None, labels, in_order(names))  # text of numbers is numbers
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Texts:
-        """Unlabelled texts or pairs. Raises TypeError or ValueError, with the row, for anything but text."""
-        return Texts(*as_columns(texts, pairs, missing=self.missing))
+        """Unlabelled texts or pairs, all of them: missing="drop" is "error" here.
+
+        Raises TypeError or ValueError, with the row, for anything but text.
+        """
+        return Texts(*as_columns(texts, pairs, missing="empty" if self.missing == "empty" else "error"))
 
     def from_labels(self, texts: Sequence[str], labels: Iterable[object], pairs: Sequence[str] | None = None) -> Texts:
         """Texts or pairs with labels: names or integers, several for each text (see MultiLabel), or numbers.
 
-        Raises what names.as_labels raises.
+        missing="drop" leaves out rows without a text or a label, with a warning. Raises what names.as_labels raises.
         """
-        data, kind, several = self.from_texts(texts, pairs), self.label_type, self.separator is not None
+        kind, several = self.label_type, self.separator is not None
         if several and hasattr(labels, "toarray"):  # of a sparse matrix
             labels = labels.toarray()
+        if self.missing == "drop":
+            texts, labels, pairs = without_missing(texts, labels, pairs)
+        data = self.from_texts(texts, pairs)
         given = as_labels(labels, len(data), kind.parse, axes=2 if several else 1)
         matrix = getattr(labels, "ndim", 1) == 2 and len(given) > 0 and isinstance(given[0], np.ndarray)
         found, names = of_matrix(given) if matrix else kind.named(given)

@@ -58,7 +58,8 @@ class FileSettings(TextSettings):
     """How a file of texts is read.
 
     format: one of FORMATS; None decides by the name. delimiter: one character, or "tab"; None finds it in the first
-    rows. missing: null, and an empty cell of a .csv or .tsv, is refused ("error") or an empty text ("empty").
+    rows. missing: null, NaN, and an empty cell of a .csv or .tsv, is refused ("error"); or such a text is an empty one
+    ("empty"); or a row without a text or a label is left out, and a warning counts these rows ("drop").
     """
 
     format: str | None = setting(
@@ -71,8 +72,8 @@ class FileSettings(TextSettings):
     )
     missing: str = setting(
         "error",
-        "for an empty cell or null: {choices}, which makes it an empty text",
-        choices=("error", "empty"),
+        "for an empty cell or null: {choices}; empty reads an empty text, drop leaves the row out",
+        choices=("error", "empty", "drop"),
         metavar="HOW",
     )
 

@@ -65,6 +65,12 @@ def open_parquet(stream: BinaryIO, name: str) -> Any:
         raise ValueError(f"{name} is not a sound parquet file: {error}") from None
 
 
+def fields_of(fields: Any) -> list[str]:
+    """The names of the columns of a schema, and of the fields of structs in them: review, review.body."""
+    inside = (field.flatten() if str(field.type).startswith("struct<") else [] for field in fields)
+    return [name for field, inner in zip(fields, inside, strict=True) for name in (field.name, *fields_of(inner))]
+
+
 def read_parquet(file: Any, name: str, columns: Sequence[str]) -> Iterator[tuple[str, object]]:
     """The rows, as objects of these columns, each with its place."""
     rows = (row for batch in file.iter_batches(1024, columns=columns) for row in batch.to_pylist())

@@ -38,7 +38,7 @@ from minibert.text.formats import (
     opened,
     shown,
 )
-from minibert.text.rows import open_parquet, read_json_array, read_json_lines, read_parquet, read_table
+from minibert.text.rows import fields_of, open_parquet, read_json_array, read_json_lines, read_parquet, read_table
 from minibert.text.texts import TextOrPair
 from minibert.utils.printing import brief
 
@@ -54,6 +54,7 @@ class Column:
     role: str  # in messages: column, text, pair or label
     name: str | None = None
     usual: tuple[str, ...] = TEXT_COLUMNS
+    blank: bool = False  # of labels: an empty cell is a label, as where a text may have none of several
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -107,15 +108,35 @@ class Table:
         return found and (found.st_size, found.st_mtime_ns)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """The values of the requested columns, row by row: texts, and labels of any type, stripped."""
+        """The values of the requested columns, row by row: texts, and labels of any type, stripped.
+
+        A warning counts the rows that are left out.
+        """
+        rows = dropped = 0
+        unnamed: ValueError | None = None
         for place, found in self.records():
-            self.place = place
+            rows, self.place = rows + 1, place
             record = {"text": found} if isinstance(found, str) else found
             if not isinstance(record, dict):
                 raise ValueError(f"{place} is {brief(record)}, not an object")
-            self.names, self.record = self.names or find_columns(self.columns, list(record), place), record
-            columns = zip(self.names, self.columns, strict=True)
-            yield tuple(self.value(record, name, column, place) for name, column in columns)
+            try:
+                self.names = self.names or find_columns(self.columns, names_in(record), place)
+            except ValueError as error:
+                if self.settings.missing != "drop":
+                    raise
+                unnamed, dropped = unnamed or error, dropped + 1  # a later row may have the columns
+                continue
+            self.record = record
+            found = list(zip((nested(record, name) for name in self.names), self.names, self.columns, strict=True))
+            if self.settings.missing == "drop" and any(self.is_missing(cell, column) for cell, _, column in found):
+                dropped += 1
+            else:
+                yield tuple(self.value(*cell, place) for cell in found)
+        if unnamed and not self.names:
+            raise unnamed
+        if dropped:
+            cells = " or ".join(map(repr, self.names or ()))
+            warnings.warn(f"{self.name}: {dropped:,} of {rows:,} rows have no {cells} and are left out", stacklevel=2)
 
     def records(self) -> Iterator[tuple[str, object]]:
         """Each row as it is, an object of a .jsonl or .json, with its place."""
@@ -144,7 +165,7 @@ class Table:
             yield from self._table(rows if how.get("strict") or self.settings.format else self._unquoted(rows))
         elif self.format == "parquet":
             file = open_parquet(stream, self.name)
-            self.names = find_columns(self.columns, file.schema_arrow.names, self.name)
+            self.names = find_columns(self.columns, fields_of(file.schema_arrow), self.name)
             yield from read_parquet(file, self.name, file.schema_arrow.names if self.whole else self.names)
         elif self.format == "txt":
             place = f"{self.name}, read as one text per line,"
@@ -188,7 +209,7 @@ class Table:
         warned = False
         for number, (place, row) in enumerate(rows):
             quoted = [cell for cell in row if in_quotes(cell)]
-            if not warned and (len(quoted) == len(row) if number == 0 else any('""' in cell for cell in quoted)):
+            if not warned and (len(quoted) == len(row) > 1 if number == 0 else any('""' in cell for cell in quoted)):
                 warned = True
                 warnings.warn(
                     f"{place} has quotes around a cell, {brief(quoted[0])}, and quotes of a .tsv are part of the text; "
@@ -197,18 +218,34 @@ class Table:
                 )
             yield place, row
 
-    def value(self, record: Mapping[str, object], name: str, column: Column, where: str) -> object:
-        """A text unchanged, a label stripped. Raises ValueError for an empty cell, and for anything but a text."""
-        found = record.get(name)
+    def is_missing(self, found: Any, column: Column) -> bool:
+        """Whether a value is null, NaN, a label of only blanks, or as a text an empty cell of a table."""
+        if not isinstance(found, str):
+            return found is None or found != found  # NaN is not equal to itself
         if column.role == "label":
-            return found.strip() if isinstance(found, str) else found
-        absent = found is None or (found == "" and self.format in DELIMITERS)
+            return not found.strip() and not column.blank
+        return not found and self.format in DELIMITERS
+
+    def value(self, found: Any, name: str, column: Column, where: str) -> object:
+        """A text unchanged, a label stripped. Raises ValueError where it is missing, and for anything but a text."""
+        absent = self.is_missing(found, column)
+        if column.role == "label":
+            label = found.strip() if isinstance(found, str) else found
+            if absent:
+                raise ValueError(
+                    f"{where} has the label {brief(label)}; each row needs one: fill it, or leave such rows out: "
+                    "--missing drop (missing=)"
+                )
+            return label
         if absent and self.settings.missing == "empty":
             return ""
         if absent or not isinstance(found, str):
             wrong = f"{where} has {'an empty cell' if found == '' else brief(found)} as {name!r}, not a text"
-            hint = "; fill it, leave the row out, or read it as an empty text: --missing empty (missing=)" * absent
-            raise ValueError(f"{wrong}; it has: {listed(list(record))}{hint}")
+            drop = ", --missing drop leaves the row out" * (
+                column.role != "column"
+            )  # which may be embedded, row by row
+            hint = f"; fill it, or --missing empty reads an empty text{drop} (missing=)" * absent
+            raise ValueError(f"{wrong}; it has: {listed(names_in(self.record))}{hint}")
         return found
 
     def _table(self, rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, object]]:
@@ -270,6 +307,20 @@ class TextFile(Table):
 
 # ---------------------------------------------------------------------------------------------------------------
 # Columns
+
+
+def names_in(record: Mapping[str, object]) -> list[str]:
+    """The names of an object, and of objects in it: review, review.body. A name with a point in it is found first."""
+    below = {name: names_in(value) if isinstance(value, dict) else [] for name, value in record.items()}
+    return list(dict.fromkeys(f"{name}.{one}" if one else name for name in below for one in ("", *below[name])))
+
+
+def nested(record: object, name: str) -> object:
+    """The value of a name as names_in has it; None where there is none."""
+    if not isinstance(record, dict) or name in record:
+        return record[name] if isinstance(record, dict) else None
+    outer = (one for one in record if name.startswith(f"{one}."))
+    return next((found for one in outer if (found := nested(record[one], name[len(one) + 1 :])) is not None), None)
 
 
 def name_of(column: Column, names: Sequence[str]) -> str | None:

@@ -1,6 +1,8 @@
 """Columns of texts and of pairs of texts: the one place where user input is checked row by row."""
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,6 +15,7 @@ AnyText = TypeVar("AnyText", str, tuple[str, str], TextOrPair)
 TEXTS = 4096  # in a chunk: enough of each length for full batches; their encodings fit in memory
 CHARACTERS = 2_000_000  # in a chunk of long texts; tokenizing takes about a hundred bytes a character
 MISSING = {"None": "None", "nan": "NaN", "<NA>": "NA", "NaT": "NaT"}  # by what str() makes of a missing value
+CONTAINERS = (list, tuple, set, frozenset, np.ndarray)  # of several labels
 LABELS = ("label", "labels", "target", "class")  # names of columns that are no texts
 PAIRS_HINT = "pass pairs as two columns: tokenizer(first, second), embed(first, pairs=second)"
 
@@ -60,6 +63,31 @@ def as_text(text: object, row: int, missing: str) -> str:
             f"{error.start}; read the text as UTF-8, or replace it: text.encode(errors='replace').decode()"
         ) from None
     return text
+
+
+def without_missing(*columns: Any) -> list[Any]:
+    """Return columns without the rows where one of them is None, NaN or NA, with a warning that counts them.
+
+    A column that is None stays so; columns of different lengths, or of other types, are returned as they are.
+    """
+    given = [list(one) if isinstance(one, Iterable) and not hasattr(one, "ndim") else one for one in columns]
+    rows = [np.asarray(one, dtype=object) if hasattr(one, "ndim") else one for one in given if one is not None]
+    if any(isinstance(one, str) for one in columns) or len(set(map(len, rows))) != 1:
+        return given
+    kept = [not any(is_missing(cell) for cell in row) for row in zip(*rows, strict=True)]
+    if not all(kept):
+        warnings.warn(
+            f"{len(kept) - sum(kept):,} of {len(kept):,} rows have no text or label and are left out", stacklevel=3
+        )
+    return [
+        one if one is None else np.asarray(one)[kept] if hasattr(one, "ndim") else [*compress(one, kept)]
+        for one in given
+    ]
+
+
+def is_missing(value: object) -> bool:
+    """Whether this is None, NaN or NA."""
+    return not isinstance(value, (str, *CONTAINERS)) and str(value) in MISSING
 
 
 def chunked(texts: Iterable[AnyText], most: int = TEXTS) -> Iterator[list[AnyText]]:

@@ -228,8 +228,8 @@ def finetune(
     for "classify" also a data frame or a dict of columns, or texts, with labels and optional pairs. dev: the same, or
     (texts, labels); the best epoch on it is kept. out: a new folder for the finished checkpoint; the same call resumes
     a killed run. overwrite: replace an earlier result of minibert in `out`. settings: those of the task, as the command
-    has them (text, label, pair: names of columns; missing="empty": None and NaN are empty texts), and epochs,
-    batch_size, learning_rate, ... (settings.FinetuneSettings).
+    has them (text, label, pair: names of columns; missing="empty": None and NaN are empty texts; "drop" leaves such
+    rows out), and epochs, batch_size, learning_rate, ... (settings.FinetuneSettings).
     Raises ValueError for an `out` that is taken, TypeError or ValueError for settings and data that cannot be learned,
     before anything is loaded, and what Run.train raises.
     """
@@ -342,6 +342,8 @@ class FineTunedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         Raises TypeError or ValueError, naming the row, for texts and labels that cannot be learned.
         """
+        if self.missing not in ("error", "empty"):  # a row that is dropped would have no prediction
+            raise ValueError(f"missing is {self.missing!r}; choose 'error' or 'empty', or drop rows before")
         texts, pairs = columns_of(X)
         y, several = as_target(y)
         task = Classification(missing=self.missing, separator="|" if several else None)

@@ -81,6 +81,10 @@ class Recipe:
     )
 
     def __post_init__(self) -> None:
+        if self.missing == "drop":
+            raise ValueError(
+                "missing is 'drop', and there is a vector for each row; choose 'empty', or drop rows before"
+            )
         check(self)
         object.__setattr__(self, "layers", as_layers(self.layers))
         if self.truncation == "error" and self.long == "cut":

@@ -112,6 +112,10 @@ def test_python_m_minibert_is_the_same_command() -> None:
         (["embed", "-", "--out", "x.npy", "--pooling", "best"], "pooling is 'best'; choose from cls"),
         (["embed", "-", "--out", "x.npy", "--dtype", "float64"], "dtype is 'float64'; choose from float32, float16"),
         (["embed", "-", "--out", "x.npy", "--format", "xml"], "'xml'"),
+        (
+            ["embed", "-", "--out", "x.npy", "--missing", "drop"],
+            "missing is 'drop', and there is a vector for each row",
+        ),
         (["classify", "train", "no/such.tsv", "--out", "x"], "no/such.tsv: No such file"),
         (["classify", "train", "x.tsv", "--out", __file__], "is a file, not a folder; name another --out"),
         (["embed", "data.xlsx", "--out", "x.npy"], "data.xlsx: its format is 'xlsx'; choose from txt, tsv"),

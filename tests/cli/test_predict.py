@@ -123,6 +123,7 @@ def prefixed(prediction: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
     return {f"{name}_input" if name in prediction else name: value for name, value in row.items()}
 
 
+@pytest.mark.filterwarnings("ignore:.* 1 of 3 rows have no .* and are left out")
 @pytest.mark.parametrize("kind", KINDS)
 def test_format_delimiter_encoding_and_missing_are_about_the_file_of_every_kind(
     kind: str, home: Path, run: Any, tmp_path: Path
@@ -144,6 +145,9 @@ def test_format_delimiter_encoding_and_missing_are_about_the_file_of_every_kind(
         write_table(data, [row | {column: ""} for row in rows_for(kind)], ";", "cp1252")
         assert "--missing empty" in run(*argv, *options, status=2)
         assert run(*argv, *options, "--missing", "empty").count("\n") == 2
+        write_table(data, [*rows_for(kind), rows_for(kind)[0] | {column: ""}], ";", "cp1252")
+        dropped = run(*argv, *options, "--missing", "drop")
+        assert dropped == run(*argv, *options, "--file", write_table(data, rows_for(kind), ";", "cp1252"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -111,7 +111,7 @@ def test_a_class_of_only_the_first_row_is_a_warning_where_columns_have_numbers(
             ONE,
             "x.tsv",
             "sentence\tlabel\na\t1\n\nb\t \n",
-            "line 4, has the label ''; each row needs the name",
+            "line 4, has the label ''; each row needs one.*--missing drop",
         ),
         (ONE, "x.jsonl", '{"text": "a", "label": null}\n', "line 1, has the label None; each row needs"),
         (ONE, "x.jsonl", '{"text": "a", "label": 0.5}\n', "line 1, has the label 0.5; each row needs the name"),
@@ -134,7 +134,12 @@ def test_a_class_of_only_the_first_row_is_a_warning_where_columns_have_numbers(
             "line 2, has the label '1e39'; regression needs finite numbers up to 3.4e",
         ),
         (NUMBER, "x.jsonl", '{"text": "a", "label": Infinity}\n', "line 1, has the label inf; regression needs finite"),
-        (NUMBER, "x.jsonl", '{"text": "a", "label": null}\n', "line 1, has the label None; regression needs finite"),
+        (
+            NUMBER,
+            "x.jsonl",
+            '{"text": "a", "label": null}\n',
+            "line 1, has the label None; each row needs one.*--missing drop",
+        ),
     ],
 )
 def test_what_is_no_label_is_refused_with_its_line(
@@ -144,7 +149,41 @@ def test_what_is_no_label_is_refused_with_its_line(
         task.read(file(tmp_path, name, content))
 
 
+def test_an_empty_cell_is_no_missing_label_where_a_text_may_have_none(tmp_path: Path) -> None:
+    path = file(tmp_path, "x.csv", "text,label\na,x|y\nb,\nc,x\n")
+    assert replace(SEVERAL, missing="drop").read(path).labels == [("x", "y"), (), ("x",)]
+
+
 # -- from Python
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "pairs"),
+    [
+        (["a", None, "c", "d"], ["x", "y", None, "x"], None),
+        (["a", "b", "c", "d"], ["x", "y", "y", "x"], ["e", pd.NA, float("nan"), "f"]),
+        (pd.Series(["a", "b", "c", "d"], index=[3, 1, 4, 1]), np.array([1, np.nan, np.nan, 1]), None),
+    ],
+)
+def test_rows_of_columns_without_a_text_or_a_label_are_left_out_and_counted(
+    texts: Any, labels: Any, pairs: Any
+) -> None:
+    task = Classification(missing="drop")
+    with pytest.warns(UserWarning, match="2 of 4 rows have no text or label and are left out"):
+        data = task.from_labels(texts, labels, pairs)
+    assert (data.texts, len(data.known_labels)) == (["a", "d"], 2)
+    assert data.pairs == (pairs and ["e", "f"])
+
+
+def test_rows_of_a_matrix_stay_with_their_texts_where_some_are_left_out() -> None:
+    with pytest.warns(UserWarning, match="1 of 3 rows"):
+        data = replace(SEVERAL, missing="drop").from_labels(["a", None, "c"], np.array([[1, 0], [1, 1], [0, 1]]))
+    assert (data.texts, data.labels) == (["a", "c"], [("0",), ("1",)])
+
+
+def test_no_text_to_predict_is_left_out() -> None:
+    with pytest.raises(TypeError, match="row 1 is None"):
+        Classification(missing="drop").from_texts(["a", None])
 
 
 MATRIX = np.array([[1, 0, 1], [0, 0, 0]])

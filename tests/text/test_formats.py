@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,79 @@ def test_an_empty_cell_is_a_missing_text_as_null_is(tmp_path: Path, name: str, c
         assert list(file) == ["a", ""]
 
 
+# -- missing texts and labels
+
+GAPS = {
+    "x.csv": b'text,label\na,1\n"",0\nb,\nc,0\n',
+    "x.tsv": b"text\tlabel\na\t1\n\t0\nb\t \nc\t0\n",
+    "x.jsonl": b'{"id": 1}\n{"text": "a", "label": "1"}\n{"text": NaN, "label": "0"}\n{"text": "c", "label": "0"}\n',
+    "x.json": b'[{"text": "a", "label": "1"}, {"text": null}, {"text": "c", "label": "0"}, {"text": "d"}]',
+}
+
+
+@pytest.mark.parametrize("name", GAPS)
+def test_rows_without_a_text_or_a_label_are_left_out_and_counted(tmp_path: Path, name: str) -> None:
+    rows, said = read(tmp_path / name, GAPS[name], missing="drop")
+    assert rows == [("a", "1"), ("c", "0")]
+    assert len(said) == 1 and f"{name}: 2 of 4 rows have no 'text' or 'label' and are left out" in said[0]
+
+
+def test_a_column_that_no_row_has_is_an_error_also_where_rows_are_left_out(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"line 1, has no column 'body'; .*'text', 'label'"):
+        read(
+            tmp_path / "x.jsonl",
+            b'{"text": "a", "label": 1}\n{"text": "b", "label": 1}',
+            "body",
+            "label",
+            missing="drop",
+        )
+
+
+@pytest.mark.parametrize("missing", ["error", "empty"])
+def test_a_missing_label_is_refused_with_the_way_to_leave_it_out(tmp_path: Path, missing: str) -> None:
+    with pytest.raises(ValueError, match=r"line 3, has the label ''; .* --missing drop"):
+        read(tmp_path / "x.csv", b"text,label\na,1\nb,\n", missing=missing)
+
+
+def test_nan_is_a_missing_text_as_null_is(tmp_path: Path) -> None:
+    content = b'{"text": "a"}\n{"text": NaN}\n'
+    (tmp_path / "x.jsonl").write_bytes(content)
+    with TextFile(tmp_path / "x.jsonl", missing="empty") as file:
+        assert list(file) == ["a", ""]
+    with TextFile(tmp_path / "x.jsonl") as file, pytest.raises(ValueError, match=r"line 2, has nan .*--missing empty"):
+        list(file)
+
+
+# -- objects in objects
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.parquet"])
+def test_a_name_with_points_is_that_of_an_object_in_an_object(tmp_path: Path, name: str) -> None:
+    rows = [{"id": n, "review": {"body": {"text": text}, "by": "x"}, "mark": {"n": n}} for n, text in enumerate("ab")]
+    if name == "x.parquet":
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / name)
+    content = json.dumps(rows) if name == "x.json" else "".join(json.dumps(row) + "\n" for row in rows)
+    content = (tmp_path / name).read_bytes() if name == "x.parquet" else content.encode()
+    assert read(tmp_path / name, content, "review.body.text", "mark.n") == ([("a", 0), ("b", 1)], [])
+    with pytest.raises(ValueError, match=r"no column 'review.title'; .* 'review', 'review.body', 'review.body.text'"):
+        read(tmp_path / name, content, "review.title", "mark.n")
+    with pytest.raises(ValueError, match=r"as 'review', not a text; it has: .*'review.body.text'"):
+        read(tmp_path / name, content, "review", "mark.n")
+
+
+def test_a_name_that_has_a_point_itself_is_found_first(tmp_path: Path) -> None:
+    content = b'{"a.b": "this", "a": {"b": "other"}, "c.d": {"e": 1}}\n{"a": {"b": "nested"}, "c.d": {"e": 2}}\n'
+    assert read(tmp_path / "x.jsonl", content, "a.b", "c.d.e") == ([("this", 1), ("nested", 2)], [])
+
+
+def test_a_row_without_the_object_has_no_text(tmp_path: Path) -> None:
+    content = b'{"review": {"body": "a"}, "label": 1}\n{"review": null, "label": 1}\n'
+    with pytest.raises(ValueError, match=r"line 2, has None as 'review.body', not a text"):
+        read(tmp_path / "x.jsonl", content, "review.body", "label")
+    assert read(tmp_path / "x.jsonl", content, "review.body", "label", missing="drop")[0] == [("a", 1)]
+
+
 # -- what Excel, pandas and R write
 
 
@@ -219,7 +293,7 @@ def test_a_tsv_of_r_whose_names_are_in_quotes_is_refused_with_the_way_to_read_it
     (tmp_path / "x.tsv").write_bytes(content)
     with (
         TextFile(tmp_path / "x.tsv", "text") as file,
-        pytest.warns(UserWarning, match="line 1, has quotes .*--format csv --delimiter tab"),
+        pytest.warns(UserWarning, match=r"line 1, has quotes .*--format csv --delimiter tab"),
         pytest.raises(ValueError, match="has no column 'text'"),
     ):
         list(file)
@@ -242,7 +316,7 @@ def test_quotes_that_belong_to_a_text_are_no_warning(tmp_path: Path, text: str) 
         ({"delimiter": ";;"}, "delimiter is ';;'; it must be one character"),
         ({"delimiter": ""}, "delimiter is ''"),
         ({"delimiter": '"'}, "delimiter is"),
-        ({"missing": "drop"}, "missing is 'drop'; choose from error, empty"),
+        ({"missing": "skip"}, "missing is 'skip'; choose from error, empty, drop"),
     ],
 )
 def test_settings_are_checked_at_once(settings: Any, message: str) -> None:

@@ -199,6 +199,8 @@ def test_a_missing_text_is_refused_with_its_row_or_is_empty_as_the_message_says(
     assert fitted.predict([nothing]).tolist() == fitted.predict([""]).tolist()
     with pytest.raises(TypeError, match="row 3 is"):
         classifier(checkpoint).fit(gaps, labels)
+    with pytest.raises(ValueError, match="missing is 'drop'"):
+        classifier(checkpoint, missing="drop").fit(gaps, labels)
 
 
 @pytest.mark.parametrize(
