@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from minibert.cli.shared import (
@@ -54,7 +55,7 @@ def with_file_options(task: Any, args: Arguments, path: str) -> Any:
 
     Raises ValueError for an option that files of the task do not have.
     """
-    from minibert.text.formats import DELIMITERS, FORMATS
+    from minibert.text.formats import DELIMITERS, FORMATS, format_by_name
 
     own = {one.name for one in fields(task)}
     given = {name: value for name in (*COLUMNS, *OF_TASKS) if (value := getattr(args, name, None)) is not None}
@@ -62,7 +63,7 @@ def with_file_options(task: Any, args: Arguments, path: str) -> Any:
         raise ValueError(f"files of the task {task.name!r} have no {', '.join(wrong)} to choose")
     changed: dict[str, Any] = {}
     if "format" in own:
-        known = next((one for one in FORMATS if path.lower().removesuffix(".gz").endswith(f".{one}")), None)
+        known = format_by_name(path)
         changed["format"] = given.get("format") or (None if known else task.format)
         format = changed["format"] or known
         changed |= {} if format in DELIMITERS else {"delimiter": None}
@@ -121,16 +122,22 @@ def predict(args: Arguments) -> Figures:
     """A line for each text: the prediction, its probability, and the text, separated by tabs.
 
     Control characters are escaped, as in all that is printed; --out and --json keep each text as it is. On standard
-    input a text is a line; a pair, such as a question and its passage, is a line with a tab between.
+    input a text is a line; a pair, such as a question and its passage, is a line with a tab between. A file may also be
+    as the task's training reads it: SQuAD, questions with choices, or for a tagger CoNLL, by any ending such as .conll.
     """
     check_rows(args, args.folder)
+    from minibert.tasks.tagging import Tagging
+    from minibert.text.formats import format_by_name
     from minibert.train.reader import with_given_words
 
     reader = load_reader(args)
     if args.pretokenized:
         reader = with_given_words(reader)
-    rows = rows_of(args, reader.pairs, reader.task)
-    return answer_rows(args, rows, lambda portion, _: answers_of(reader, portion), "predictions")
+    task, file = reader.task, args.file or "-"
+    other_ending = format_by_name(file) is None and "." in Path(file).name
+    words = isinstance(task, Tagging) and other_ending and args.format is args.text is None
+    rows = task.rows(file, args.encoding or task.encoding) if words else rows_of(args, reader.pairs, task)
+    return answer_rows(args, rows, lambda portion, _: answers_of(reader, portion, words), "predictions")
 
 
 def check_rows(args: Arguments, model: str) -> None:
@@ -245,10 +252,15 @@ def rows_of(args: Arguments, pairs: bool | None, task: Any = None) -> Iterator[R
             yield (text, second, {"text": text, "pair": second}) if pairs else (text, None, {"text": text})
 
 
-def answers_of(reader: Any, rows: list[Row]) -> tuple[list[str], list[dict[str, Any]]]:
-    """The lines and the dicts of the predictions."""
-    texts, pairs, _ = zip(*rows, strict=True)
-    data = reader.task.from_texts(texts, None if pairs[0] is None else pairs)
+def answers_of(reader: Any, rows: list[Row], words: bool) -> tuple[list[str], list[dict[str, Any]]]:
+    """The lines and the dicts of the predictions. words: each text is split into these words of its row."""
+    from minibert.tasks.sentences import untagged
+
+    texts, pairs, given = zip(*rows, strict=True)
+    if words:
+        data = untagged([one["words"] for one in given])
+    else:
+        data = reader.task.from_texts(texts, None if pairs[0] is None else pairs)
     answers = reader.answer(data)
     return reader.task.format_predictions(answers, data), reader.task.as_dicts(answers, data)
 

@@ -54,7 +54,8 @@ Span = tuple[float, int, int]
 class Answering(AnsweringSettings, Task):
     """An answer to each question, cut from its passage.
 
-    max_question: a longer question is truncated; None: 64, or half of what fits in a row where that is less.
+    max_question: a longer question is truncated; None: 64, or half of the room that stride
+    leaves where 64 do not fit.
     stride: tokens from the start of a window to that of the next, as in Google's script (transformers' doc_stride is
     the overlap); None: 128, or half a window where that is less.
     null_threshold: the margin by which "no answer" must beat the best answer. unanswerable: whether "no answer" is
@@ -106,8 +107,8 @@ class Answering(AnsweringSettings, Task):
         """A row for each window. Raises ValueError where max_question or stride leave too little of max_length."""
         max_length, template = tokenizer.resolve_max_length(max_length, pairs=True), tokenizer.template
         special = template.specials(pairs=True)
-        room = max_length - special
-        max_question = self.max_question or max(1, min(64, room - self.stride - 1 if self.stride else room // 2))
+        spare = max_length - special - (self.stride or 0)  # for the question and the rest of a window
+        max_question = self.max_question or (64 if spare > 64 else max(1, spare // 2))
         least = max_question + (self.stride or 0) + special + 1
         if max_length < least:
             raise ValueError(

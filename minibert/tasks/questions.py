@@ -174,7 +174,7 @@ def golds_of(fields: Mapping[str, Any], is_row: bool, repair: bool) -> list[Gold
     """The right answers to a question. Raises KeyError, TypeError or ValueError where there are none."""
     if fields.get("is_impossible") is True:  # its answers, if any, are plausible, not right
         return []
-    given = row_answers(fields) if is_row else fields["answers"]
+    given = answers_in(fields)
     if not given and not is_row:
         raise ValueError("there is no answer; in SQuAD 2.0 such a question is marked is_impossible")
     found = []
@@ -186,8 +186,8 @@ def golds_of(fields: Mapping[str, Any], is_row: bool, repair: bool) -> list[Gold
     return found
 
 
-def row_answers(row: Mapping[str, Any]) -> list[Any]:
-    """The answers of a row in the form of SQuAD: from a list, from lists of texts and starts, or from two columns."""
+def answers_in(row: Mapping[str, Any]) -> list[Any]:
+    """The answers in the form of SQuAD: from a list, from lists of texts and starts, or from two columns."""
     column = next((name for name in TEXTS if name in row), "")
     if "answers" in row or not column:
         found = row["answers"]

@@ -17,7 +17,7 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, zip_longest
+from itertools import accumulate, chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,16 +64,17 @@ class Sentences:
         return self.tags
 
 
-def read_sentences(path: str | Path, how: TaggingSettings) -> Sentences:
+def read_sentences(path: str | Path, how: TaggingSettings, tagged: bool = True) -> Sentences:
     """Sentences of a file; .gz too, - is standard input.
 
-    Raises FileNotFoundError, and ValueError, with the line or row, for anything but words and tags.
+    tagged: False also reads words without tags, as O. Raises FileNotFoundError, and ValueError, with the line or row,
+    for anything but words and tags.
     """
     settings = settings_by_name(path, "txt", how.format, encoding=how.encoding)
     format, _ = settings.format_of(str(path))
     lines = format in ("txt", *DELIMITERS)
     with Table(path, [], replace(settings, format="txt") if lines else settings, whole=True) as file:
-        found = from_lines(file, how, format == "csv") if lines else from_objects(file, how)
+        found = from_lines(file, how, format == "csv", tagged) if lines else from_objects(file, how)
     if not any(found.words):
         raise ValueError(f"{file.name} holds no sentences; each line needs a word and its tag")
     if how.tag_names is None:
@@ -86,6 +87,15 @@ def named(tag: str, names: Sequence[str], file: str) -> str:
     if not tag.isdecimal() or int(tag) >= len(names):
         raise ValueError(f"{file} has the tag {brief(tag)}; tag_names has names of the numbers 0 to {len(names) - 1}")
     return names[int(tag)]
+
+
+def untagged(words: Sequence[Sequence[str]]) -> Sentences:
+    """Sentences of these words to be tagged, with a text of each: the words and spaces between them."""
+    places = list[list[tuple[int, int]]]()
+    for row in words:
+        ends = list(accumulate(len(word) + 1 for word in row))
+        places.append([(end - 1 - len(word), end - 1) for word, end in zip(row, ends, strict=True)])
+    return Sentences(words, None, [" ".join(row) for row in words], places)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -140,9 +150,11 @@ class Layout(NamedTuple):
     chosen: bool = False  # whether the user named them
 
 
-def from_lines(file: Table, how: TaggingSettings, in_csv: bool) -> Sentences:
+def from_lines(file: Table, how: TaggingSettings, in_csv: bool, tagged: bool) -> Sentences:
     """The sentences of lines, each a word and its tag."""
     lines = list(lines_of(file, in_csv))
+    if not tagged and all(len(line.cells) <= 1 for line in lines if not line.text.startswith("# ")):
+        lines = [line._replace(cells=[*line.cells, OUTSIDE]) if len(line.cells) == 1 else line for line in lines]
     rows = [line for line in lines if line.cells]
     plain = [row for row in rows if not row.text.startswith("#")] or rows
     if not plain:
@@ -273,6 +285,12 @@ def check_sentences(sentences: Sequence[Sequence[tuple[str, str]]], name: str) -
         )
     if not rows:
         return
+    long = [{word for word, _ in sentence} for sentence in sentences if len(sentence) > 2]
+    if long and all(len(words) == 1 for words in long):
+        raise ValueError(
+            f"{name} has the same word, such as {rows[0][0][:40]!r}, in all lines of a sentence; choose the columns of "
+            "word and tag: --columns WORD,TAG (columns=)"
+        )
     (word, tag), others = rows[0], {tag for _, tag in rows[1:]} - {OUTSIDE}
     prefixed = [len(one) > 2 and one[0] in PREFIXES and one[1] == "-" for one in (tag, *others)]
     if others and tag != OUTSIDE and all(prefixed[1:]) and not prefixed[0]:

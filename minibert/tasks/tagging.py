@@ -25,7 +25,7 @@ all right (entities.py).
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,11 @@ class Tagging(TaggingSettings, Task):
     def read(self, path: str | Path) -> Sentences:
         """Sentences of a file, see sentences.read_sentences."""
         return read_sentences(path, self)
+
+    def rows(self, path: str | Path, encoding: str) -> Iterator[tuple[str, None, dict[str, Any]]]:
+        """The sentences of a CoNLL file, tagged or not, each as a text and its words, for `minibert predict`."""
+        for words in read_sentences(path, replace(self, encoding=encoding), tagged=False).words:
+            yield " ".join(words), None, {"words": words}
 
     def from_texts(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> Sentences:
         """Untagged sentences, split into words; there are no pairs."""

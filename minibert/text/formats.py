@@ -107,11 +107,15 @@ class FileSettings(TextSettings):
         return found, compressed
 
 
+def format_by_name(path: str | os.PathLike[str]) -> str | None:
+    """The format that the ending of a name says, without .gz; None for any other ending."""
+    name = os.fspath(path).lower().removesuffix(".gz")
+    return next((format for format in FORMATS if name.endswith(f".{format}")), None)
+
+
 def settings_by_name(path: str | os.PathLike[str], default: str, format: str | None, **more: Any) -> FileSettings:
     """How a file is read whose name may have any ending: `default` is the format of an unknown one."""
-    name = os.fspath(path).lower().removesuffix(".gz")
-    known = name.endswith(tuple(f".{one}" for one in FORMATS))
-    return FileSettings(format=format or (None if known else default), **more)
+    return FileSettings(format=format or (None if format_by_name(path) else default), **more)
 
 
 # ---------------------------------------------------------------------------------------------------------------

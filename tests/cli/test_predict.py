@@ -1,6 +1,7 @@
 """`minibert predict` and `minibert evaluate`: each option is honoured or refused for each kind of folder."""
 
 import csv
+import gzip
 import importlib.util
 import json
 from pathlib import Path
@@ -219,6 +220,19 @@ def test_predict_reads_the_files_of_its_task(home: Path, run: Any, tmp_path: Pat
     assert "without --pair and --text" in run(
         "predict", home / "choose", "--file", tmp_path / "swag.csv", "--text", "sent1", status=2
     )
+
+
+def test_predict_reads_the_words_of_a_conll_file_tagged_or_not(home: Path, run: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("film\tB-thing\n,\tO\nvery-good\tO\n\nplay\tO\n")
+    (tmp_path / "b.iob2.gz").write_bytes(gzip.compress(b"# x\nfilm\n,\nvery-good\n\nplay\n"))
+    argv = ["predict", home / "tag", "--file", tmp_path / "a.conll"]
+    lines = run(*argv).splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["film", ",", "very-good", "", "play", ""]
+    assert run("predict", home / "tag", "--file", tmp_path / "b.iob2.gz").splitlines() == lines
+    found = json.loads(run(*argv, "--json").splitlines()[-1])["predictions"]
+    assert [one["words"] for one in found] == [["film", ",", "very-good"], ["play"]]
+    text = "film , very-good"
+    assert all(text[one["start"] : one["end"]] == one["text"] for one in found[0]["entities"])
 
 
 def test_a_tab_is_part_of_a_text_where_the_model_reads_one_text(home: Path, run: Any) -> None:

@@ -97,9 +97,9 @@ def test_a_model_of_few_positions_reads_shorter_questions_and_windows(max_length
     data = Questions([asked("Rome", question="where " * 70)])
     encoded = encode(Answering(stride=stride), data, max_length)
     room = max_length - 3
-    most = min(64, room // 2 if stride is None else room - 2)
-    assert [one.segments.index(1) - 2 for one in encoded.examples] == [max(1, most)] * len(encoded.examples)
-    assert encoded.cut and f"longer than {max(1, most)} tokens" in str(encoded.cut)
+    most = 64 if room - (stride or 0) > 64 else max(1, (room - (stride or 0)) // 2)
+    assert [one.segments.index(1) - 2 for one in encoded.examples] == [most] * len(encoded.examples)
+    assert encoded.cut and f"longer than {most} tokens" in str(encoded.cut)
     (passage,) = encoded.back
     assert sorted({token for window in passage.windows for token in window}) == list(range(len(passage.offsets)))
 

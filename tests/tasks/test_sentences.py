@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from minibert.tasks.sentences import Sentences
+from minibert.tasks.sentences import Sentences, read_sentences, untagged
 from minibert.tasks.tagging import Tagging
 
 TASK = Tagging()
@@ -179,6 +179,21 @@ def test_a_csv_may_have_empty_lines_between_sentences_and_no_header(tmp_path: Pa
 def test_columns_and_names_that_are_not_there_are_refused(tmp_path: Path, text: str, how: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read(tmp_path, text, **how)
+
+
+def test_a_first_column_that_names_the_document_is_no_word(tmp_path: Path) -> None:
+    text = "#begin document (bc/a); part 000\nbc/a 0 Ann B-person\nbc/a 1 left O\nbc/a 2 Rome B-city\n\n#end document\n"
+    with pytest.raises(ValueError, match=r"has the same word, such as 'bc/a', .* --columns"):
+        read(tmp_path, text)
+    assert read(tmp_path, text, columns=(3, 4)).words == [["Ann", "left", "Rome"]]
+
+
+def test_words_without_tags_are_read_on_request(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("# x y\nAnn\nLee\nleft\n\nRome\n")
+    data = read_sentences(tmp_path / "a.conll", TASK, tagged=False)
+    assert data.words == ANN[0]
+    raw = untagged([["New York", "", "x"]])
+    assert [raw.texts[0][start:end] for start, end in raw.places[0]] == ["New York", "", "x"]
 
 
 # ---------------------------------------------------------------------------------------------------------------
