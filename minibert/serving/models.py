@@ -198,8 +198,6 @@ class Vectors(Model):
         template, vocab_size = self.tokenizer.template, self.embedder.engine.config.vocab_size
         most, texts = self.tokenizer.max_length - template.specials(pairs=False), []
         for number, ids in enumerate(rows):
-            if max(ids) >= vocab_size:
-                raise RequestError(422, f"row {number} has a token id above {vocab_size - 1:,}, the last one", "input")
             texts.append(ids[len(template.before) : -len(template.after)])
             if template.row(texts[-1]) != ids:
                 around = " and ".join(map(str, (*template.before, *template.after)))
@@ -210,6 +208,8 @@ class Vectors(Model):
                     f"with its special tokens, {around}, around each row",
                     "input",
                 )
+            if max(ids) >= vocab_size:
+                raise RequestError(422, f"row {number} has a token id above {vocab_size - 1:,}, the last one", "input")
             if len(texts[-1]) > most and not self.truncate:
                 raise RequestError(
                     422,

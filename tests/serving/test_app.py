@@ -104,11 +104,13 @@ def test_token_ids_that_may_be_of_another_tokenizer_are_refused_with_the_way_out
 ) -> None:
     whole = minibert.load_tokenizer(folder).ids(TEXTS[:2])
     cls, *bare, sep = whole[1]
-    for row in (bare, [cls, *bare], [*bare, sep], [cls], [sep], [sep, *bare, cls]):
+    for row in (bare, [cls, *bare], [*bare, sep], [cls], [sep], [sep, *bare, cls], [100_000, 7]):
         answer = embed(server, [whole[0], row])
         assert (answer.status_code, answer.json()["error"]["param"]) == (422, "input")
         for words in ("row 1", "another tokenizer", "check_embedding_ctx_length=False", f"{cls} and {sep}"):
             assert words in answer.json()["error"]["message"]
+    beyond = embed(server, [cls, 100_000, sep])
+    assert (beyond.status_code, "row 0 has a token id above" in beyond.json()["error"]["message"]) == (422, True)
 
 
 def test_normalized_vectors_have_length_1_and_so_have_their_first_dimensions(vectors: Vectors, folder: Path) -> None:
